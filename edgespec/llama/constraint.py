@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import UsageError
 from edgespec.settings import CONSTRAINTS, Constraint
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits
 
 MOST_BYTES = 4_000_000  # far beyond any grammar
 MOST_WORDS = 400  # characters of llguidance's message; it quotes whole expressions
@@ -24,10 +27,13 @@ def settled(kind: Constraint, given: str) -> str:
     used."""
     if not given:
         return given
-    if is_text(kind, given):
-        compiled(kind, given)
-        return given
-    compiled(kind, constraint_text(kind, given), f"the {CONSTRAINTS[kind]} in {given}")
+    from edgespec.llama.compiler import Compilers
+
+    with Compilers() as compilers:
+        if is_text(kind, given):
+            compilers.compiled(kind, given)
+            return given
+        compilers.compiled(kind, constraint_text(kind, given), f"the {CONSTRAINTS[kind]} in {given}")
     return str(Path(given).expanduser().absolute())
 
 
@@ -58,7 +64,7 @@ def is_text(kind: Constraint, given: str) -> bool:
 
 def compiled(kind: Constraint, text: str, name: str = "") -> str:
     """The text as llguidance's own grammar. `name` is the option. Raises UsageError, saying what is wrong and where."""
-    from llguidance import LLMatcher, LLParserLimits
+    from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
     what = f"cannot use {name or f'this {CONSTRAINTS[kind]}'}"
@@ -76,10 +82,26 @@ def compiled(kind: Constraint, text: str, name: str = "") -> str:
         raise UsageError(what, why=f"line {line}, column {column}: {said}") from error
     except Exception as error:  # what it raises for unknown rules
         raise UsageError(what, why=readable(str(error))) from error
-    limits = LLParserLimits(verbose_errors=False)  # or they go on for pages
-    if said := LLMatcher.validate_grammar(grammar, None, limits=limits):
+    if said := LLMatcher.validate_grammar(grammar, None, limits=parser_limits()):
         raise UsageError(what, why=readable(said))
     return grammar
+
+
+def parser_limits() -> LLParserLimits:
+    """llguidance's limits, for the trial and for the engine."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(verbose_errors=False)  # verbose errors contain the whole grammar
+
+
+def first_mask_error(matcher: LLMatcher) -> str:
+    """Why a new matcher cannot be used, or an empty string: some constraints fail only at the first token."""
+    trial = matcher.deep_copy()
+    if not trial.is_error():
+        trial.compute_bitmask()
+    if not trial.is_error():
+        trial.compute_ff_tokens()
+    return readable(trial.get_error()) if trial.is_error() else ""
 
 
 def readable(said: str) -> str:

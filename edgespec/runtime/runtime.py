@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mappi
 from contextlib import aclosing, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
@@ -20,7 +20,7 @@ from edgespec.engine.trace import Recorder
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.runtime.answer_threads import AnswerThreads
-from edgespec.runtime.answering import Answering, Job, attempted
+from edgespec.runtime.answering import Answering, Job, Prepared, attempted
 from edgespec.runtime.kept_states import KeptStates
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.options import (
@@ -33,7 +33,7 @@ from edgespec.runtime.options import (
     request_of,
     turns,
 )
-from edgespec.runtime.prompts import Prompt, Prompts
+from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
 from edgespec.settings import (
     LoadSettings,
@@ -43,6 +43,9 @@ from edgespec.settings import (
     check_request,
     check_rule,
 )
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 MEASURED_DEPTH = 128  # tokens behind which passes are measured
 
@@ -305,7 +308,8 @@ class Runtime(Closable):
 
         Raises UsageError for a prompt that is empty or longer than the context.
         """
-        return self._one(self._checked(request), cancel or CancelFlag())
+        cancel = cancel or CancelFlag()
+        return self._one(self._checked(request, cancel), cancel)
 
     def submit(self, request: Request, cancel: CancelFlag | None = None) -> Submitted:
         """`answer` for servers: the request waits for a free slot from now on, and is decoded together with others,
@@ -313,8 +317,8 @@ class Runtime(Closable):
 
         Closing what is returned, or setting `cancel`, ends this answer and no other. Errors come with the events.
         """
-        stream = Stream(self._answering)
-        stream.add(0, self.prepared(request), cancel or CancelFlag(), tells=True)
+        stream, cancel = Stream(self._answering), cancel or CancelFlag()
+        stream.add(0, self.prepared(request, cancel), cancel, tells=True)
         return Submitted(stream)
 
     def answers(self, requests: Sequence[Request], cancel: CancelFlag | None = None) -> Answers:
@@ -335,23 +339,31 @@ class Runtime(Closable):
         """A stream of events, to which `prepared` requests can be added; `apart` each fails alone."""
         return Stream(self._answering, apart=apart)
 
-    def prepared(self, request: Request) -> Job:
-        """A request with its prompt, or why it is refused."""
-        return attempted(partial(self._checked, request))
+    def prepared(self, request: Request, cancel: CancelFlag | None = None) -> Job:
+        """What a request needs to be answered, or why it is refused. Seconds may pass until a new constraint is
+        compiled, unless `cancel` is set meanwhile."""
+        return attempted(partial(self._checked, request, cancel))
+
+    def must_compile(self, request: Request) -> bool:
+        """True if the constraint of this request is new: `prepared` may then take seconds."""
+        return request.constraint is not None and not self._loaded.grammars.is_known(*request.constraint)
 
     def check_settings(self, request: Request) -> None:
         """Refuse settings that this model does not support, whatever the prompt. Raises UsageError."""
+        self._matcher(request, None)
+
+    def _matcher(self, request: Request, cancel: CancelFlag | None) -> LLMatcher | None:
+        """The compiled constraint of a request, if it has one. Raises UsageError, also for all other settings."""
         check_request(request, self.model.n_vocab)
         check_rule(self.settings, request.verify)
         self._loaded.drafting.of(request)
-        if request.constraint is not None:
-            self._loaded.grammars.check(*request.constraint)
+        return request.constraint and self._loaded.grammars.matcher(*request.constraint, cancel)
 
-    def _checked(self, request: Request) -> tuple[Request, Prompt]:
-        """A request with its prompt. Raises UsageError."""
-        self.check_settings(request)
+    def _checked(self, request: Request, cancel: CancelFlag | None = None) -> Prepared:
+        """A request with its prompt and its constraint. Raises UsageError."""
+        matcher = self._matcher(request, cancel)
         self._note_limits(request)
-        return request, self.prompts.of(request)
+        return request, self.prompts.of(request), matcher
 
     def _opened(self, jobs: Sequence[Job], cancel: CancelFlag) -> Stream:
         stream = self.open()
