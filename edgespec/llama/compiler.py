@@ -21,6 +21,7 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, UsageError
+from edgespec.llama.constraint import TOO_DEEP
 from edgespec.settings import CONSTRAINTS, Constraint
 
 QUICK_S, SLOW_S = 0.25, 2.0  # processor time: nearly all constraints take milliseconds
@@ -31,9 +32,9 @@ POLL_S = 0.05  # how long a cancel may go unnoticed
 # -P: a file numpy.py in the current folder must not pass for numpy.
 CHILD = (sys.executable, "-P", "-m", "edgespec.llama.compiler_process")
 
+_NO_PROCESS = "cannot start a process to compile constraints"
 _TIME = "compiling it takes longer than {seconds:g} s"
 _MEMORY = "compiling it takes too much memory"
-_DEPTH = "it is nested too deeply, or its rules or definitions form too long a chain"
 _LIMITS_HINT = "this is a limit of edgespec: use fewer, simpler or less nested rules"
 
 
@@ -55,6 +56,7 @@ class Compiler(Closable):
         self._n_waiting = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._replies = queue.SimpleQueue[Any]()
+        self._is_ready = False
         self._n_compiled = 0  # by this process
 
     def compiled(self, kind: Constraint, text: str, name: str = "", cancel: CancelFlag | None = None) -> str:
@@ -74,7 +76,16 @@ class Compiler(Closable):
         if "refused" in reply:
             refused, why, hint = reply["refused"]
             raise UsageError(refused, why=why, hint=hint)
-        raise UsageError(what, why={"memory": _MEMORY, "depth": _DEPTH}[reply["failed"]], hint=_LIMITS_HINT)
+        raise UsageError(what, why={"memory": _MEMORY, "depth": TOO_DEEP}[reply["failed"]], hint=_LIMITS_HINT)
+
+    def start(self) -> None:
+        """Start the process if there is none, so that the next constraint need not wait for it."""
+        if self._lock.acquire(blocking=False):
+            try:
+                with suppress(GenerationError):
+                    self._start()
+            finally:
+                self._lock.release()
 
     def close(self) -> None:
         """End the process."""
@@ -99,20 +110,20 @@ class Compiler(Closable):
 
     def _asked(self, what: str, kind: Constraint, text: str, name: str, cancel: CancelFlag | None) -> dict[str, Any]:
         """What the process answers, or of what it died. Raises _TooSlowError."""
-        if self._process is None:
-            self._start(cancel)
-        process = self._process
-        assert process is not None and process.stdin is not None
+        process = self._started(cancel)
+        assert process.stdin is not None
         question = {"kind": kind, "text": text, "name": name, "cpu_s": self._cpu_s}
         with suppress(OSError):  # it died just now, as the missing reply will show
             process.stdin.write(json.dumps(question).encode() + b"\n")
             process.stdin.flush()
+        reply, is_late = None, False
         try:
-            reply: dict[str, Any] | None = self._reply(self._cpu_s * PATIENCE, cancel)
+            reply = self._reply(self._cpu_s * PATIENCE, cancel)
         except TimeoutError:
-            reply, is_late = None, True
-        else:
-            is_late = False
+            is_late = True
+        except BaseException:  # nobody waits: a later question must not get this reply
+            self._end()
+            raise
         if reply is not None:
             return reply
         code = self._end()
@@ -127,28 +138,35 @@ class Compiler(Closable):
             try:
                 reply: dict[str, Any] | None = self._replies.get(timeout=POLL_S)
             except queue.Empty:
-                if cancel is not None and cancel.is_set():
-                    self._end()
                 _check(cancel)
             else:
                 return reply
         raise TimeoutError
 
-    def _start(self, cancel: CancelFlag | None) -> None:
-        try:
-            self._process = process = subprocess.Popen(
-                CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-        except OSError as error:
-            raise GenerationError("cannot start a process to compile constraints", why=str(error)) from error
-        self._replies, self._n_compiled = queue.SimpleQueue(), 0
-        threading.Thread(target=_hear, args=(process, self._replies), name="compiler", daemon=True).start()
-        try:
-            ready = self._reply(START_S, cancel)
-        except TimeoutError:
-            ready = None
-        if ready is None:
-            raise GenerationError("cannot start a process to compile constraints", why=f"it ended ({self._end()})")
+    def _started(self, cancel: CancelFlag | None) -> subprocess.Popen[bytes]:
+        """The process, when it is ready. Raises GenerationError."""
+        process = self._start()
+        if not self._is_ready:
+            try:
+                ready = self._reply(START_S, cancel)
+            except TimeoutError:
+                ready = None
+            if ready is None:
+                raise GenerationError(_NO_PROCESS, why=f"it ended with code {self._end()}")
+            self._is_ready = True
+        return process
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            try:
+                process = subprocess.Popen(
+                    CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                )
+            except OSError as error:
+                raise GenerationError(_NO_PROCESS, why=str(error)) from error
+            self._process, self._replies, self._is_ready, self._n_compiled = process, queue.SimpleQueue(), False, 0
+            threading.Thread(target=_hear, args=(process, self._replies), name="compiler", daemon=True).start()
+        return self._process
 
     def _end(self) -> int:
         """End the process, if there is one; its exit code."""
@@ -175,6 +193,7 @@ class Compilers(Closable):
         try:
             return self._quick.compiled(kind, text, name, cancel)
         except _TooSlowError:
+            self._quick.start()
             return self._slow.compiled(kind, text, name, cancel)
 
     def close(self) -> None:

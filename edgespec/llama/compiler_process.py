@@ -9,21 +9,24 @@ from __future__ import annotations
 import json
 import os
 import queue
+import random
 import signal
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
 
 from edgespec.errors import UsageError
-from edgespec.llama.constraint import compiled, first_mask_error, parser_limits
+from edgespec.llama.constraint import AMBIGUOUS, compiled, first_mask_error, parser_limits, readable
 from edgespec.settings import CONSTRAINTS
 
 # llguidance recurses: what fits into this stack also fits into that of the engine (`grammar.STACK_BYTES`).
 STACK_BYTES = 4 << 20
 MEMORY_BYTES = 1 << 30  # of addresses: the interpreter and its libraries take 200 MB
+WALKS, WALK_BYTES, WALK_S = 3, 128, 0.25
 READY = {"ready": True}
 
 
@@ -91,7 +94,7 @@ def _reply(tokenizer: LLTokenizer, kind: Any, text: str, name: str) -> dict[str,
     try:
         grammar = compiled(kind, text, name)
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
-        if said := first_mask_error(matcher):
+        if said := first_mask_error(matcher) or _walk_error(matcher):
             return {"refused": [what, said, ""]}
         return {"grammar": grammar}
     except UsageError as error:
@@ -100,6 +103,30 @@ def _reply(tokenizer: LLTokenizer, kind: Any, text: str, name: str) -> dict[str,
         return {"failed": "memory"}
     except BaseException as error:  # a panic of llguidance is no Exception
         return {"refused": [what, f"the compiler failed: {error}"[:400], ""]}
+
+
+def _walk_error(matcher: LLMatcher) -> str:
+    """Why masks would take too long or fail, found by writing texts that the constraint allows; or an empty string.
+
+    The rows of an ambiguous grammar grow with the text: so many bytes take less than 10 ms of usual constraints, even
+    of those with thousands of rules, and half a second of `e ::= e e | "a" | ""`. One text that works is enough.
+    """
+    for seed in range(WALKS):
+        walker, chosen, began_s, said = matcher.deep_copy(), random.Random(seed), time.thread_time(), ""
+        for _ in range(WALK_BYTES):
+            mask = walker.compute_bitmask()
+            allowed = [byte for byte in range(256) if mask[byte // 8] >> byte % 8 & 1]
+            if allowed and not walker.is_error():
+                walker.try_consume_tokens([chosen.choice(allowed)])
+            if walker.is_error():
+                said = readable(walker.get_error())
+            elif time.thread_time() - began_s > WALK_S:
+                said = AMBIGUOUS
+            if said or not allowed:
+                break
+        if not said:
+            return ""
+    return said
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 4_000_000  # far beyond any grammar
 MOST_WORDS = 400  # characters of llguidance's message; it quotes whole expressions
+MOST_LEXER_STATES = 50_000  # a string of 4,000 characters takes 12,000
+TOO_DEEP = "it is nested too deeply, or its rules or definitions form too long a chain"
+AMBIGUOUS = "it is too ambiguous or too large: finding the tokens that may follow takes too long"
 # Models that may write blanks write them endlessly; forced whitespace can be drafted. A schema can set x-guidance.
 JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -80,6 +83,8 @@ def compiled(kind: Constraint, text: str, name: str = "") -> str:
         before = at.text[: at.pos]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
         raise UsageError(what, why=f"line {line}, column {column}: {said}") from error
+    except RecursionError as error:
+        raise UsageError(what, why=TOO_DEEP) from error
     except Exception as error:  # what it raises for unknown rules
         raise UsageError(what, why=readable(str(error))) from error
     if said := LLMatcher.validate_grammar(grammar, None, limits=parser_limits()):
@@ -91,7 +96,8 @@ def parser_limits() -> LLParserLimits:
     """llguidance's limits, for the trial and for the engine."""
     from llguidance import LLParserLimits
 
-    return LLParserLimits(verbose_errors=False)  # verbose errors contain the whole grammar
+    # Verbose errors contain the whole grammar. A long text that is forced adds its states in one mask, 50,000 in .1 s.
+    return LLParserLimits(max_lexer_states=MOST_LEXER_STATES, verbose_errors=False)
 
 
 def first_mask_error(matcher: LLMatcher) -> str:
@@ -108,14 +114,17 @@ def readable(said: str) -> str:
     """llguidance's message without what is meant for its developers."""
     if broken := re.search(r"regex parse error:\n    (.*)\n( *)\^+\nerror: (.*)", said):
         pattern, blanks, why = broken.groups()
-        return f"{pattern}, column {len(blanks) - 3}: {why}"
+        return f"{_shortened(pattern)}, column {len(blanks) - 3}: {why}"
     if "lookarounds not supported" in said:
         return r"look-around and word boundaries (\b) are not supported"
-    if re.search("[Tt]oo many (expressions|items)", said):
+    if re.search("[Tt]oo many (expressions|items|states)|Current row has", said):
         return "it is too large, or can never end"
     if "Regex is empty" in said or "NoExtension" in said:
         return "nothing can match it"
-    said = said.replace("<non-verbose/>", "").strip()
+    return _shortened(said.replace("<non-verbose/>", "").strip())
+
+
+def _shortened(said: str) -> str:
     return said if len(said) <= MOST_WORDS else said[:MOST_WORDS] + " ..."
 
 

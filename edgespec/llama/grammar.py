@@ -25,7 +25,7 @@ from edgespec.closable import Closable
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import UsageError
 from edgespec.llama.compiler import Compilers, NotWaitedForError
-from edgespec.llama.constraint import first_mask_error, parser_limits, readable
+from edgespec.llama.constraint import AMBIGUOUS, first_mask_error, parser_limits, readable
 from edgespec.llama.model import Model
 from edgespec.settings import CONSTRAINTS, Constraint
 
@@ -33,7 +33,7 @@ REMEMBERED = 64  # compiled ones, and as many refusals
 # More than the trial has (compiler_process.py): a grammar that did not exhaust the stack there does not do so here.
 STACK_BYTES = 16 << 20
 # Processor time of an answer's masks: so much in any case, then so much for each. Usual ones take 0.1 ms.
-MASKS_S, MASK_S = 1.0, 0.01
+MASKS_S, MASK_S = 0.5, 0.01
 
 Made = TypeVar("Made")
 
@@ -82,7 +82,7 @@ class Grammars(Closable):
         """A constraint for the tokens of a sequence from `start` on; `matcher` if it was compiled before."""
         matcher = matcher or self.matcher(kind, text)
         return GrammarConstraint(
-            matcher.deep_copy(), kind, start, self._model.n_vocab, lambda error: self._refuse(kind, text, error)
+            matcher.deep_copy(), kind, start, self._model.n_vocab, lambda why: self._failed(kind, text, why)
         )
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Grammars(Closable):
         matcher = LLMatcher(self._llguidance, grammar, log_level=0, limits=parser_limits())
         began_s = time.thread_time()
         said = first_mask_error(matcher)
-        return matcher, said or (_AMBIGUOUS if time.thread_time() - began_s > MASKS_S else "")
+        return matcher, said or (AMBIGUOUS if time.thread_time() - began_s > MASKS_S else "")
 
     def _remember(self, key: tuple[Constraint, bytes], known: LLMatcher | UsageError) -> None:
         with self._lock:
@@ -112,10 +112,16 @@ class Grammars(Closable):
                 for oldest in same[:-REMEMBERED]:
                     del self._known[oldest]
 
-    def _refuse(self, kind: Constraint, text: str, error: UsageError) -> None:
-        """Refuse a constraint from now on: its masks held up all answers."""
-        refusal = UsageError(f"cannot use this {CONSTRAINTS[kind]}", why=f"an earlier answer failed: {error.why}")
-        self._remember(_key(kind, text), refusal)
+    def _failed(self, kind: Constraint, text: str, why: str) -> None:
+        """An answer under this constraint has failed. Refuse the constraint from now on if there is a reason to; else
+        compile it again when it is needed: copies of a matcher share the states of their lexer, and its errors."""
+        key = _key(kind, text)
+        if why:
+            what = f"cannot use this {CONSTRAINTS[kind]}"
+            self._remember(key, UsageError(what, why=f"it has slowed down all answers before: {why}"))
+        else:
+            with self._lock:
+                self._known.pop(key, None)
 
     @property
     def _llguidance(self) -> LLTokenizer:
@@ -129,7 +135,7 @@ class Grammars(Closable):
 
 class GrammarConstraint:
     """Which tokens may follow a prefix, for `core.choose`. Raises UsageError where the grammar becomes too much work,
-    or a dead end. `refuse` is called with the error if masks have taken too long."""
+    or a dead end. `failed` is then called, with the reason if masks have taken long."""
 
     def __init__(
         self,
@@ -137,10 +143,10 @@ class GrammarConstraint:
         kind: Constraint,
         start: int,
         n_vocab: int,
-        refuse: Callable[[UsageError], None] = lambda error: None,
+        failed: Callable[[str], None],
     ) -> None:
         self._matcher, self._kind, self._start, self._n_vocab = matcher, kind, start, n_vocab
-        self._refuse = refuse
+        self._failed = failed
         self._read: list[int] = []
         self._spent_s, self._n_masks = 0.0, 0
 
@@ -178,15 +184,13 @@ class GrammarConstraint:
         try:
             yield
         except UsageError as error:
-            if self._spent_s + time.thread_time() - began_s > MASKS_S:
-                self._refuse(error)
+            self._failed(error.why if self._spent_s + time.thread_time() - began_s > MASKS_S else "")
             raise
         self._spent_s += time.thread_time() - began_s
         self._n_masks += 1
         if self._spent_s > MASKS_S + MASK_S * self._n_masks:
-            error = UsageError(f"this {CONSTRAINTS[self._kind]} failed", why=_AMBIGUOUS)
-            self._refuse(error)
-            raise error
+            self._failed(AMBIGUOUS)
+            raise UsageError(f"this {CONSTRAINTS[self._kind]} failed", why=AMBIGUOUS)
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -218,4 +222,3 @@ def _with_deep_stack(call: Callable[[], Made]) -> Made:
 
 
 _STACK = threading.Lock()  # the size is a setting of the whole process
-_AMBIGUOUS = "it is too ambiguous or too large: finding the tokens that may follow takes too long"
