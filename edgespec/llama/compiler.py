@@ -99,8 +99,7 @@ class Compiler(Closable):
             raise GenerationError("too many constraints wait to be compiled", hint="try again later")
         self._n_waiting += 1  # not exact, if several threads come at once: it need not be
         try:
-            while not self._lock.acquire(timeout=POLL_S):
-                _check(cancel)
+            acquire(self._lock, cancel)
         finally:
             self._n_waiting -= 1
         try:
@@ -200,6 +199,12 @@ class Compilers(Closable):
         """End both processes."""
         self._quick.close()
         self._slow.close()
+
+
+def acquire(lock: threading.Lock, cancel: CancelFlag | None) -> None:
+    """Wait for a lock. Raises NotWaitedForError when `cancel` is set meanwhile."""
+    while not lock.acquire(timeout=POLL_S):
+        _check(cancel)
 
 
 def _hear(process: subprocess.Popen[bytes], replies: queue.SimpleQueue[Any]) -> None:

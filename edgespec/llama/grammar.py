@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -24,10 +25,10 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import UsageError
-from edgespec.llama.compiler import Compilers, NotWaitedForError
+from edgespec.llama.compiler import Compilers, NotWaitedForError, acquire
 from edgespec.llama.constraint import AMBIGUOUS, first_mask_error, parser_limits, readable
 from edgespec.llama.model import Model
-from edgespec.settings import CONSTRAINTS, Constraint
+from edgespec.settings import CONSTRAINTS, Constraint, Request
 
 REMEMBERED = 64  # compiled ones, and as many refusals
 # More than the trial has (compiler_process.py): a grammar that did not exhaust the stack there does not do so here.
@@ -49,29 +50,33 @@ class Grammars(Closable):
         self._compilers = Compilers()
         self._tokenizer: LLTokenizer | None = None
         self._lock, self._building = threading.Lock(), threading.Lock()
+        self._turns: WeakValueDictionary[tuple[Constraint, bytes], _Turn] = WeakValueDictionary()
         self._known: OrderedDict[tuple[Constraint, bytes], LLMatcher | UsageError] = OrderedDict()
 
-    def is_known(self, kind: Constraint, text: str) -> bool:
-        """True if `matcher` answers at once."""
+    def must_compile(self, request: Request) -> bool:
+        """True if the request has a new constraint, for which `matcher` may take seconds."""
         with self._lock:
-            return _key(kind, text) in self._known
+            return request.constraint is not None and _key(*request.constraint) not in self._known
 
     def matcher(self, kind: Constraint, text: str, cancel: CancelFlag | None = None) -> LLMatcher:
         """The compiled constraint, for `GrammarConstraint`; seconds may pass if it is new. Raises UsageError, saying
         what is wrong in the text or which limit it exceeds, NotWaitedForError once `cancel` is set."""
         key = _key(kind, text)
         with self._lock:
-            known = self._known.get(key)
-            if known is not None:
-                self._known.move_to_end(key)
-        if known is None:
-            try:
-                known = self._compiled(kind, text, cancel)
-            except NotWaitedForError:
-                raise
-            except UsageError as error:
-                known = error
-            self._remember(key, known)
+            turn = self._turns.setdefault(key, _Turn())
+        with turn.taken(cancel):  # several requests may have the same new constraint
+            with self._lock:
+                known = self._known.get(key)
+                if known is not None:
+                    self._known.move_to_end(key)
+            if known is None:
+                try:
+                    known = self._compiled(kind, text, cancel)
+                except NotWaitedForError:
+                    raise
+                except UsageError as error:
+                    known = error
+                self._remember(key, known)
         if isinstance(known, UsageError):
             raise UsageError(known.what, why=known.why, hint=known.hint)
         return known
@@ -131,6 +136,21 @@ class Grammars(Closable):
                     self._model.vocabulary_handle, eos_token=list(self._model.end_tokens)
                 )
         return self._tokenizer
+
+
+class _Turn:
+    """One thread at a time compiles a constraint; the others then find it compiled."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self, cancel: CancelFlag | None) -> Iterator[None]:
+        acquire(self._lock, cancel)
+        try:
+            yield
+        finally:
+            self._lock.release()
 
 
 class GrammarConstraint:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mappi
 from contextlib import aclosing, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
@@ -44,9 +44,6 @@ from edgespec.settings import (
     check_rule,
 )
 
-if TYPE_CHECKING:
-    from llguidance import LLMatcher
-
 MEASURED_DEPTH = 128  # tokens behind which passes are measured
 
 log = logging.getLogger(__name__)
@@ -70,7 +67,7 @@ class Runtime(Closable):
         self.notes: list[str] = []
         self._loaded = loaded = ModelSession(settings, self._progress, self.note)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
-        self.draft_header = loaded.draft_header
+        self.draft_header, self.grammars = loaded.draft_header, loaded.grammars
         self._answering = Answering(loaded, self.note, self._progress)
         self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
         self.kept_states = KeptStates(loaded.engine)
@@ -308,8 +305,7 @@ class Runtime(Closable):
 
         Raises UsageError for a prompt that is empty or longer than the context.
         """
-        cancel = cancel or CancelFlag()
-        return self._one(self._checked(request, cancel), cancel)
+        return self._one(self._checked(request, cancel), cancel or CancelFlag())
 
     def submit(self, request: Request, cancel: CancelFlag | None = None) -> Submitted:
         """`answer` for servers: the request waits for a free slot from now on, and is decoded together with others,
@@ -317,8 +313,8 @@ class Runtime(Closable):
 
         Closing what is returned, or setting `cancel`, ends this answer and no other. Errors come with the events.
         """
-        stream, cancel = Stream(self._answering), cancel or CancelFlag()
-        stream.add(0, self.prepared(request, cancel), cancel, tells=True)
+        stream = Stream(self._answering)
+        stream.add(0, self.prepared(request, cancel), cancel or CancelFlag(), tells=True)
         return Submitted(stream)
 
     def answers(self, requests: Sequence[Request], cancel: CancelFlag | None = None) -> Answers:
@@ -326,7 +322,7 @@ class Runtime(Closable):
 
         Up to `sequences` of them are decoded together; a finished one makes room for the next.
         """
-        return self._raising([self._checked(request) for request in requests], cancel or CancelFlag())
+        return self._raising([self._checked(request, cancel) for request in requests], cancel or CancelFlag())
 
     def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
         """As `answers`, for requests that are taken when there is room for them, until `cancel` is set. Where they are
@@ -340,29 +336,22 @@ class Runtime(Closable):
         return Stream(self._answering, apart=apart)
 
     def prepared(self, request: Request, cancel: CancelFlag | None = None) -> Job:
-        """What a request needs to be answered, or why it is refused. Seconds may pass until a new constraint is
-        compiled, unless `cancel` is set meanwhile."""
+        """A request that can be answered, or its refusal. A new constraint takes up to seconds; `cancel` ends that."""
         return attempted(partial(self._checked, request, cancel))
 
-    def must_compile(self, request: Request) -> bool:
-        """True if the constraint of this request is new: `prepared` may then take seconds."""
-        return request.constraint is not None and not self._loaded.grammars.is_known(*request.constraint)
-
-    def check_settings(self, request: Request) -> None:
+    def check_settings(self, request: Request, cancel: CancelFlag | None = None) -> None:
         """Refuse settings that this model does not support, whatever the prompt. Raises UsageError."""
-        self._matcher(request, None)
-
-    def _matcher(self, request: Request, cancel: CancelFlag | None) -> LLMatcher | None:
-        """The compiled constraint of a request, if it has one. Raises UsageError, also for all other settings."""
         check_request(request, self.model.n_vocab)
         check_rule(self.settings, request.verify)
         self._loaded.drafting.of(request)
-        return request.constraint and self._loaded.grammars.matcher(*request.constraint, cancel)
+        if request.constraint is not None:
+            self.grammars.matcher(*request.constraint, cancel)
 
-    def _checked(self, request: Request, cancel: CancelFlag | None = None) -> Prepared:
+    def _checked(self, request: Request, cancel: CancelFlag | None) -> Prepared:
         """A request with its prompt and its constraint. Raises UsageError."""
-        matcher = self._matcher(request, cancel)
+        self.check_settings(request, cancel)
         self._note_limits(request)
+        matcher = request.constraint and self.grammars.matcher(*request.constraint, cancel)
         return request, self.prompts.of(request), matcher
 
     def _opened(self, jobs: Sequence[Job], cancel: CancelFlag) -> Stream:

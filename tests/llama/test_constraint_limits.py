@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from edgespec.llama.compiler import Compiler, Compilers, NotWaitedForError
 from edgespec.llama.constraint import settled
 from edgespec.llama.grammar import Grammars
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import Constraint
+from edgespec.settings import Constraint, Request
 
 DEEP = "it is nested too deeply, or its rules or definitions form too long a chain"
 
@@ -85,16 +86,23 @@ def test_nobody_waits_for_the_constraint_of_a_client_that_has_left() -> None:
 
 def test_a_verdict_is_remembered_be_it_good_or_bad(grammars: Grammars) -> None:
     asked: list[tuple[Constraint, str]] = [("json_schema", hostile.PERSON), hostile.TOO_DEEP["references"]]
-    for kind, text in asked:
-        assert not grammars.is_known(kind, text)
+    requests = [Request("A: ", **dict[str, Any]({kind: text})) for kind, text in asked]
+    assert [grammars.must_compile(request) for request in requests] == [True, True]
     grammars.matcher(*asked[0])
     with pytest.raises(UsageError, match=DEEP):
         grammars.matcher(*asked[1])
+    assert [grammars.must_compile(request) for request in requests] == [False, False]
     left = CancelFlag()
     left.set()  # whoever has left waits for no compiler, but is answered from memory
     assert grammars.matcher(*asked[0], left)
     with pytest.raises(UsageError, match=DEEP):
         grammars.matcher(*asked[1], left)
+
+
+def test_requests_with_the_same_new_constraint_compile_it_once(grammars: Grammars) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        matchers = [*pool.map(lambda _: grammars.matcher("json_schema", hostile.PERSON), range(8))]
+    assert all(matcher is matchers[0] for matcher in matchers)
 
 
 def test_an_answer_whose_masks_take_too_long_ends_and_its_constraint_is_refused_from_then_on(

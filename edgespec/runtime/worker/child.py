@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from edgespec.runtime.stream import Stream
 
 BATCH_S = 0.015  # tokens that come faster than this share a message
-COMPILING = 8  # threads, more than can wait for the slow compiler (`compiler.MOST_WAITING`)
+COMPILING = 32  # threads: many more than can wait for the slow compiler (`compiler.MOST_WAITING`)
 LONG = 2**15  # characters of a prompt that other answers are not to wait for
 ADD, CALL, CANCEL, CLOSE = "add", "call", "cancel", "close"
 READ = "read"  # a request of ADD, when its prompt is
@@ -188,7 +188,7 @@ class _Child:
                 name, args, settings = pickle.loads(what)
                 if name.startswith(OF_TEXTS):
                     self._reading.submit(self._answer, id, lambda: attrgetter(name)(runtime)(*args, **settings))
-                elif name in CHECKS and runtime.must_compile(args[0]):
+                elif name in CHECKS and runtime.grammars.must_compile(args[0]):
                     self._compiling.submit(
                         self._answer, id, lambda: self._called(runtime, stream, name, args, settings)
                     )
@@ -200,7 +200,7 @@ class _Child:
                 checked, self._checked = self._checked, None
                 if checked and checked[0] == what:
                     what = checked[1]
-                elif runtime.must_compile(what):
+                elif runtime.grammars.must_compile(what):
                     self._compiling.submit(self._read, runtime, id, what, tells)
                     return
                 elif runtime.prompts.length(what) > LONG:
@@ -220,7 +220,7 @@ class _Child:
             self._fail(id, error)
 
     def _read(self, runtime: Runtime, id: int, request: Request, tells: bool) -> None:
-        """In another thread than the engine's."""
+        """Prepare a request in another thread than the engine's."""
         job: Any = UsageError("nobody waits for this answer")
         if not self._flags[id].is_set():
             job = runtime.prepared(request, self._flags[id])
