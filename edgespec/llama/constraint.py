@@ -5,16 +5,24 @@ llguidance parses it without a model: errors are reported before one is loaded.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import UsageError
 from edgespec.settings import CONSTRAINTS, Constraint
 
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits
+
 MOST_BYTES = 4_000_000  # far beyond any grammar
 MOST_WORDS = 400  # characters of llguidance's message; it quotes whole expressions
+MOST_NOTED = 100_000  # characters of a text that is searched for ignored keywords, while other answers wait
+MOST_LEXER_STATES = 50_000  # a string of 4,000 characters takes 12,000
+TOO_DEEP = "it is nested too deeply, or its rules or definitions form too long a chain"
+AMBIGUOUS = "it is too ambiguous or too large: finding the tokens that may follow takes too long"
 # Models that may write blanks write them endlessly; forced whitespace can be drafted. A schema can set x-guidance.
 JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "coerce_one_of": True}
 
@@ -24,10 +32,13 @@ def settled(kind: Constraint, given: str) -> str:
     used."""
     if not given:
         return given
-    if is_text(kind, given):
-        compiled(kind, given)
-        return given
-    compiled(kind, constraint_text(kind, given), f"the {CONSTRAINTS[kind]} in {given}")
+    from edgespec.llama.compiler import Compilers
+
+    with Compilers() as compilers:
+        if is_text(kind, given):
+            compilers.compiled(kind, given)
+            return given
+        compilers.compiled(kind, constraint_text(kind, given), f"the {CONSTRAINTS[kind]} in {given}")
     return str(Path(given).expanduser().absolute())
 
 
@@ -58,7 +69,7 @@ def is_text(kind: Constraint, given: str) -> bool:
 
 def compiled(kind: Constraint, text: str, name: str = "") -> str:
     """The text as llguidance's own grammar. `name` is the option. Raises UsageError, saying what is wrong and where."""
-    from llguidance import LLMatcher, LLParserLimits
+    from llguidance import LLMatcher
 
     from edgespec.llama.gbnf import to_lark
     from edgespec.llama.schema import translated
@@ -70,40 +81,86 @@ def compiled(kind: Constraint, text: str, name: str = "") -> str:
         elif kind == "regex":
             grammar = LLMatcher.grammar_from_regex(text)
         else:
-            grammar = LLMatcher.grammar_from_lark(to_lark(text))
+            grammar = LLMatcher.grammar_from_lark(_with_schemas(to_lark(text))[0])
+    except RecursionError as error:
+        raise UsageError(what, why=TOO_DEEP) from error
     except Exception as error:  # what it raises for unknown rules
         raise UsageError(what, why=readable(str(error))) from error
-    limits = LLParserLimits(verbose_errors=False)  # or they go on for pages
-    if said := LLMatcher.validate_grammar(grammar, None, limits=limits):
+    if said := LLMatcher.validate_grammar(grammar, None, limits=parser_limits()):
         raise UsageError(what, why=readable(said))
     return grammar
 
 
 @lru_cache(16)
 def constraint_notes(kind: Constraint, text: str) -> tuple[str, ...]:
-    """Notes for the user on what of a text is ignored. There are none for a text that `compiled` refuses."""
+    """Notes for the user on the parts of a text that are ignored. A text that `compiled` refuses has none."""
     from edgespec.llama.schema import translated
 
-    try:
-        return tuple(translated(text)[1]) if kind == "json_schema" else ()
-    except ValueError:
+    if kind == "regex" or (kind == "grammar" and "%json" not in text):
         return ()
+    if len(text) > MOST_NOTED:
+        return ("JSON schema: too long to list the keywords in it that are ignored",)
+    try:
+        return tuple(translated(text)[1] if kind == "json_schema" else _with_schemas(text)[1])
+    except (ValueError, RecursionError):
+        return ()
+
+
+def _with_schemas(lark: str) -> tuple[str, list[str]]:
+    """A grammar with the JSON schemas in it translated for llguidance, and notes on their ignored parts. Raises
+    ValueError."""
+    from edgespec.llama.schema import translated
+
+    parts, notes, end = list[str](), list[str](), 0
+    for found in re.finditer(r"%json\s*(?={)", lark):
+        if found.start() < end:  # inside the schema before it
+            continue
+        try:
+            _, end_of_schema = json.JSONDecoder().raw_decode(lark, found.end())
+        except ValueError:  # llguidance says what is wrong
+            continue
+        schema, ignored = translated(lark[found.end() : end_of_schema])
+        parts += [lark[end : found.end()], schema]
+        notes += ignored
+        end = end_of_schema
+    return "".join([*parts, lark[end:]]), notes
+
+
+def parser_limits() -> LLParserLimits:
+    """llguidance's limits, for the trial and for the engine."""
+    from llguidance import LLParserLimits
+
+    # Verbose errors contain the whole grammar. A long text that is forced adds its states in one mask, 50,000 in .1 s.
+    return LLParserLimits(max_lexer_states=MOST_LEXER_STATES, verbose_errors=False)
+
+
+def first_mask_error(matcher: LLMatcher) -> str:
+    """Why a new matcher cannot be used, or an empty string: some constraints fail only at the first token."""
+    trial = matcher.deep_copy()
+    if not trial.is_error():
+        trial.compute_bitmask()
+    if not trial.is_error():
+        trial.compute_ff_tokens()
+    return readable(trial.get_error()) if trial.is_error() else ""
 
 
 def readable(said: str) -> str:
     """llguidance's message without what is meant for its developers."""
     if broken := re.search(r"regex parse error:\n    (.*)\n( *)\^+\nerror: (.*)", said):
         pattern, blanks, why = broken.groups()
-        return f"{pattern}, column {len(blanks) - 3}: {why}"
+        return f"{_shortened(pattern)}, column {len(blanks) - 3}: {why}"
     if "lookarounds not supported" in said:
         return r"look-around and word boundaries (\b) are not supported"
-    if said.startswith("panic"):
+    if "panic" in said:
         return "llguidance fails on it"
-    if re.search("[Tt]oo many (expressions|items)", said):
+    if re.search("[Tt]oo many (expressions|items|states)|Current row has", said):
         return "it is too large, or can never end"
     if "Regex is empty" in said or "NoExtension" in said or "schema is false" in said:
         return "nothing can match it"
-    said = said.replace("<non-verbose/>", "").strip()
+    return _shortened(said.replace("<non-verbose/>", "").strip())
+
+
+def _shortened(said: str) -> str:
     return said if len(said) <= MOST_WORDS else said[:MOST_WORDS] + " ..."
 
 

@@ -5,51 +5,128 @@ A matcher of llguidance has a state; here it follows any prefix it is asked abou
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
-from collections.abc import Sequence
-from functools import lru_cache
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 from llguidance.llamacpp import lltokenizer_from_vocab
 from numpy.typing import NDArray
 
+from edgespec.cancel import CancelFlag
+from edgespec.closable import Closable
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import UsageError
-from edgespec.llama.constraint import compiled, readable
+from edgespec.llama.compiler import Compilers, NotWaitedForError, acquire
+from edgespec.llama.constraint import AMBIGUOUS, first_mask_error, parser_limits, readable
 from edgespec.llama.model import Model
-from edgespec.settings import CONSTRAINTS, Constraint
+from edgespec.settings import CONSTRAINTS, Constraint, Request
 
-REMEMBERED = 64  # compiled ones
-LIMITS = LLParserLimits(verbose_errors=False)
+REMEMBERED = 64  # compiled ones, and as many refusals
+# More than the trial has (compiler_process.py): a grammar that did not exhaust the stack there does not do so here.
+STACK_BYTES = 16 << 20
+# Processor time of an answer's masks: so much in any case, then so much for each. Usual ones take 0.1 ms.
+MASKS_S, MASK_S = 0.5, 0.02
+
+Made = TypeVar("Made")
 
 
-class Grammars:
-    """Compiles constraints for a model's vocabulary. The first one takes a second if the vocabulary is large."""
+class Grammars(Closable):
+    """Compiles constraints for a model's vocabulary. The first one takes a second if the vocabulary is large.
+
+    Safe to use from several threads. Each constraint is first compiled in another process, which it may crash.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self._compilers = Compilers()
         self._tokenizer: LLTokenizer | None = None
-        self._compiled = lru_cache(REMEMBERED)(self._compile)
+        self._lock, self._building = threading.Lock(), threading.Lock()
+        self._turns: WeakValueDictionary[tuple[Constraint, bytes], _Turn] = WeakValueDictionary()
+        self._known: OrderedDict[tuple[Constraint, bytes], LLMatcher | UsageError] = OrderedDict()
 
-    def check(self, kind: Constraint, text: str) -> None:
-        """Raises UsageError, saying what is wrong in the text."""
-        self._compiled(kind, text)
+    def must_compile(self, request: Request) -> bool:
+        """True if the request has a new constraint, for which `matcher` may take seconds."""
+        with self._lock:
+            return request.constraint is not None and _key(*request.constraint) not in self._known
 
-    def constraint(self, kind: Constraint, text: str, start: int) -> GrammarConstraint:
-        """A constraint for the tokens of a sequence from `start` on. Raises UsageError."""
-        return GrammarConstraint(self._compiled(kind, text).deep_copy(), kind, start, self._model.n_vocab)
+    def matcher(self, kind: Constraint, text: str, cancel: CancelFlag | None = None) -> LLMatcher:
+        """The compiled constraint, for `GrammarConstraint`; seconds may pass if it is new. Raises UsageError, saying
+        what is wrong in the text or which limit it exceeds, NotWaitedForError once `cancel` is set."""
+        key = _key(kind, text)
+        with self._lock:
+            turn = self._turns.setdefault(key, _Turn())
+        with turn.taken(cancel):  # several requests may have the same new constraint
+            with self._lock:
+                known = self._known.get(key)
+                if known is not None:
+                    self._known.move_to_end(key)
+            if known is None:
+                try:
+                    known = self._compiled(kind, text, cancel)
+                except NotWaitedForError:
+                    raise
+                except UsageError as error:
+                    known = error
+                self._remember(key, known)
+        if isinstance(known, UsageError):
+            raise UsageError(known.what, why=known.why, hint=known.hint)
+        return known
 
-    def _compile(self, kind: Constraint, text: str) -> LLMatcher:
-        matcher = LLMatcher(self._llguidance, compiled(kind, text), log_level=0, limits=LIMITS)
-        trial = matcher.deep_copy()  # some that nothing matches fail only at the first token
-        if not trial.is_error():
-            trial.compute_bitmask()
-        if not trial.is_error():
-            trial.compute_ff_tokens()
-        if trial.is_error():
-            raise UsageError(f"cannot use this {CONSTRAINTS[kind]}", why=readable(trial.get_error()))
+    def constraint(
+        self, kind: Constraint, text: str, start: int, matcher: LLMatcher | None = None
+    ) -> GrammarConstraint:
+        """A constraint for the tokens of a sequence from `start` on; `matcher` if it was compiled before."""
+        matcher = matcher or self.matcher(kind, text)
+        return GrammarConstraint(
+            matcher.deep_copy(), kind, start, self._model.n_vocab, lambda why: self._failed(kind, text, why)
+        )
+
+    def close(self) -> None:
+        """End the processes that compile."""
+        self._compilers.close()
+
+    def _compiled(self, kind: Constraint, text: str, cancel: CancelFlag | None) -> LLMatcher:
+        grammar = self._compilers.compiled(kind, text, "", cancel)
+        with self._building:
+            matcher, said = _with_deep_stack(lambda: self._built(grammar))
+        if said:
+            raise UsageError(f"cannot use this {CONSTRAINTS[kind]}", why=said)
         return matcher
+
+    def _built(self, grammar: str) -> tuple[LLMatcher, str]:
+        """The matcher, and why it cannot be used if so. llguidance releases the interpreter lock meanwhile."""
+        matcher = LLMatcher(self._llguidance, grammar, log_level=0, limits=parser_limits())
+        began_s = time.thread_time()
+        said = first_mask_error(matcher)
+        return matcher, said or (AMBIGUOUS if time.thread_time() - began_s > MASKS_S else "")
+
+    def _remember(self, key: tuple[Constraint, bytes], known: LLMatcher | UsageError) -> None:
+        with self._lock:
+            self._known[key] = known
+            for kind in (LLMatcher, UsageError):
+                same = [key for key, other in self._known.items() if isinstance(other, kind)]
+                for oldest in same[:-REMEMBERED]:
+                    del self._known[oldest]
+
+    def _failed(self, kind: Constraint, text: str, why: str) -> None:
+        """An answer under this constraint has failed. Refuse the constraint from now on if there is a reason to; else
+        compile it again when it is needed: copies of a matcher share the states of their lexer, and its errors."""
+        key = _key(kind, text)
+        if why:
+            what = f"cannot use this {CONSTRAINTS[kind]}"
+            self._remember(key, UsageError(what, why=f"it has slowed down all answers before: {why}"))
+        else:
+            with self._lock:
+                self._known.pop(key, None)
 
     @property
     def _llguidance(self) -> LLTokenizer:
@@ -61,26 +138,52 @@ class Grammars:
         return self._tokenizer
 
 
+class _Turn:
+    """One thread at a time compiles a constraint; the others then find it compiled."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self, cancel: CancelFlag | None) -> Iterator[None]:
+        acquire(self._lock, cancel)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
 class GrammarConstraint:
     """Which tokens may follow a prefix, for `core.choose`. Raises UsageError where the grammar becomes too much work,
-    or a dead end."""
+    or a dead end. `failed` is then called, with the reason if masks have taken long."""
 
-    def __init__(self, matcher: LLMatcher, kind: Constraint, start: int, n_vocab: int) -> None:
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        kind: Constraint,
+        start: int,
+        n_vocab: int,
+        failed: Callable[[str], None],
+    ) -> None:
         self._matcher, self._kind, self._start, self._n_vocab = matcher, kind, start, n_vocab
+        self._failed = failed
         self._read: list[int] = []
+        self._spent_s, self._n_masks = 0.0, 0
 
     def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
         """bool[V]: which ids may follow `tokens`, prompt and answer; at the end of the grammar, end tokens. All after a
         prefix that does not match: its distribution is never sampled, but block verification reads it."""
-        if not self._go_to(tokens):
-            return np.ones(self._n_vocab, np.bool_)
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        self._check()
+        with self._budget():
+            if not self._go_to(tokens):
+                return np.ones(self._n_vocab, np.bool_)
+            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            self._check()
         return np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
 
     def forced(self, tokens: Sequence[int]) -> list[int]:
         """The tokens that must follow `tokens`, in the vocabulary's usual spelling; empty where there is a choice."""
-        return self._matcher.compute_ff_tokens() if self._go_to(tokens) else []
+        with self._budget():
+            return self._matcher.compute_ff_tokens() if self._go_to(tokens) else []
 
     def _go_to(self, tokens: Sequence[int]) -> bool:
         """Advance the matcher to the end of these tokens; whether they match."""
@@ -93,6 +196,49 @@ class GrammarConstraint:
         self._check()
         return n_read == len(answer)
 
+    @contextmanager
+    def _budget(self) -> Iterator[None]:
+        """Count the processor time of this block. Raises UsageError where masks take too long: all answers wait for
+        each. Time is no part of what is sampled: an answer either ends here or has the text that it always has."""
+        began_s = time.thread_time()
+        try:
+            yield
+        except UsageError as error:
+            self._failed(error.why if self._spent_s + time.thread_time() - began_s > MASKS_S else "")
+            raise
+        self._spent_s += time.thread_time() - began_s
+        self._n_masks += 1
+        if self._spent_s > MASKS_S + MASK_S * self._n_masks:
+            self._failed(AMBIGUOUS)
+            raise UsageError(f"this {CONSTRAINTS[self._kind]} failed", why=AMBIGUOUS)
+
     def _check(self) -> None:
         if self._matcher.is_error():
             raise UsageError(f"this {CONSTRAINTS[self._kind]} failed", why=readable(self._matcher.get_error()))
+
+
+def _key(kind: Constraint, text: str) -> tuple[Constraint, bytes]:
+    return kind, sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _with_deep_stack(call: Callable[[], Made]) -> Made:
+    """The result of a call in a thread with a stack of `STACK_BYTES`, whatever the caller's is."""
+    done = Future[Made]()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    with _STACK:
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            thread = threading.Thread(target=run, name="grammar", daemon=True)
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    return done.result()
+
+
+_STACK = threading.Lock()  # the size is a setting of the whole process

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampler import ReferenceSampler, Sampler
@@ -24,13 +24,18 @@ from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 from edgespec.text.textstream import TextStream
 
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
 MOST_IGNORED = 100  # notes on constraints
 
 log = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
-Job = tuple[Request, Prompt] | EdgespecError
-"""A request with its prompt, or why it is refused."""
+Prepared = tuple[Request, Prompt, "LLMatcher | None"]
+"""A request with its prompt, and its constraint if it has one."""
+Job = Prepared | EdgespecError
+"""What can be answered, or why it is refused."""
 
 
 @dataclass(slots=True)
@@ -96,7 +101,7 @@ class Answering(Loop):
         super().__init__()
         self._loaded, self._note, self._progress = loaded, note, progress
         self.model, self.context, self.engine = loaded.model, loaded.context, loaded.engine
-        self._added: deque[tuple[Stream, int, tuple[Request, Prompt], CancelFlag, bool]] = deque()
+        self._added: deque[tuple[Stream, int, Prepared, CancelFlag, bool]] = deque()
         self._answers: dict[Sequence, _Answer] = {}
         self._ignored: set[str] = set()
 
@@ -136,11 +141,19 @@ class Answering(Loop):
         self._end_finished()
 
     def _start(
-        self, stream: Stream, number: int, request: Request, prompt: Prompt, cancel: CancelFlag, tells: bool
+        self,
+        stream: Stream,
+        number: int,
+        request: Request,
+        prompt: Prompt,
+        matcher: LLMatcher | None,
+        cancel: CancelFlag,
+        tells: bool,
     ) -> _Answer:
-        tokens, constraint = prompt.tokens, request.constraint
+        tokens, constraint = prompt.tokens, ends_of(request, self.model, len(prompt.tokens))
         start = self._answer_start(request, tokens)
-        ends = ends_of(request, self.model, len(tokens))
+        if request.constraint is not None and matcher is not None:
+            constraint = self._loaded.grammars.constraint(*request.constraint, start, matcher)
         sampler = Sampler(
             request.sampling,
             request.seed,
@@ -150,7 +163,7 @@ class Answering(Loop):
             self.model.end_tokens if request.ignore_eos else (),
             self._loaded.rounding,
             request.left,
-            self._loaded.grammars.constraint(*constraint, start) if constraint else ends,
+            constraint,
         )
         self._note_ignored(request_notes(request))
         text = TextStream((*request.stop, *prompt.stop), self._last_bytes(tokens[start:]))

@@ -95,6 +95,8 @@ class ModelSession(Closable):
 
     def close(self) -> None:
         """Free caches and models; safe to call twice."""
+        if hasattr(self, "grammars"):  # not if loading failed before
+            self.grammars.close()
         for drafter in self.drafters.values():
             drafter.close()
         for opened in (self.contexts, self._models):

@@ -20,7 +20,7 @@ from edgespec.engine.trace import Recorder
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.runtime.answer_threads import AnswerThreads
-from edgespec.runtime.answering import Answering, Job, attempted
+from edgespec.runtime.answering import Answering, Job, Prepared, attempted
 from edgespec.runtime.kept_states import KeptStates
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.options import (
@@ -33,7 +33,7 @@ from edgespec.runtime.options import (
     request_of,
     turns,
 )
-from edgespec.runtime.prompts import Prompt, Prompts
+from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
 from edgespec.settings import (
     LoadSettings,
@@ -67,7 +67,7 @@ class Runtime(Closable):
         self.notes: list[str] = []
         self._loaded = loaded = ModelSession(settings, self._progress, self.note)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
-        self.draft_header = loaded.draft_header
+        self.draft_header, self.grammars = loaded.draft_header, loaded.grammars
         self._answering = Answering(loaded, self.note, self._progress)
         self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
         self.kept_states = KeptStates(loaded.engine)
@@ -305,7 +305,7 @@ class Runtime(Closable):
 
         Raises UsageError for a prompt that is empty or longer than the context.
         """
-        return self._one(self._checked(request), cancel or CancelFlag())
+        return self._one(self._checked(request, cancel), cancel or CancelFlag())
 
     def submit(self, request: Request, cancel: CancelFlag | None = None) -> Submitted:
         """`answer` for servers: the request waits for a free slot from now on, and is decoded together with others,
@@ -314,7 +314,7 @@ class Runtime(Closable):
         Closing what is returned, or setting `cancel`, ends this answer and no other. Errors come with the events.
         """
         stream = Stream(self._answering)
-        stream.add(0, self.prepared(request), cancel or CancelFlag(), tells=True)
+        stream.add(0, self.prepared(request, cancel), cancel or CancelFlag(), tells=True)
         return Submitted(stream)
 
     def answers(self, requests: Sequence[Request], cancel: CancelFlag | None = None) -> Answers:
@@ -322,7 +322,7 @@ class Runtime(Closable):
 
         Up to `sequences` of them are decoded together; a finished one makes room for the next.
         """
-        return self._raising([self._checked(request) for request in requests], cancel or CancelFlag())
+        return self._raising([self._checked(request, cancel) for request in requests], cancel or CancelFlag())
 
     def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
         """As `answers`, for requests that are taken when there is room for them, until `cancel` is set. Where they are
@@ -335,23 +335,24 @@ class Runtime(Closable):
         """A stream of events, to which `prepared` requests can be added; `apart` each fails alone."""
         return Stream(self._answering, apart=apart)
 
-    def prepared(self, request: Request) -> Job:
-        """A request with its prompt, or why it is refused."""
-        return attempted(partial(self._checked, request))
+    def prepared(self, request: Request, cancel: CancelFlag | None = None) -> Job:
+        """A request that can be answered, or its refusal. A new constraint takes up to seconds; `cancel` ends that."""
+        return attempted(partial(self._checked, request, cancel))
 
-    def check_settings(self, request: Request) -> None:
+    def check_settings(self, request: Request, cancel: CancelFlag | None = None) -> None:
         """Refuse settings that this model does not support, whatever the prompt. Raises UsageError."""
         check_request(request, self.model.n_vocab)
         check_rule(self.settings, request.verify)
         self._loaded.drafting.of(request)
         if request.constraint is not None:
-            self._loaded.grammars.check(*request.constraint)
+            self.grammars.matcher(*request.constraint, cancel)
 
-    def _checked(self, request: Request) -> tuple[Request, Prompt]:
-        """A request with its prompt. Raises UsageError."""
-        self.check_settings(request)
+    def _checked(self, request: Request, cancel: CancelFlag | None) -> Prepared:
+        """A request with its prompt and its constraint. Raises UsageError."""
+        self.check_settings(request, cancel)
         self._note_limits(request)
-        return request, self.prompts.of(request)
+        matcher = request.constraint and self.grammars.matcher(*request.constraint, cancel)
+        return request, self.prompts.of(request), matcher
 
     def _opened(self, jobs: Sequence[Job], cancel: CancelFlag) -> Stream:
         stream = self.open()

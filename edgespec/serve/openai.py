@@ -30,7 +30,6 @@ MOST_LOGPROBS = 20
 MOST_ANSWERS = 64  # to one request
 MOST_MESSAGES = 4096
 MOST_CHARACTERS = 2**26  # of the prompts of all answers to one request
-MOST_NOTED = 100_000  # characters of a schema that is searched for what will be ignored, while other requests wait
 
 # --- what comes in ----------------------------------------------------------------------------------------------------
 
@@ -119,9 +118,7 @@ def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     include_usage = Fields(options).flag("include_usage")
     requests = [replace(prompt, sample=prompt.sample + sample) for prompt in prompts for sample in range(n)]
     returns_tokens = fields.flag("return_tokens")
-    notes = fields.notes
-    if (constraint := prompts[0].constraint) and len(constraint[1]) <= MOST_NOTED:
-        notes = [*notes, *request_notes(prompts[0])]
+    notes = [*fields.notes, *request_notes(prompts[0])]
     return Call(model.name, requests, stream, include_usage, returns_tokens=returns_tokens, notes=notes)
 
 

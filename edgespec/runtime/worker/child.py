@@ -3,6 +3,7 @@
 The main thread runs the models: between forward passes it takes in what was asked, and sleeps while there is nothing to
 do. Another one hears the parent, so that a cancel reaches a decode in the middle of native code, and a child whose
 parent is gone ends at once. A third one reads long prompts, which takes seconds, and answers questions about texts.
+Others compile new constraints.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ if TYPE_CHECKING:
     from edgespec.runtime.stream import Stream
 
 BATCH_S = 0.015  # tokens that come faster than this share a message
+COMPILING = 32  # threads: many more than can wait for the slow compiler (`compiler.MOST_WAITING`)
 LONG = 2**15  # characters of a prompt that other answers are not to wait for
 ADD, CALL, CANCEL, CLOSE, PING = "add", "call", "cancel", "close", "ping"
 PONG = "pong"
 READ = "read"  # a request of ADD, when its prompt is
 OF_TEXTS = "prompts."  # calls that need no engine
 LOADED = 0  # the id of the first reply
+CHECKS = ("check", "check_settings")  # calls that compile the constraint of a request
 WHILE_IDLE = ("draft_with", "forget")  # calls that would change answers in the making
 DEAF_TO = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)}
 
@@ -106,6 +109,7 @@ class _Child:
         self._sending = threading.Lock()
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
+        self._compiling = ThreadPoolExecutor(COMPILING, thread_name_prefix="compiling")
         self._flags: dict[int, CancelFlag] = {}  # of requests that are open, or still in the inbox
         self._open: set[int] = set()
         self._checked: tuple[Request, Any] | None = None
@@ -140,6 +144,7 @@ class _Child:
                     stream = runtime.open(apart=True)
                     self._tell_failure(error)
             self._reading.shutdown(cancel_futures=True)
+            self._compiling.shutdown(cancel_futures=True)
 
     def send(self, kind: str, value: Any) -> None:
         """One message to the parent, with the notes that are new."""
@@ -196,6 +201,10 @@ class _Child:
                 name, args, settings = pickle.loads(what)
                 if name.startswith(OF_TEXTS):
                     self._reading.submit(self._answer, id, lambda: attrgetter(name)(runtime)(*args, **settings))
+                elif name in CHECKS and runtime.grammars.must_compile(args[0]):
+                    self._compiling.submit(
+                        self._answer, id, lambda: self._called(runtime, stream, name, args, settings)
+                    )
                 else:
                     self._answer(id, lambda: self._called(runtime, stream, name, args, settings))
                 return
@@ -204,6 +213,9 @@ class _Child:
                 checked, self._checked = self._checked, None
                 if checked and checked[0] == what:
                     what = checked[1]
+                elif runtime.grammars.must_compile(what):
+                    self._compiling.submit(self._read, runtime, id, what, tells)
+                    return
                 elif runtime.prompts.effort(what) > LONG:
                     self._reading.submit(self._read, runtime, id, what, tells)
                     return
@@ -221,10 +233,10 @@ class _Child:
             self._fail(id, error)
 
     def _read(self, runtime: Runtime, id: int, request: Request, tells: bool) -> None:
-        """In another thread than the engine's."""
+        """Prepare a request in another thread than the engine's."""
         job: Any = UsageError("nobody waits for this answer")
         if not self._flags[id].is_set():
-            job = runtime.prepared(request)
+            job = runtime.prepared(request, self._flags[id])
         self._inbox.put((READ, id, job, tells))
 
     def _called(

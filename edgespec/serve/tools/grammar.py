@@ -10,7 +10,7 @@ from edgespec.serve.tools.formats import CLOSE, LLAMA, OPEN, TAGS, Format
 
 MOST_CALLS = 8  # in an answer that has to call tools; small models would repeat them without an end
 # A model that may choose the blanks can write them endlessly.
-LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "coerce_one_of": True}
 
 
 def several_calls(format: Format, call: Mapping[str, Any], special: Mapping[str, int]) -> str | None:
