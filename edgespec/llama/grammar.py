@@ -33,7 +33,7 @@ from edgespec.settings import CONSTRAINTS, Constraint, Request
 REMEMBERED = 64  # compiled ones, and as many refusals
 # More than the trial has (compiler_process.py): a grammar that did not exhaust the stack there does not do so here.
 STACK_BYTES = 16 << 20
-# Processor time that an answer's masks may take: for all of them, and in addition for each. A mask usually takes 0.1 ms.
+# Processor time of the masks of an answer: for all of them, and in addition for each. A mask usually takes .1 ms.
 MASKS_S, MASK_S = 0.5, 0.01
 
 Made = TypeVar("Made")
