@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -163,6 +164,7 @@ class Compiler(Closable):
                 )
             except OSError as error:
                 raise GenerationError(_NO_PROCESS, why=str(error)) from error
+            weakref.finalize(self, process.kill)  # for those who do not close
             self._process, self._replies, self._is_ready, self._n_compiled = process, queue.SimpleQueue(), False, 0
             threading.Thread(target=_hear, args=(process, self._replies), name="compiler", daemon=True).start()
         return self._process
