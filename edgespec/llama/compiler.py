@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -163,6 +164,7 @@ class Compiler(Closable):
                 )
             except OSError as error:
                 raise GenerationError(_NO_PROCESS, why=str(error)) from error
+            self._at_last = weakref.finalize(self, process.kill)  # for those who do not close
             self._process, self._replies, self._is_ready, self._n_compiled = process, queue.SimpleQueue(), False, 0
             threading.Thread(target=_hear, args=(process, self._replies), name="compiler", daemon=True).start()
         return self._process
@@ -172,6 +174,7 @@ class Compiler(Closable):
         process, self._process = self._process, None
         if process is None:
             return 0
+        self._at_last.detach()
         process.kill()  # no effect on one that has died
         code = process.wait()
         if process.stdin is not None:

@@ -83,8 +83,11 @@ def _serve(asked: queue.SimpleQueue[Any], replies: Any) -> None:
 
 
 def _limit_cpu(seconds: float) -> None:
-    """Let the system end this process after so much more processor time, whatever it does; 0: never. A busy machine
-    therefore refuses nothing that an idle one accepts. Windows has no such clock: there the parent's limit is all."""
+    """Let the system end this process when it has used more than these seconds of processor time; 0 removes the limit.
+
+    Processor time rather than the clock, so that a busy machine refuses nothing that an idle one accepts. Windows has
+    no such timer: there only the parent's limit applies.
+    """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 

@@ -33,7 +33,7 @@ from edgespec.settings import CONSTRAINTS, Constraint, Request
 REMEMBERED = 64  # compiled ones, and as many refusals
 # More than the trial has (compiler_process.py): a grammar that did not exhaust the stack there does not do so here.
 STACK_BYTES = 16 << 20
-# Processor time of an answer's masks: so much in any case, then so much for each. Usual ones take 0.1 ms.
+# Processor time of the masks of an answer: for all of them, and in addition for each. A mask usually takes .1 ms.
 MASKS_S, MASK_S = 0.5, 0.02
 
 Made = TypeVar("Made")
@@ -103,7 +103,8 @@ class Grammars(Closable):
         return matcher
 
     def _built(self, grammar: str) -> tuple[LLMatcher, str]:
-        """The matcher, and why it cannot be used if so. llguidance releases the interpreter lock meanwhile."""
+        """The matcher, and why it cannot be used, if there is a reason. llguidance releases the interpreter lock for
+        nearly all of this: other threads continue."""
         matcher = LLMatcher(self._llguidance, grammar, log_level=0, limits=parser_limits())
         began_s = time.thread_time()
         said = first_mask_error(matcher)

@@ -74,6 +74,15 @@ def test_an_ambiguous_grammar_is_refused_and_a_large_one_is_not(compilers: Compi
     compilers.compiled("json_schema", json.dumps({"type": "object", "properties": properties}))
 
 
+def test_the_process_ends_with_the_compiler_closed_or_not() -> None:
+    opened = Compiler(60.0)
+    opened.compiled("regex", "a")
+    process = opened._process
+    assert process is not None
+    del opened
+    assert process.wait(10)
+
+
 def test_nobody_waits_for_the_constraint_of_a_client_that_has_left() -> None:
     with Compiler(60.0) as compiler:
         compiler.compiled("regex", "a")

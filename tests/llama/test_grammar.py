@@ -54,8 +54,9 @@ def llm() -> Iterator[Runtime]:
 
 
 @pytest.fixture(scope="module")
-def grammars(llm: Runtime) -> Grammars:
-    return Grammars(llm.model)
+def grammars(llm: Runtime) -> Iterator[Grammars]:
+    with Grammars(llm.model) as opened:
+        yield opened
 
 
 def text_of(events: Iterator[TokenEvent]) -> str:
