@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -39,6 +39,10 @@ _MEMORY = "compiling it takes too much memory"
 _LIMITS_HINT = "this is a limit of edgespec: use fewer, simpler or less nested rules"
 
 
+SpecialTokens = Callable[[], Mapping[str, int]]
+"""Returns the ids of a vocabulary's special tokens, which grammars in Lark can name."""
+
+
 class NotWaitedForError(UsageError):
     """The request was cancelled while its constraint was compiled."""
 
@@ -49,10 +53,10 @@ class _TooSlowError(UsageError):
 
 class Compiler(Closable):
     """Compiles constraints one at a time, each within `cpu_s` of processor time, in a process that starts when it is
-    first needed and after it died."""
+    first needed and after it died. Without `special` tokens a grammar may name any token."""
 
-    def __init__(self, cpu_s: float, most_waiting: int | None = None) -> None:
-        self._cpu_s, self._most_waiting = cpu_s, most_waiting
+    def __init__(self, cpu_s: float, most_waiting: int | None = None, special: SpecialTokens | None = None) -> None:
+        self._cpu_s, self._most_waiting, self._special = cpu_s, most_waiting, special
         self._lock = threading.Lock()
         self._n_waiting = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -112,7 +116,8 @@ class Compiler(Closable):
         """What the process answers, or of what it died. Raises _TooSlowError."""
         process = self._started(cancel)
         assert process.stdin is not None
-        question = {"kind": kind, "text": text, "name": name, "cpu_s": self._cpu_s}
+        special = self._special() if self._special is not None and kind == "grammar" else None
+        question = {"kind": kind, "text": text, "name": name, "cpu_s": self._cpu_s, "special": special}
         with suppress(OSError):  # it died just now, as the missing reply will show
             process.stdin.write(json.dumps(question).encode() + b"\n")
             process.stdin.flush()
@@ -187,8 +192,9 @@ class Compilers(Closable):
     """A quick compiler for nearly all constraints, and a slow one for the rest, so that those that take long never hold
     up the others."""
 
-    def __init__(self) -> None:
-        self._quick, self._slow = Compiler(QUICK_S), Compiler(SLOW_S, MOST_WAITING)
+    def __init__(self, special: SpecialTokens | None = None) -> None:
+        self._quick = Compiler(QUICK_S, special=special)
+        self._slow = Compiler(SLOW_S, MOST_WAITING, special)
 
     def compiled(self, kind: Constraint, text: str, name: str = "", cancel: CancelFlag | None = None) -> str:
         """As `Compiler.compiled`."""

@@ -10,11 +10,14 @@ import json
 import os
 import queue
 import random
+import re
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
@@ -28,19 +31,44 @@ STACK_BYTES = 4 << 20
 MEMORY_BYTES = 1 << 30  # of addresses: the interpreter and its libraries take 200 MB
 WALKS, WALK_BYTES, WALK_S = 3, 128, 0.25
 READY = {"ready": True}
+_NAMES_TOKENS = re.compile("unknown special token|Token range")
 
 
-class _Bytes:
-    """A vocabulary of the 256 bytes and an end token: the first mask can be computed without a model."""
+class _Vocabulary:
+    """A vocabulary of the 256 bytes, an end token and the special tokens of a model, with which masks can be computed
+    without the model. A special token has the same id as in the model; ids that nothing needs have no text."""
 
-    tokens = (*(bytes([byte]) for byte in range(256)), b"\xff</s>")  # \xff marks a special token
-    eos_token_id = 256
     bos_token_id = None
-    special_token_ids = (256,)
     is_tokenizer_wrapper = True
 
+    def __init__(self, special: Mapping[str, int]) -> None:
+        taken = set(special.values())
+        free = [id for id in range(len(taken) + 257) if id not in taken]
+        self.byte_ids, self.eos_token_id = dict(zip(free, range(256), strict=False)), free[256]
+        self.special_token_ids = (*special.values(), self.eos_token_id)
+        texts = {id: bytes([byte]) for id, byte in self.byte_ids.items()}
+        # \xff marks a special token.
+        texts |= {id: b"\xff" + text.encode() for text, id in (*special.items(), ("</s>", self.eos_token_id))}
+        self.tokens = tuple(texts.get(id, b"") for id in range(max(texts) + 1))
+
     def __call__(self, text: str | bytes) -> list[int]:
-        return list(text.encode() if isinstance(text, str) else text)
+        ids = [*self.byte_ids]
+        return [ids[byte] for byte in (text.encode() if isinstance(text, str) else text)]
+
+
+class _Trial:
+    """Compiles constraints for a vocabulary."""
+
+    def __init__(self, special: Mapping[str, int]) -> None:
+        # "Any" of the vocabulary: its protocol asks for attributes that llguidance never reads.
+        vocabulary: Any = _Vocabulary(special)
+        self._ids = [*vocabulary.byte_ids, *special.values()]
+        self._tokenizer = LLTokenizer(vocabulary)
+
+    def error(self, grammar: str) -> str:
+        """Return why a compiled constraint cannot be used, or an empty string."""
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
+        return first_mask_error(matcher) or _walk_error(matcher, self._ids)
 
 
 def main() -> None:
@@ -68,16 +96,15 @@ def _bound() -> None:
 
 
 def _serve(asked: queue.SimpleQueue[Any], replies: Any) -> None:
-    # "Any" of the vocabulary: its protocol asks for attributes that llguidance never reads.
-    vocabulary: Any = _Bytes()
-    tokenizer = LLTokenizer(vocabulary)
+    trial = lru_cache(2)(lambda special: _Trial(dict(special)))
+    trial(())
     reply: dict[str, Any] = READY
     while True:
         print(json.dumps(reply), file=replies, flush=True)
         question = asked.get()
         _limit_cpu(question.pop("cpu_s"))
         try:
-            reply = _reply(tokenizer, **question)
+            reply = _reply(trial, **question)
         finally:
             _limit_cpu(0)
 
@@ -92,12 +119,14 @@ def _limit_cpu(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def _reply(tokenizer: LLTokenizer, kind: Any, text: str, name: str) -> dict[str, Any]:
+def _reply(
+    trial: Callable[[Any], _Trial], kind: Any, text: str, name: str, special: Mapping[str, int] | None
+) -> dict[str, Any]:
     what = f"cannot use {name or f'this {CONSTRAINTS[kind]}'}"
     try:
         grammar = compiled(kind, text, name)
-        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
-        if said := first_mask_error(matcher) or _walk_error(matcher):
+        said = trial(tuple((special or {}).items())).error(grammar)
+        if said and not (special is None and _NAMES_TOKENS.search(said)):  # the model will know
             return {"refused": [what, said, ""]}
         return {"grammar": grammar}
     except UsageError as error:
@@ -108,7 +137,7 @@ def _reply(tokenizer: LLTokenizer, kind: Any, text: str, name: str) -> dict[str,
         return {"refused": [what, "llguidance fails on it", ""]}
 
 
-def _walk_error(matcher: LLMatcher) -> str:
+def _walk_error(matcher: LLMatcher, ids: Sequence[int]) -> str:
     """Why masks would take too long or fail, found by writing texts that the constraint allows; or an empty string.
 
     The rows of an ambiguous grammar grow with the text: so many bytes take less than 10 ms of usual constraints, even
@@ -118,7 +147,7 @@ def _walk_error(matcher: LLMatcher) -> str:
         walker, chosen, began_s, said = matcher.deep_copy(), random.Random(seed), time.thread_time(), ""
         for _ in range(WALK_BYTES):
             mask = walker.compute_bitmask()
-            allowed = [byte for byte in range(256) if mask[byte // 8] >> byte % 8 & 1]
+            allowed = [id for id in ids if mask[id // 8] >> id % 8 & 1]
             if allowed and not walker.is_error():
                 walker.try_consume_tokens([chosen.choice(allowed)])
             if walker.is_error():

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import cached_property
 from hashlib import sha256
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -47,7 +48,7 @@ class Grammars(Closable):
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._compilers = Compilers()
+        self._compilers = Compilers(lambda: self._special)
         self._tokenizer: LLTokenizer | None = None
         self._lock, self._building = threading.Lock(), threading.Lock()
         self._turns: WeakValueDictionary[tuple[Constraint, bytes], _Turn] = WeakValueDictionary()
@@ -128,6 +129,17 @@ class Grammars(Closable):
         else:
             with self._lock:
                 self._known.pop(key, None)
+
+    @cached_property
+    def _special(self) -> dict[str, int]:
+        """The ids of special tokens that a grammar can name, by name. The first of equal names counts."""
+        model, found = self._model, dict[str, int]()
+        for token in range(model.n_vocab):
+            if model.is_special(token):
+                text = model.token_bytes(token, special=True).decode("utf-8", "replace")
+                if text.startswith("<") and text.endswith(">"):
+                    found.setdefault(text, token)
+        return found
 
     @property
     def _llguidance(self) -> LLTokenizer:

@@ -16,7 +16,7 @@ from edgespec.engine.slots import Reuse
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model
-from edgespec.runtime.ends import ends_of
+from edgespec.runtime.ends import Ends, ends_of
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.prompts import Prompt
 from edgespec.runtime.request_notes import request_notes
@@ -26,6 +26,8 @@ from edgespec.text.textstream import TextStream
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
+
+    from edgespec.llama.grammar import GrammarConstraint
 
 MOST_IGNORED = 100  # notes on constraints
 
@@ -150,7 +152,8 @@ class Answering(Loop):
         cancel: CancelFlag,
         tells: bool,
     ) -> _Answer:
-        tokens, constraint = prompt.tokens, ends_of(request, self.model, len(prompt.tokens))
+        tokens = prompt.tokens
+        constraint: Ends | GrammarConstraint | None = ends_of(request, self.model, len(tokens))
         start = self._answer_start(request, tokens)
         if request.constraint is not None and matcher is not None:
             constraint = self._loaded.grammars.constraint(*request.constraint, start, matcher)
