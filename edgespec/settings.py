@@ -312,7 +312,9 @@ def check_spec_type(spec_type: object) -> None:
     drafters = [_drafter(name) for name in names]
     unknown = [name for name, drafter in zip(names, drafters, strict=True) if drafter not in DRAFTERS]
     if unknown and unknown[0] not in ("auto", "none"):
-        raise UsageError(f"unknown drafter {shown(unknown[0])}", hint=f"choose from auto, none, {', '.join(SPELLINGS)}")
+        raise UsageError(
+            f"spec_type: unknown drafter {shown(unknown[0])}", hint=f"choose from auto, none, {', '.join(SPELLINGS)}"
+        )
     if not names or unknown or "self" in names or len(set(drafters)) != len(names):
         raise UsageError(
             f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, not {shown(spec_type)}",

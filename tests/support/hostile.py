@@ -31,7 +31,6 @@ TOO_DEEP: dict[str, tuple[Constraint, str]] = {
     "references": ("json_schema", chain_of_references(3000)),
     "objects": ("json_schema", chain_of_objects(1000)),
     "rules": ("grammar", chain_of_rules(4000)),
-    "parentheses": ("grammar", "%llguidance {}\nstart: " + "(" * 3000 + '"a"' + ")" * 3000),
 }
 ENDLESS = json.dumps({"allOf": [{"type": "integer", "multipleOf": prime} for prime in (101, 103, 107, 109)]})
 AMBIGUOUS = 'root ::= e\ne ::= e e | e "+" e | "a" | ""'
