@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
-from edgespec.errors import UsageError
 
 Constraint = Literal["grammar", "json_schema", "regex"]
 "The fields of a request that constrain the answer."
@@ -211,165 +209,24 @@ class Request:
         return next(((kind, text) for kind in CONSTRAINTS if (text := getattr(self, kind))), None)
 
 
-def check_load_settings(settings: LoadSettings) -> None:
-    """Refuse invalid combinations before anything is loaded. Raises UsageError."""
-    check_pace(settings.pace)
-    if settings.spec_draft_n_max is not None:
-        _check_integer("spec_draft_n_max", settings.spec_draft_n_max, 0, MAX_DRAFT)
-    length = fixed_length(settings.pace)
-    if length is not None and length > settings.draft_n_max:
-        raise UsageError(f"pace fixed:{length} needs --spec-draft-n-max {length} or more, not {settings.draft_n_max}")
-    for name, least, most in (
-        ("spec_tree", 1, MAX_LEAVES),
-        ("ctx_size", 0, 2**31 - 1),
-        ("ctx_size_draft", 0, 2**31 - 1),
-        ("threads", 0, MAX_THREADS),
-        ("threads_draft", 0, MAX_THREADS),
-        ("threads_batch", 0, MAX_THREADS),
-        ("threads_batch_draft", 0, MAX_THREADS),
-        ("sequences", 0, MAX_SEQUENCES),
-    ):
-        _check_integer(name, getattr(settings, name), least, most)
-    if settings.cache_ram is not None:
-        _check_integer("cache_ram", settings.cache_ram, 0, MOST_CACHE_RAM)
-    types = tuple(CACHE_TYPES)
-    for name, choices in (
-        ("flash_attention", ("auto", "on", "off")),
-        ("overlap", ("auto", "on", "off")),
-        ("cache_type_k", types),
-        ("cache_type_v", types),
-        ("cache_type_k_draft", (None, *types)),
-        ("cache_type_v_draft", (None, *types)),
-    ):
-        _check_choice(name, getattr(settings, name), choices)
-    check_spec_type(settings.spec_type)
-    for name in ("gpu_layers", "gpu_layers_draft"):
-        if getattr(settings, name) not in ("auto", "all"):
-            _check_integer(name, getattr(settings, name), 0, 2**31 - 1)
-    if settings.strict:
-        for excluded, setting, why in (
-            (settings.draft_n_max == 0, "--spec-draft-n-max 0", "passes are padded for drafts; use --spec-type none"),
-            (settings.spec_tree > 1, "a tree (--spec-tree)", "branches leave the cache in another order"),
-            (settings.sequences > 1, "several sequences", "passes are padded for one sequence"),
-            (settings.flash_attention == "on", "flash attention", "it rounds differently at different widths"),
-            (
-                settings.cache_type_v not in ("f32", "f16", "bf16"),
-                "a quantised V cache (-ctv)",
-                "it needs flash attention, which rounds differently at different widths",
-            ),
-            (
-                settings.draft_n_max > MAX_STRICT_DRAFT,
-                f"drafts of more than {MAX_STRICT_DRAFT} tokens (--spec-draft-n-max)",
-                "their passes would have to be padded too far",
-            ),
-        ):
-            if excluded:
-                raise UsageError(f"strict cannot be combined with {setting}", why=why)
-
-
-def check_rule(settings: LoadSettings, rule: VerifyRule) -> None:
-    """Refuse a verification rule that the loaded settings exclude. Raises UsageError."""
-    if settings.strict and rule != "coupled":
-        raise UsageError(
-            f"strict cannot be combined with verify {rule}", why="only the coupled rule preserves the text"
-        )
-
-
 def fixed_length(pace: str) -> int | None:
     """The K of "fixed:K", None for other policies."""
     return int(pace.removeprefix("fixed:")) if pace.startswith("fixed:") else None
 
 
-def check_pace(pace: object) -> None:
-    """Raises UsageError unless it is "auto", "off", or "fixed:" with a number of tokens."""
-    if pace in ("auto", "off"):
-        return
-    kind, _, length = pace.partition(":") if isinstance(pace, str) else ("", "", "")
-    is_fixed = kind == "fixed" and length.isascii() and length.isdigit() and len(length) < 4
-    if not is_fixed or not 1 <= int(length) <= MAX_DRAFT:
-        raise UsageError(f"pace must be auto, off, or fixed:K with K from 1 to {MAX_DRAFT}, not {shown(pace)}")
-
-
 def in_order(names: Iterable[str]) -> str:
     """A list of drafters as `spec_type` spells it, in the order in which they are asked."""
-    return ",".join(sorted(names, key=lambda name: (DRAFTERS.index(_drafter(name)), name)))
+    return ",".join(sorted(names, key=lambda name: (DRAFTERS.index(drafter_of(name)), name)))
 
 
 def drafters_of(spec_type: str) -> tuple[str, ...]:
     """The names of the drafters in a list of them."""
-    return () if spec_type == "none" else tuple(_drafter(name) for name in spec_type.split(","))
+    return () if spec_type == "none" else tuple(drafter_of(name) for name in spec_type.split(","))
 
 
-def _drafter(name: str) -> str:
+def drafter_of(name: str) -> str:
+    """The drafter that an item of `spec_type` names: "self" for "self:8"."""
     return name.partition(":")[0] if name.startswith(SELF) and name != SELF else name
-
-
-def check_spec_type(spec_type: object) -> None:
-    """Raises UsageError unless it is "auto", "none" or a list of drafters."""
-    if spec_type in ("auto", "none"):
-        return
-    names = spec_type.split(",") if isinstance(spec_type, str) else []
-    drafters = [_drafter(name) for name in names]
-    unknown = [name for name, drafter in zip(names, drafters, strict=True) if drafter not in DRAFTERS]
-    if unknown and unknown[0] not in ("auto", "none"):
-        raise UsageError(
-            f"spec_type: unknown drafter {shown(unknown[0])}", hint=f"choose from auto, none, {', '.join(SPELLINGS)}"
-        )
-    if not names or unknown or "self" in names or len(set(drafters)) != len(names):
-        raise UsageError(
-            f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, not {shown(spec_type)}",
-            hint="each drafter can be named once, and auto and none cannot be combined with others; self:8 uses 8 "
-            "layers, self:Q2_K smaller weights",
-        )
-    if {"draft", "self"} <= set(drafters):
-        raise UsageError(
-            "spec_type names two draft models", why="draft and self are one draft model each", hint="leave one out"
-        )
-
-
-def check_request(request: Request, n_vocab: int) -> None:
-    """Refuse invalid combinations before anything is generated. Raises UsageError."""
-    _check_integer("max_tokens", request.max_tokens, -1, 2**31 - 1)
-    _check_integer("seed", request.seed, 0, 2**64 - 1)
-    _check_integer("sample", request.sample, 0, 2**32 - 1)
-    _check_integer("left", request.left, 0, 2**62)
-    for token in (token for message in request.messages for token in message.tokens):
-        _check_integer("a token id in a message", token, 0, n_vocab - 1)
-    _check_choice("verify", request.verify, get_args(VerifyRule))
-    check_spec_type("auto" if request.spec_type is None else request.spec_type)
-    check_pace("auto" if request.pace is None else request.pace)
-    if request.draft_n_max is not None:
-        _check_integer("draft_n_max", request.draft_n_max, 0, MAX_DRAFT)
-    if request.logprobs is not None:
-        _check_integer("logprobs", request.logprobs, 0, n_vocab)
-    if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
-        raise UsageError("stop must be a tuple of non-empty strings")
-    for name in CONSTRAINTS:
-        if not isinstance(getattr(request, name), str):
-            raise UsageError(f"{name} must be a string, not {shown(getattr(request, name))}")
-    constraints = [name for name in CONSTRAINTS if getattr(request, name)]
-    if len(constraints) > 1:
-        raise UsageError(f"{constraints[0]} and {constraints[1]} cannot be combined", hint="use one of them")
-    if constraints and (request.ignore_eos or request.reference):
-        excluded = "ignore_eos" if request.ignore_eos else "a reference answer"
-        raise UsageError(
-            f"{constraints[0]} and {excluded} cannot be combined",
-            why=f"the {CONSTRAINTS[constraints[0]]} determines where an answer ends",
-        )
-    for token in request.reference:
-        _check_integer("a token id in reference", token, 0, n_vocab - 1)
-    if request.reference and request.verify != "coupled":
-        raise UsageError(f"reference answers cannot be verified by {request.verify}", hint="use the coupled rule")
-    for token, _ in request.sampling.logit_bias:
-        _check_integer("a token id in logit_bias", token, 0, n_vocab - 1)
-    said = [text for message in request.messages for text in (message.role, message.content, message.extra)]
-    for text in (request.prompt, request.template, *said):
-        if not isinstance(text, str):
-            raise UsageError(f"a prompt or message must be a string, not {shown(text)}")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UsageError("the prompt is not valid text", why=str(error)) from error
 
 
 def shown(value: object) -> str:
@@ -389,17 +246,3 @@ def schema_text(schema: object) -> object:
 def bias_pairs(biases: object) -> object:
     """(id, bias) pairs; what is no mapping stays what it is."""
     return tuple(biases.items()) if isinstance(biases, Mapping) else biases
-
-
-def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{name} must be one of {', '.join(map(str, filter(None, choices)))}, not {shown(value)}")
-
-
-def _check_integer(name: str, value: object, least: int, most: int) -> None:
-    try:
-        number = operator.index(value) if not isinstance(value, bool) else None  # type: ignore[arg-type]
-    except TypeError:
-        number = None
-    if number is None or not least <= number <= most:
-        raise UsageError(f"{name} must be an integer from {least} to {most}, not {shown(value)}")

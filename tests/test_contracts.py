@@ -14,13 +14,14 @@ from loaded import loaded_after
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PLAIN = "cancel closable errors events settings"
+PLAIN = "cancel closable errors events settings validation"
 ROOMS = {  # and what each may import: docs/design.md draws it
     "cancel": "",
     "closable": "",
     "errors": "",
     "events": "core errors",
     "settings": "core errors",
+    "validation": "core errors settings",
     "text": "errors",
     "files": "errors text",
     "core": "",

@@ -22,7 +22,7 @@ EMPTY: tuple[Any, ...] = (False, "", [], {})
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """How a field of a request is treated.
+    """The treatment of a field of a request.
 
     Attributes:
         use: "read": the code asks for the field. "harmless": no value of the field changes an answer of this program.

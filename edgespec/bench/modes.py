@@ -17,12 +17,11 @@ from edgespec.settings import (
     MTP,
     SELF,
     LoadSettings,
-    check_pace,
-    check_spec_type,
     drafters_of,
     fixed_length,
     in_order,
 )
+from edgespec.validation import check_pace, check_spec_type
 
 LENGTHS = (1, 2, 3, 4, 6, 8)
 SUFFIX_LENGTHS = (4, 8)

@@ -11,15 +11,8 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 from edgespec.llama.constraint import constraint_text, settled
-from edgespec.settings import (
-    CONSTRAINTS,
-    MAX_DRAFT,
-    MAX_LEAVES,
-    LoadSettings,
-    Request,
-    check_load_settings,
-    check_request,
-)
+from edgespec.settings import CONSTRAINTS, MAX_DRAFT, MAX_LEAVES, LoadSettings, Request
+from edgespec.validation import check_load_settings, check_request
 
 NONE = "none"  # how to take away what can be
 CLEARED = ("stop", *CONSTRAINTS)

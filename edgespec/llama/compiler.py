@@ -113,7 +113,7 @@ class Compiler(Closable):
             self._lock.release()
 
     def _asked(self, what: str, kind: Constraint, text: str, name: str, cancel: CancelFlag | None) -> dict[str, Any]:
-        """What the process answers, or of what it died. Raises _TooSlowError."""
+        """Return the reply of the process, or the kind of failure that ended it. Raises _TooSlowError."""
         process = self._started(cancel)
         assert process.stdin is not None
         special = self._special() if self._special is not None and kind == "grammar" else None
@@ -126,7 +126,7 @@ class Compiler(Closable):
             reply = self._reply(self._cpu_s * PATIENCE, cancel)
         except TimeoutError:
             is_late = True
-        except BaseException:  # nobody waits: a later question must not get this reply
+        except BaseException:  # the request was cancelled: a later question must not get this reply
             self._end()
             raise
         if reply is not None:

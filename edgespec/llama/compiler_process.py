@@ -138,10 +138,11 @@ def _reply(
 
 
 def _walk_error(matcher: LLMatcher, ids: Sequence[int]) -> str:
-    """Why masks would take too long or fail, found by writing texts that the constraint allows; or an empty string.
+    """Return why masks would take too long or fail, or "".
 
-    The rows of an ambiguous grammar grow with the text: so many bytes take less than 10 ms of usual constraints, even
-    of those with thousands of rules, and half a second of `e ::= e e | "a" | ""`. One text that works is enough.
+    Texts that the constraint allows are written. The rows of an ambiguous grammar grow with the text: WALK_BYTES bytes
+    take less than 10 ms of usual constraints, even of those with thousands of rules, and half a second of
+    `e ::= e e | "a" | ""`. One text that works is enough.
     """
     for seed in range(WALKS):
         walker, chosen, began_s, said = matcher.deep_copy(), random.Random(seed), time.thread_time(), ""

@@ -22,7 +22,7 @@ class Limits:
 
 
 class Meter:
-    """What a process has used since the meter was made."""
+    """Measures the time and the memory that a process has used since the meter was made."""
 
     def __init__(self, pid: int) -> None:
         self._process: psutil.Process | None = None

@@ -288,7 +288,7 @@ class _Translation:
         return schema
 
     def _target(self, reference: str) -> tuple[Any, Place] | None:
-        """What a JSON pointer in this document points at; None for another reference, or for nothing."""
+        """The value that a JSON pointer in this document points at; None if there is none, or for another reference."""
         if reference != "#" and not reference.startswith("#/"):
             return None
         value: Any = self._root
@@ -319,7 +319,7 @@ def _add(schema: dict[str, Any], more: Any) -> None:
 
 
 def _either(schema: dict[str, Any], *options: dict[str, Any]) -> dict[str, Any]:
-    """One of these schemas for objects. What is no object matches, unless the schema itself excludes that."""
+    """One of these schemas for objects. A value that is not an object matches, unless the schema itself excludes it."""
     if schema.get("type") == "object":
         options = tuple({"type": "object"} | option for option in options)
     return {"anyOf": [*options]}

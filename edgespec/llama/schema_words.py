@@ -66,7 +66,7 @@ def without_annotations(schema: Any, *others: str) -> Any:
 
 
 def awkward_part(pattern: str) -> str:
-    """What a regular expression uses that llguidance lacks; empty if there is nothing."""
+    """The first part of a regular expression that llguidance lacks; empty if there is none."""
     is_class, at = False, 0
     while at < len(pattern):
         letter, after = pattern[at], pattern[at + 1 : at + 2]

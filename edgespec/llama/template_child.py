@@ -1,4 +1,4 @@
-"""Render chat templates in a process of its own, which may be killed.
+"""Render chat templates in a separate process, which may be killed.
 
 A chat template is a program that somebody else wrote. Jinja's sandbox keeps the program away from the machine, but does
 not bound its time and its memory: `{{ 'x' * 10**10 }}` is a valid template. `rendering.py` starts this module as a

@@ -14,7 +14,8 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Drafting
 from edgespec.errors import UsageError
 from edgespec.llama import kernels
-from edgespec.settings import DRAFT_N_MAX, HEADS, LoadSettings, Request, check_load_settings, fixed_length
+from edgespec.settings import DRAFT_N_MAX, HEADS, LoadSettings, Request, fixed_length
+from edgespec.validation import check_load_settings
 
 
 class LoadedDrafters:

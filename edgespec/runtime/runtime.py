@@ -35,14 +35,8 @@ from edgespec.runtime.options import (
 )
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
-from edgespec.settings import (
-    LoadSettings,
-    Message,
-    Request,
-    check_load_settings,
-    check_request,
-    check_rule,
-)
+from edgespec.settings import LoadSettings, Message, Request
+from edgespec.validation import check_load_settings, check_request, check_rule
 
 MEASURED_DEPTH = 128  # tokens behind which passes are measured
 

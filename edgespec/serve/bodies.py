@@ -22,11 +22,11 @@ MAX_BODY = 16 * 2**20  # bytes
 MAX_HELD = 8 * MAX_BODY  # of all requests that are open, without the first bytes of each
 MAX_VALUES = 2**19  # of a body
 MAX_DEPTH = 64
-SMALL = 2**16  # bytes of a body that count in a limit of their own, which few large bodies cannot exhaust
+SMALL = 2**16  # bytes of a body that count in a separate limit, which a few large bodies cannot exhaust
 VALUE = 96  # bytes that a value takes once it is parsed
 
 BODY_S = 60.0  # for all of a body to arrive
-STALL_S = 10.0  # for a body to fall behind the least rate
+STALL_S = 10.0  # how late a body may be at the least rate
 LEAST_RATE = 2**14  # bytes a second
 BEHIND_S = 1.0  # a body that is this late makes room for others
 
@@ -43,7 +43,7 @@ class Body:
     size: int = 0
     small: int = 0
     large: int = 0
-    late_s: float = 0.0  # when it has fallen behind for too long
+    late_s: float = 0.0  # when it is too late
     timeout: asyncio.Timeout | None = None  # while it is read
 
 
@@ -111,7 +111,7 @@ class Bodies:
             raise
 
     def _hold(self, body: Body, n_bytes: int) -> None:
-        """Count bytes. Where there are too many, bodies that have stalled make room. Raises ApiError."""
+        """Count bytes. If there are too many, bodies that have stalled make room. Raises ApiError."""
         small = min(n_bytes, SMALL - body.small)
         body.small, self._small = body.small + small, self._small + small
         body.large, self._large = body.large + n_bytes - small, self._large + n_bytes - small
@@ -124,7 +124,7 @@ class Bodies:
             raise unavailable("too many large requests are open: try again later", code="too_much")
 
     def _slowest(self, other: Body) -> Body | None:
-        """The body that is furthest behind the least rate, but for one."""
+        """The body that is later than all others at the least rate, except for one."""
         behind_s = asyncio.get_running_loop().time() + STALL_S - BEHIND_S
         behind = [body for body in self._arriving if body is not other and body.large and body.late_s <= behind_s]
         return min(behind, key=lambda body: body.late_s, default=None)
@@ -134,7 +134,7 @@ class Bodies:
 
 
 def count_values(data: bytes, most: int) -> int:
-    """How many values JSON has, or a few more, without parsing it; more than `most` need not be counted."""
+    """Return the number of values in JSON, or a few more, without parsing it. More than `most` need not be counted."""
     plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
     if plain.count(b'"') > 4 * (most + 1):  # two strings, a name and a text, for each value
         return most + 1

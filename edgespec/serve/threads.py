@@ -1,4 +1,4 @@
-"""Work that blocks, each in a thread of its own."""
+"""Blocking work, each piece in a separate thread."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Made = TypeVar("Made")
 
 
 async def in_thread(work: Callable[[], Made], name: str, room: asyncio.Semaphore | None = None) -> Made:
-    """The result of `work`, which a thread of this name does. With `room` it waits until there is room for a thread.
+    """Run `work` in a new thread of this name and return its result. With `room`, wait until there is room for one.
 
-    asyncio's own threads are few, and are shared by everything that blocks: some that wait for a worker which hangs
-    would leave none for others, and the program would not end before they do. A thread that nobody waits for any more
-    finishes its work, and keeps no program from ending; until then its room is not free.
+    asyncio's own threads are few and shared by everything that blocks. If they waited for a hung worker, no thread
+    would be left for other work, and the program could not end before they do. A thread whose caller has left finishes
+    its work and then frees its room; it does not keep the program from ending.
     """
     done: asyncio.Future[Made] = asyncio.get_running_loop().create_future()
     if room is not None:
@@ -47,7 +47,7 @@ def _run(work: Callable[[], Any], done: asyncio.Future[Any], room: asyncio.Semap
 def _settle(done: asyncio.Future[Any], room: asyncio.Semaphore | None, made: Any, error: BaseException | None) -> None:
     if room is not None:
         room.release()
-    if done.done():  # nobody waits any more
+    if done.done():  # the caller has left
         return
     if error is None:
         done.set_result(made)

@@ -1,4 +1,4 @@
-"""Line ends of text that comes in: terminals paste carriage returns, and files of Windows have both characters."""
+"""Line ends of received text: terminals paste carriage returns, and files of Windows have both characters."""
 
 from __future__ import annotations
 

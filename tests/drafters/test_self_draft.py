@@ -21,7 +21,8 @@ from edgespec.models.pair.self_draft import self_draft
 from edgespec.models.pair.slice import slice_layers
 from edgespec.runtime.collect import collect
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import LoadSettings, check_spec_type
+from edgespec.settings import LoadSettings
+from edgespec.validation import check_spec_type
 
 TARGET = resolve("demo").path
 ITEMS = [Item(name, "chat", (f"What does os.{name} do?",), "") for name in ("walk", "stat", "path")]

@@ -26,7 +26,8 @@ from edgespec.events import TokenEvent
 from edgespec.llama.constraint import constraint_text, settled
 from edgespec.llama.grammar import Grammars
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import LoadSettings, Message, Request, check_request
+from edgespec.settings import LoadSettings, Message, Request
+from edgespec.validation import check_request
 
 PERSON = {
     "type": "object",

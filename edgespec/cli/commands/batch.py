@@ -51,7 +51,8 @@ from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.worker import LoadingStoppedError
-from edgespec.settings import MAX_SEQUENCES, Request, check_load_settings, check_rule
+from edgespec.settings import MAX_SEQUENCES, Request
+from edgespec.validation import check_load_settings, check_rule
 
 SHOWN_S = 0.25  # how often progress is shown
 CACHE_RAM = 256  # MiB; what rows have in common is in the slots

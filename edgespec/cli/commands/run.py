@@ -26,9 +26,10 @@ from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.events import PROGRESS, TokenEvent
-from edgespec.settings import CONSTRAINTS, LoadSettings, Request, check_rule
+from edgespec.settings import CONSTRAINTS, LoadSettings, Request
 from edgespec.text.figures import counted
 from edgespec.text.repetition import Repetition, RepetitionDetector
+from edgespec.validation import check_rule
 
 if TYPE_CHECKING:
     from edgespec.runtime.runtime import Answers, Runtime

@@ -28,7 +28,8 @@ from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.runtime.worker import LoadingStoppedError
-from edgespec.settings import MAX_SEQUENCES, check_load_settings, check_rule
+from edgespec.settings import MAX_SEQUENCES
+from edgespec.validation import check_load_settings, check_rule
 
 if TYPE_CHECKING:
     from edgespec.serve.guard import Rules

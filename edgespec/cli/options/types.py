@@ -158,7 +158,7 @@ class SpecType(Word):
     name = "drafters"
 
     def check(self, text: str) -> None:
-        from edgespec.settings import check_spec_type  # loads numpy, which other commands' options do without
+        from edgespec.validation import check_spec_type  # loads numpy, which other commands' options do without
 
         check_spec_type(text)
 
@@ -176,7 +176,7 @@ class DraftPolicy(Word):
     name = "pace"
 
     def check(self, text: str) -> None:
-        from edgespec.settings import check_pace
+        from edgespec.validation import check_pace
 
         check_pace(text)
 

@@ -10,11 +10,11 @@ MISSED, MISSED_LOADING = 4, 29  # pings without an answer: a process that loads 
 
 
 class Watch:
-    """Calls `give_up` if nothing is heard of a process, although somebody listens to it and it was pinged.
+    """Calls `give_up` if a process that was pinged sends nothing while a reader listens to it.
 
     The thread of the process that answers pings needs the interpreter, but not the engine: a long forward pass does not
     silence it. The time is counted in pings rather than read from a clock, so that a machine that was suspended, or a
-    parent that was stopped, counts one at most. While nobody listens, this thread sleeps.
+    parent that was stopped, counts one at most. While there is no reader, this thread sleeps.
     """
 
     def __init__(self, ping: Callable[[], None], give_up: Callable[[], None]) -> None:
@@ -26,11 +26,11 @@ class Watch:
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def listen(self) -> None:
-        """Somebody waits for the next message from now on."""
+        """A reader waits for the next message from now on."""
         self._is_listened_to.set()
 
     def stop_listening(self, *, heard: bool) -> None:
-        """Nobody waits any more; `heard`: a message came."""
+        """The reader no longer waits. `heard`: a message arrived."""
         self._n_heard += heard
         if not self._has_ended.is_set():
             self._is_listened_to.clear()
