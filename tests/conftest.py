@@ -11,7 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from markers import markers
+
+# A loaded machine may take any time for an example.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 USUAL_ENVIRONMENT = dict(os.environ)  # of whoever runs the tests
 

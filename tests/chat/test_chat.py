@@ -249,7 +249,8 @@ def test_the_next_turn_processes_only_new_tokens(runtime: Runtime, store: Store)
     used = session.used
     said(session.ask("And os.scandir?"))
     assert session.last_stats is not None
-    assert session.last_stats.cached_tokens >= used - 1
+    # An end token was never in the cache, and the last token of the answer is read with the next message.
+    assert session.last_stats.cached_tokens >= used - 2
 
 
 def test_the_oldest_messages_leave_a_full_context_and_the_system_message_stays(runtime: Runtime, store: Store) -> None:

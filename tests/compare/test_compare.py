@@ -504,7 +504,7 @@ def test_a_ratio_of_speeds_is_no_fact_where_the_machine_may_have_changed(
     found = two_files(result, small, **circumstances)
     first, second, _ = verdicts(found)
     assert f"2.10x smaller, {said}" in first
-    assert second.startswith("as far as these speeds can be compared, not beaten")
+    assert second.startswith("as far as these speeds can be compared, best trade-offs")
 
 
 def test_what_verdicts_have_to_be_read_with_is_reported(result: Result) -> None:

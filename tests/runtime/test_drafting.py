@@ -136,7 +136,7 @@ def test_where_drafts_have_one_length_nobody_drafts_in_vain(llm: Runtime) -> Non
         ({"spec_type": "self:2"}, "spec_type: drafter self:2 is not loaded"),
         ({"spec_type": "none,draft"}, "spec_type must be auto, none, or some of"),
         ({"spec_type": 3}, "spec_type must be"),
-        ({"spec_type": "draft,bogus"}, "unknown drafter 'bogus'"),
+        ({"spec_type": "draft,bogus"}, "spec_type: unknown drafter 'bogus'"),
         ({"pace": "fixed:0"}, "pace must be auto"),
         ({"pace": "fixed:40"}, "pace fixed:40 needs draft_n_max 40 or more, not 31"),
         ({"pace": "fixed:4", "draft_n_max": 2}, "pace fixed:4 needs draft_n_max 4 or more, not 2"),
