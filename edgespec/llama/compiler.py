@@ -148,16 +148,19 @@ class Compiler(Closable):
                 return reply
         raise TimeoutError
 
-    def _started(self, cancel: CancelFlag | None) -> subprocess.Popen[bytes]:
+    def _started(self, cancel: CancelFlag | None, tries: int = 2) -> subprocess.Popen[bytes]:
         """The process, when it is ready. Raises GenerationError."""
         process = self._start()
         if not self._is_ready:
             try:
                 ready = self._reply(START_S, cancel)
             except TimeoutError:
-                ready = None
+                ready, tries = None, 1
             if ready is None:
-                raise GenerationError(_NO_PROCESS, why=f"it ended with code {self._end()}")
+                code = self._end()
+                if tries > 1:  # it was killed while it started
+                    return self._started(cancel, tries - 1)
+                raise GenerationError(_NO_PROCESS, why=f"it ended with code {code}")
             self._is_ready = True
         return process
 

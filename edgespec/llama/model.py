@@ -20,6 +20,7 @@ from edgespec.llama import rpc
 from edgespec.llama.library import api, complaints, first_complaint
 from edgespec.llama.workers import RemoteDevice
 from edgespec.text.figures import count_of
+from edgespec.text.finder import TextFinder
 
 SAMPLED_TOKENS = 1024  # that identify a vocabulary
 _NO_DEVICES = (ctypes.c_void_p * 1)(None)
@@ -253,6 +254,14 @@ class Model(Closable):
         does not read them as text."""
         added = int(api.llama_vocab_get_attr(self.vocabulary_handle, token)) & api.LLAMA_TOKEN_ATTR_USER_DEFINED
         return bool(added) or self.is_control(token)
+
+    @cached_property
+    def control_texts(self) -> TextFinder:
+        """Finds the texts that `tokenize` reads as text only without `parse_special`; searches the whole vocabulary
+        once."""
+        unread = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
+        tokens = (id for id in range(self.n_vocab) if api.llama_vocab_get_attr(self.vocabulary_handle, id) & unread)
+        return TextFinder(self.token_bytes(id, special=True).decode("utf-8", "replace") for id in tokens)
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """Text to ids. `add_special` adds the tokens that the model wants around a prompt (BOS), `parse_special` parses

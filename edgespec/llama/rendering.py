@@ -75,7 +75,8 @@ class Renderer(Closable):
             self._end()
 
     def render(self, template: str, variables: Mapping[str, Any]) -> str:
-        """The text that a template makes of these variables, which must be JSON. Raises TemplateFailedError."""
+        """Return the text that a template makes of these variables, which must be JSON. Raises TemplateFailedError,
+        and GenerationError if the child does not run."""
         with self._lock:
             if template in self._refused:
                 raise TemplateFailedError("limit", self._refused[template])
@@ -85,6 +86,9 @@ class Renderer(Closable):
             request = f'{{"template": {json.dumps(template)}, "variables": {given}, {limits}}}\n'
             try:
                 reply = self._asked(request.encode("ascii"), memory_bytes)
+                if reply.get("failed") == "crash":  # perhaps somebody has ended the child, or memory was short
+                    self._end()
+                    reply = self._asked(request.encode("ascii"), memory_bytes)
             except TemplateFailedError as error:
                 self._end()
                 if n < SHORT:
@@ -123,8 +127,12 @@ class Renderer(Closable):
                     raise TemplateFailedError("limit", f"it takes more than {self._time_s:g} s to render")
                 case "memory":
                     raise TemplateFailedError("limit", _too_much_memory(memory_bytes))
-                case "clock":
-                    raise TemplateFailedError("limit", f"it was not rendered within {self._stuck_s:g} s")
+                case "clock":  # which says nothing about the template: another one would get no time either
+                    raise GenerationError(
+                        "cannot render the chat template",
+                        why=f"the process that renders it got no processor time for {self._stuck_s:g} s",
+                        hint="try again later",
+                    )
         reply: dict[str, str] = json.loads(line) if line else {"failed": "crash"}
         return reply
 

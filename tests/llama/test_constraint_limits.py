@@ -83,6 +83,14 @@ def test_the_process_ends_with_the_compiler_closed_or_not() -> None:
     assert process.wait(10)
 
 
+def test_a_process_that_is_killed_while_it_starts_is_started_again() -> None:
+    with Compiler(2.0) as compiler:
+        compiler.start()
+        assert compiler._process is not None
+        compiler._process.kill()
+        assert compiler.compiled("regex", "[ab]")
+
+
 def test_nobody_waits_for_the_constraint_of_a_client_that_has_left() -> None:
     with Compiler(60.0) as compiler:
         compiler.compiled("regex", "a")

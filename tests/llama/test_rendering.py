@@ -12,7 +12,7 @@ import pytest
 from tiny_gguf import write_model
 
 import edgespec
-from edgespec.errors import UsageError
+from edgespec.errors import GenerationError, UsageError
 from edgespec.llama import rendering
 from edgespec.llama.rendering import Renderer, TemplateFailedError
 from edgespec.settings import Message, Request
@@ -119,12 +119,31 @@ def test_a_child_that_was_killed_is_replaced(small: Renderer) -> None:
     assert small.render(HARMLESS, GIVEN) == "[user]hello"
 
 
+def test_a_template_is_tried_again_if_its_child_was_killed_meanwhile() -> None:
+    class Killed(Renderer):
+        def _asked(self, request: bytes, memory_bytes: int) -> dict[str, str]:
+            if kills:
+                kills.pop()
+                return {"failed": "crash"}
+            return super()._asked(request, memory_bytes)
+
+    kills = [1]
+    with Killed() as made:
+        assert made.render(HARMLESS, GIVEN) == "[user]hello"
+        kills = [1, 1]
+        assert reason(made, HARMLESS) == ("limit", "the process that rendered it crashed")
+
+
 def test_a_child_that_stands_still_is_ended() -> None:
     with Renderer(stuck_s=0.1) as made:
         made.start()
         assert made._child is not None
         psutil.Process(made._child.process.pid).suspend()
-        assert reason(made, HARMLESS) == ("limit", "it was not rendered within 0.1 s")
+        # Not the error of a template, for which other templates would be tried.
+        with pytest.raises(GenerationError, match=r"got no processor time for 0\.1 s"):
+            made.render(HARMLESS, GIVEN)
+        made._stuck_s = rendering.STUCK_S
+        assert made.render(HARMLESS, GIVEN) == "[user]hello"  # the template is not refused from then on
 
 
 def test_each_thread_gets_its_own_prompt(small: Renderer) -> None:

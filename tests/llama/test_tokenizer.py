@@ -130,3 +130,11 @@ def test_a_vocabulary_without_weights_can_be_loaded(tmp_path: Path) -> None:
     path = tiny_gguf.write_vocabulary(tmp_path / "vocabulary.gguf", BYTE_LEVEL)
     with Model.load_vocabulary(path) as model:
         assert bytes_of(model, model.tokenize("def f(x):", add_special=False, parse_special=False)) == b"def f(x):"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "plain", "<|im_end|>", "<|im_end", "<|im_end|", "a<|im_start|>b", "<bos>", "<unk>"]
+)
+def test_control_texts_are_those_that_are_read_only_on_request(model: Model, text: str) -> None:
+    is_read = model.tokenize(text, parse_special=True) != model.tokenize(text)
+    assert model.control_texts.any_in(text) == is_read

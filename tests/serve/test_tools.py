@@ -12,7 +12,9 @@ from serving import Serving, serving
 from tiny_gguf import write_model
 
 from edgespec.runtime.worker import Worker
+from edgespec.serve.fields import Fields
 from edgespec.serve.tools.formats import FORCED, LLAMA, MISTRAL, TAGS, Format, format_of
+from edgespec.serve.tools.given import take_arguments
 from edgespec.serve.tools.parser import ToolParser
 from edgespec.settings import LoadSettings
 
@@ -198,3 +200,8 @@ def test_a_template_with_tools_gets_them_and_its_arguments(tmp_path: Path) -> No
         assert "]merry<|user|>" in prompt
         assert '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}<|tool|>sunny' in prompt
         assert posted(server, CHAT, **body, max_tokens=1)["usage"]["completion_tokens"] == 1
+
+
+def test_many_variables_for_the_template_are_compared_with_the_template_alone() -> None:
+    variables = {f"unread{i}": i for i in range(100_000)} | {"read": "yes"}
+    assert take_arguments(Fields({"chat_template_kwargs": variables}), "{{ read }}") == {"read": "yes"}

@@ -109,7 +109,7 @@ def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
     given |= arguments
     unread = [name for name in given if name not in template]
     fields.notes += [f"{shown(name)} has no effect: the chat template does not read it" for name in unread[:MOST_NOTES]]
-    return {name: value for name, value in given.items() if name not in unread}
+    return {name: value for name, value in given.items() if name in template}
 
 
 def _effort(fields: Fields, template: str) -> dict[str, Any]:
