@@ -90,6 +90,8 @@ def _bound() -> None:
     if os.name == "posix":
         import resource
 
+        os.nice(10)  # the model that other answers wait for comes first
+
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(ValueError, OSError):  # a lower limit is set already
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

@@ -37,7 +37,27 @@ STACK_BYTES = 16 << 20
 # Processor time of the masks of an answer: for all of them, and in addition for each. A mask usually takes .1 ms.
 MASKS_S, MASK_S = 0.5, 0.02
 
+# Processor time that all answers together may take beyond MASK_S a mask: at first, and then in each second. Without
+# this limit, a series of slow constraints, each within the limits of its answer, would still hold up all others.
+SHARED_S, SHARED_RATE = 4.0, 0.25
+
 Made = TypeVar("Made")
+
+
+class Allowance:
+    """Seconds that refill at a constant rate, up to the number at the start."""
+
+    def __init__(self, most_s: float = SHARED_S, rate: float = SHARED_RATE) -> None:
+        self._most_s, self._rate = most_s, rate
+        self._left_s, self._refilled_s = most_s, time.monotonic()
+
+    def take(self, seconds: float) -> bool:
+        """Take some; False if fewer are left."""
+        now_s = time.monotonic()
+        self._left_s = min(self._most_s, self._left_s + self._rate * (now_s - self._refilled_s))
+        self._refilled_s = now_s
+        self._left_s = max(0.0, self._left_s - seconds)
+        return self._left_s > 0
 
 
 class Grammars(Closable):
@@ -52,6 +72,7 @@ class Grammars(Closable):
         self._tokenizer: LLTokenizer | None = None
         self._lock, self._building = threading.Lock(), threading.Lock()
         self._turns: WeakValueDictionary[tuple[Constraint, bytes], _Turn] = WeakValueDictionary()
+        self._shared = Allowance()
         self._known: OrderedDict[tuple[Constraint, bytes], LLMatcher | UsageError] = OrderedDict()
 
     def must_compile(self, request: Request) -> bool:
@@ -88,7 +109,12 @@ class Grammars(Closable):
         """A constraint for the tokens of a sequence from `start` on; `matcher` if it was compiled before."""
         matcher = matcher or self.matcher(kind, text)
         return GrammarConstraint(
-            matcher.deep_copy(), kind, start, self._model.n_vocab, lambda why: self._failed(kind, text, why)
+            matcher.deep_copy(),
+            kind,
+            start,
+            self._model.n_vocab,
+            lambda why: self._failed(kind, text, why),
+            self._shared,
         )
 
     def close(self) -> None:
@@ -177,9 +203,10 @@ class GrammarConstraint:
         start: int,
         n_vocab: int,
         failed: Callable[[str], None],
+        shared: Allowance,
     ) -> None:
         self._matcher, self._kind, self._start, self._n_vocab = matcher, kind, start, n_vocab
-        self._failed = failed
+        self._failed, self._shared = failed, shared
         self._read: list[int] = []
         self._spent_s, self._n_masks = 0.0, 0
 
@@ -219,9 +246,11 @@ class GrammarConstraint:
         except UsageError as error:
             self._failed(error.why if self._spent_s + time.thread_time() - began_s > MASKS_S else "")
             raise
-        self._spent_s += time.thread_time() - began_s
+        took_s = time.thread_time() - began_s
+        self._spent_s += took_s
         self._n_masks += 1
-        if self._spent_s > MASKS_S + MASK_S * self._n_masks:
+        has_time = took_s <= MASK_S or self._shared.take(took_s - MASK_S)
+        if not has_time or self._spent_s > MASKS_S + MASK_S * self._n_masks:
             self._failed(AMBIGUOUS)
             raise UsageError(f"this {CONSTRAINTS[self._kind]} failed", why=AMBIGUOUS)
 

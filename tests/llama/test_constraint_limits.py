@@ -15,6 +15,7 @@ from cli_program import edgespec_here
 import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.errors import UsageError
+from edgespec.llama import grammar
 from edgespec.llama.compiler import Compiler, Compilers, NotWaitedForError
 from edgespec.llama.constraint import settled
 from edgespec.llama.grammar import Grammars
@@ -47,6 +48,15 @@ def test_what_exhausts_the_stack_is_too_deep_and_the_next_one_compiles(compilers
     with pytest.raises(UsageError, match=DEEP):
         compilers.compiled(*hostile.TOO_DEEP[name])
     assert "json_schema" in compilers.compiled("json_schema", hostile.PERSON)
+
+
+def test_answers_with_slow_masks_share_a_limit_of_time(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "MASK_S", 0.0)
+    monkeypatch.setattr(grammar, "MASKS_S", 1e9)
+    grammars._shared = grammar.Allowance(1e-9, 0.0)
+    for pattern in ("a+", "b+"):
+        with pytest.raises(UsageError, match="too ambiguous"):
+            grammars.constraint("regex", pattern, 0).allowed([])
 
 
 def test_what_takes_too_long_says_so() -> None:
