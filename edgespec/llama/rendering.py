@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -142,13 +143,21 @@ class Renderer(Closable):
             self._child = None
 
 
+# glibc reserves 128 MB of addresses for each further thread that allocates: they would count as memory of the template.
+_ARENAS = {"MALLOC_ARENA_MAX": "1"}
+
+
 class _Child:
     """A running child process and a thread that waits for its answers."""
 
     def __init__(self) -> None:
         with told_as(GenerationError, "cannot start the process that renders chat templates"):
             self.process = subprocess.Popen(
-                CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                CHILD,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | _ARENAS,
             )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="template")
 
