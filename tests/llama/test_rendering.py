@@ -52,7 +52,7 @@ TOO_DEEP = [
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Renderer]:
-    with Renderer(memory_bytes=256 << 20) as made:
+    with Renderer(memory_bytes=64 << 20) as made:
         yield made
 
 
@@ -64,7 +64,7 @@ def reason(renderer: Renderer, template: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("template", TOO_LARGE)
 def test_memory_is_bounded(template: str, small: Renderer) -> None:
-    assert reason(small, template) == ("limit", "it takes more than 268.4 MB of memory to render")
+    assert reason(small, template) == ("limit", "it takes more than 67.1 MB of memory to render")
     assert small.render(HARMLESS, GIVEN) == "[user]hello"
 
 
