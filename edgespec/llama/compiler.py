@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.child import Child, acquire
-from edgespec.llama.constraint import TOO_DEEP
+from edgespec.llama.constraint import TOO_DEEP, constraint_text, is_text
 from edgespec.llama.limits import Limits
 from edgespec.settings import CONSTRAINTS, Constraint
 
@@ -99,3 +100,16 @@ class Compilers(Closable):
 
 class _TooSlowError(UsageError):
     """The limit of time."""
+
+
+def settled(kind: Constraint, given: str) -> str:
+    """Return a constraint, or the absolute path of the file that contains it. Raises UsageError if the constraint
+    cannot be read or used."""
+    if not given:
+        return given
+    with Compilers() as compilers:
+        if is_text(kind, given):
+            compilers.compiled(kind, given)
+            return given
+        compilers.compiled(kind, constraint_text(kind, given), f"the {CONSTRAINTS[kind]} in {given}")
+    return str(Path(given).expanduser().absolute())

@@ -17,8 +17,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import UsageError
 from edgespec.llama import grammar
 from edgespec.llama.child import NotWaitedForError
-from edgespec.llama.compiler import Compiler, Compilers
-from edgespec.llama.constraint import settled
+from edgespec.llama.compiler import Compiler, Compilers, settled
 from edgespec.llama.grammar import Grammars
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Constraint, Request
