@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
-from edgespec.llama.constraint import constraint_text, settled
+from edgespec.llama.compiler import settled
+from edgespec.llama.constraint import constraint_text
 from edgespec.settings import CONSTRAINTS, MAX_DRAFT, MAX_LEAVES, LoadSettings, Request
 from edgespec.validation import check_load_settings, check_request
 
