@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edgespec.compare.quants import describe_types, make_quant
+from edgespec.bench.quants import describe_types, make_quant
 from edgespec.errors import UsageError
 from edgespec.gguf_file.header import Header
 from edgespec.models.names.local import local_model

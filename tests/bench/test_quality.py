@@ -7,27 +7,35 @@ import json
 import math
 import os
 import signal
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_program import COMMAND, DEMO_ANSWERS, Finished, ctrl_c_in, edgespec_changed, edgespec_here
+from cli_program import DEMO_ANSWERS, Finished, ctrl_c_in, edgespec_changed, edgespec_here
 from numpy.typing import NDArray
 from tiny_gguf import write_model
 
+from edgespec.bench import WINDOW, quality
+from edgespec.bench.quality import (
+    MOST_BYTES,
+    Perplexity,
+    Quality,
+    ReferenceRows,
+    compare_with,
+    default_limit,
+    divergence,
+    exp_of_mean,
+    keep_rows,
+    perplexity,
+    room_for_rows,
+)
+from edgespec.bench.quants import make_quant
 from edgespec.bench.time_left import TimeLeft
+from edgespec.bench.windows import ROWS, default_text, log_softmax, opened, read_text, windows
 from edgespec.cancel import CancelFlag
 from edgespec.cli.terminal.output import Output
-from edgespec.compare import WINDOW
-from edgespec.compare import rows as keeping
-from edgespec.compare.perplexity import Perplexity, exp_of_mean, perplexity
-from edgespec.compare.quality import Quality, compare_with, divergence, reference_quality
-from edgespec.compare.quants import make_quant
-from edgespec.compare.rows import MOST_BYTES, ReferenceRows, default_limit, keep_rows, room_for_rows
-from edgespec.compare.windows import ROWS, default_text, log_softmax, opened, read_text, windows
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
@@ -224,8 +232,7 @@ def test_a_file_is_not_far_from_itself(home: Path) -> None:
     assert 0 <= found.kl < 1e-6
     assert found.kl_99 < 1e-5
     assert (found.same_top, found.perplexity_ratio) == (1.0, 1.0)
-    of_reference = reference_quality(found.positions, found.perplexity, found.perplexity_error)
-    assert of_reference == replace(found, kl=0.0, kl_error=0.0, kl_median=0.0, kl_99=0.0)
+    assert rows.quality == replace(found, kl=0.0, kl_error=0.0, kl_median=0.0, kl_99=0.0)
 
 
 def test_tokens_that_cannot_come_add_nothing() -> None:
@@ -250,25 +257,10 @@ def test_rows_are_gone_afterwards(home: Path) -> None:
     text = in_windows(default_text())
     with room_for_rows(8192, SIZE, len(text)) as rows:
         kept(TARGET, text, rows)
-        assert rows.file.stat().st_size == 2 * 8192 * 3 * 19
-        assert [int(row.argmax()) for row in rows][:3] == rows.likeliest[:3]
-    assert not list(folder.iterdir())
-    with pytest.raises(CancelledError), room_for_rows(8192, SIZE, 1) as rows:
-        rows.file.write_bytes(b"some")
+        assert [int(row.argmax()) for row in rows] == rows.likeliest
+    with pytest.raises(CancelledError), room_for_rows(8192, SIZE, 1):
         raise CancelledError
     assert not list(folder.iterdir())
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs the id of a process that is gone for sure")
-def test_rows_of_a_run_that_was_killed_are_removed(home: Path) -> None:
-    gone = subprocess.Popen([COMMAND[0], "-c", ""])
-    gone.wait()
-    folder = home / "cache" / "compare"
-    folder.mkdir(parents=True, exist_ok=True)
-    for pid in (gone.pid, os.getpid()):
-        (folder / f"rows.{pid}.part").touch()
-    with room_for_rows(8192, SIZE, 1):
-        assert [file.name for file in folder.iterdir()] == [f"rows.{os.getpid()}.part"]
 
 
 def test_without_room_nothing_is_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +278,7 @@ def test_a_disk_that_is_full_in_the_middle_is_reported(home: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keeping, "log_probabilities", full)
+    monkeypatch.setattr(quality, "log_probabilities", full)
     with pytest.raises(UsageError, match="No space left"), room_for_rows(8192, SIZE, 1) as rows:
         kept(TARGET, in_windows(default_text()), rows)
 
@@ -372,7 +364,7 @@ def test_what_cannot_be_read_is_refused(home: Path, args: list[str], said: str, 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_shows_what_there_is(home: Path) -> None:
-    code = ctrl_c_in("edgespec.compare.perplexity", "log_probabilities", call=2)
+    code = ctrl_c_in("edgespec.bench.quality", "log_probabilities", call=2)
     done = edgespec_changed(code, "perplexity", "-t", "1", home=home)
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr == DEMO_ANSWERS
@@ -381,7 +373,7 @@ def test_ctrl_c_shows_what_there_is(home: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_before_the_first_window_says_that_nothing_was_found(home: Path) -> None:
-    code = ctrl_c_in("edgespec.compare.perplexity", "log_probabilities")
+    code = ctrl_c_in("edgespec.bench.quality", "log_probabilities")
     done = edgespec_changed(code, "perplexity", "-t", "1", "--limit", "1", "-c", "1024", home=home)
     assert (done.returncode, done.stdout) == (128 + signal.SIGINT, b"")
     assert done.stderr == DEMO_ANSWERS + b"note: stopped before the first window was read\n"
