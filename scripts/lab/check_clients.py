@@ -1,10 +1,9 @@
-"""Clients as people use them, against `edgespec serve`: each in an environment of its own, its session as typed.
+"""Run clients as people use them against `edgespec serve`, each in an environment of its own.
 
-    python scripts/check_clients.py                      # all of them, with the bundled pair
-    python scripts/check_clients.py openai llm -m smollm2 --markdown clients.md
+    python scripts/lab/check_clients.py                      # all of them, with the bundled pair
+    python scripts/lab/check_clients.py openai llm -m smollm2 --markdown clients.md
 
-Needs the network for what is not installed yet (aider and litellm weigh 500 MB), node with npm for some of them, and
-Chromium for the SDKs in a web page, which are left out without it.
+Needs the network for clients that are not installed yet (aider and litellm take 500 MB), and node with npm for some.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ from pathlib import Path
 
 import httpx2
 from bench_server import running
-from bootstrap import wheel_cache
-from browser_page import BROWSERS, Pages, browser
-from supervised import CommandError
+from native_llama import CommandError, wheel_cache
 
 from edgespec.errors import EdgespecError
 
@@ -36,8 +33,8 @@ TIMEOUT_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`packages` of pip or npm, and what is typed: a program for Python, node or a page of a browser, or lines for the
-    shell. `files` are there when it begins; URL, KEY and MODEL stand for the server's."""
+    """`packages` of pip or npm, and what is typed: a program for Python or node, or lines for the shell. `files` exist
+    when it begins; URL, KEY and MODEL stand for the server's."""
 
     name: str
     packages: tuple[str, ...]
@@ -269,28 +266,6 @@ CLIENTS = [
         """,
         "node",
     ),
-    Client(
-        "SDKs in a web page",
-        ("openai@6.30.1", "@anthropic-ai/sdk@1.12.0", "esbuild@0.28.2"),
-        """
-        import Anthropic from "@anthropic-ai/sdk";
-        import OpenAI from "openai";
-        const messages = [{ role: "user", content: "Name a colour." }];
-        const asked = { model: "MODEL", max_tokens: 16, messages };
-        const openai = new OpenAI({ baseURL: "URL/v1", apiKey: "KEY", dangerouslyAllowBrowser: true });
-        console.log((await openai.chat.completions.create(asked)).choices[0].message.content);
-        const parts = [];
-        const stream = await openai.chat.completions.create({ ...asked, stream: true });
-        for await (const chunk of stream) parts.push(chunk.choices[0]?.delta?.content ?? "");
-        console.log(parts);
-        const anthropic = new Anthropic({ baseURL: "URL", apiKey: "KEY", dangerouslyAllowBrowser: true });
-        console.log((await anthropic.messages.create(asked)).content);
-        console.log(await anthropic.messages.stream(asked).finalText());
-        const refused = await openai.models.retrieve("no-such-model").catch((error) => error);
-        console.log(refused.status, refused.message);
-        """,
-        "browser",
-    ),
 ]
 
 
@@ -304,18 +279,14 @@ def main() -> int:
     if unknown := {*args.clients} - {client.name for client in CLIENTS}:
         parser.error(f"no such client: {', '.join(sorted(unknown))}")
     sessions, failed = list[str](), list[str]()
-    if any(client.runs == "browser" for client in chosen) and browser() is None:
-        print(f"left out: SDKs in a web page, since there is no {' or '.join(BROWSERS)} here", file=sys.stderr)
-        chosen = [client for client in chosen if client.runs != "browser"]
-    pages = Pages()
-    serve = [sys.executable, "-m", "edgespec", "serve", "-m", args.model, "--api-key", KEY, "--cors", pages.origin]
+    serve = [sys.executable, "-m", "edgespec", "serve", "-m", args.model, "--api-key", KEY]
     try:
-        with pages.served(), running(serve) as url:
+        with running(serve) as url:
             listed = httpx2.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {KEY}"}).json()
             model = listed["data"][0]["id"]
             for client in chosen:
                 print(f"== {client.name}", flush=True)
-                session, status = run(client, url, model, pages)
+                session, status = run(client, url, model)
                 print(session, flush=True)
                 sessions.append(f"## {client.name}\n\n```\n{session}\n```\n")
                 if status:
@@ -329,7 +300,7 @@ def main() -> int:
     return int(bool(failed))
 
 
-def run(client: Client, url: str, model: str, pages: Pages) -> tuple[str, int]:
+def run(client: Client, url: str, model: str) -> tuple[str, int]:
     """What was typed and what came, and the exit status. Raises CommandError."""
     names = {"URL": url, "KEY": KEY, "MODEL": model}
     folder = wheel_cache().parent / "clients" / client.name.replace(" ", "-")
@@ -340,29 +311,16 @@ def run(client: Client, url: str, model: str, pages: Pages) -> tuple[str, int]:
             (home / name).write_text(filled(text, names), encoding="utf-8")
         typed = filled(textwrap.dedent(client.typed).strip(), names)
         environ = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}", "LLM_USER_PATH": place}
-        script = home / ("typed.mjs" if client.runs in ("node", "browser") else "typed")
+        script = home / ("typed.mjs" if client.runs == "node" else "typed")
         script.write_text(typed + "\n", encoding="utf-8")
-        if client.runs == "browser":
-            said, status = pages.run(bundled(script, programs), TIMEOUT_S)
-            return f"{typed}\n\n{said}", status
         command = [{"shell": "sh"}.get(client.runs, client.runs), str(script)]
         done = output_of(command, home, environ)
     return f"{typed}\n\n{done.stdout.rstrip()}", done.returncode
 
 
-def bundled(script: Path, programs: Path) -> bytes:
-    """A module and all that it imports in one file. Raises CommandError."""
-    made = script.with_name("bundle.js")
-    command = [str(programs / "esbuild"), str(script), "--bundle", "--format=esm", f"--outfile={made}"]
-    done = output_of(command, script.parent, os.environ)
-    if done.returncode:
-        raise CommandError(f"the module cannot be bundled:\n{done.stdout[-800:]}")
-    return made.read_bytes()
-
-
 def installed(client: Client, folder: Path) -> Path:
     """The folder of a client's programs, which is made once. Raises CommandError."""
-    is_node = client.runs in ("node", "browser")
+    is_node = client.runs == "node"
     programs = folder / ("node_modules/.bin" if is_node else "Scripts" if os.name == "nt" else "bin")
     if not client.packages or (folder / "ready").exists():
         folder.mkdir(parents=True, exist_ok=True)

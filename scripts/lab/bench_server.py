@@ -1,12 +1,11 @@
-"""Our server beside llama-server of the same sources, under the same load.
+"""Measure `edgespec serve` and llama-server of the same sources under the same load.
 
-    python scripts/bench_server.py --model SmolLM2-135M-Instruct.F16.gguf --json f16.json --markdown f16.md
-    python scripts/bench_server.py --model target.gguf --clients 4 --own "--spec-type none" --rate 0.5
+    python scripts/lab/bench_server.py --model SmolLM2-135M-Instruct.F16.gguf
+    python scripts/lab/bench_server.py --model target.gguf --clients 4 --own "--spec-type none"
 
-Both run all the time, with as many slots as there are clients at most, and are asked in turns: the same prompts, which
-share a system prompt, at temperature 0. Every client asks again as soon as it is answered; with --rate requests come at
-random times instead, whether or not others are answered (open loop). A figure is the median over the turns; the text
-that a server writes, and so its length, is its own.
+Both run all the time, with as many slots as there are clients at most. They get the same prompts in turns, which share
+a system prompt, at temperature 0. Each client sends its next request as soon as it has its answer. A figure is the
+median over the turns; texts, and so their lengths, differ between the servers. The table goes to stdout as Markdown.
 """
 
 from __future__ import annotations
@@ -25,20 +24,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import IO
 
 import httpx2
-from native_llama import ENVIRON, SERVER, build, find
-from native_prompts import prompts
-from rich.console import Console
-from rich.table import Table
-from supervised import CommandError
+from native_llama import ENVIRON, SERVER, CommandError, build, find
 
 from edgespec.bench.machine import machine
+from edgespec.bench.suites import sample, shipped
 from edgespec.errors import EdgespecError
 from edgespec.llama import library
 from edgespec.models.names.spec import resolve
@@ -97,34 +92,18 @@ def main() -> int:
                 NATIVE: open_servers.enter_context(running([*native, *shlex.split(args.native)])),
                 OWN: open_servers.enter_context(running([*own, "-c", str(args.context), *shlex.split(args.own)])),
             }
-            for sample in measured(urls, args):
-                samples.append(sample)
-                Console(stderr=True).print(
-                    f"{sample.who}: {sample.clients} clients, {sample.words} words: {sample.rate:.1f} tok/s"
-                )
+            for found in measured(urls, args):
+                samples.append(found)
+                what = f"{found.who}: {found.clients} clients, {found.words} words: {found.rate:.1f} tok/s"
+                print(what, file=sys.stderr)
     except KeyboardInterrupt:
         pass
     except (EdgespecError, CommandError, ValueError, OSError, httpx2.HTTPError) as error:
-        Console(stderr=True).print(f"bench_server: {error}", markup=False)
+        print(f"bench_server: {error}", file=sys.stderr)
         return 1
-    facts = [
-        ("CPU", f"{machine()['cpu']}, {args.threads} threads of {os.cpu_count()}"),
-        ("native build", flags),
-        ("our build", library.build_flags().strip()),
-        ("asked", f"{args.requests} requests a client, {args.turns} turns, at most {args.tokens} tokens, T 0"),
-        ("arrivals", f"{args.rate} requests a second" if args.rate else "one after another"),
-        ("options", f"{NATIVE}: {args.native or 'none'}; {OWN}: {args.own or 'none'}"),
-    ]
-    if args.json:
-        args.json.write_text(json.dumps({"facts": facts, "samples": [asdict(each) for each in samples]}, indent=1))
-    rows = [*table(samples)]
-    shown = Table(*HEADER, title=f"{OWN} / {NATIVE}, {model.name}")
-    for row in rows:
-        shown.add_row(*row)
-    Console().print(*(f"{name}: {what}" for name, what in facts), shown, sep="\n", markup=False)
-    if args.markdown:
-        lines = ["| " + " | ".join(row) + " |" for row in (HEADER, ("---",) * len(HEADER), *rows)]
-        args.markdown.write_text("\n".join([*lines, "", *(f"- {name}: {what}" for name, what in facts), ""]))
+    for row in (HEADER, ("---",) * len(HEADER), *table(samples)):
+        print(f"| {' | '.join(row)} |")
+    print(f"\n{OWN} / {NATIVE}; {machine()['cpu']}, {args.threads} threads of {os.cpu_count()}; {flags}")
     return 0
 
 
@@ -135,14 +114,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--words", default="40,400,1400", help="of the prompts (default: %(default)s)", type=numbers)
     parser.add_argument("--requests", type=int, default=2, help="of each client (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=3, help="how often each load is put on each server")
-    parser.add_argument("--rate", type=float, default=0.0, help="requests a second at random times, of all clients")
     parser.add_argument("-n", "--tokens", type=int, default=64, help="most tokens of an answer")
     parser.add_argument("-t", "--threads", type=int, default=library.default_threads())
     parser.add_argument("-c", "--context", type=int, default=3072, help="of each slot")
     parser.add_argument("--native", default="", help='further arguments of llama-server, as "-fa off"')
     parser.add_argument("--own", default="", help='further arguments of edgespec serve, as "--spec-type none"')
-    parser.add_argument("--json", type=Path, help="write the samples here")
-    parser.add_argument("--markdown", type=Path, help="write the table here")
     return parser.parse_args()
 
 
@@ -184,7 +160,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: IO[bytes]) -> None
 def measured(urls: dict[str, str], args: argparse.Namespace) -> Iterator[Sample]:
     """Each load on each server, in turns, the order of servers alternating."""
     for url in urls.values():
-        asyncio.run(load(url, 1, [text_of(40, seed) for seed in range(WARM_UP)], args.tokens, 0.0))
+        asyncio.run(load(url, 1, [text_of(40, seed) for seed in range(WARM_UP)], args.tokens))
     for turn in range(args.turns):
         for words in args.words:
             for clients in args.clients:
@@ -192,21 +168,21 @@ def measured(urls: dict[str, str], args: argparse.Namespace) -> Iterator[Sample]
                 asked = [text_of(words, seed + place) for place in range(clients * args.requests)]
                 for who in sorted(urls, reverse=bool(turn % 2)):
                     started_s = time.perf_counter()
-                    answers = asyncio.run(load(urls[who], clients, asked, args.tokens, args.rate))
+                    answers = asyncio.run(load(urls[who], clients, asked, args.tokens))
                     yield Sample(who, clients, words, turn, time.perf_counter() - started_s, answers)
 
 
 def text_of(words: int, seed: int) -> str:
     """A question about a text of so many words, which are those of the suites in an order of their own."""
-    texts = [" ".join(item.turns) for item in prompts(4)]
+    texts = [" ".join(item.turns) for item in sample(shipped(), 4)]
     random.Random(seed).shuffle(texts)
     found = " ".join(texts).split()
     found = (found * math.ceil(words / len(found)))[:words]
     return f"Text {seed % 1000}:\n\n{' '.join(found)}\n\nWhat is this text about? Explain it in detail."
 
 
-async def load(url: str, clients: int, asked: Sequence[str], tokens: int, rate: float) -> list[Answer]:
-    """Ask all of it: by so many clients, or at `rate` requests a second."""
+async def load(url: str, clients: int, asked: Sequence[str], tokens: int) -> list[Answer]:
+    """Send all requests, by so many clients."""
     waiting, answers = list(reversed(asked)), list[Answer]()
     timeout, limits = httpx2.Timeout(600), httpx2.Limits(max_connections=None)
     async with httpx2.AsyncClient(base_url=url, timeout=timeout, limits=limits) as client:
@@ -215,16 +191,7 @@ async def load(url: str, clients: int, asked: Sequence[str], tokens: int, rate: 
             while waiting:
                 answers.append(await answer(client, waiting.pop(), tokens))
 
-        async def one_at(seconds: float, text: str) -> None:
-            await asyncio.sleep(seconds)
-            answers.append(await answer(client, text, tokens))
-
-        if rate:
-            arrivals, at_s = random.Random(len(asked)), 0.0
-            times = [at_s := at_s + arrivals.expovariate(rate) for _ in asked]
-            await asyncio.gather(*(one_at(at_s, text) for at_s, text in zip(times, asked, strict=True)))
-        else:
-            await asyncio.gather(*(one_client() for _ in range(clients)))
+        await asyncio.gather(*(one_client() for _ in range(clients)))
     return answers
 
 
@@ -260,7 +227,7 @@ HEADER = ("clients", "prompt", "tok/s", "x", "first token, ms", "x", "95 %", "x"
 
 def table(samples: Sequence[Sample]) -> Iterator[tuple[str, ...]]:
     """A line for each load: ours / theirs, and how many times as much ours is."""
-    for clients, words in dict.fromkeys((sample.clients, sample.words) for sample in samples):
+    for clients, words in dict.fromkeys((each.clients, each.words) for each in samples):
         cells, prompt = dict[str, list[float]](), 0.0
         for who in (OWN, NATIVE):
             found = [each for each in samples if (each.who, each.clients, each.words) == (who, clients, words)]

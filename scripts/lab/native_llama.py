@@ -1,13 +1,12 @@
-"""llama.cpp's own programs, built from the sources that pyproject.toml pins, and one answer of them, measured.
+"""Build llama.cpp's own programs from the sources that pyproject.toml pins, and measure their answers.
 
-The flags are those of the project's own build of llama.cpp (llama_build.py), the sources are left as they are. What is
-built stands beside the compiled wheels, a folder for each version, machine and set of flags; an interrupted build goes
-on where it was.
+The flags are those of the project's own build of llama.cpp (llama_build.py); the sources are unchanged. The programs
+are kept next to the compiled wheels, in a folder for each version, machine and set of flags. An interrupted build
+resumes.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -21,13 +20,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # modules of the project's own build
 import llama_build
-from bootstrap import NO_COMPILE, NO_INSTALL, ROOT, STAMP, building_environment, llama_version, wheel_cache
+from bootstrap import (
+    NO_COMPILE,
+    NO_INSTALL,
+    ROOT,
+    STAMP,
+    building_environment,
+    llama_version,
+    wheel_cache,
+)
 from supervised import CommandError, locked, read, run_logged, say
+
+__all__ = ["CommandError", "wheel_cache"]  # others import them from here, after the path has been set
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 ENVIRON = dict(os.environ)  # as the user has it: edgespec sets how long the threads of its own process spin
-SPECULATIVE, BENCH, SERVER = "llama-speculative-simple", "llama-bench", "llama-server"
+SPECULATIVE, SERVER = "llama-speculative-simple", "llama-server"
 OPTIONS = [
     "-DCMAKE_BUILD_TYPE=Release",
     "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON",
@@ -92,24 +102,19 @@ class Native:
             file = Path(folder) / "prompt.txt"
             file.write_bytes(prompt.encode())
             read_from = ["-bf", str(file), "--no-escape"]
-            out, log = self._run(SPECULATIVE, [*size, *read_from, *length, *sampling, *self.arguments, *setting])
+            out, log = self._run([*size, *read_from, *length, *sampling, *self.arguments, *setting])
         return parse_answer(out, log, prompt)
 
-    def rates(self, repeat: int) -> dict[str, float]:
-        """Tokens a second by llama-bench: reading 512 tokens, and writing 128 without a prompt."""
-        out, _ = self._run(BENCH, ["-p", "512", "-n", "128", "-r", str(repeat), "-o", "json"])
-        return {"read" if test["n_prompt"] else "write": test["avg_ts"] for test in json.loads(out)}
-
-    def _run(self, program: str, arguments: Sequence[str]) -> tuple[str, str]:
-        path = find(self.programs, program)
+    def _run(self, arguments: Sequence[str]) -> tuple[str, str]:
+        path = find(self.programs, SPECULATIVE)
         if path is None:
-            raise CommandError(f"{program} is not in {self.programs}: delete that folder, and it is built again")
+            raise CommandError(f"{SPECULATIVE} is not in {self.programs}: delete that folder, and it is built again")
         command = [str(path), "-m", str(self.model), "-t", str(self.threads), *arguments]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRON)
         log = done.stderr.decode("utf-8", "replace")
         if done.returncode:
             last = "\n".join(log.splitlines()[-8:])
-            raise CommandError(f"{program} ended with {done.returncode}:\n{last}\n{shlex.join(command)}")
+            raise CommandError(f"{SPECULATIVE} ended with {done.returncode}:\n{last}\n{shlex.join(command)}")
         return done.stdout.decode("utf-8", "replace"), log
 
 

@@ -1,7 +1,7 @@
 """What layers on other machines cost: passes and answers over workers of this machine, behind a network that is shaped.
 
-    python scripts/bench_rpc.py MODEL                                  two workers on loopback, as fast as it is
-    python scripts/bench_rpc.py MODEL --gbit 1 --delay-ms 0.25         each way, by a relay
+    python scripts/lab/bench_rpc.py MODEL                                  two workers on loopback, as fast as it is
+    python scripts/lab/bench_rpc.py MODEL --gbit 1 --delay-ms 0.25         each way, by a relay
 
 Passes: milliseconds, and bytes sent and received, of widths that stay the same and of widths that change. Answers:
 tokens per second with and without drafts. Linux: bytes are what the kernel counts for the connections.

@@ -1,6 +1,6 @@
 """Draws the pictures of the screen for the documentation, from real answers: of a model, or of the bundled pair.
 
-.venv/bin/python scripts/screenshots.py docs/chat -m SmolLM2-135M-Instruct.Q4_1.gguf
+.venv/bin/python scripts/lab/screenshots.py docs/chat -m SmolLM2-135M-Instruct.Q4_1.gguf
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Chats that are played by a seed: asked, cancelled, continued, edited, regenerated and copied, the same in every mode.
+"""Play random chats: ask, cancel, continue, edit, regenerate and copy, the same for a seed in every mode.
 
-`scripts/check_texts.py` and the tests play the same chats with and without drafts and compare what was answered, bit by
+`scripts/lab/check_texts.py` and the tests play the same chats with and without drafts and compare the answers bit by
 bit. A cancelled answer ends after a number of tokens that the seed chooses, so that it is the same text in every mode.
 """
 

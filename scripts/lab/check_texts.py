@@ -1,7 +1,7 @@
-"""Same seed, same text? Answers the same prompts plainly and with drafts, at contexts of 50 to 4,000 tokens.
+"""Check that the same seed gives the same text plainly and with drafts, at contexts of 50 to 4,000 tokens.
 
-    python scripts/check_texts.py smollm2                          24 prompts x temperature 0 and 0.8, 4 played chats
-    python scripts/check_texts.py smollm2 --prompts 200 -n 64 --chats 20
+    python scripts/lab/check_texts.py smollm2                       24 prompts x temperature 0 and 0.8, 4 played chats
+    python scripts/lab/check_texts.py smollm2 --prompts 200 -n 64 --chats 20
 
 Counts the answers that are equal token by token to plain decoding with the same settings: chains of measured and of
 fixed length, trees, single drafters, and several answers at a time. Then it plays chats in each of these ways
