@@ -258,8 +258,6 @@ def _judge(settings: Settings, output: Output, interrupts: Interrupts, cancel: C
         output.end_progress()
     if found is None:
         return
-    output.line(f"The verdict here: {found.verdict}")
-    if found.elsewhere:
-        output.line(f"It would pay {found.elsewhere}")
+    output.line(f"The verdict here: {found.verdict.why}")
     for message in found.messages:
         output.note(message)
