@@ -86,7 +86,6 @@ def test_a_mode_has_one_name_however_it_is_written(text: str, mode: Mode, name: 
         ("fixed:", "K from 1 to"),
         ("tree:17", "1 to 16 leaves"),
         ("tree:x", "1 to 16 leaves"),
-        ("lookup tree:2", "lookup drafts chains only"),
         ("tree:2 block", "supports chains only"),
         ("drafts auto", "did you mean draft?"),
         ("draft,draft", "must be auto, none, or some of"),
