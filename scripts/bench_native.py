@@ -244,7 +244,7 @@ def own_answer(llm: Runtime, who: str, spec_type: str) -> Callable[[Prompt, int]
     def answer(prompt: Prompt, turn: int) -> Sample:
         llm.draft_with(spec_type=spec_type)
         llm.forget()
-        text = "".join(event.text for event in llm.answer(prompt.request))
+        text = "".join(event.text for event in llm.submit(prompt.request))
         stats = llm.stats
         counts = (prompt.n_tokens, stats.generated_tokens - 1, stats.generation_s, stats.proposed, stats.accepted)
         return Sample(who, prompt.item.category, prompt.item.id, turn, *counts, text)

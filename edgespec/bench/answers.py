@@ -75,7 +75,7 @@ class OwnMode:
         tokens: list[int] = []
         widths: Counter[int] = Counter()
         round_number, proposed = 0, 0
-        for event in llm.answer(replace(question.request, verify=mode.rule), cancel):
+        for event in llm.submit(replace(question.request, verify=mode.rule), cancel):
             if event.id < 0:  # the end of the answer
                 continue
             if not tokens:

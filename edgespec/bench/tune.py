@@ -188,7 +188,7 @@ def _shadowed(
                 if cancel.is_set() or (question.item.category in seen and perf_counter() > until_s):
                     break
                 recorder.begin({"category": question.item.category})
-                for _ in llm.answer(question.request, cancel):
+                for _ in llm.submit(question.request, cancel):
                     pass
                 seen.add(question.item.category)
                 progress("comparing drafts", min(1.0, 1 - max(0.0, until_s - perf_counter()) / seconds))

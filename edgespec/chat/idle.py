@@ -85,7 +85,7 @@ class Idle:
             return
         said = " ".join(without_thinking(turn.content) for turn in turns)
         with session.model.watched() as engine:
-            events = list(engine.answer(title_request(messages), cancel))
+            events = list(engine.submit(title_request(messages), cancel))
         if cancel.is_set():
             return
         self._tried.add((chat, len(turns)))

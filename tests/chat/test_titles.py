@@ -146,7 +146,7 @@ def test_a_chat_goes_on_as_if_nobody_had_asked_for_a_title(tmp_path: Path, kind:
                 chat.append(Message("assistant", "".join(event.text for event in events), tokens=ids))
                 n_held = llm.stats.prompt_tokens + len(ids) - 1
                 if is_titled:
-                    events = list(llm.answer(replace(title_request(chat), lenient=True)))
+                    events = list(llm.submit(replace(title_request(chat), lenient=True)))
                     assert llm.stats.cached_tokens == n_held
                 chat.append(Message("user", "return x " * (2 + 20 * turn)))
     assert found[:3] == found[3:]
