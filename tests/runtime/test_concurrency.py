@@ -229,6 +229,7 @@ def n_alive() -> int:
 def test_a_thousand_answers_with_cancels_lose_no_slot(name: str, request: pytest.FixtureRequest) -> None:
     model: Runtime | Worker = request.getfixturevalue(name)
     ended: list[str | None] = []
+    list(model.submit(Request(PROMPTS[0], max_tokens=4)))  # drafters remember the last sequence
     n_before = n_alive()
 
     def client(number: int) -> None:

@@ -232,14 +232,18 @@ def test_a_cancelled_task_ends_its_answer_and_no_other(llm: Runtime) -> None:
 
 
 def test_closing_the_model_ends_asynchronous_answers() -> None:
-    async def close() -> list[Completion | BaseException]:
+    async def close() -> list[Any]:
         llm = edgespec.load("demo", spec_type="none", threads=1)
-        tasks = [asyncio.create_task(llm.acomplete(PROMPT, ignore_eos=True)) for _ in range(2)]
-        while not llm.stats.generated_tokens:
-            await asyncio.sleep(0)
+        events = llm.agenerate(PROMPT, ignore_eos=True)
+        await anext(events)
+        waiting = asyncio.create_task(llm.acomplete(PROMPT, ignore_eos=True))
+        await asyncio.sleep(0)
         llm.close()
-        tasks.append(asyncio.create_task(llm.acomplete(PROMPT)))
-        return await asyncio.gather(*tasks, return_exceptions=True)
+
+        async def rest() -> list[TokenEvent]:
+            return [event async for event in events]
+
+        return await asyncio.gather(rest(), waiting, llm.acomplete(PROMPT), return_exceptions=True)
 
     assert all("closed" in str(each) for each in asyncio.run(close()))
 

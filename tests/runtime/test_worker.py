@@ -277,7 +277,7 @@ def test_what_loading_fails_of_is_raised_as_in_process(settings: LoadSettings, k
 
 def test_a_request_that_cannot_be_meant_is_refused_before_the_first_event(worker: Worker) -> None:
     with pytest.raises(UsageError, match=r"prompt has \d+ tokens, the context holds") as refused:
-        worker.submit(Request("x = 1\n" * 2000))
+        next(worker.submit(Request("x = 1\n" * 2000)))
     assert "-c " in refused.value.hint
     assert is_whole(list(worker.submit(SHORT)))
 
@@ -300,7 +300,7 @@ def test_while_it_answers_it_can_be_asked_and_not_changed(worker: Worker) -> Non
                 change()
         assert worker.count(messages) == n_tokens
         with pytest.raises(UsageError, match="the context holds"):
-            worker.submit(Request("x = 1\n" * 2000))
+            next(worker.submit(Request("x = 1\n" * 2000)))
         assert worker.describe()["drafters"] == ["draft"]
         assert worker.is_alive
         assert not next(events).is_last
@@ -459,7 +459,7 @@ def test_death_while_nobody_asks_is_found_at_the_next_question() -> None:
         worker.loop.process.join()
         assert not worker.is_alive
         with pytest.raises(WorkerDiedError, match="was killed"):
-            worker.submit(SHORT)
+            next(worker.submit(SHORT))
 
 
 @pytest.fixture
@@ -588,7 +588,7 @@ def at(stage): print(stage, flush=True); time.sleep(60)
 settings = LoadSettings("demo", threads=1)
 worker = Worker(settings, lambda *_: at("loading")) if "loading" in sys.argv else Worker(settings)
 if "idle" in sys.argv: at("idle")
-for event in worker.answer(Request("def", max_tokens=900, ignore_eos=True)):
+for event in worker.submit(Request("def", max_tokens=900, ignore_eos=True)):
     if "answering" in sys.argv: print("answering", flush=True)
 """
 
@@ -685,7 +685,7 @@ class NoFile:
 sys.stderr = NoFile()
 threading.Thread(target=press).start()
 with Worker(LoadSettings("demo", threads=1, ctx_size=2048)) as worker:  # which llama.cpp warns of
-    events = list(worker.answer(Request("def", max_tokens=20, ignore_eos=True)))
+    events = list(worker.submit(Request("def", max_tokens=20, ignore_eos=True)))
     ready.set()
 print(events[-1].finish_reason, *sorted({*heard}))
 """

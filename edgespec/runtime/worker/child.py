@@ -27,6 +27,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgespec.cancel import CancelFlag
+from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.files.unfinished import remove_unfinished
@@ -43,7 +44,7 @@ COMPILING = 32  # threads: many more than can wait for the slow compiler (`compi
 LONG = 2**15  # characters of a prompt that other answers are not to wait for
 ADD, CALL, CANCEL, CLOSE, PING = "add", "call", "cancel", "close", "ping"
 PONG = "pong"
-READY = "ready"  # a request of ADD that the engine can begin with
+READY = "ready"  # a request of ADD that the engine can begin with; None: it was cancelled before
 OF_TEXTS = "prompts."  # calls that need no engine
 LOADED = 0  # the id of the first reply
 WHILE_IDLE = ("draft_with", "forget")  # calls that would change answers in the making
@@ -198,7 +199,9 @@ class _Child:
         """Do what was asked, or let another thread do what the engine must not wait for."""
         os.ftruncate(2, 0)  # words about what went before are not the last ones
         try:
-            if kind == READY:
+            if kind == READY and what is None:
+                stream.put(id, TokenEvent(-1, "", finish_reason="cancelled", stats=Stats()))
+            elif kind == READY:
                 self._open.add(id)
                 stream.add(id, what, self._flags[id], tells=tells)
             elif kind == ADD:
@@ -228,11 +231,10 @@ class _Child:
             work(*args, request)
 
     def _prepare(self, runtime: Runtime, id: int, tells: bool, request: Request) -> None:
-        """Make a request ready for the engine."""
-        job: Any = UsageError("nobody waits for this answer")
-        if not self._flags[id].is_set():
-            job = runtime.prepared(request, self._flags[id])
-        self._inbox.put((READY, id, job, tells))
+        """Make a request ready for the engine, unless it is cancelled."""
+        cancel = self._flags[id]
+        prepared = None if cancel.is_set() else runtime.prepared(request, cancel)
+        self._inbox.put((READY, id, None if cancel.is_set() else prepared, tells))
 
     def _answer(self, id: int, call: Callable[[], Any]) -> None:
         try:
