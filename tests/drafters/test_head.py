@@ -51,7 +51,7 @@ def texts(llm: edgespec.LLM, prompts: list[str], temperature: float = 0.0, n: in
     for seed, prompt in enumerate(prompts):
         sampling = SamplingSettings(temperature=temperature)
         request = Request(prompt=prompt, max_tokens=n, sampling=sampling, seed=seed, ignore_eos=True)
-        found.append([event.id for event in llm.answer(request) if event.id >= 0])
+        found.append([event.id for event in llm.submit(request) if event.id >= 0])
     return found
 
 
@@ -105,7 +105,7 @@ def test_a_continued_chat_feeds_the_head_what_is_new(bigram: Path, tmp_path: Pat
     with load(bigram, head, ctx_size=2048) as llm:
         for turn in range(3):
             request = Request(messages=tuple(messages), max_tokens=30, ignore_eos=True)
-            events = [event for event in llm.answer(request) if event.id >= 0]
+            events = [event for event in llm.submit(request) if event.id >= 0]
             assert llm.stats.acceptance_rate > 0.8
             assert (llm.stats.cached_tokens > 0) == (turn > 0)
             text = "".join(event.text for event in events)
@@ -165,7 +165,7 @@ def test_a_head_switched_on_in_the_middle_begins_there(bigram: Path, tmp_path: P
         llm.draft_with(spec_type="none")
         request = Request(prompt=PROMPT, max_tokens=40, ignore_eos=True)
         sources = []
-        for number, event in enumerate(llm.answer(request)):
+        for number, event in enumerate(llm.submit(request)):
             if number == 10:
                 llm.draft_with(spec_type="eagle3", pace="fixed:4")
             sources.append(event.source)

@@ -9,7 +9,7 @@ import inspect
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import MISSING, fields, replace
 from typing import Any, get_args, get_type_hints
@@ -232,7 +232,7 @@ def test_a_cancelled_task_ends_its_answer_and_no_other(llm: Runtime) -> None:
 
 
 def test_closing_the_model_ends_asynchronous_answers() -> None:
-    async def close() -> list[Any]:
+    async def close() -> Sequence[Any]:
         llm = edgespec.load("demo", spec_type="none", threads=1)
         events = llm.agenerate(PROMPT, ignore_eos=True)
         await anext(events)
