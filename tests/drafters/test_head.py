@@ -96,7 +96,7 @@ def test_several_sequences_and_long_prompts_are_read(bigram: Path, tmp_path: Pat
         assert events[-1].stats is not None
         assert events[-1].stats.acceptance_rate > 0.9
         with load(bigram, None, ctx_size=2048) as plain:
-            assert [event.id for event in plain.answer(request)] == [event.id for event in events]
+            assert [event.id for event in plain.submit(request)] == [event.id for event in events]
 
 
 def test_a_continued_chat_feeds_the_head_what_is_new(bigram: Path, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_several_sequences_draft_with_it(deep: Path, tmp_path: Path, kind: str) 
             answers.setdefault(index, []).append(event.id)
     with load(deep, None) as plain:
         for index, request in enumerate(requests):
-            assert [event.id for event in plain.answer(request)] == answers[index]
+            assert [event.id for event in plain.submit(request)] == answers[index]
 
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle1"])
