@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,11 +22,18 @@ settings.load_profile("untimed")
 USUAL_ENVIRONMENT = dict(os.environ)  # of whoever runs the tests
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    cases = Counter[str]()
     for item in items:
         found = markers(item.function) if isinstance(item, pytest.Function) else ()
         for name in {*found, *(["slow"] if "tui" in item.path.parts else [])}:
             item.add_marker(name)
+        if long := item.get_closest_marker("long"):
+            test = item.nodeid.partition("[")[0]
+            cases[test] += 1
+            if cases[test] <= long.kwargs.get("but", 0):
+                item.own_markers.remove(long)
 
 
 @pytest.fixture(scope="session")
