@@ -1,4 +1,4 @@
-"""`edgespec compare`: how far each of several files is from a reference, and how fast it is in several modes.
+"""`edgespec compare`: measure the divergence of several files from a reference, and their speed in several modes.
 
 One file is loaded at a time. Each finished part - the quality of a file, or the speed of one load - is saved in the
 cache folder under what it depends on, so that a stopped comparison can resume.
@@ -59,8 +59,15 @@ MEASURING_PASSES = 80  # generated tokens that take about the same time
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """What to compare: answers of `tokens` tokens to `items`, and the first `limit` windows of a `text`. `resume`
-    reuses what an earlier comparison measured. `command` is recorded in the result."""
+    """The comparison to make.
+
+    Attributes:
+        contests: the modes to measure, by the loads that they need
+        tokens: the length of each answer
+        text, limit: quality is measured on the first `limit` windows of this text
+        resume: reuse what an earlier comparison measured
+        command: the command line, which is recorded in the result
+    """
 
     targets: Targets
     contests: Sequence[Contest]
@@ -311,8 +318,10 @@ class _Run:
 
     @contextmanager
     def _part(self, units: float, target: Target) -> Iterator[Progress]:
-        """Measure a part of so many units of work. If its file fails, this is reported, and the others continue. Raises
-        CancelledError."""
+        """Measure a part that takes `units` of work. If its file fails, this is reported, and the others continue.
+
+        Raises CancelledError.
+        """
         if self._cancel.is_set():
             raise CancelledError
         begun = self._time.done

@@ -1,7 +1,7 @@
-"""The report of a comparison: the files, how fast each is in every mode, and what that means.
+"""The report of a comparison: the files, their speed in each mode, and conclusions.
 
-Files are measured one after another, so a ratio of two files' speeds is as reliable as the machine was steady. Verdicts
-say so where it was not.
+Files are measured one after another, so a ratio of two files' speeds is only reliable if the machine was equally busy
+for both. The conclusions name the ratios that are not reliable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BEST, KEPT = "*", "^"  # marks of rows
 
 @dataclass(slots=True, frozen=True)
 class Doubt:
-    """Why a ratio of speeds is unreliable, and the factor by which it may be wrong."""
+    """The reason why a ratio of speeds is unreliable, and the factor by which it may be wrong."""
 
     factor: float
     why: str
@@ -39,7 +39,7 @@ def table(result: Comparison) -> RenderableType:
     parts: list[RenderableType] = [Lines(list(_heading(result))), _files(result)]
     if result.rows:
         parts.append(_speeds(result))
-    lines = [*doubts(result), *verdicts(result), *_legend(result), *result.messages]
+    lines = [*caveats(result), *conclusions(result), *_legend(result), *result.messages]
     return stacked([*parts, Lines([("-", line.replace(" %", "\xa0%")) for line in lines])])
 
 
@@ -70,12 +70,12 @@ def doubt_about(result: Comparison, label: str) -> Doubt | None:
 
 
 def is_doubtful(result: Comparison) -> bool:
-    """Whether there is a doubt about any file's speed."""
+    """Return whether there is a doubt about any file's speed."""
     return any(doubt_about(result, label) for label in {row.file for row in result.rows} - {result.reference})
 
 
-def doubts(result: Comparison) -> Iterator[str]:
-    """Yield caveats of all verdicts on speed."""
+def caveats(result: Comparison) -> Iterator[str]:
+    """Yield what to keep in mind about all conclusions on speed."""
     yield from _kept(result)
     spread = max((file.spread for file in result.files if file.spread is not None), default=0.0)
     if spread > BUSY_SPREAD:
@@ -85,8 +85,8 @@ def doubts(result: Comparison) -> Iterator[str]:
         yield f"at the end of this run, {result.reference} was {times(again)} as fast as in the table"
 
 
-def verdicts(result: Comparison) -> Iterator[str]:
-    """Yield what each file gains and loses against the reference, and which rows are worth choosing."""
+def conclusions(result: Comparison) -> Iterator[str]:
+    """Yield the gains and losses of each file against the reference, and the best rows."""
     files = {file.label: file for file in result.files}
     base = files[result.reference]
     for file in files.values():

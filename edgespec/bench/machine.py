@@ -1,4 +1,4 @@
-"""What figures depend on besides the program: the machine, the build of llama.cpp, the model files. Without paths."""
+"""Describe the machine, the build of llama.cpp and the model files of a measurement, without paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PART = 1 << 22  # bytes read at a time
 
 
 def machine() -> dict[str, Any]:
-    """The processor and the system, memory in bytes."""
+    """Return the processor and the system, with the memory in bytes."""
     devices = library.devices()
     return {
         "cpu": next((device.description for device in devices if device.kind == "CPU"), platform.machine()),
@@ -35,12 +35,12 @@ def machine() -> dict[str, Any]:
 
 
 def build() -> dict[str, Any]:
-    """The binding's version and llama.cpp's own line of instruction sets and options."""
+    """Return the version of llama-cpp-python, and llama.cpp's line of instruction sets and options."""
     return {"llama_cpp_python": version("llama-cpp-python"), "flags": library.build_flags()}
 
 
 def model_facts(header: Header, cancel: CancelFlag) -> dict[str, Any]:
-    """Identifies the file of a model or head, whatever its name; reads all of it. Raises CancelledError."""
+    """Identify the file of a model or head by its hash, for which all of it is read. Raises CancelledError."""
     digest, path = sha256(), header.path
     with path.open("rb") as file:
         while part := file.read(PART):
@@ -58,5 +58,5 @@ def model_facts(header: Header, cancel: CancelFlag) -> dict[str, Any]:
 
 
 def without_folders(text: str) -> str:
-    """A message without the folders of the absolute paths in it, which name the user."""
+    """Return a message without the folders of absolute paths in it: they contain the name of the user."""
     return re.sub(r"(?<![\w.~/\\])(?:[A-Za-z]:)?[/\\](?:[^\s/\\]+[/\\])+", "", text)

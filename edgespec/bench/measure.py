@@ -30,7 +30,7 @@ TEMPERATURES = (0.0, 0.8)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure.
+    """The modes and prompts to measure.
 
     Attributes:
         tokens: the length of each answer; None for `TOKENS`, or with `reference` for all of the reference answer
@@ -56,7 +56,7 @@ class BenchResult:
         machine, build, models, settings: the conditions, to compare with those of another result
         modes: names of the measured modes, plain decoding first
         costs: seconds of the target's passes by width, and of a pass of the draft model
-        messages: what the user should know about the run
+        messages: notes for the user about the run
     """
 
     command: str
@@ -88,8 +88,8 @@ def run_bench(
 ) -> BenchResult:
     """Measure `plan` with a model that was loaded for its modes (`modes.settings_for`).
 
-    `keep` receives the result so far after every prompt, so that hours of measuring survive whatever ends the program.
-    If `cancel` is set or the model fails, the result is partial. Raises UsageError if nothing can be asked.
+    `keep` receives the partial result after every prompt, so that a crash does not lose hours of measuring. If `cancel`
+    is set or the model fails, the result is partial. Raises UsageError if nothing can be asked.
     """
     progress, cancel = progress or (lambda what, done: None), cancel or CancelFlag()
     tokens = TOKENS if plan.tokens is None and not plan.reference else plan.tokens

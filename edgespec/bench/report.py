@@ -199,12 +199,12 @@ def _reach_table(summary: Summary, temperature: float) -> Iterator[Figures]:
     if cells:
         n = min(MOST_POSITIONS, max(len(cell.reach) for cell in cells))
         rows = [[cell.mode, *map(percent, [*cell.reach, *[0.0] * n][:n])] for cell in cells]
-        title = f"Steps in which so many draft tokens or more were accepted, %, temperature {temperature:g}"
+        title = f"Share of steps with at least 1, 2, ... accepted draft tokens, %, temperature {temperature:g}"
         yield Figures(title, ["mode", *(str(at + 1) for at in range(n))], rows)
 
 
 def _drafter_table(summary: Summary, temperature: float) -> Iterator[Figures]:
-    """What each drafter did with the automatic draft length, if there is such a mode."""
+    """Yield the figures of each drafter in modes with the automatic draft length, if there are such modes."""
     rows = [
         [
             "" if number else cell.mode,

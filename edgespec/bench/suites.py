@@ -1,4 +1,4 @@
-"""The prompts of a benchmark: those that come with edgespec, and those in a user's file."""
+"""The prompts of benchmarks: the built-in ones, and those in a user's file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CATEGORIES = ("chat", "code_completion", "code_editing", "summary", "translation
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One conversation: the user's message in each turn, and a good answer to the first ("" if none is known)."""
+    """A prompt: the user's message in each turn, and a good answer to the first one (empty if none is known)."""
 
     id: str
     category: str
@@ -29,7 +29,7 @@ class Item:
 
 
 def shipped(categories: Iterable[str] | None = None) -> list[Item]:
-    """The items of some categories, or of all. Raises UsageError for an unknown category."""
+    """Return the built-in prompts of some categories, or of all. Raises UsageError for an unknown category."""
     chosen = CATEGORIES if categories is None else tuple(dict.fromkeys(categories))
     if unknown := [category for category in chosen if category not in CATEGORIES]:
         raise UsageError(f"unknown category {unknown[0]!r}", hint=f"the categories are {', '.join(CATEGORIES)}")
@@ -40,7 +40,7 @@ def shipped(categories: Iterable[str] | None = None) -> list[Item]:
 
 
 def read_items(path: Path) -> tuple[list[Item], list[str]]:
-    """The items of a JSONL file, and for each line that was skipped its number and the reason.
+    """Return the prompts of a JSONL file, and the number of each skipped line with the reason.
 
     A line holds `prompt`, or `turns` as in Spec-Bench; `id` (`question_id`), `category` and `reference` may be missing.
     Raises UsageError if the file cannot be read or no line can be used.
@@ -57,9 +57,9 @@ def read_items(path: Path) -> tuple[list[Item], list[str]]:
 def chosen(
     file: str | None, categories: Sequence[str], per_category: int | None, usual: int
 ) -> tuple[list[Item], list[str]]:
-    """So many prompts of each of these categories, or of all, and what is wrong with others in the user's file.
+    """Return the first prompts of each of these categories, or of all, and problems in the user's file.
 
-    The default number is `usual` for the shipped ones, and all of a file. Raises UsageError.
+    The default number per category is `usual` for built-in prompts, and no limit for a file. Raises UsageError.
     """
     if file is None:
         return sample(shipped(categories or None), per_category or usual), []
@@ -71,7 +71,7 @@ def chosen(
 
 
 def sample(items: Iterable[Item], per_category: int) -> list[Item]:
-    """The first `per_category` items of each category, in turns: an interrupted run has covered all categories."""
+    """Return the first prompts of each category, interleaved, so that an interrupted run has covered all categories."""
     by_category: dict[str, list[Item]] = {}
     for item in items:
         by_category.setdefault(item.category, []).append(item)
@@ -80,7 +80,7 @@ def sample(items: Iterable[Item], per_category: int) -> list[Item]:
 
 
 class _BadLineError(Exception):
-    """Why a line is no item."""
+    """A line is not a prompt; the message says why."""
 
 
 def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
@@ -115,7 +115,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _item(row: dict[str, Any], default_id: str) -> Item:
-    # null counts as missing
+    # A field that is null counts as missing.
     row = {key: value for key, value in row.items() if value is not None}
     if "prompt" not in row and "turns" not in row:
         raise _BadLineError("no prompt")
@@ -134,7 +134,7 @@ def _item(row: dict[str, Any], default_id: str) -> Item:
 
 
 def _label(name: str, value: object) -> str:
-    """A text for a table; numbers are allowed too."""
+    """Return a text that fits into a table; integers are allowed too."""
     label = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(label, str) or not label.strip() or not label.isprintable():
         raise _BadLineError(f"{name} is not printable text")

@@ -1,4 +1,4 @@
-"""The figures of benchmarks, worked out by hand; tables, pictures, and runs side by side."""
+"""The figures of benchmarks, worked out by hand; tables, and runs side by side."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import csv
 import io
 import random
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -15,14 +13,12 @@ import pytest
 from rich.console import Console, RenderableType
 
 from edgespec.bench.measure import BenchResult
-from edgespec.bench.plot import check_plot, plot_bench
 from edgespec.bench.report import side_by_side, table
 from edgespec.bench.runner import Sample
 from edgespec.bench.statistics import bootstrap_interval, mean_of_categories, plain_spread, repeated_4grams
 from edgespec.bench.summary import ALL, Cell, summarise
 from edgespec.bench.tables import Figures, to_csv
 from edgespec.core.stats import SourceStats, Stats
-from edgespec.errors import EdgespecError, UsageError
 
 MODES = ["plain", "draft auto", "draft fixed:2", "draft fixed:8", "suffix auto"]
 CATEGORIES = ["chat", "code_completion", "code_editing", "maths", "summary", "translation", "writing"]
@@ -226,7 +222,7 @@ def test_the_report_fits_the_terminal(width: int) -> None:
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     for mode in MODES:
         assert f"\n{mode} " in text
-    for part in ("Temperature 0.8", "Speedup by category", "Steps in which", "Drafters, temperature", "Some CPU"):
+    for part in ("Temperature 0.8", "Speedup by category", "Share of steps", "Drafters, temperature", "Some CPU"):
         assert part in text
 
 
@@ -296,17 +292,3 @@ def test_columns_that_do_not_fit_go_to_a_further_table() -> None:
 def test_csv_has_a_line_for_each_row_and_a_column_for_each_name() -> None:
     text = to_csv([{"a": 1, "b": [1, 2]}, {"a": 2, "c": None}])
     assert list(csv.reader(io.StringIO(text))) == [["a", "b", "c"], ["1", "[1, 2]", ""], ["2", "", ""]]
-
-
-@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
-def test_a_picture_shows_every_mode_and_is_always_the_same(tmp_path: Path) -> None:
-    for name in ("a.svg", "b.svg"):
-        plot_bench(full_result(), tmp_path / name)
-    drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
-    for text in (*MODES[1:], "temp 0.8", "target-7b, drafted by draft", "Some CPU"):
-        assert text in drawn
-    assert drawn == (tmp_path / "b.svg").read_text(encoding="utf-8")
-    with pytest.raises(EdgespecError, match="cannot write"):
-        plot_bench(full_result(), tmp_path / "no" / "x.png")
-    with pytest.raises(UsageError, match=r"\.png or \.svg"):
-        check_plot(Path("x.pdf"))
