@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from math import floor, inf, isfinite, log10
 from typing import TYPE_CHECKING
 
 from edgespec.bench import tables
 from edgespec.bench.compared import ComparedFile, Comparison, Row
 from edgespec.bench.modes import PLAIN
-from edgespec.bench.report import BUSY_SPREAD, FEW_PROMPTS, figure, interval, machine_line, rate, run_line, times
+from edgespec.bench.report import (
+    BUSY_SPREAD,
+    FEW_PROMPTS,
+    clock_of,
+    figure,
+    interval,
+    machine_line,
+    rate,
+    run_line,
+    times,
+)
 from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
 from edgespec.text.figures import counted
 
@@ -109,15 +118,6 @@ def way(result: Comparison, row: Row) -> str:
 def nats(value: float) -> str:
     """A divergence; very small ones are rounding."""
     return "0" if value < 5e-6 else f"{value:.2g}" if value >= 1e-4 else f"{value:.1e}"
-
-
-def ago(time: str, now: str) -> str:
-    """How long before `now` a time was; both in ISO 8601."""
-    minutes = round((datetime.fromisoformat(now) - datetime.fromisoformat(time)).total_seconds() / 60)
-    for unit, size in (("day", 24 * 60), ("hour", 60), ("minute", 1)):
-        if minutes >= size:
-            return f"{counted(round(minutes / size), unit)} ago"
-    return "a moment ago"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _kept(result: Comparison) -> Iterator[str]:
             runs.setdefault(str(file.quality_run), {}).setdefault("quality", []).append(file.label)
     for run in sorted(runs):
         of = [f"the {what} of {', '.join(labels)}" for what, labels in runs[run].items()]
-        yield f"{KEPT} is from an earlier run, started {ago(run, result.started)}: {' and '.join(of)}"
+        yield f"{KEPT} is from an earlier run, started {clock_of(run)}: {' and '.join(of)}"
 
 
 def _differences(result: Comparison, file: ComparedFile, base: ComparedFile) -> Iterator[str]:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import platform
 import re
-from hashlib import sha256
 from importlib.metadata import version
 from typing import Any
 
 import psutil
 
-from edgespec.cancel import CancelFlag
 from edgespec.gguf_file.header import Header
 from edgespec.llama import library
-from edgespec.llama.context import CancelledError
 from edgespec.llama.model import described
 from edgespec.models.names.known import short_name
-
-PART = 1 << 22  # bytes read at a time
 
 
 def machine() -> dict[str, Any]:
@@ -39,18 +34,12 @@ def build() -> dict[str, Any]:
     return {"llama_cpp_python": version("llama-cpp-python"), "flags": library.build_flags()}
 
 
-def model_facts(header: Header, cancel: CancelFlag) -> dict[str, Any]:
-    """Identify the file of a model or head by its hash, for which all of it is read. Raises CancelledError."""
-    digest, path = sha256(), header.path
-    with path.open("rb") as file:
-        while part := file.read(PART):
-            if cancel.is_set():
-                raise CancelledError
-            digest.update(part)
+def model_facts(header: Header) -> dict[str, Any]:
+    """Return the name and size of a model file, and what is in it."""
+    path = header.path
     return {
         "name": short_name(path),
         "file": path.name,
-        "sha256": digest.hexdigest(),
         "bytes": path.stat().st_size,
         "description": described(header),
         "parameters": header.n_params,

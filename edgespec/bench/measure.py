@@ -67,7 +67,7 @@ class BenchResult:
     settings: dict[str, Any]
     modes: list[str]
     temperatures: list[float]
-    models: dict[str, Any] = field(default_factory=dict)
+    models: dict[str, Any]
     costs: dict[str, Any] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
     failure: str | None = None
@@ -104,12 +104,13 @@ def run_bench(
             settings=_settings(llm, plan, tokens),
             modes=[mode.name for mode in runner.modes],
             temperatures=[*plan.temperatures],
+            models={
+                "target": model_facts(llm.model.header),
+                "draft": llm.draft_header and model_facts(llm.draft_header),
+            },
             messages=[without_folders(message) for message in (*llm.notes, *runner.messages, *messages)],
         )
         try:
-            progress("hashing the model files", 0.0)
-            for role, header in (("target", llm.model.header), ("draft", llm.draft_header)):
-                result.models[role] = header and model_facts(header, cancel)
             progress("warming up", 0.0)
             result.costs = runner.warm_up(questions[0])
             left = TimeLeft(len(questions) * len(plan.temperatures) * plan.repeat * len(runner.modes))

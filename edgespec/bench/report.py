@@ -54,7 +54,12 @@ def side_by_side(a: BenchResult, b: BenchResult) -> RenderableType:
 
 
 def run_line(started: str, version: str) -> str:
-    return f"{started[:16].replace('T', ' ')} UTC, edgespec {version}"
+    return f"{clock_of(started)}, edgespec {version}"
+
+
+def clock_of(started: str) -> str:
+    """A time in UTC without seconds, from one in ISO 8601."""
+    return f"{started[:16].replace('T', ' ')} UTC"
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
@@ -148,8 +153,7 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(value: object) -> str:
-    shown = NOTHING if value is None or value == [] else str(value)
-    return shown[:12] + "..." if len(shown) == 64 else shown  # a SHA-256
+    return NOTHING if value is None or value == [] else str(value)
 
 
 def _overlap(a: Cell | None, b: Cell | None) -> str:

@@ -79,10 +79,6 @@ def sample(items: Iterable[Item], per_category: int) -> list[Item]:
     return [group[place] for place in range(rounds) for group in by_category.values() if place < len(group)]
 
 
-class _BadLineError(Exception):
-    """A line is not a prompt; the message says why."""
-
-
 def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
     items: dict[str, Item] = {}
     problems = []
@@ -91,45 +87,43 @@ def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
         if not line.strip():
             continue
         try:
-            item = _item(_object(line), f"line-{number}")
+            item = _item(_parsed(line), f"line-{number}")
             if item.id in items:
-                raise _BadLineError(f"duplicate id {item.id!r}")
+                raise ValueError(f"duplicate id {item.id!r}")
             items[item.id] = item
-        except _BadLineError as error:
+        except ValueError as error:
             problems.append(f"line {number}: {error}")
     return list(items.values()), problems
 
 
-def _object(line: bytes) -> dict[str, Any]:
+def _parsed(line: bytes) -> Any:
     try:
-        row = json.loads(line.decode("utf-8").rstrip())
+        return json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise _BadLineError(f"not UTF-8 (byte {error.start + 1})") from error
-    except json.JSONDecodeError as error:
-        raise _BadLineError(f"not JSON ({error.msg.removesuffix(' at')})") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
-        raise _BadLineError("JSON that cannot be parsed") from error
+        raise ValueError(f"not UTF-8 (byte {error.start + 1})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError("not JSON") from error
+
+
+def _item(row: Any, default_id: str) -> Item:
+    """Return the prompt in a line. Raises ValueError."""
     if not isinstance(row, dict):
-        raise _BadLineError("not a JSON object")
-    return row
-
-
-def _item(row: dict[str, Any], default_id: str) -> Item:
+        raise ValueError("not a JSON object")
     # A field that is null counts as missing.
     row = {key: value for key, value in row.items() if value is not None}
     if "prompt" not in row and "turns" not in row:
-        raise _BadLineError("no prompt")
+        raise ValueError("no prompt")
     turns = row.get("turns", [row.get("prompt")])
     if not isinstance(turns, list) or not turns:
-        raise _BadLineError("turns is not a list of strings")
+        raise ValueError("turns is not a list of strings")
     reference = row.get("reference", "")
     if isinstance(reference, list):  # Spec-Bench: one for each turn
         reference = reference[0] if reference else ""
     return Item(
         id=_label("id", row.get("id", row.get("question_id", default_id))),
         category=_label("category", row.get("category", "other")),
-        turns=tuple(_prompt(turn) for turn in turns),
-        reference=_text("reference", reference),
+        turns=tuple(_text("prompt", turn) for turn in turns),
+        reference=_text("reference", reference) if reference else "",
     )
 
 
@@ -137,24 +131,15 @@ def _label(name: str, value: object) -> str:
     """Return a text that fits into a table; integers are allowed too."""
     label = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(label, str) or not label.strip() or not label.isprintable():
-        raise _BadLineError(f"{name} is not printable text")
+        raise ValueError(f"{name} is not printable text")
     return label
-
-
-def _prompt(value: object) -> str:
-    text = _text("prompt", value)
-    if not text.strip():
-        raise _BadLineError("the prompt is empty")
-    return text
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise _BadLineError(f"{name} is not a string")
-    if "\0" in value:
-        raise _BadLineError(f"{name} contains a NUL character")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise _BadLineError(f"{name} contains a lone surrogate (half a character)") from error
+        raise ValueError(f"{name} is not a string")
+    if not value.strip():
+        raise ValueError(f"the {name} is empty")
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise ValueError(f"{name} contains a NUL character or half of a surrogate pair")
     return value

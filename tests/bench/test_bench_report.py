@@ -49,7 +49,7 @@ def result_of(*samples: Sample, **rest: Any) -> BenchResult:
         "edgespec": "0.1.0",
         "machine": {"cpu": "Some CPU", "gpus": [], "physical_cores": 4, "system": "Linux"},
         "build": {"llama_cpp_python": "0.3.36", "flags": "CPU : AVX = 1 | AVX2 = 1 | "},
-        "models": {"target": {"name": "target-7b", "sha256": "a" * 64}, "draft": {"name": "draft", "sha256": "b" * 64}},
+        "models": {"target": {"name": "target-7b", "bytes": 5}, "draft": {"name": "draft", "bytes": 1}},
         "settings": {"threads": 2, "tokens": 96, "repeat": 1, "reference": False},
         "modes": list(dict.fromkeys(sample.mode for sample in samples)),
         "temperatures": sorted({sample.temperature for sample in samples}),
@@ -267,14 +267,14 @@ def test_two_runs_are_shown_side_by_side_with_what_differs_in_their_making() -> 
         2,
         edgespec="0.2.0",
         build=a.build | {"flags": "CPU : AVX = 1 | AVX512 = 1 | "},
-        models=a.models | {"target": a.models["target"] | {"sha256": "c" * 64}},
+        models=a.models | {"target": a.models["target"] | {"bytes": 7}},
     )
     b.samples = [replace(sample, item="z") if sample.item == "chat-0" else sample for sample in b.samples]
     found = flowing(side_by_side(a, b))
     for said in (
         "edgespec A 0.1.0; B 0.2.0",
         "build.flags.AVX512 = 1 A -; B True",
-        "models.target.sha256 A aaaaaaaaaaaa...; B cccccccccccc...",
+        "models.target.bytes A 5; B 7",
         "prompts A 21, B 21, 20 in common",
         "draft auto",
         "overlap",

@@ -30,7 +30,7 @@ from edgespec.bench.compared import (
     with_best,
 )
 from edgespec.bench.comparison import Plan, run_comparison
-from edgespec.bench.comparison_report import ago, caveats, conclusions, nats, table, to_csv
+from edgespec.bench.comparison_report import caveats, conclusions, nats, table, to_csv
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests
 from edgespec.bench.quality import Quality
 from edgespec.bench.quants import check_quants, describe_types, make_quant, size_bytes
@@ -208,7 +208,7 @@ def test_what_was_measured_is_not_measured_again(
         assert row.tokens_per_s == pytest.approx(before.tokens_per_s, rel=1e-3)
     assert [file.quality for file in again.files] == [file.quality for file in result.files]
     kept = " ".join(line for line in caveats(again) if line.startswith("^"))
-    assert "ago: the speed of demo:draft, demo, demo Q4_0" in kept and "the quality of demo" in kept
+    assert "UTC: the speed of demo:draft, demo, demo Q4_0" in kept and "the quality of demo" in kept
     assert not [line for line in caveats(result) if line.startswith("^")]
     # anything else is measured anew
     cancel = CancelFlag()
@@ -396,18 +396,14 @@ def test_a_ratio_of_speeds_is_uncertain_if_the_machine_may_have_changed(
 
 def test_the_report_says_what_to_be_careful_with(result: Comparison) -> None:
     [kept] = caveats(two_files(result, 17.0, runs=(EARLIER, NOW)))
-    assert kept == "^ is from an earlier run, started 3 hours ago: the speed of F16"
+    assert kept == "^ is from an earlier run, started 2026-05-01 09:10 UTC: the speed of F16"
     [busy] = caveats(two_files(result, 17.0, spread=0.5))
     assert busy == "the machine was busy: about the same work took up to 50 % longer at times"
     [changed] = caveats(two_files(result, 17.0, again=0.5))
     assert changed == "at the end of this run, F16 was 0.50x as fast as in the table"
 
 
-def test_ages_and_small_figures_are_readable() -> None:
-    times = ["2026-05-01T11:59:45+00:00", "2026-05-01T11:59:00+00:00", "2026-05-01T10:58:00+00:00", "2026-04-29"]
-    assert [ago(time + ("" if "T" in time else "T12:00:00+00:00"), NOW) for time in times] == [
-        "a moment ago", "1 minute ago", "1 hour ago", "2 days ago",
-    ]  # fmt: skip
+def test_small_figures_are_readable() -> None:
     assert [nats(value) for value in (0.0, 1e-7, 2.34e-5, 0.00123, 0.0456, 1.23)] == [
         "0", "0", "2.3e-05", "0.0012", "0.046", "1.2",
     ]  # fmt: skip
