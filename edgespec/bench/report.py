@@ -32,7 +32,7 @@ def table(result: BenchResult) -> RenderableType:
         parts += [_category_table(summary, temperature) for temperature in summary.temperatures]
     for temperature in summary.temperatures:
         parts += [*_reach_table(summary, temperature), *_drafter_table(summary, temperature)]
-    lines = [_with_spaces(line) for line in (*_verdicts(summary), *_warnings(result, summary), *result.messages)]
+    lines = [_with_spaces(line) for line in (*_conclusions(summary), *_warnings(result, summary), *result.messages)]
     return stacked([*parts, Lines([("-", line) for line in lines])])
 
 
@@ -242,7 +242,7 @@ def _shares(cell: Cell) -> str:
 # --- conclusions ------------------------------------------------------------------------------------------------------
 
 
-def _verdicts(summary: Summary) -> Iterator[str]:
+def _conclusions(summary: Summary) -> Iterator[str]:
     """For each group of modes that differ only in the draft length: the best fixed length, and what auto reaches."""
     for temperature in summary.temperatures:
         families: dict[tuple[Any, ...], list[tuple[Mode, float]]] = {}
@@ -251,10 +251,10 @@ def _verdicts(summary: Summary) -> Iterator[str]:
             if mode != PLAIN and cell.speedup is not None and not cell.drafted_nothing:
                 families.setdefault((mode.spec_type, mode.tree, mode.rule), []).append((mode, cell.speedup))
         for modes in families.values():
-            yield from _family_verdict(modes, temperature)
+            yield from _best_length(modes, temperature)
 
 
-def _family_verdict(modes: list[tuple[Mode, float]], temperature: float) -> Iterator[str]:
+def _best_length(modes: list[tuple[Mode, float]], temperature: float) -> Iterator[str]:
     fixed = {mode.pace.removeprefix("fixed:"): speedup for mode, speedup in modes if mode.pace != "auto"}
     auto = next((speedup for mode, speedup in modes if mode.pace == "auto"), None)
     if not fixed or (auto is None and len(fixed) == 1):

@@ -1,4 +1,4 @@
-"""The runner of benchmarks: modes and their names, the turns, and what a result says about answers."""
+"""The runner of benchmarks: names of modes, the order of answers, and results."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def answer(
     tokens: list[int] | None = None,
     **figures: Any,
 ) -> Sample:
-    """An answer of so many tokens per second; one token unless others are given."""
+    """Return an answer at a speed of `rate` tokens per second; one token unless others are given."""
     tokens = [1] if tokens is None else tokens
     seconds = len(tokens) / rate if rate else 0.0
     stats = {"rounds": 1, "generation_s": seconds, "target_s": seconds} | figures
@@ -61,7 +61,7 @@ def result_of(*samples: Sample, **rest: Any) -> BenchResult:
 
 
 def full_result(seed: int = 1, **rest: Any) -> BenchResult:
-    """Every mode, category and temperature, with figures that differ everywhere."""
+    """Return a result of all modes, categories and temperatures, with different figures everywhere."""
     numbers = random.Random(seed)
     drafted: dict[str, Any] = {
         "proposed": 20,
@@ -101,7 +101,7 @@ def rendered(renderable: RenderableType, width: int = 80) -> str:
 
 
 def flowing(renderable: RenderableType) -> str:
-    """All words with single spaces, wherever lines were broken."""
+    """Return all words with single spaces, without line breaks."""
     return " ".join(rendered(renderable).split())
 
 

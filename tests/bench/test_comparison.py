@@ -1,4 +1,4 @@
-"""`edgespec compare`: which files are measured, what is saved, and what the report says."""
+"""`edgespec compare`: files and their labels, saved parts, figures and conclusions."""
 
 from __future__ import annotations
 

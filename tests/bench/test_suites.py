@@ -1,4 +1,4 @@
-"""The prompts of the benchmark: those that are shipped are what they claim to be, and a user's file is read kindly."""
+"""The prompts of the suites: the built-in ones fit their categories, and broken lines of a user's file are skipped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def in_category(category: str) -> list[Item]:
 
 
 def shared_trigrams(item: Item) -> float:
-    """The part of the reference's runs of three words that stand in the prompt too."""
+    """Return the share of the reference's runs of three words that occur in the prompt."""
     said, answered = (re.findall(r"\w+", text.lower()) for text in (item.prompt, item.reference))
     known = set(zip(said, said[1:], said[2:], strict=False))
     runs = list(zip(answered, answered[1:], answered[2:], strict=False))

@@ -1,4 +1,4 @@
-"""`edgespec bench`: what it measures, where its figures go, and what becomes of them when it ends too soon."""
+"""`edgespec bench`: its modes and prompts, the files it writes, and the results of an interrupted run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def written(file: Path) -> dict[str, Any]:
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What there is after every prompt cannot be written, the result at the end can."""
+    """Partial results cannot be written, the final result can."""
     tried: list[int] = []
 
     def write_whole_later(file: Path, text: str) -> None:
