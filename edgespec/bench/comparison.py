@@ -169,7 +169,7 @@ class _Run:
         )
 
     def _rows(self, target: Target) -> list[Row]:
-        """The rows of one file; plain decoding is taken from its first load."""
+        """Return the rows of one file; plain decoding is taken from its first load."""
         found: dict[tuple[str | None, str], Row] = {}
         for load in self._loads_of(target):
             for row in rows_of(target.label, load.contest, load.speed) if load.speed else ():
@@ -193,7 +193,7 @@ class _Run:
         return [load for load in self._loads if load.target == target]
 
     def _recall(self) -> None:
-        """Take over what an earlier run saved."""
+        """Load the parts that an earlier run saved."""
         for load in self._loads:
             if found := _recalled(load.key):
                 load.speed = Speed.from_json(found)
@@ -205,7 +205,7 @@ class _Run:
         return quality_key(target.path, self._reference.path, self._plan.settings, self._windows)
 
     def _unread(self) -> list[Target]:
-        """Files whose quality is unknown. The reference is read again if any other must be compared with it."""
+        """Return the files whose quality is unknown. The reference is read again if any other must be compared with it."""
         others = [target for target in self._targets if target != self._reference]
         missing = [target for target in others if target.label not in self._qualities]
         return [self._reference, *missing] if missing or self._reference.label not in self._qualities else []
@@ -225,7 +225,7 @@ class _Run:
     # --- quality --------------------------------------------------------------------------------------------------
 
     def measure_qualities(self) -> None:
-        """Raises CancelledError, UsageError."""
+        """Read the text with each file whose quality is unknown. Raises CancelledError, UsageError."""
         if not (unread := self._unread()):
             return
         base, *others = unread
@@ -267,7 +267,7 @@ class _Run:
     # --- speed ----------------------------------------------------------------------------------------------------
 
     def measure_speeds(self) -> None:
-        """Raises CancelledError."""
+        """Measure the speed of each load that has none. Raises CancelledError."""
         missing = [load for load in self._loads if load.speed is None]
         for load in missing:
             with self._part(self._speed_units(load), load.target) as tell:

@@ -37,7 +37,14 @@ EXAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """Which drafters ("none" for plain decoding), the draft length, the number of leaves, and the verification rule."""
+    """A way to decode.
+
+    Attributes:
+        spec_type: the drafters, "none" for plain decoding
+        pace: the draft length: "auto" or "fixed:K"
+        tree: the number of leaves; 1 for chains
+        rule: the verification rule
+    """
 
     spec_type: str = "none"
     pace: str = "auto"

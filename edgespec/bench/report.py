@@ -243,7 +243,7 @@ def _shares(cell: Cell) -> str:
 
 
 def _conclusions(summary: Summary) -> Iterator[str]:
-    """For each group of modes that differ only in the draft length: the best fixed length, and what auto reaches."""
+    """Yield the best fixed length and the speed of auto, for each group of modes that differ only in the length."""
     for temperature in summary.temperatures:
         families: dict[tuple[Any, ...], list[tuple[Mode, float]]] = {}
         for cell in summary.overall(temperature):

@@ -54,7 +54,8 @@ class Sample:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Sample:
-        """Raises KeyError, TypeError, ValueError or AttributeError for anything that `as_json` cannot return."""
+        """Return the sample that `as_json` was called on. Raises KeyError, TypeError, ValueError or AttributeError for
+        other data."""
         return cls(
             str(row["mode"]),
             float(row["temperature"]),
