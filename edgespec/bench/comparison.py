@@ -205,7 +205,7 @@ class _Run:
         return quality_key(target.path, self._reference.path, self._plan.settings, self._windows)
 
     def _unread(self) -> list[Target]:
-        """Return the files whose quality is unknown. The reference is read again if any other must be compared with it."""
+        """Return the files whose quality is unknown, with the reference if any of them must be compared with it."""
         others = [target for target in self._targets if target != self._reference]
         missing = [target for target in others if target.label not in self._qualities]
         return [self._reference, *missing] if missing or self._reference.label not in self._qualities else []
