@@ -18,12 +18,12 @@ from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream
 
 @dataclass(frozen=True, slots=True)
 class ToolDelta:
-    """A part of a tool call: the first one of a call has its `id` and `name`, the others more of its `arguments`."""
+    """A whole tool call with its number in the answer. `arguments` is the text of a JSON object."""
 
     number: int
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
+    id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,22 @@ class Piece:
     tool: ToolDelta | None = None
     end: End | None = None
     tokens: tuple[TokenEvent, ...] = ()
+
+
+@dataclass(slots=True)
+class Answer:
+    """The pieces of one answer so far."""
+
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolDelta] = field(default_factory=list)
+    tokens: list[TokenEvent] = field(default_factory=list)
+
+    def take(self, piece: Piece) -> None:
+        self.texts.append(piece.text)
+        self.reasoning.append(piece.reasoning)
+        self.tokens += piece.tokens
+        self.calls += [piece.tool] if piece.tool else []
 
 
 class ToolUse(Protocol):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from edgespec.batch.known import CHAT, GENERATION, SERVED, Known, harmless, hint, only, read, refused
+from edgespec.batch.known import CHAT, GENERATION, SERVED, TEXT, Known, harmless, hint, only, read, refused
 
 # Messages and Responses are read as chats, with other names for these fields.
 _OTHERS_NAMES = ("stop", "response_format")
@@ -85,6 +85,13 @@ RESPONSES: Known = {
 
 # --- llama.cpp's other endpoints --------------------------------------------------------------------------------------
 
+# `samplers` may name samplers that do not exist here, since the settings that would switch them on are refused.
+COMPLETION: Known = {
+    **TEXT,
+    **read("samplers"),
+    **harmless("n_keep", "n_discard"),  # of the context shift, which does not exist here
+    **refused("system_prompt", "input_prefix", "input_suffix", "input_extra"),
+}
 TOKENIZE: Known = read("model", "content", "prompt", "add_special", "parse_special", "with_pieces")
 DETOKENIZE: Known = read("model", "tokens", "with_pieces")
 APPLY_TEMPLATE: Known = {**CHAT, **read("count")}

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from edgespec import __version__
@@ -17,7 +17,7 @@ from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.request_notes import request_notes
-from edgespec.serve.chat import Call, End, Piece, thought, timings
+from edgespec.serve.chat import Answer, Call, End, Piece, ToolDelta, thought, timings
 from edgespec.serve.errors import BadFieldError, unsupported
 from edgespec.serve.fields import Fields, told_as_fields
 from edgespec.serve.served import Served
@@ -70,8 +70,12 @@ def chat_of(fields: Fields, model: Served) -> Call:
 
 
 def text_call(body: Mapping[str, Any], model: Served) -> Call:
-    """A body of /v1/completions. Raises BadFieldError."""
-    fields = Fields(body, TEXT)
+    """Read a body of /v1/completions. Raises BadFieldError."""
+    return text_of(Fields(body, TEXT), model)
+
+
+def text_of(fields: Fields, model: Served) -> Call:
+    """Read the fields of a completion. Raises BadFieldError."""
     n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
     logprobs = fields.take("logprobs", n_probs or None)
     what = _common(fields, model)
@@ -179,17 +183,6 @@ def _content(where: str, given: Any) -> str:
 # --- what goes out ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Choice:
-    """One answer so far."""
-
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    tokens: list[TokenEvent] = field(default_factory=list)
-    end: End | None = None
-
-
 class Objects:
     """OpenAI's objects for the answers of one call, whole or in chunks; `is_chat` says of which kind."""
 
@@ -203,17 +196,12 @@ class Objects:
 
     async def whole(self, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
         """The object of all answers."""
-        choices = [_Choice() for _ in self._call.requests]
+        answers = [Answer() for _ in self._call.requests]
         async for piece in pieces:
-            choice = choices[piece.index]
-            choice.text.append(piece.text)
-            choice.reasoning.append(piece.reasoning)
-            choice.tokens += piece.tokens
-            if piece.tool is not None:
-                choice.calls.append(_tool_delta(piece))
+            answers[piece.index].take(piece)
             if piece.end is not None:
-                choice.end = self._ends[piece.index] = piece.end
-        made = [self._choice(index, choice) for index, choice in enumerate(choices)]
+                self._ends[piece.index] = piece.end
+        made = [self._choice(index, answer) for index, answer in enumerate(answers)]
         kind = "chat.completion" if self._is_chat else "text_completion"
         return self._object(kind, made) | self._totals()
 
@@ -251,7 +239,7 @@ class Objects:
         if piece.reasoning:
             delta["reasoning_content"] = piece.reasoning
         if piece.tool is not None:
-            delta["tool_calls"] = [_tool_delta(piece)]
+            delta["tool_calls"] = [{"index": piece.tool.number, **_tool_call(piece.tool)}]
         if piece.text or not delta:
             delta["content"] = piece.text
         return self._chunk(piece.index, delta, logprobs=logprobs)
@@ -266,18 +254,16 @@ class Objects:
     def _chunk_kind(self) -> str:
         return "chat.completion.chunk" if self._is_chat else "text_completion"
 
-    def _choice(self, index: int, choice: _Choice) -> dict[str, Any]:
-        text, end = "".join(choice.text), self._ends[index]
-        logprobs = self._logprobs(index, choice.tokens) if self._call.wants_tokens else None
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        text, end = "".join(answer.texts), self._ends[index]
+        logprobs = self._logprobs(index, answer.tokens) if self._call.wants_tokens else None
         made: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": end.reason}
         if self._is_chat:
             message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-            if reasoning := "".join(choice.reasoning):
+            if reasoning := "".join(answer.reasoning):
                 message["reasoning_content"] = reasoning
-            if choice.calls:  # whole ones
-                message["tool_calls"] = [
-                    {name: call[name] for name in ("id", "type", "function")} for call in choice.calls
-                ]
+            if answer.calls:  # each call comes in one piece
+                message["tool_calls"] = [_tool_call(tool) for tool in answer.calls]
                 message["content"] = text or None
             made["message"] = message
         else:
@@ -285,7 +271,7 @@ class Objects:
         if len(self._call.requests) > 1:
             made["timings"] = timings(end.stats)
         if self._call.returns_tokens:
-            made |= {"tokens": _as_json(choice.tokens), "cut": end.cut}
+            made |= {"tokens": _as_json(answer.tokens), "cut": end.cut}
         return made
 
     def _logprobs(self, index: int, tokens: list[TokenEvent] | tuple[TokenEvent, ...]) -> dict[str, Any]:
@@ -336,9 +322,5 @@ def text_objects(call: Call, body: Mapping[str, Any], model: Served) -> Objects:
     return Objects(call, model.token_bytes, is_chat=False)
 
 
-def _tool_delta(piece: Piece) -> dict[str, Any]:
-    assert piece.tool is not None
-    tool = piece.tool
-    function = {"name": tool.name, "arguments": tool.arguments} if tool.name else {"arguments": tool.arguments}
-    begun = {"id": tool.id, "type": "function"} if tool.id else {}
-    return {"index": tool.number, **begun, "function": function}
+def _tool_call(tool: ToolDelta) -> dict[str, Any]:
+    return {"id": tool.id, "type": "function", "function": {"name": tool.name, "arguments": tool.arguments}}
