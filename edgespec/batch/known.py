@@ -212,7 +212,8 @@ OPENAI_CHAT: Known = {
     **read("max_completion_tokens", "n", "n_cmpl", "best_of", "logprobs", "top_logprobs", messages=MESSAGE),
     **harmless("prediction", "add_special_tokens"),  # the template has the BOS, and no prompt has two of them
     **only(modalities=(["text"],), verbosity=("medium",)),
-    **refused("audio", "web_search_options", "moderation", "chat_template", "echo"),
+    **only(web_search_options=()),  # even {} asks for a search
+    **refused("audio", "moderation", "chat_template", "echo"),
 }
 CHAT: Known = {
     **OPENAI_CHAT,

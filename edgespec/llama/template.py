@@ -144,15 +144,18 @@ class ChatTemplate:
 def tokenize_leniently(
     template: ChatTemplate, model: Model, messages: Sequence[Message], note: Callable[[str], None], *, special: bool
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Tokenize a conversation, also if the template fails. Also returns strings that must end the answer, in addition
-    to the model's end tokens.
+    """Tokenize a conversation even if the template rejects it. Also return strings that must end the answer, beyond the
+    model's end tokens.
 
     Rejections are reported to `note`. Then messages are merged so that user and assistant alternate; if the template
-    rejects those too, ChatML replaces it.
+    rejects the merged messages too, ChatML replaces it. Raises UsageError if the template exceeds a limit: the model
+    would not know the other format, and a shorter conversation may be within the limit.
     """
     try:
         return template.tokenize(messages, special=special), ()
     except UsageError as error:
+        if isinstance(error.__cause__, TemplateFailedError) and error.__cause__.failed == "limit":
+            raise
         refusal = error.why or error.what
     merged = _taking_turns(messages)
     if merged != list(messages):

@@ -36,7 +36,12 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     chat |= _choice(fields.mapping("tool_choice"))
     thinking = fields.mapping("thinking").get("type")
     if thinking is not None:
+        if thinking not in ("enabled", "disabled", "adaptive"):
+            why = f"thinking must have the type enabled, disabled or adaptive, not {shown(thinking)}"
+            raise BadFieldError("thinking", why)
         chat["enable_thinking"] = thinking != "disabled"
+    if "top_k" in fields:
+        chat["top_k"] = fields.integer("top_k", 0, 0, 2**31 - 1)
     output = fields.mapping("output_config")
     if output.get("effort") is not None:
         chat["reasoning_effort"] = output["effort"]
