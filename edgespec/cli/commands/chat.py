@@ -271,10 +271,9 @@ def _show_screen(session: Session, interrupts: Interrupts, values: Mapping[str, 
     if not _can_show_a_screen():
         raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
     from edgespec.tui.app import ChatApp
-    from edgespec.tui.terminal_colours import suitable_theme
 
     logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
-    app = ChatApp(session, message=values["message"], theme=suitable_theme(), makes_titles=values["titles"])
+    app = ChatApp(session, message=values["message"], makes_titles=values["titles"])
     asked = threading.Event()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()
