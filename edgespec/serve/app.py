@@ -1,4 +1,4 @@
-"""The application: which path leads where, what is counted and logged, and what errors become."""
+"""The application: routes, endpoints, counts and the log of requests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Log = Callable[[Mapping[str, Any]], None]
 
 @dataclass(slots=True)
 class Server:
-    """What all requests share."""
+    """The state that all requests share."""
 
     pool: Pool
     metrics: Metrics
@@ -53,18 +53,18 @@ class Server:
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     async def read(self, request: Request, work: Callable[[], Call]) -> Call:
-        """What is read of a body; of a large one, which takes long, in a thread, and one at a time."""
+        """Read a body into a call. A large body takes long, so it is read in a thread, one at a time."""
         if not request.scope["is_large"]:
             return work()
         return await in_thread(work, "reads a request", self.reading)
 
     def begin(self, request: Request, call: Call) -> None:
-        """Note what of a request will be in its record."""
+        """Add facts about a call to the record of its request."""
         request.scope["record"] |= {"model": call.model, "stream": call.stream}
         request.scope["record"] |= {"notes": call.notes} if call.notes else {}
 
     async def pieces(self, request: Request, model: Served, call: Call) -> AsyncGenerator[Piece, None]:
-        """What the answers of a call consist of, counted."""
+        """Yield the pieces of the answers to a call, and count them."""
         record: dict[str, Any] = request.scope["record"]
         async with aclosing(self.pool.answers(model, call.requests)) as events:
             async for piece in pieces(call, events):
@@ -86,14 +86,14 @@ Handler = Callable[[Server, Request], Awaitable[Response]]
 
 
 def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda record: None) -> Starlette:
-    """The ASGI application. `open_pool` is called in its event loop; the pool is closed when the application ends."""
+    """Return the ASGI application. It calls `open_pool` in its event loop, and closes the pool when it ends."""
     server = Server(Pool([], dict, Limits(), print), Metrics(), log)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         server.pool = open_pool()
         yield
-        with suppress(TimeoutError):  # processes that do not end by themselves do so when their parent has
+        with suppress(TimeoutError):  # processes that do not end by now will end after their parent
             async with asyncio.timeout(CLOSE_S):
                 await server.pool.close()
 
@@ -148,7 +148,7 @@ class Recorder:
 
 
 class Written(Protocol):
-    """The answers to a call as the objects of a format, whole or in chunks; closing the latter closes `pieces`."""
+    """Writes the answers to a call as objects of a format, whole or in chunks. Closing the chunks closes `pieces`."""
 
     async def whole(self, pieces: AsyncIterator[Piece]) -> Any: ...
 
@@ -161,8 +161,8 @@ def _answering(
     names: Names,
     **style: Any,
 ) -> Handler:
-    """An endpoint of a format: how it reads a body, writes answers, and streams them. `names` are its names for the
-    fields of a chat."""
+    """Return the endpoint of a format, which reads bodies, writes answers and streams them in this `style`. `names` are
+    the names of the format for the fields of a chat."""
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
@@ -196,7 +196,8 @@ def _answering(
 def _asking(
     question: Callable[[Mapping[str, Any], Served], Awaitable[Any]], fields: Known, names: Names = MappingProxyType({})
 ) -> Handler:
-    """An endpoint with a body that a model answers at once; `fields` are those that the body may have."""
+    """Return an endpoint that asks a model something that it answers without generating. `fields` are the known fields
+    of the body."""
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])

@@ -11,12 +11,11 @@ from typing import Any
 from edgespec.batch.openai import TokenBytes, token_logprob
 from edgespec.events import TokenEvent
 from edgespec.serve.chat import Answer, Call, End, Piece, timings
-from edgespec.serve.errors import BadFieldError, unsupported
+from edgespec.serve.errors import unsupported, wrong
 from edgespec.serve.fields import Fields
 from edgespec.serve.known import COMPLETION
 from edgespec.serve.openai import text_of
 from edgespec.serve.served import Served
-from edgespec.settings import shown
 
 SAMPLERS: dict[str, dict[str, float]] = {
     "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
@@ -46,7 +45,7 @@ def completion_call(body: Mapping[str, Any], model: Served) -> Call:
 def _switched_off(given: Any) -> dict[str, float]:
     """Return the settings that switch off the samplers that a list leaves out. Raises BadFieldError."""
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise BadFieldError("samplers", f"samplers must be a list of names, not {shown(given)}")
+        raise wrong("samplers", "be a list of names", given)
     names = ["typ_p" if name == "typical_p" else name for name in given if name not in ABSENT_SAMPLERS]
     if names != [name for name in SAMPLERS if name in names]:
         raise unsupported("samplers", f"they are applied in this order: {', '.join(SAMPLERS)}")
@@ -57,7 +56,7 @@ def _switched_off(given: Any) -> dict[str, float]:
 
 
 class CompletionObject:
-    """The answers to a call in the format of llama.cpp's server, whole or as events."""
+    """Writes the answers to a call in the format of llama.cpp's server, whole or as events."""
 
     def __init__(self, call: Call, body: Mapping[str, Any], model: Served) -> None:
         self._call, self._model = call, model
@@ -66,7 +65,7 @@ class CompletionObject:
         self._token_bytes: TokenBytes = model.token_bytes
 
     async def whole(self, pieces: AsyncIterator[Piece]) -> Any:
-        """The object of the answer, or a list of the objects of several."""
+        """Return the object of the answer, or a list of objects for several answers."""
         made: dict[int, dict[str, Any]] = {}
         async for piece in pieces:
             answer = self._answers[piece.index]
@@ -79,7 +78,7 @@ class CompletionObject:
         return made[0] if len(made) == 1 else [made[index] for index in sorted(made)]
 
     async def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]:
-        """The objects of a stream; closing this closes `pieces`."""
+        """Yield the objects of a stream. Closing this generator closes `pieces`."""
         async with aclosing(pieces):
             async for piece in pieces:
                 self._answers[piece.index].take(piece)
