@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgespec.batch.known import Known
+from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import known, native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
@@ -63,23 +64,22 @@ class Server:
         request.scope["record"] |= {"model": call.model, "stream": call.stream}
         request.scope["record"] |= {"notes": call.notes} if call.notes else {}
 
-    async def pieces(self, request: Request, model: Served, call: Call) -> AsyncGenerator[Piece, None]:
+    async def pieces(self, request: Request, call: Call, events: AsyncStream) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of the answers to a call, and count them."""
         record: dict[str, Any] = request.scope["record"]
-        async with aclosing(self.pool.answers(model, call.requests)) as events:
-            async for piece in pieces(call, events):
-                if piece.end is not None:
-                    self.metrics.count(piece.end.stats, piece.end.reason)
-                    stats = piece.end.stats
-                    for name, count in (
-                        ("prompt_tokens", stats.prompt_tokens),
-                        ("cached_tokens", stats.cached_tokens),
-                        ("tokens", piece.end.n_tokens),
-                        ("draft_tokens", stats.proposed),
-                        ("accepted_tokens", stats.accepted),
-                    ):
-                        record[name] = record.get(name, 0) + count
-                yield piece
+        async for piece in pieces(call, events):
+            if piece.end is not None:
+                self.metrics.count(piece.end.stats, piece.end.reason)
+                stats = piece.end.stats
+                for name, count in (
+                    ("prompt_tokens", stats.prompt_tokens),
+                    ("cached_tokens", stats.cached_tokens),
+                    ("tokens", piece.end.n_tokens),
+                    ("draft_tokens", stats.proposed),
+                    ("accepted_tokens", stats.accepted),
+                ):
+                    record[name] = record.get(name, 0) + count
+            yield piece
 
 
 Handler = Callable[[Server, Request], Awaitable[Response]]
@@ -174,8 +174,8 @@ def _answering(
                 async with server.pool.lend(name) as model:
                     call = await server.read(request, partial(read, body, model))
                     server.begin(request, call)
-                    async with aclosing(server.pieces(request, model, call)) as found:
-                        yield write(call, body, model), found
+                    with server.pool.submit(model, call.requests) as events:
+                        yield write(call, body, model), server.pieces(request, call, events)
 
         async def whole() -> Any:
             async with begun() as (answer, found):
