@@ -1,4 +1,4 @@
-"""What fits into memory: layers on GPUs, the context, and how weights are loaded."""
+"""Fit a model into memory: layers on GPUs, the context, and how weights are loaded."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _is_left_out(plan: Plan, wanted: Offload) -> bool:
 def can_be_exact(gpu_layers: Offload = "auto", *, remote: bool = False) -> bool:
     """True if passes can give each token the logits of a single-token pass: on CPUs, in builds with bounded kernels.
 
-    Whether `remote` workers can is measured when the model is loaded.
+    For `remote` workers this is measured when the model is loaded.
     """
     return have_bounds() and (remote or gpu_layers == 0 or not supports_gpu())
 

@@ -364,7 +364,7 @@ class ModelSession(Closable):
     # --- both -----------------------------------------------------------------------------------------------------
 
     def _branches(self, leaves: int) -> int:
-        """Return the number of sequence ids for trees of so many leaves; all sequences share them."""
+        """Return the number of sequence ids for trees with `leaves` leaves; all sequences share them."""
         if self._is_exact and self._settings.sequences > 1:
             return 0  # each sequence has a stream, and branches would need a shared one
         wanted = (leaves - 1) * self._settings.sequences

@@ -200,7 +200,7 @@ class Runtime(Backend):
     def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
         """Complete `prompt` verbatim. Keywords are the fields of `Request` and `SamplingSettings`.
 
-        The last event is no token (`is_last`). Setting `cancel` ends the answer with the text so far. Raises UsageError
+        The last event is no token (`is_last`). Setting `cancel` ends the answer early. Raises UsageError
         at once, GenerationError in the middle of the answer.
         """
         return self.submit(request_of(options, prompt=prompt), cancel)

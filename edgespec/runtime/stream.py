@@ -107,7 +107,7 @@ class Loop(ABC):
                 while not self._has_led():
                     self.settle()
             except BaseException:
-                with self._condition:  # whoever is next settles again
+                with self._condition:  # the next leader settles again
                     self._is_settled, self._leader = False, None
                     self._condition.notify_all()
                 raise

@@ -68,7 +68,7 @@ class Worker(Backend):
         return not pipes.is_closed and pipes.death is None and not wait([pipes.process.sentinel], timeout=0)
 
     def within(self, seconds: float) -> Worker:
-        """Return this worker for questions that raise NoReplyError after so many seconds."""
+        """Return this worker with a time limit for replies, after which calls raise NoReplyError."""
         asked = copy(self)
         asked._within_s = seconds
         return asked
