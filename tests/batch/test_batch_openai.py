@@ -152,7 +152,7 @@ def answer(keeps_tokens: bool = True) -> Sample:
     made, infinite = Sample(keeps_tokens), float("-inf")
     made.add(TokenEvent(0, "a", logprob=-0.5, top_logprobs=((0, -0.5), (2, infinite))))
     made.add(TokenEvent(1, "", logprob=-1.5, top_logprobs=((1, -1.5),)))
-    # a guess behind a stop string is counted in the statistics
+    # draft tokens after a stop string are counted in the statistics
     made.add(TokenEvent(-1, "b", finish_reason="stop", stats=Stats(prompt_tokens=5, generated_tokens=3, rounds=2)))
     return made
 

@@ -1,4 +1,4 @@
-"""The runtime in a process of its own: the same answers and errors, cancelled in time, and told of when it dies."""
+"""A model in a worker process: the same answers and errors, cancelled in time, and an explanation when it dies."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_what_loading_fails_of_is_raised_as_in_process(settings: LoadSettings, k
     with pytest.raises(kind) as raised:
         Worker(settings)
     assert type(raised.value) is type(wanted.value)
-    if kind is not OutOfMemoryError:  # which tells how much memory is free
+    if kind is not OutOfMemoryError:  # its message contains the free memory
         assert str(raised.value) == str(wanted.value)
     assert processes() == others
 
@@ -396,6 +396,23 @@ def test_a_flag_that_is_set_beforehand_counts(worker: Worker) -> None:
     cancel = CancelFlag()
     cancel.set()
     assert list(worker.submit(LONG, cancel))[-1].finish_reason == "cancelled"
+
+
+def test_a_template_process_that_is_stopped_holds_up_no_other_answer(worker: Worker) -> None:
+    chat = Request(messages=(Message("user", "What does os.walk do?"),), max_tokens=1)
+    list(worker.submit(chat))
+    [templates] = [
+        process
+        for process in psutil.Process(worker.loop.process.pid).children(recursive=True)
+        if "edgespec.llama.template_child" in process.cmdline()
+    ]
+    templates.suspend()
+    try:
+        with worker.submit(replace(chat, messages=(Message("user", "And os.stat?"),))):
+            assert is_whole(list(worker.submit(SHORT)))
+    finally:
+        templates.resume()
+    assert len(list(worker.submit(chat))) == 2
 
 
 def test_walking_away_from_an_answer_frees_its_place(worker: Worker) -> None:
@@ -595,7 +612,7 @@ for event in worker.submit(Request("def", max_tokens=900, ignore_eos=True)):
 
 @contextmanager
 def parent(code: str, *args: str, home: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A program with a worker, in a session of its own."""
+    """A program with a worker, in a separate session."""
     with subprocess.Popen(
         [sys.executable, "-c", code, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         cwd=home, env=environment(home, **variables), start_new_session=True,
@@ -613,7 +630,7 @@ def test_no_process_outlives_a_killed_parent(stage: str, home: Path) -> None:
         assert program.stdout is not None
         assert program.stdout.readline() == f"{stage}\n".encode()
         started = psutil.Process(program.pid).children(recursive=True)
-        assert len(started) >= 2  # the worker, and what multiprocessing has beside it
+        assert len(started) >= 2  # the worker, and the resource tracker of multiprocessing
         program.kill()
         assert psutil.wait_procs(started, timeout=30)[1] == []
 
@@ -630,10 +647,10 @@ def trial_under(pid: int) -> tuple[psutil.Process, psutil.Process]:
 
 
 def is_ended(process: psutil.Process) -> bool:
-    """Whether somebody ends a process that does not end by itself."""
+    """True if another process ends this one, which does not end by itself."""
     for _ in range(300):
         with suppress(psutil.NoSuchProcess):
-            process.suspend()  # the system sets those going that nobody is left to
+            process.suspend()  # the system resumes processes without a parent
         if psutil.wait_procs([process], timeout=0.1)[0]:
             return True
     process.kill()
