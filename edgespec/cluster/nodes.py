@@ -325,6 +325,7 @@ class NodeMember:
         """Return why this actor will not be back; its node gets another one if it is alive."""
         if isinstance(error, EdgespecError):
             return f"{error.what}{f': {error.why}' if error.why else ''}"
+        sleep(2 * LOOK_S)  # until it is known which nodes are alive
         return "its actor has ended" if self._nodes.replace(self) else "it has left the cluster"
 
     def _heard(self, told: Told) -> Any:

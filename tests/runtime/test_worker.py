@@ -45,6 +45,13 @@ def worker() -> Iterator[Worker]:
 
 
 @pytest.fixture(scope="module")
+def pair() -> Iterator[Worker]:
+    """A worker that decodes two answers together."""
+    with Worker(replace(DEMO, sequences=2)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that takes long prompts and endless answers."""
     return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf", "llama", chat_template=CHATML, n_ctx=100_000)
@@ -93,7 +100,7 @@ def test_tokens_come_while_the_answer_is_made(worker: Worker, monkeypatch: pytes
     assert sizes[0] == 1  # nothing came before it that it could share a message with
 
 
-def test_a_stream_takes_requests_while_others_are_answered() -> None:
+def test_a_stream_takes_requests_while_others_are_answered(pair: Worker) -> None:
     taken: list[int] = []
 
     def requests() -> Iterator[Request]:
@@ -102,29 +109,28 @@ def test_a_stream_takes_requests_while_others_are_answered() -> None:
             prompt = "x " * 2000 if number == 5 else SHORT.prompt
             yield replace(SHORT, prompt=prompt, seed=number, max_tokens=4 + number)
 
-    with Worker(replace(DEMO, sequences=2)) as worker:
-        assert worker.describe()["sequences"] == 2
-        ended: dict[int, TokenEvent] = {}
-        errors: dict[int, EdgespecError] = {}
-        n_tokens: Counter[int] = Counter()
-        n_taken_at_first = 0
-        for index, event in worker.stream(requests()):
-            n_taken_at_first = n_taken_at_first or len(taken)
-            if isinstance(event, EdgespecError):
-                errors[index] = event
-            elif event.finish_reason is not None:
-                ended[index] = event
-            else:
-                n_tokens[index] += 1
-        assert n_taken_at_first < len(taken) == 12
-        assert errors[5].what.startswith("the prompt has")
-        assert {**n_tokens} == {number: 4 + number for number in range(12) if number != 5}
-        assert {*ended} == {*n_tokens}
-        assert all(event.finish_reason == "length" for event in ended.values())
-        assert is_whole(list(worker.submit(SHORT)))
+    assert pair.describe()["sequences"] == 2
+    ended: dict[int, TokenEvent] = {}
+    errors: dict[int, EdgespecError] = {}
+    n_tokens: Counter[int] = Counter()
+    n_taken_at_first = 0
+    for index, event in pair.stream(requests()):
+        n_taken_at_first = n_taken_at_first or len(taken)
+        if isinstance(event, EdgespecError):
+            errors[index] = event
+        elif event.finish_reason is not None:
+            ended[index] = event
+        else:
+            n_tokens[index] += 1
+    assert n_taken_at_first < len(taken) == 12
+    assert errors[5].what.startswith("the prompt has")
+    assert {**n_tokens} == {number: 4 + number for number in range(12) if number != 5}
+    assert {*ended} == {*n_tokens}
+    assert all(event.finish_reason == "length" for event in ended.values())
+    assert is_whole(list(pair.submit(SHORT)))
 
 
-def test_a_stream_does_not_wait_for_a_request_that_is_still_to_come() -> None:
+def test_a_stream_does_not_wait_for_a_request_that_is_still_to_come(pair: Worker) -> None:
     ended: list[int] = []
 
     class Requests(Iterator[Request]):
@@ -142,15 +148,14 @@ def test_a_stream_does_not_wait_for_a_request_that_is_still_to_come() -> None:
                 raise StopIteration
             return SHORT
 
-    with Worker(replace(DEMO, sequences=2)) as worker:
-        for index, event in worker.stream(Requests()):
-            assert isinstance(event, TokenEvent)
-            if event.finish_reason:
-                ended.append(index)
+    for index, event in pair.stream(Requests()):
+        assert isinstance(event, TokenEvent)
+        if event.finish_reason:
+            ended.append(index)
     assert ended == [0, 1, 2]
 
 
-def test_a_stream_that_is_cancelled_takes_no_more() -> None:
+def test_a_stream_that_is_cancelled_takes_no_more(pair: Worker) -> None:
     cancel = CancelFlag()
     asked = 0
 
@@ -160,19 +165,18 @@ def test_a_stream_that_is_cancelled_takes_no_more() -> None:
             asked += 1
             yield LONG
 
-    with Worker(replace(DEMO, sequences=2)) as worker:
-        ends = []
-        for _, event in worker.stream(requests(), cancel):
-            cancel.set()
-            assert isinstance(event, TokenEvent)
-            ends += [event.finish_reason] if event.finish_reason else []
-        assert {*ends} == {"cancelled"}
-        assert asked <= 6
-        stream = worker.stream(requests())
-        next(stream)
-        stream.close()
-        assert list(worker.stream([])) == []
-        assert is_whole(list(worker.submit(SHORT)))
+    ends = []
+    for _, event in pair.stream(requests(), cancel):
+        cancel.set()
+        assert isinstance(event, TokenEvent)
+        ends += [event.finish_reason] if event.finish_reason else []
+    assert {*ends} == {"cancelled"}
+    assert asked <= 6
+    stream = pair.stream(requests())
+    next(stream)
+    stream.close()
+    assert list(pair.stream([])) == []
+    assert is_whole(list(pair.submit(SHORT)))
 
 
 def test_prompts_are_counted_and_tokens_shown(worker: Worker) -> None:
@@ -216,11 +220,10 @@ def test_drafting_changes_here_and_there(worker: Worker) -> None:
         worker.draft_with(pace=before.pace, spec_draft_n_max=before.draft_n_max)
 
 
-def test_a_worker_takes_the_old_names_too() -> None:
-    with Worker(DEMO) as worker:
-        with pytest.warns(DeprecationWarning, match="n_max is now spec_draft_n_max"):
-            worker.draft_with(pace="off", n_max=2)
-        assert worker.settings.spec_draft_n_max == 2
+def test_a_worker_takes_the_old_names_too(pair: Worker) -> None:
+    with pytest.warns(DeprecationWarning, match="n_max is now spec_draft_n_max"):
+        pair.draft_with(pace="off", n_max=2)
+    assert pair.settings.spec_draft_n_max == 2
 
 
 def test_verdicts_of_the_pace_come_over() -> None:
