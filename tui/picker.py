@@ -19,8 +19,9 @@ from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel, local_model
-from edgespec.models.names.spec import NotFetchedError, is_path
-from edgespec.models.packages.wheels import packaged_at
+from edgespec.models.names.packaged import packaged_at
+from edgespec.models.names.source import is_path
+from edgespec.models.names.spec import NotFetchedError
 from edgespec.models.pair.suggest import Suggestion, assessed, catalogue_drafts, to_fetch
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.printable import one_line

@@ -81,7 +81,7 @@ class Elsewhere:
         model = self.model(key)
         if model is None:
             return Content("")
-        name = one_line(model.repository if model.told else model.spec)
+        name = one_line(model.repository if model.found else model.spec)
         fetching = self.fetching(key)
         if fetching is not None:
             return Content.assemble(name, "\n  ", (one_line(state_of(fetching)), "$text-accent"))
@@ -94,7 +94,7 @@ class Elsewhere:
         if model is None:
             return ""
         draft = f", with its draft {model.draft}" if model.draft else ""
-        return f"Download {model.repository if model.told else model.spec}{draft}"
+        return f"Download {model.repository if model.found else model.spec}{draft}"
 
     def fetching(self, key: str) -> Fetching | None:
         """The download of a model, in any of its sizes, that runs or waits."""
@@ -147,7 +147,7 @@ class Elsewhere:
             return f"{fetching.spec}: {state_of(fetching)}; x stops it"
         choice = self.choice(key, spec or self.preferred(key))
         known = [model.about] if model.about else []
-        if model.told is not None and model.told.is_gated:
+        if model.found is not None and model.found.is_gated:
             known.append("gated: its licence must be accepted on the hub")
         if choice is None:
             known.append(self.troubles.get(key) or "its sizes are being looked up ...")

@@ -5,25 +5,22 @@ The command line and the chat download alike, and show it in their own ways (`Di
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
-from edgespec.models.names.spec import NAMES, is_path, resolve, sources, stays_within
-from edgespec.models.packages.wheels import PackageSpec
+from edgespec.models.hub.cache import is_offline
+from edgespec.models.hub.downloads import AnyDownload, check_possible, check_space, examined, fetch_download, plan
+from edgespec.models.hub.progress import DownloadCancelled, Progress, Speed
+from edgespec.models.hub.requests import DownloadError
+from edgespec.models.names.packaged import PackageSpec
+from edgespec.models.names.source import NAMES, Source, is_path, stays_within
+from edgespec.models.names.spec import resolve, sources
 from edgespec.text.figures import clock, rate, size_of
-
-if TYPE_CHECKING:
-    from edgespec.models.hub.downloads import AnyDownload
-    from edgespec.models.hub.fetch import Progress
-    from edgespec.models.names.spec import Source
-
-SPEED_OVER_S = 5.0
 
 
 class Display(Protocol):
@@ -123,8 +120,6 @@ def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -
 
 def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
     """Plan a download, with `verify` also of damaged files; what prevents it is recorded in the item."""
-    from edgespec.models.hub.downloads import check_possible, plan
-
     if item.wanted is None:
         return
     display.progress(f"looking for {item.spec}", None)
@@ -143,10 +138,6 @@ def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
 def _examine(item: Item, download: AnyDownload, display: Display) -> None:
     """Compare existing files with their hashes. Raises DownloadError if that is not possible, or the damage cannot be
     fixed."""
-    from edgespec.models.hub.downloads import examined
-    from edgespec.models.hub.repository import is_offline
-    from edgespec.models.hub.requests import DownloadError
-
     here_bytes, read_bytes = sum(download.here_bytes), 0
 
     def tell(n_bytes: int) -> None:
@@ -167,8 +158,6 @@ def _examine(item: Item, download: AnyDownload, display: Display) -> None:
 
 def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
     """The message if models that fit one by one do not fit together."""
-    from edgespec.models.hub.downloads import check_space
-
     coming = [item for item in items if item.download is not None and item.error is None]
     try:
         check_space([item.download for item in coming if item.download is not None])
@@ -188,15 +177,10 @@ def announce(item: Item, display: Display) -> None:
         parts = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
         of_it = f", {size_of(here)} already downloaded" if here else ""
         name = f"its draft {item.spec}" if item.is_draft else item.spec
-        file = item.download.path.name if isinstance(item.wanted, PackageSpec) else files[0].name
-        display.note(f"{name} is {file}{parts}, {size_of(item.download.size_bytes)}{_from(item)}{of_it}")
-
-
-def _from(item: Item) -> str:
-    """The source of a model that is not from the hub."""
-    if not isinstance(item.wanted, PackageSpec):
-        return ""
-    return f" from the package {item.wanted.package}"
+        file, source = files[0].name, ""
+        if isinstance(item.wanted, PackageSpec):
+            file, source = item.download.path.name, f" from the package {item.wanted.package}"
+        display.note(f"{name} is {file}{parts}, {size_of(item.download.size_bytes)}{source}{of_it}")
 
 
 def plan_all(items: Sequence[Item], display: Display) -> list[Item]:
@@ -254,9 +238,6 @@ def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag) -> 
 
 
 def _fetch_item(item: Item, display: Display, cancel: CancelFlag) -> None:
-    from edgespec.models.hub.downloads import complete, discard_damaged
-    from edgespec.models.hub.fetch import DownloadCancelled
-
     if item.download is None or item.error is not None or cancel.is_set():
         return
     speed, started_s, was_verified = Speed(), perf_counter(), item.is_verified
@@ -273,8 +254,7 @@ def _fetch_item(item: Item, display: Display, cancel: CancelFlag) -> None:
         display.progress(_line(item.download, progress, speed), progress.here_bytes / item.download.size_bytes)
 
     try:
-        item.download = discard_damaged(item.download)
-        complete(item.download, tell, cancel, display.note)
+        fetch_download(item.download, tell, cancel, display.note)
         item.is_done = True
     except DownloadCancelled as stopped:
         item.stopped = str(stopped)
@@ -283,23 +263,6 @@ def _fetch_item(item: Item, display: Display, cancel: CancelFlag) -> None:
     finally:
         item.elapsed_s = perf_counter() - started_s
         display.end_progress()
-
-
-class Speed:
-    """Bytes per second, over the last seconds."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def add(self, now_s: float, n_bytes: int) -> None:
-        self._seen.append((now_s, n_bytes))
-        while now_s - self._seen[0][0] > SPEED_OVER_S and len(self._seen) > 2:
-            self._seen.popleft()
-
-    @property
-    def bytes_per_s(self) -> float:
-        (then_s, then), (now_s, now) = self._seen[0], self._seen[-1]
-        return (now - then) / (now_s - then_s) if now_s > then_s else 0.0
 
 
 def _line(download: AnyDownload, progress: Progress, speed: Speed) -> str:

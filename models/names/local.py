@@ -12,12 +12,10 @@ from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.gguf_file.file_types import quantisation
 from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.header import Header, read_header
-from edgespec.models.hub.cache import cached_files
-from edgespec.models.hub.quants import models_in, part_of, parts_of
-from edgespec.models.names.catalog import Entry
+from edgespec.models.hub.quants import part_of, parts_of
 from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.spec import NAMES, resolve
-from edgespec.models.packages.wheels import packaged
+from edgespec.models.names.source import NAMES
+from edgespec.models.names.spec import resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +129,3 @@ def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
 
 # Architectures and types (general.type) of files that accompany a model
 _EXTRAS = frozenset(("adapter", "clip", "controlvector", "imatrix", "mmproj"))
-
-
-def files_here(entry: Entry) -> list[Path]:
-    """The files of this machine that are a model of the catalogue, in any quantisation."""
-    if entry.package:
-        return sorted(packaged(entry).folder.glob("*.gguf"))
-    files = cached_files(entry.repository)
-    return [files[name] for name in models_in(list(files))]

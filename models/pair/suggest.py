@@ -13,9 +13,10 @@ from edgespec.gguf_file.header import Header
 from edgespec.models.hub.cache import repository_of
 from edgespec.models.names.catalog import Entry, catalogue
 from edgespec.models.names.known import name_of
-from edgespec.models.names.local import LocalModel, files_here
+from edgespec.models.names.local import LocalModel
+from edgespec.models.names.packaged import PackageSpec, packaged_at
+from edgespec.models.names.source import files_here
 from edgespec.models.names.spec import sources
-from edgespec.models.packages.wheels import PackageSpec, packaged_at
 from edgespec.models.pair.check import PairVerdict, VerifyResult, check_pair, overlap_of
 from edgespec.models.pair.costs import measured_curve
 from edgespec.models.pair.sizes import USUAL_RATIO, relative_size

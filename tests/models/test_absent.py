@@ -15,7 +15,7 @@ from edgespec.models.hub.requests import DownloadError
 from edgespec.models.hub.search import search
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.memory.fit import fit_of, needed_by
-from edgespec.models.names.spec import BUNDLED
+from edgespec.models.names.source import BUNDLED
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ from edgespec.models.hub.cache import hub_cache
 from edgespec.models.names.folders import DEPTH, own_folders
 from edgespec.models.names.known import short_name
 from edgespec.models.names.local import LocalModel, local_model, local_models
-from edgespec.models.names.spec import BUNDLED, sources
-from edgespec.models.packages.wheels import PackageSpec
+from edgespec.models.names.packaged import PackageSpec
+from edgespec.models.names.source import BUNDLED
+from edgespec.models.names.spec import sources
 
 LINKS = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 
@@ -166,7 +167,7 @@ def test_a_settings_file_with_errors_takes_only_its_own_folders_away(home: Path)
     tiny(home / ".lmstudio" / "models" / "other.gguf")
     settings_file(home, "folders = 5")
     assert names() == ["working.gguf", "other.gguf"]
-    with pytest.raises(UsageError, match="line 1"):
+    with pytest.raises(UsageError, match="'folders' cannot be used"):
         own_folders()
 
 

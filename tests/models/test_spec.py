@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.names.spec import BUNDLED, HubSpec, NotFetchedError, ResolvedModel, is_path, resolve, sources
+from edgespec.models.names.source import BUNDLED, HubSpec, is_path
+from edgespec.models.names.spec import NotFetchedError, ResolvedModel, resolve, sources
 
 
 @pytest.fixture(autouse=True)
