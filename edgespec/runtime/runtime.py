@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -12,11 +12,9 @@ from typing import Any, Unpack
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.policy.measured import MeasuredPolicy, PolicyVerdict
-from edgespec.core.policy.policy import pass_widths
 from edgespec.core.stats import Stats
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import kind_of
-from edgespec.engine.trace import Recorder
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.runtime.answer_threads import AnswerThreads
@@ -142,8 +140,6 @@ class Runtime(Closable):
         """Why drafters are active or backed off on requests like this one; empty without an automatic draft length."""
         own = self._loaded.drafting.of(request)
         pace = self.engine.speculator.pace if own is None else own.pace
-        if isinstance(pace, Recorder):
-            pace = pace.pace
         return pace.verdicts(_kind(request)) if isinstance(pace, MeasuredPolicy) else []
 
     def forget(self) -> None:
@@ -170,38 +166,6 @@ class Runtime(Closable):
 
     def _draft_models(self) -> list[ModelDrafter]:
         return [drafter for drafter in self.engine.speculator.drafters if isinstance(drafter, ModelDrafter)]
-
-    @contextmanager
-    def recording(self, file: Path, request: Request) -> Iterator[Recorder]:
-        """Trace answers to requests like this one into `file`. At every token where the policy drafts nothing, a draft
-        is made but not verified. Measures passes first. Raises UsageError, EdgespecError."""
-        engine, n_max = self.engine, self.engine.speculator.n_max
-        if not engine.speculator.drafters:
-            raise UsageError("a trace needs a drafter", hint="pass a draft model (-md), or --spec-type lookup")
-        if engine.speculator.tree_width > 1 or self.settings.sequences > 1:
-            raise UsageError("a trace records chains of one answer", hint="leave out --spec-tree")
-        header = {
-            "kind": _kind(request),
-            "temperature": request.sampling.temperature,
-            "seed": request.seed,
-            "n_max": n_max,
-            "pace": self.settings.pace,
-            "model": self.model.path.name,
-            "draft_model": self.draft_header and self.draft_header.path.name,
-            "threads": self.context.threads,
-            "costs": self.measure_costs(pass_widths(n_max)),
-        }
-        pace, models = engine.speculator.pace, self._draft_models()
-        try:
-            with closing(Recorder(pace, file, header)) as recorder:
-                engine.speculator.pace = recorder
-                for model in models:
-                    model.tells_certainty = True
-                yield recorder
-        finally:
-            engine.speculator.pace = pace
-            for model in models:
-                model.tells_certainty = False
 
     def measure_costs(
         self, widths: Sequence[int], repeat: int = 5, cancel: CancelFlag | None = None

@@ -15,9 +15,7 @@ from edgespec.core.draft import Draft
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import FixedPolicy, pass_widths
-from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, DraftContext, Drafter
-from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.calibrate import VERSION, CostModelCache, assumed_shape, measure_passes
 from edgespec.errors import UsageError
 from edgespec.llama.context import Context
@@ -304,17 +302,6 @@ def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> N
         assert llm.engine.speculator.pace.least_width == llm.engine.least_width >= 2
         llm.draft_with(pace="off")
         assert answer(llm) == first
-
-
-def test_after_a_trace_the_draft_tells_no_more_than_before(fresh: Path) -> None:
-    request = Request(prompt=PROMPT, max_tokens=8, sampling=SamplingSettings(temperature=0))
-    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
-        [drafter], pace = llm.engine.speculator.drafters, llm.engine.speculator.pace
-        assert isinstance(drafter, ModelDrafter)
-        with llm.recording(fresh / "t.jsonl", request):
-            assert drafter.tells_certainty
-            list(llm.answer(request))
-        assert not drafter.tells_certainty and llm.engine.speculator.pace is pace
 
 
 @pytest.mark.parametrize(("token_s", "depth", "n_widths"), [(1e-4, 64, 12), (3e-3, 64, 12), (1e-2, 0, 10), (0.3, 0, 1)])

@@ -56,10 +56,6 @@ def _options(command: Decorated) -> Decorated:
             help="Save this conversation on disk, or not.",
         ),
         click.option(
-            "--titles/--no-titles", cls=Option, section="Prompt", default=True, show_default=True,
-            help="Let the model give new chats a title, or use their first line.",
-        ),
-        click.option(
             "--cache-disk", cls=Option, section="Model", type=Integer(0, MOST_CACHE_RAM), default=None,
             metavar="MIB", show_default="a tenth of the free disk, at most 4096",
             help="Disk space for the KV cache of chats, which lets resumed chats start faster. 0 keeps none.",
@@ -211,7 +207,6 @@ def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, v
         interrupts,
         details=values["stats"],
         remembers=values["history"],
-        makes_titles=values["titles"],
         fetch=fetch,
     )
     return repl.run(values["message"])
@@ -271,10 +266,9 @@ def _show_screen(session: Session, interrupts: Interrupts, values: Mapping[str, 
     if not _can_show_a_screen():
         raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
     from edgespec.tui.app import ChatApp
-    from edgespec.tui.terminal_colours import suitable_theme
 
     logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
-    app = ChatApp(session, message=values["message"], theme=suitable_theme(), makes_titles=values["titles"])
+    app = ChatApp(session, message=values["message"])
     asked = threading.Event()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()

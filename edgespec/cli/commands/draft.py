@@ -261,8 +261,6 @@ def _judge(settings: TrainingSettings, output: Output, interrupts: Interrupts, c
         output.end_progress()
     if found is None:
         return
-    output.line(f"The verdict here: {found.verdict}")
-    if found.elsewhere:
-        output.line(f"It would pay {found.elsewhere}")
+    output.line(f"The verdict here: {found.verdict.why}")
     for message in found.messages:
         output.note(message)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import secrets
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Command, Option
+from edgespec.cli.options.command import Command
 from edgespec.cli.options.generation import generation_options
 from edgespec.cli.options.given import load_settings, request
 from edgespec.cli.render.footer import explanation, footer
@@ -42,11 +41,6 @@ TOGETHER = 8  # samples decoded together, each with a cache of its own
 @click.argument("prompt", required=False)
 @generation_options
 @PERSONA
-@click.option(
-    "--trace", cls=Option, section="Speculation", config=False, metavar="FILE", type=click.Path(dir_okay=False),
-    help="Record each step in FILE (JSON lines): drafts, their confidence, accepted tokens, pass times. Where the "
-    "policy drafts nothing, a draft is made but not used, so the run is slower; the text is the same.",
-)  # fmt: skip
 @click.pass_context
 def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     """Answer one prompt.
@@ -92,9 +86,6 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
             output.aside(f"seed {seed}")  # the same text needs this number
         interrupts = ctx.find_object(Interrupts) or Interrupts()
         with ExitStack() as stack:
-            if values["trace"] is not None:
-                stack.enter_context(llm.recording(Path(values["trace"]), asked))
-                output.end_progress()
             stack.enter_context(interrupts.cancelling(cancel))
             stack.enter_context(closing(stream))
             shown = _Samples(values["samples"], output, as_json=values["as_json"])
@@ -118,8 +109,6 @@ def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]
     typed_logprobs = ctx.get_parameter_source("logprobs") is click.ParameterSource.COMMANDLINE
     if typed_logprobs and not values["as_json"]:
         raise UsageError("--logprobs shows in JSON only", hint="add --json")
-    if values["trace"] is not None and values["samples"] > 1:
-        raise UsageError("a trace records one answer", hint="leave out --samples")
 
 
 def _load(settings: LoadSettings, output: Output) -> Runtime:
