@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import get_args
 
 from edgespec.core.verify import VerifyRule
+from edgespec.drafters.registry import names_that_need
 from edgespec.errors import UsageError
 from edgespec.settings import (
     DRAFT_N_MAX,
     DRAFTERS,
     HEADS,
     MAX_LEAVES,
-    MTP,
     SELF,
+    SPELLINGS,
     LoadSettings,
     drafters_of,
     fixed_length,
@@ -30,8 +31,8 @@ EVERY = "all"
 
 RULES: tuple[VerifyRule, ...] = get_args(VerifyRule)
 EXAMPLE = (
-    "a mode has drafters (draft, suffix, recycling, lookup, corpus, mtp, self:8, all), auto or fixed:K, tree:W and a "
-    'verify rule: "draft fixed:4 rejection"'
+    f"a mode has drafters ({', '.join(SPELLINGS)}, all), auto or fixed:K, tree:W and a verify rule: "
+    '"draft fixed:4 rejection"'
 )
 
 
@@ -90,8 +91,6 @@ def parse_mode(text: str, possible: Sequence[str]) -> Mode:
         found[kind] = value
     mode = Mode(found.get("spec_type", _default(possible)), found.get("pace", "auto"))
     tree, rule = int(found.get("tree", 1)), next((rule for rule in RULES if rule == found.get("rule")), mode.rule)
-    if tree > 1 and mode.spec_type == "lookup":
-        raise UsageError(f"mode {text!r} is not possible", why="lookup drafts chains only")
     if tree > 1 and rule == "block":
         raise UsageError(f"mode {text!r} is not possible", why="block verification supports chains only")
     return replace(mode, tree=tree, rule=rule)
@@ -116,7 +115,7 @@ def _default(possible: Sequence[str]) -> str:
 def possible_drafters(settings: LoadSettings, with_weights: Collection[str]) -> list[str]:
     """The drafters of "all": those of `auto`, of those `with_weights` these (`drafters_here`). No measured prompt has a
     grammar."""
-    idle = {"grammar", *HEADS, MTP, "draft"}.difference(with_weights)
+    idle = {*names_that_need("grammar", "head", "MTP block", "draft model")}.difference(with_weights)
     return [name for name in replace(settings, spec_type="auto").drafters if name not in idle]
 
 

@@ -131,7 +131,7 @@ class Runner:
         llm.forget()
         sampling = SamplingSettings(temperature=temperature)
         request = replace(question.request, sampling=sampling, verify=mode.rule)
-        tokens = [event.id for event in llm.answer(request, self._cancel) if event.id >= 0]  # the end has id -1
+        tokens = [event.id for event in llm.submit(request, self._cancel) if event.id >= 0]  # the end has id -1
         if self._cancel.is_set():
             raise CancelledError
         item = question.item

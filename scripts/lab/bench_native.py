@@ -213,7 +213,7 @@ def own_answer(llm: Runtime, who: str, spec_type: str) -> Callable[[Prompt, int]
     def answer(prompt: Prompt, turn: int) -> Sample:
         llm.draft_with(spec_type=spec_type)
         llm.forget()
-        text, item = "".join(event.text for event in llm.answer(prompt.request)), prompt.item
+        text, item = "".join(event.text for event in llm.submit(prompt.request)), prompt.item
         stats = llm.stats
         counts = (stats.generated_tokens - 1, stats.generation_s, stats.proposed, stats.accepted)
         return Sample(who, item.category, item.id, turn, *counts, text)

@@ -22,6 +22,7 @@ from played_chats import Player
 
 import edgespec
 from edgespec.core.sampling import SamplingSettings
+from edgespec.events import TokenEvent
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
@@ -103,7 +104,8 @@ def requests(llm: Runtime, args: argparse.Namespace) -> list[Request]:
 
 def answers(llm: Runtime, asked: list[Request]) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in asked]
-    for index, event in llm.answers(asked):
+    for index, event in llm.stream(asked):
+        assert isinstance(event, TokenEvent)
         found[index].append(event.id)
     return found
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 
 from edgespec.core.sampling import SamplingSettings
@@ -82,8 +81,8 @@ class Player:
 
     def _answered(self, request: Request, most: int) -> list[Token]:
         found: list[Token] = []
-        with closing(self._llm.answers([request])) as events:
-            for _, event in events:
+        with self._llm.submit(request) as events:
+            for event in events:
                 if event.id >= 0:
                     found.append((event.id, event.logprob))
                 if len(found) == most < request.max_tokens:

@@ -18,6 +18,7 @@ from edgespec.core.policy.policy import FixedPolicy, pass_widths
 from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.engine.calibrate import VERSION, CostModelCache, assumed_shape, measure_passes
 from edgespec.errors import UsageError
+from edgespec.events import TokenEvent
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.runtime.runtime import Runtime
@@ -243,7 +244,8 @@ def test_answers_given_together_are_paced_too(fresh: Path) -> None:
     for spec_type in ("none", "draft,lookup"):
         with edgespec.load("demo", spec_type=spec_type, sequences=2, flash_attention="off", threads=1) as llm:
             got: dict[int, list[int]] = {}
-            for index, event in llm.answers(requests):
+            for index, event in llm.stream(requests):
+                assert isinstance(event, TokenEvent)
                 got.setdefault(index, []).append(event.id)
             texts.append(got)
     assert sum(a == b for a, b in zip(texts[0].values(), texts[1].values(), strict=True)) >= 3  # up to rounding
@@ -281,7 +283,7 @@ def test_no_pass_verifies_more_rows_than_are_allowed(fresh: Path) -> None:
 
         llm.context.decode = counting  # type: ignore[method-assign,assignment]
         requests = [Request(prompt=PROMPT, max_tokens=48, seed=seed) for seed in (1, 2)]
-        list(llm.answers(requests))
+        list(llm.stream(requests))
     assert 9 in widths and set(widths[-20:]) <= set(range(10))
 
 

@@ -1,29 +1,23 @@
-"""`edgespec draft`: drafts made from a target, and data to train one on."""
+"""`edgespec draft`: drafts made from a target."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
 from edgespec.cli.options.common import QUIET, Decorated, option, with_options
-from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL, SAMPLING, SPEC_TYPE
-from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.generation import LARGEST
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Count, Integer, ModelSpec, Number
-from edgespec.cli.setup.default_model import default_model
-from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import clock, count_of, size_of
-
-if TYPE_CHECKING:
-    from edgespec.training.pipeline import Settings as TrainingSettings
+from edgespec.training.job import DEVICES, KINDS, TYPES, Listener, Progress, Settings
 
 OUT = click.option(
     "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The file to write."
@@ -32,7 +26,7 @@ OUT = click.option(
 
 @click.group(cls=Group)
 def draft() -> None:
-    """Make a draft from a target, train a draft head for it, or collect data to train a draft on.
+    """Make a draft from a target, or train a draft head for it.
 
     'run --spec-type self:8' and 'self:Q2_K' create such drafts automatically, and keep them.
     """
@@ -83,78 +77,16 @@ def quantize(model: str, type: str, out: Path, quiet: bool) -> None:
     output.line(f"{out}: {model} as {type.upper()}")
 
 
-def _collect_options(command: Decorated) -> Decorated:
-    return with_options(command, [*MODEL, DRAFT_MODEL, SPEC_TYPE, CORPUS, *SAMPLING])
-
-
-@draft.command(cls=Command, short_help="Collect a target's answers to prompts, to train a draft on.")
-@click.argument("prompts", type=click.Path(dir_okay=False), metavar="PROMPTS.jsonl")
-@option(
-    "Output", "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="JSON lines to write, or to resume.",
-)  # fmt: skip
-@click.option(
-    "-n", "--max-tokens", "max_tokens", cls=Option, type=Integer(1, LARGEST), default=512, show_default=True,
-    metavar="N", help="Maximum tokens per answer.",
-)  # fmt: skip
-@_collect_options
-@QUIET
-@click.pass_context
-def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **values: Any) -> None:
-    """Collect a target's answers to PROMPTS.jsonl, to train a draft on.
-
-    Lines of PROMPTS.jsonl have a 'prompt' (and an 'id'). Each answer is written when it is complete; after an
-    interruption, the same command resumes.
-    """
-    output = Output(quiet=values["quiet"])
-    values["model"] = values["model"] or default_model(ctx, output)
-    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
-    output.progress(f"loading {values['model']}", 0)
-    from edgespec.bench.suites import read_items
-    from edgespec.cli.options.given import sampling_settings
-    from edgespec.events import PROGRESS
-    from edgespec.runtime.collect import collect as answer_all
-    from edgespec.runtime.runtime import Runtime
-
-    items, problems = read_items(Path(prompts))
-    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
-
-    def tell(what: str, done: float) -> None:
-        if what != "prompt":
-            output.progress(PROGRESS.get(what, what).format(values["model"]), done)
-
-    try:
-        with Runtime(replace(load_settings(values), store=False), tell) as llm, interrupts.cancelling(cancel):
-            n_answered, left_out = answer_all(
-                llm,
-                items,
-                out,
-                chat=llm.has_chat_template,
-                max_tokens=max_tokens,
-                sampling=sampling_settings(values),
-                seed=max(0, values["seed"]),
-                progress=tell,
-                cancel=cancel,
-            )
-    finally:
-        output.end_progress()
-    for problem in [*(f"{prompts}: {problem}" for problem in problems), *left_out]:
-        output.note(problem)
-    output.line(f"{out}: {n_answered} answers more")
-    interrupts.raise_if_received()
-
-
 JUDGING_S = 60
 LONGEST_DRAFT = 8  # tokens; each is a pass of the head
 
 TRAINING = (
     option(
-        "Training", "--kind", type=click.Choice(["eagle3", "eagle1", "hydra", "medusa"]), default="eagle3",
-        show_default=True, help="Kind of head.",
+        "Training", "--kind", type=click.Choice(KINDS), default="eagle3", show_default=True, help="Kind of head."
     ),
     option(
         "Training", "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N",
-        help="Time to train, once there are answers.",
+        help="Training time, without the time that the answers take.",
     ),
     option(
         "Training", "--tokens", type=Count(), default="500k", show_default=True, metavar="N",
@@ -162,13 +94,13 @@ TRAINING = (
     ),
     option(
         "Training", "--vocab", "vocabulary", type=Integer(16, LARGEST), default=8192, show_default=True, metavar="N",
-        help="Tokens the head can draft: those that the target writes most often.",
+        help="Number of tokens the head can draft: the tokens that the target writes most often.",
     ),
     option(
-        "Training", "--type", "type", default="Q8_0", show_default=True, metavar="TYPE", help="Type of the weights."
+        "Training", "--type", type=click.Choice(TYPES), default="Q8_0", show_default=True, help="Type of the weights."
     ),
     option(
-        "Training", "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+        "Training", "--device", type=click.Choice(DEVICES), default="auto", show_default=True,
         help="Where PyTorch trains.",
     ),
     option(
@@ -179,14 +111,14 @@ TRAINING = (
         "Prompt", "--prompts", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
         help="Prompts to ask first (.jsonl), texts to ask about (.txt, .md), or a folder; repeatable.",
     ),
-    option("Prompt", "--my-chats", is_flag=True, help="Also ask what you asked in your own chats."),
+    option("Prompt", "--my-chats", is_flag=True, help="Also ask the questions of your own chats."),
     option(
         "Output", "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE",
         help="The file to write.",
     ),
     option(
         "Output", "--work", type=click.Path(path_type=Path, file_okay=False), show_default="in the cache",
-        metavar="FOLDER", help="Where answers and checkpoints are kept.",
+        metavar="FOLDER", help="Folder for answers and checkpoints.",
     ),
     QUIET,
 )  # fmt: skip
@@ -196,35 +128,34 @@ def _training_options(command: Decorated) -> Decorated:
     return with_options(command, TRAINING)
 
 
-@draft.command(cls=Command, short_help="Train a draft head for a target, on what it writes itself.")
+@draft.command(cls=Command, short_help="Train a draft head for a target on the target's own answers.")
 @click.argument("target", type=ModelSpec())
 @_training_options
 @click.pass_context
 def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: Any) -> None:
     """Train a draft head for TARGET from scratch, and write a file for -md.
 
-    The target answers bundled prompts and prompts that it writes itself, the head learns to predict these answers, and
-    what it predicts of others is measured, as is whether it pays here. Ctrl-C stops; the same command resumes. Needs
-    PyTorch.
+    The target answers bundled prompts and prompts that it writes itself. The head learns to predict these answers. At
+    the end, its predictions of other answers are measured, and whether drafting with it is faster on this machine.
+    Ctrl-C stops; the same command resumes. Needs PyTorch.
     """
     from edgespec.models.names.spec import resolve
     from edgespec.training.card import card
-    from edgespec.training.pipeline import Listener, Settings, train_head
+    from edgespec.training.pipeline import train_head
 
     output = Output(quiet=quiet)
     interrupts, cancel = ctx.find_object(Interrupts) or Interrupts(), CancelFlag()
     settings = Settings(resolve(target).path, out, **values)
 
-    def tell(progress: Any) -> None:
+    def tell(progress: Progress) -> None:
         left = max(0.0, settings.minutes * 60 - progress.elapsed_s)
         accepted = f", accepted {progress.acceptance}" if progress.acceptance.greedy else ""
         what = f"training: loss {progress.loss:.2f}{accepted}, {clock(left)} left"
         output.progress(what, progress.elapsed_s / (settings.minutes * 60))
 
-    listener = Listener(output.note, output.progress, tell, cancel)
     try:
         with interrupts.cancelling(cancel):
-            result = train_head(settings, listener)
+            result = train_head(settings, Listener(output.note, output.progress, tell, cancel))
     finally:
         output.end_progress()
     if result is None:
@@ -232,16 +163,17 @@ def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: 
         interrupts.raise_if_received()
         return
     out.with_suffix(".md").write_text(card(settings, result), encoding="utf-8")
-    shares = ", ".join(f"{share:.0%}" for share in result.acceptance)
+    greedy = result.progress.acceptance.greedy
     output.line(f"{out}: {size_of(result.size_bytes)}, trained on {count_of(result.tokens)} tokens")
+    shares = ", ".join(f"{share:.0%}" for share in greedy)
     output.line(f"Held-out answers, greedy: drafts of 1, 2, ... tokens are accepted as a whole in {shares}")
-    output.line(f"Drafts of {len(result.acceptance)} tokens give {1 + sum(result.acceptance):.2f} tokens per step")
+    output.line(f"Drafts of {len(greedy)} tokens give {1 + sum(greedy):.2f} tokens per step")
     _judge(settings, output, interrupts, cancel)
     interrupts.raise_if_received()
 
 
-def _judge(settings: TrainingSettings, output: Output, interrupts: Interrupts, cancel: CancelFlag) -> None:
-    """Say whether the head that was trained pays here, as `tune` does."""
+def _judge(settings: Settings, output: Output, interrupts: Interrupts, cancel: CancelFlag) -> None:
+    """Report whether drafting with the new head is faster on this machine, as `tune` does."""
     from edgespec.bench.suites import sample, shipped
     from edgespec.bench.tune import tune
     from edgespec.runtime.runtime import Runtime

@@ -23,7 +23,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW
-from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError, UsageError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import CONSTRAINTS, LoadSettings, Request
 from edgespec.text.figures import counted
@@ -31,7 +31,8 @@ from edgespec.text.repetition import Repetition, RepetitionDetector
 from edgespec.validation import check_rule
 
 if TYPE_CHECKING:
-    from edgespec.runtime.runtime import Answers, Runtime
+    from edgespec.runtime.runtime import Runtime
+    from edgespec.runtime.stream import Events
 
 LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may keep it from that"
 TOGETHER = 8  # samples decoded together, each with a cache of its own
@@ -81,7 +82,9 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
         seed = secrets.randbits(32) if draws_seed else values["seed"]
         asked = request(values, text, chat=chat, seed=seed)
         cancel = CancelFlag()
-        stream = llm.answers([replace(asked, sample=number) for number in range(values["samples"])], cancel)
+        llm.check_settings(asked)  # errors come before anything is shown
+        llm.tokenize(asked)
+        stream = llm.stream((replace(asked, sample=number) for number in range(values["samples"])), cancel)
         if draws_seed and values["temperature"] > 0 and not output.quiet:
             output.aside(f"seed {seed}")  # the same text needs this number
         interrupts = ctx.find_object(Interrupts) or Interrupts()
@@ -195,12 +198,14 @@ class _Samples:
         return total
 
 
-def _show_answers(llm: Runtime, stream: Answers, output: Output, samples: _Samples) -> GenerationError | None:
+def _show_answers(llm: Runtime, stream: Events, output: Output, samples: _Samples) -> GenerationError | None:
     """Show answers as they stream, with the notes before and after; returns the error that ended them, if any."""
     shown = _show_notes(llm, output, 0)
     failure = None
     try:
         for index, event in stream:
+            if isinstance(event, EdgespecError):
+                raise event
             samples.add(index, event)
     except GenerationError as error:
         failure = error

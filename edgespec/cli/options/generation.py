@@ -30,6 +30,7 @@ from edgespec.cli.options.types import (
 )
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
+from edgespec.drafters.registry import help_text
 from edgespec.settings import (
     CACHE_TYPES,
     DRAFT_N_MAX,
@@ -190,14 +191,7 @@ DRAFT_MODEL = _speculation(
 
 SPEC_TYPE = _speculation(
     "--spec-type", "spec_type", type=SpecType(), metavar="auto|none|DRAFTER,...",
-    help=(
-        "Drafters to use. draft: the draft model. self:8, self:Q2_K: a draft made from the target's first 8 layers, "
-        "or with smaller weights. suffix: text that followed the same last tokens earlier. lookup: the same, most "
-        "recent match only. recycling: tokens the target found likely after the last token. lookahead: what it "
-        "predicted behind rejected tokens. corpus: your own texts (--corpus). eagle3, eagle1, hydra, medusa: a draft "
-        "head (-md HEAD.gguf). mtp: the target's own block for multi-token prediction. grammar: tokens that a grammar "
-        "or schema leaves no choice about. auto: every available drafter but lookup and lookahead, best draft first."
-    ),
+    help=f"Drafters to use. {help_text()}",
 )  # fmt: skip
 
 CORPUS = _speculation(
