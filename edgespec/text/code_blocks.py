@@ -19,7 +19,7 @@ class CodeBlock:
 
     @property
     def suffix(self) -> str:
-        """What the name of a file with this code ends with."""
+        """The suffix of a file with this code."""
         from pygments.lexers import get_lexer_by_name
         from pygments.util import ClassNotFound
 

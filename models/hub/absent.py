@@ -30,9 +30,9 @@ class Absent:
 
     Attributes:
         size_bytes: The usual size, exact or estimated from the model's name; 0 if unknown.
-        begun_bytes: What is here of it after an earlier download.
+        begun_bytes: The size of the part that an earlier download left.
         draft: The draft that the catalogue names for it.
-        found: What the hub's search says about its repository.
+        found: The repository as the hub's search describes it.
     """
 
     spec: str
@@ -52,7 +52,7 @@ class Absent:
 
     @property
     def facts(self) -> list[str]:
-        """What is known about it, in short."""
+        """Short facts about the model."""
         begun = [f"{size_of(self.begun_bytes)} here"] if self.begun_bytes else []
         if self.found is None:
             return [*begun, *filter(None, (self.size, self.about))]

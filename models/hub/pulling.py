@@ -1,6 +1,6 @@
-"""Models to download: all are planned before the first one starts, so that none is downloaded that is useless alone.
+"""Models to download. All are planned before the first starts, so that no model is downloaded that is useless alone.
 
-The command line and the chat download alike, and show it in their own ways (`Display`).
+The command line and the chat use the same functions, with different displays (`Display`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Protocol
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.models.hub.cache import is_offline
-from edgespec.models.hub.downloads import AnyDownload, check_possible, check_space, examined, fetch_download, plan
+from edgespec.models.hub.downloads import AnyDownload, check_possible, check_space, fetch_download, plan
+from edgespec.models.hub.package import PackageDownload
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Speed
+from edgespec.models.hub.repository import examined
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.packaged import PackageSpec
 from edgespec.models.names.source import NAMES, Source, is_path, stays_within
@@ -24,7 +26,7 @@ from edgespec.text.figures import clock, rate, size_of
 
 
 class Display(Protocol):
-    """Shows what happens: notes, and the progress of one thing at a time, from 0 to 1 if that is known."""
+    """Shows notes, and the progress of one thing at a time, from 0 to 1 if known."""
 
     def note(self, text: str) -> None: ...
 
@@ -39,8 +41,14 @@ class LeftOut(EdgespecError):  # noqa: N818 - nothing is wrong with it
 
 @dataclass(slots=True)
 class Item:
-    """One model to download, and the outcome. `wanted` is None for one that is here, at `path`; `targets` are those
-    that a draft belongs to, empty for named models. `stopped` says what is here of it after a cancelled download."""
+    """One model to download, and the outcome.
+
+    Attributes:
+        wanted: The source; None for a file that is here, at `path`.
+        targets: The models that a draft belongs to; empty for named models.
+        stopped: How much is here after a cancelled download.
+        is_verified: True if the hash of all files was computed just now.
+    """
 
     spec: str
     wanted: Source | None = None
@@ -53,16 +61,16 @@ class Item:
     transferred_bytes: int = 0
     elapsed_s: float = 0.0
     is_done: bool = False
-    is_verified: bool = False  # the hash of all of it was computed just now
+    is_verified: bool = False
 
     @property
     def is_draft(self) -> bool:
-        """Whether it is only downloaded as the draft of a catalogue entry."""
+        """True for a model that is only downloaded as the draft of a catalogue entry."""
         return bool(self.targets)
 
 
 def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collection[str]) -> list[Item]:
-    """The named models, each once, and for those in `drafts_of` their drafts. Raises UsageError."""
+    """Return the named models, each once, and for those in `drafts_of` their drafts. Raises UsageError."""
     if revision is not None and not stays_within(revision):
         raise UsageError(f"{revision!r} is not a valid revision", hint="use a branch, a tag or a commit")
     named: list[Item] = []
@@ -98,13 +106,13 @@ def _file_here(spec: str, revision: str | None) -> Item:
 
 
 def refuse_revision(spec: str, revision: str | None, why: str) -> None:
-    """Raises UsageError if a revision is given for something without revisions."""
+    """Raise UsageError if a revision is given for something without revisions."""
     if revision is not None:
         raise UsageError(f"'{spec}' has no revisions", why=why, hint="leave out --revision")
 
 
 def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -> list[Item]:
-    """The named models, each followed by its drafts that are not listed yet."""
+    """Return the named models, each followed by its drafts that are not listed yet."""
     items: list[Item] = []
     drafts: dict[Source, Item] = {}
     for item in named:
@@ -119,7 +127,7 @@ def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -
 
 
 def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
-    """Plan a download, with `verify` also of damaged files; what prevents it is recorded in the item."""
+    """Plan a download, with `verify` also of damaged files; an error is recorded in the item."""
     if item.wanted is None:
         return
     display.progress(f"looking for {item.spec}", None)
@@ -136,8 +144,12 @@ def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
 
 
 def _examine(item: Item, download: AnyDownload, display: Display) -> None:
-    """Compare existing files with their hashes. Raises DownloadError if that is not possible, or the damage cannot be
-    fixed."""
+    """Compare existing files with their hashes. Raises DownloadError if that fails, or if damage cannot be fixed."""
+    if isinstance(download, PackageDownload):
+        if download.is_here:
+            hint = f"to download it again: edgespec rm {item.spec}, then edgespec pull {item.spec}"
+            raise DownloadError(f"{item.spec} cannot be verified", why="it was converted after its download", hint=hint)
+        return
     here_bytes, read_bytes = sum(download.here_bytes), 0
 
     def tell(n_bytes: int) -> None:
@@ -145,11 +157,11 @@ def _examine(item: Item, download: AnyDownload, display: Display) -> None:
         read_bytes += n_bytes
         display.progress(f"checking the hash of {size_of(here_bytes)}", min(1.0, read_bytes / here_bytes))
 
-    item.download = examined(download, tell)
+    item.download = found = examined(download, tell)
     item.is_verified = True
-    if not item.download.damaged:
+    if not found.damaged:
         return
-    names = ", ".join(file.name for file in item.download.damaged)
+    names = ", ".join(file.name for file in found.damaged)
     if is_offline():
         hint = f"without --offline this downloads it again: edgespec pull --verify {item.spec}"
         raise DownloadError(f"{names} is damaged", why="its hash differs", hint=hint)
@@ -157,7 +169,7 @@ def _examine(item: Item, download: AnyDownload, display: Display) -> None:
 
 
 def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
-    """The message if models that fit one by one do not fit together."""
+    """Return the error if models that fit one by one do not fit together."""
     coming = [item for item in items if item.download is not None and item.error is None]
     try:
         check_space([item.download for item in coming if item.download is not None])
@@ -184,8 +196,11 @@ def announce(item: Item, display: Display) -> None:
 
 
 def plan_all(items: Sequence[Item], display: Display) -> list[Item]:
-    """Plan and announce downloads that a command or a chat needs; returns those to do: a draft that cannot be
-    downloaded, or for which there is no room, is left out with a note. Raises what prevents the others."""
+    """Plan and announce downloads that a command or a chat needs, and return the possible ones.
+
+    A draft that cannot be downloaded, or for which there is no room, is left out with a note. Raises the error of
+    another model.
+    """
     for item in items:
         plan_item(item, display)
     without_failed([item for item in items if not item.is_draft], display)
@@ -201,7 +216,7 @@ def plan_all(items: Sequence[Item], display: Display) -> list[Item]:
 
 
 def fetch_all(items: Sequence[Item], display: Display, cancel: CancelFlag) -> None:
-    """Download what was planned, up to the first named model that fails: the others are useless without it."""
+    """Download what was planned, up to the first named model that fails: the other models are useless without it."""
     for item in items:
         fetch_items([item], display, cancel)
         if item.error is not None and not item.is_draft:
@@ -209,7 +224,7 @@ def fetch_all(items: Sequence[Item], display: Display, cancel: CancelFlag) -> No
 
 
 def without_failed(items: Sequence[Item], display: Display) -> list[Item]:
-    """The items without drafts that cannot be downloaded, which is noted. Raises what prevents another download."""
+    """Return the items without drafts that cannot be downloaded, which are noted. Raises the error of another model."""
     for item in items:
         if item.error is not None and not item.is_draft:
             raise item.error
@@ -219,18 +234,20 @@ def without_failed(items: Sequence[Item], display: Display) -> list[Item]:
 
 
 def missing_bytes(items: Sequence[Item]) -> int:
-    """The size of the downloads; downloaded packages may still have to be unpacked."""
+    """Return the size of what has to be transferred."""
     return sum(item.download.missing_bytes for item in items if item.download is not None)
 
 
 def free_bytes(items: Sequence[Item]) -> int:
-    """The free disk space, where there is least, for at least one download."""
+    """Return the free disk space of the fullest disk, for at least one download."""
     return min(item.download.free_bytes for item in items if item.download is not None)
 
 
 def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag) -> None:
-    """Download what was planned one after another, no draft without its target; the outcome is recorded in the
-    items."""
+    """Download what was planned, one model after another, and no draft without its target.
+
+    The outcome is recorded in the items.
+    """
     for item in items:
         if item.is_draft and item.error is None and not any(target.is_done for target in item.targets):
             item.error = LeftOut(f"{item.spec} was not downloaded", why="its target model was not downloaded")

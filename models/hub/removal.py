@@ -23,7 +23,7 @@ from edgespec.models.hub.disk import file_lock
 from edgespec.models.hub.listing import offers
 from edgespec.models.hub.package import package_lock
 from edgespec.models.hub.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
-from edgespec.models.names.packaged import PackageSpec, checksum_of, packaged_at
+from edgespec.models.names.packaged import PackageSpec, packaged_at
 from edgespec.models.names.source import BUNDLED, NAMES, HubSpec, is_path
 from edgespec.models.names.spec import NotFetchedError, resolve, sources
 
@@ -43,7 +43,7 @@ class DeletedFile:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What deleting some models means: `files` for people, and `paths` in the order of deletion."""
+    """Files to delete: `files` to show to users, and `paths` in the order of deletion."""
 
     files: tuple[DeletedFile, ...]
     paths: tuple[Path, ...]
@@ -55,7 +55,7 @@ class Removal:
 
 
 def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False, whole: bool = False) -> Removal:
-    """Return what is deleted with these models, which includes incomplete downloads of their repositories.
+    """Return the files to delete for these models, which include incomplete downloads of their repositories.
 
     `unfinished_only` selects only incomplete downloads of these repositories, and `whole` all models in them. Raises
     ModelNotFoundError for what is not here, UsageError for what is not a user's model, EdgespecError for what cannot be
@@ -73,7 +73,6 @@ def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False, whole: 
         paths += deleted
     for owner in owners:
         if isinstance(owner, PackageSpec):
-            paths += [checksum for path in links if (checksum := checksum_of(path)).is_file()]
             continue
         begun = partial_files(owner)
         files += [DeletedFile(path, owner, path.stat().st_size, "incomplete download") for path in begun]

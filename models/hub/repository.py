@@ -64,7 +64,7 @@ class Download:
 
     @property
     def path(self) -> Path:
-        """Where the model is, or will be: its first part."""
+        """The place of the model on this machine: its first part."""
         return self.place(self.files[0])
 
     @property
@@ -99,7 +99,7 @@ class Download:
 
 
 def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
-    """Return what to download for a model; offline what is here, if that is complete.
+    """Return the download of a model; offline it describes the complete model that is here.
 
     Raises ModelNotFoundError, DownloadError.
     """

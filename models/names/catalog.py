@@ -1,4 +1,4 @@
-"""The catalogue: short names of popular models, where they come from, and which small models draft for large models.
+"""The catalogue: short names of popular models, their sources, and small models that can draft for large ones.
 
 The user's `models.toml` extends it, and lists folders with models.
 """
@@ -49,7 +49,7 @@ PACKAGED = ("package", "wheel_sha256", "wheel_bytes", "member", "sha256", "size_
 class Entry:
     """A model of the catalogue.
 
-    It comes from a repository of the hub, or from a package of the package index.
+    Its source is a repository of the hub, or a package of the package index.
 
     Attributes:
         quant: The quantisation to download; for a package the type to convert its file to.
@@ -128,7 +128,7 @@ def near(name: str) -> list[str]:
 
 
 class _Invalid(Exception):  # noqa: N818 - becomes a UsageError that names the file
-    """What is wrong in the user's file, and a hint."""
+    """An error in the user's file, and a hint."""
 
 
 def _parsed(file: Path) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def _check_drafts(entry: Entry, entries: Mapping[str, Entry]) -> None:
         wrong = f"model '{entry.name}' cannot have the draft '{draft}'"
         if draft not in entries:
             similar = difflib.get_close_matches(draft, entries, n=1)
-            hint = f"did you mean '{similar[0]}'?" if similar else "define it in a table of its own in this file"
+            hint = f"did you mean '{similar[0]}'?" if similar else "define it in another table of this file"
             raise _Invalid(f"{wrong}: no model has that name", hint)
         if draft == entry.name:
             raise _Invalid(f"{wrong}: it is the model itself", "drafts are smaller models")

@@ -50,7 +50,7 @@ class PackageSpec:
 
     @property
     def path(self) -> Path:
-        """Where the model is, or will be. The file gets this name when it is complete."""
+        """The place of the model on this machine. The file gets this name when it is complete."""
         packed = PurePosixPath(self.entry.member)
         if not self.is_converted:
             return self.folder / packed.name
@@ -60,11 +60,6 @@ class PackageSpec:
     @property
     def is_here(self) -> bool:
         return self.path.is_file()
-
-
-def checksum_of(model: Path) -> Path:
-    """The file with the hash of a packaged model, in the format of `sha256sum`."""
-    return model.with_name(f"{model.name}.sha256")
 
 
 def packaged(entry: Entry, quant: str = "") -> PackageSpec:

@@ -1,4 +1,4 @@
-"""Where a model comes from: a repository of the Hugging Face hub or a package, and the files of it that are here."""
+"""The source of a model, a repository of the Hugging Face hub or a package, and its files on this machine."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def resolve(spec: str) -> ResolvedModel:
 
 
 def sources(spec: str, revision: str = "main") -> list[Source]:
-    """Return where the model that `spec` names comes from, then where the catalogue's drafts for it come from.
+    """Return the source of the model that `spec` names, then the sources of the catalogue's drafts for it.
 
     A spec without a revision means `revision`. The best draft is the first. Uses no network and opens no model. Raises
     ModelNotFoundError for an impossible spec, UsageError for a catalogue with errors.

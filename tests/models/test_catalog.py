@@ -196,7 +196,7 @@ def test_a_packaged_model_is_kept_as_it_is_unless_another_type_is_named(user_fil
         ('[Qwen3-8B]\nquant = "Q4_0"', ["'qwen3-8b' is defined twice"]),
         ('[[mine]]\nrepository = "a/b"', ["'mine' is not a table", '["mine"]']),
         ('[mine]\nrepository = "a/b"\n\ndrafts = ["qwen3-0.6"]', ["'qwen3-0.6'", "did you mean 'qwen3-0.6b'?"]),
-        ('[mine]\nrepository = "a/b"\ndrafts = ["zzz"]', ["'zzz'", "a table of its own"]),
+        ('[mine]\nrepository = "a/b"\ndrafts = ["zzz"]', ["'zzz'", "another table of this file"]),
         ('[mine]\nrepository = "a/b"\ndrafts = ["Mine"]', ["'mine'", "the model itself"]),
         ('["qwen2.5-7b"]\nquant = "Q8_0"\n["qwen2.5-3b"]\nquant = 1', ["'qwen2.5-3b'", "invalid value for 'quant'"]),
         ("[qwen2.5-7b]\nquant = 1", ["'qwen2.5-7b'", "invalid value for 'quant'"]),

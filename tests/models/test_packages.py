@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -38,13 +37,11 @@ def pulled(home: Path, index: FakeIndex, *more: str, **variables: str) -> tuple[
     return done.returncode, (done.stdout + done.stderr).decode()
 
 
-def test_what_is_kept_is_the_model_in_the_type_of_the_catalogue_and_its_hash(tmp_path: Path, index: FakeIndex) -> None:
+def test_what_is_kept_is_the_model_in_the_type_of_the_catalogue(tmp_path: Path, index: FakeIndex) -> None:
     code, said = pulled(tmp_path, index)
-    assert (code, files(tmp_path)) == (0, [KEPT, f"{KEPT}.sha256"]), said
+    assert (code, files(tmp_path)) == (0, [KEPT]), said
     assert PACKAGE in said
     model = tmp_path / FOLDER / KEPT
-    digest = hashlib.sha256(model.read_bytes()).hexdigest()
-    assert (tmp_path / FOLDER / f"{KEPT}.sha256").read_text() == f"{digest}  {KEPT}\n"
     assert b"of the package" in edgespec_here("show", "packed", home=tmp_path).stdout
     about = json.loads(edgespec_here("show", "packed", "--json", home=tmp_path).stdout)
     assert (about["model"], about["quantisation"], about["path"]) == ("packed", "Q4_0", str(model))
@@ -53,7 +50,7 @@ def test_what_is_kept_is_the_model_in_the_type_of_the_catalogue_and_its_hash(tmp
 def test_the_type_of_the_package_itself_is_kept_as_it_is(tmp_path: Path, index: FakeIndex) -> None:
     done = edgespec_here("pull", "packed:q8_0", home=tmp_path, stdin=b"", **index.environment())
     assert done.returncode == 0, done.stderr
-    assert files(tmp_path) == ["tiny.Q8_0.gguf", "tiny.Q8_0.gguf.sha256"]
+    assert files(tmp_path) == ["tiny.Q8_0.gguf"]
     other = edgespec_here("pull", "packed:Q2_K", home=tmp_path, stdin=b"", **index.environment())
     assert other.returncode == 3
     assert b"it is available as Q4_0 and Q8_0" in other.stderr
@@ -80,24 +77,11 @@ def test_listed_and_deleted_by_its_name(tmp_path: Path, index: FakeIndex) -> Non
     assert edgespec_here("rm", "-y", "packed", home=tmp_path).returncode == 3
 
 
-def test_a_damaged_model_is_found_and_downloaded_again(tmp_path: Path, index: FakeIndex) -> None:
-    pulled(tmp_path, index)
-    model = tmp_path / FOLDER / KEPT
-    whole = model.read_bytes()
-    assert "hash verified" in pulled(tmp_path, index, "--verify")[1]
-    model.write_bytes(whole[:-1] + b"?")
-    assert pulled(tmp_path, index, "--verify", "--offline")[0] == 3
-    code, said = pulled(tmp_path, index, "--verify")
-    assert (code, index.downloads, model.read_bytes()) == (0, 2, whole), said
-
-
-def test_a_model_whose_hash_is_lost_can_be_used_and_says_what_to_do(tmp_path: Path, index: FakeIndex) -> None:
-    pulled(tmp_path, index)
-    (tmp_path / FOLDER / f"{KEPT}.sha256").unlink()
-    assert "already here" in pulled(tmp_path, index)[1]
+def test_a_converted_model_cannot_be_verified_and_says_what_to_do(tmp_path: Path, index: FakeIndex) -> None:
+    assert pulled(tmp_path, index, "--verify")[0] == 0
     code, said = pulled(tmp_path, index, "--verify")
     assert (code, index.downloads) == (3, 1)
-    assert "edgespec rm packed:Q4_0" in said
+    assert "edgespec rm packed, then edgespec pull packed" in said
 
 
 def test_two_types_of_one_package_at_once(tmp_path: Path, index: FakeIndex) -> None:
@@ -108,7 +92,7 @@ def test_two_types_of_one_package_at_once(tmp_path: Path, index: FakeIndex) -> N
     ]
     said = [program.communicate(timeout=100)[1] for program in programs]
     assert [program.returncode for program in programs] == [0, 0], said
-    assert set(files(tmp_path)) > {KEPT, "tiny.Q8_0.gguf"}
+    assert files(tmp_path) == [KEPT, "tiny.Q8_0.gguf"]
 
 
 def test_sizes_in_json_are_those_of_what_is_named(tmp_path: Path, index: FakeIndex) -> None:
@@ -156,7 +140,7 @@ def test_nothing_is_downloaded_unasked_by_a_command_that_only_needs_it(tmp_path:
 def test_a_transfer_that_is_cut_off_is_tried_again(tmp_path: Path, index: FakeIndex) -> None:
     index.cut_after, index.cuts = 200_000, 2
     code, said = pulled(tmp_path, index)
-    assert (code, files(tmp_path)) == (0, [KEPT, f"{KEPT}.sha256"]), said
+    assert (code, files(tmp_path)) == (0, [KEPT]), said
 
 
 def test_a_transfer_that_is_always_cut_off_leaves_nothing_to_use(tmp_path: Path, index: FakeIndex) -> None:
@@ -266,7 +250,7 @@ def test_what_a_killed_download_leaves_is_removed_by_the_next_one(tmp_path: Path
     unfinished.mkdir(parents=True)
     (unfinished / "tiny.Q8_0.gguf").write_bytes(b"half")
     code, said = pulled(tmp_path, index)
-    assert (code, files(tmp_path)) == (0, [KEPT, f"{KEPT}.sha256"]), said
+    assert (code, files(tmp_path)) == (0, [KEPT]), said
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for one process")
