@@ -34,7 +34,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """How a corpus was made. `vocabulary` is that of `Model.vocabulary_id`, `sha256` that of all data."""
+    """The origin of a corpus. `vocabulary` is the `Model.vocabulary_id`, `sha256` the hash of all data."""
 
     vocabulary: str
     model: str

@@ -38,7 +38,7 @@ _MTP_ARCHITECTURES = """
 """
 MTP_ARCHITECTURES = frozenset(_MTP_ARCHITECTURES.split())
 _SEVERAL_BLOCKS = frozenset(("hy_v3", "mimo2", "step35"))
-# What these graphs assert of the block
+# The tensors of the block that these graphs need
 _NEEDED_IN_BLOCK = {"deepseek2": ("attn_q_a", "attn_k_b", "ffn_gate_inp"), "mimo2": ("attn_qkv", "ffn_gate")}
 # Those of which llama.cpp asks more of the final state than there is
 _WITHOUT_FINAL_STATE = ("deepseek4", "qwen4exp")

@@ -289,7 +289,7 @@ WHOLE_HEAD_ROTATED = frozenset(_WHOLE_HEAD_ROTATED.split())
 # Those it knows, but that cannot answer a prompt by themselves
 _EMBEDDING = "an embedding model: it produces vectors and cannot generate text"
 _DIFFUSION = "a diffusion model: it fills in a whole text at once instead of generating it from left to right"
-_HEAD = "a draft head that runs on the hidden states of another model, not a model of its own (-md uses it)"
+_HEAD = "a draft head that runs on the hidden states of another model, not a complete model (-md uses it)"
 _SPEECH = "a speech model"
 OTHER_ARCHITECTURES: dict[str, str] = {
     **dict.fromkeys(("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2"), _EMBEDDING),

@@ -46,8 +46,10 @@ def holds(text: str, words: Sequence[str]) -> bool:
 
 
 def found_in(query: str, content: str) -> re.Pattern[str] | None:
-    """What to mark in a message for a query, as `spans` finds it; None for nothing. Words are marked as they are found:
-    the last one may be unfinished, and parts of words are marked where the words alone do not occur."""
+    """Return a pattern for `spans` of the words to mark in a message; None for an empty query.
+
+    The last word of the query may be incomplete. Parts of words are marked if some word alone does not occur.
+    """
     words = [_bare(word) for word in valid_text(query).split()]
     if not words:
         return None

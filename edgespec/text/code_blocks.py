@@ -1,4 +1,4 @@
-"""Markdown as answers are read: by the screen that draws it, and by commands that copy code from it."""
+"""Markdown of answers, as the screen shows it and as commands copy code from it."""
 
 from __future__ import annotations
 

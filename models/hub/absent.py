@@ -1,4 +1,4 @@
-"""Models that are not on this machine: those of the catalogue and of the hub, and the sizes that they come in."""
+"""Models that are not on this machine: those of the catalogue and of the hub, and their sizes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SPEED_OVER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a download is.
+    """The state of a download.
 
     Attributes:
         here_bytes: Bytes that are on this machine.

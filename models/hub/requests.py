@@ -103,7 +103,7 @@ def headers() -> dict[str, str]:
 
 
 def timeout_s() -> float:
-    """How long the hub may be silent."""
+    """The longest time without data from the hub."""
     from huggingface_hub import constants
 
     return constants.HF_HUB_DOWNLOAD_TIMEOUT

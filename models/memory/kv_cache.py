@@ -22,7 +22,7 @@ def values_per_token(header: Header) -> tuple[int, int]:
         if keys is not None:
             k += math.prod(keys.shape[1:])
             v += math.prod(header.tensors.get(f"blk.{layer}.attn_v.weight", keys).shape[1:])
-    if not k:  # keys come from a matrix that produces more than keys
+    if not k:  # the matrix of the keys has other outputs, too
         heads = header.head_counts("attention.head_count_kv") or header.head_counts("attention.head_count")
         k, v = (sum(heads[:n_layers]) * size for size in header.head_sizes)
     return (k, 0) if header.number("attention.key_length_mla") else (k, v)

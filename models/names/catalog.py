@@ -218,7 +218,7 @@ def _check_value(name: str, key: str, value: Any) -> None:
 def _check_source(entry: Entry, table: Mapping[str, Any]) -> None:
     name = entry.name
     if "repository" in table and "package" in table:
-        raise _Invalid(f"model '{name}' has a repository and a package", "it can come from one")
+        raise _Invalid(f"model '{name}' has a repository and a package", "only one of them is possible")
     needed = PACKAGED if entry.package else ("repository",)
     if missing := next((key for key in needed if not getattr(entry, key)), ""):
         raise _Invalid(f"model '{name}' has no {missing}", f"{missing} is {VALUES[missing][0]}")

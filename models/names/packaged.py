@@ -1,4 +1,4 @@
-"""Models that come in packages of the Python package index, and where they are kept on this machine."""
+"""Models in packages of the Python package index, and their places on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgespec.models.names.catalog import Entry, catalogue
 
 @dataclass(frozen=True, slots=True)
 class PackageSpec:
-    """A model of the catalogue that comes in a package, kept in the weight type `quant`. `str()` returns its name."""
+    """A model of the catalogue in a package, kept in the weight type `quant`. `str()` returns its name."""
 
     entry: Entry
     quant: str

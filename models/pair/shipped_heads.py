@@ -1,4 +1,4 @@
-"""Draft heads that come with the program, each for one model in any quantisation."""
+"""Bundled draft heads, each for one model in any quantisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The header walk: what it reads from good files, and what it says about bad ones."""
+"""Reading headers: the content of valid files, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """What a user reads when the file is refused."""
+    """Return the message for a refused file."""
     with pytest.raises(ModelFileError) as refused:
         check_model(path)
     assert str(path) in str(refused.value)
@@ -223,7 +223,7 @@ def test_truncated_anywhere(tmp_path: Path, llama: Path, twentieth: int) -> None
 )
 def test_versions_that_cannot_be_read(tmp_path: Path, version: bytes, named: str) -> None:
     if named == "version":
-        named = "big-endian"  # a zero is one either way
+        named = "big-endian"  # zero is read as big-endian
     assert named in refusal(raw_file(tmp_path / "model.gguf", version=version))
 
 
@@ -517,7 +517,7 @@ def test_a_norm_in_half_precision(tmp_path: Path) -> None:
 
 
 def test_tensors_that_mmap_cannot_align(tmp_path: Path) -> None:
-    """A file's own alignment may be 8 bytes, but ggml wants 32: one header length in four gives that by chance."""
+    """A file may be aligned to 8 bytes, but ggml needs 32: one of four header lengths gives 32 by chance."""
     refused = 0
     for n_bytes in (0, 8, 16, 24):
         path = write_model(

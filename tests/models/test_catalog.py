@@ -1,4 +1,4 @@
-"""The catalogue of short names: what is shipped is whole, and the user's own file is read or refused with the line."""
+"""The catalogue of short names: shipped entries are complete, and errors in the user's file are reported."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from edgespec.errors import UsageError
 from edgespec.models.names.catalog import DEFAULT_QUANT, Entry, catalogue, find, folders, near
 
-SHIPPED = catalogue(Path(__file__).with_name("no-models.toml"))  # whatever the user who runs the tests has
+SHIPPED = catalogue(Path(__file__).with_name("no-models.toml"))  # without a file of the user who runs the tests
 
 
 @pytest.fixture(autouse=True)
 def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the user's own file would be; there is none yet."""
+    """The path of the user's file, which does not exist yet."""
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
     (tmp_path / "config").mkdir()
     return tmp_path / "config" / "models.toml"
@@ -136,11 +136,11 @@ def test_the_users_file_names_folders_too(user_file: Path, tmp_path: Path, monke
     entries = with_user(user_file, text + '[mine]\nrepository = "me/mine"')
     assert folders() == [tmp_path / "home" / "LLMs", user_file.parent / "near", tmp_path]
     assert entries.keys() - SHIPPED.keys() == {"mine"}
-    user_file.write_text(text + "[mine]\nno = 1")  # what is wrong with a model does not hide them
+    user_file.write_text(text + "[mine]\nno = 1")  # an error in a model does not hide the folders
     assert len(folders()) == 3
 
 
-FIRST = '# mine\n[qwen3-8b]\nquant = "Q8_0"\n\n'  # four lines that are right
+FIRST = '# mine\n[qwen3-8b]\nquant = "Q8_0"\n\n'  # four valid lines
 
 
 PACKAGED = f"""[mine]

