@@ -18,7 +18,7 @@ from edgespec.chat import downloads as chat_downloads
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.history import Store
-from edgespec.models.names.spec import BUNDLED
+from edgespec.models.names.source import BUNDLED
 from edgespec.settings import LoadSettings
 from edgespec.tui import picker as picker_module
 from edgespec.tui.app import ChatApp

@@ -153,7 +153,14 @@ def test_escape_leaves_without_a_choice() -> None:
 
 def test_a_draft_is_chosen_for_a_model(files: dict[str, str]) -> None:
     models = reading("demo", "demo:draft", files["target"], files["small"])
-    assert show(pressing("down", "down", "enter"), models) == [Picked(files["target"], files["small"])]
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        await pilot.press("down", "down")
+        await until(pilot, lambda: "small" in app.highlighted("drafts"))  # once it was assessed for this target
+        await pilot.press("enter")
+
+    assert show(script, models) == [Picked(files["target"], files["small"])]
     assert show(pressing("down", "down", "right", "down", "enter"), models) == [Picked(files["target"], "none")]
 
 
