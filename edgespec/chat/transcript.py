@@ -57,9 +57,10 @@ def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
     for turn in turns:
         blocks.append(f"## {turn.role.capitalize()}")
         for kind, text in split(turn.content) if turn.role == "assistant" else [("answer", turn.content)]:
+            closed = _with_closed_fence(text)
             if kind == "thinking":
-                text = f"<details>\n<summary>Thinking</summary>\n\n{text}\n\n</details>"
-            blocks.append(text)
+                closed = f"<details>\n<summary>Thinking</summary>\n\n{closed}\n\n</details>"
+            blocks.append(closed)
         if turn.answer and turn.answer.finish_reason != "stop":
             blocks.append(f"*({turn.answer.finish_reason})*")
     return "\n\n".join(blocks) + "\n"
@@ -253,3 +254,18 @@ def _part(part: Any) -> str:
     if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
         raise ValueError(f"a part of the content is {kind!r}, not text")
     return str(part["text"])
+
+
+def _with_closed_fence(text: str) -> str:
+    """Code that was cut off ends with the message."""
+    fence = ""
+    for line in text.splitlines():
+        found = re.match(r" {0,3}(`{3,}|~{3,})(.*)", line)
+        if found is None:
+            continue
+        marks, rest = found.groups()
+        if not fence:
+            fence = marks
+        elif marks.startswith(fence) and not rest.strip():
+            fence = ""
+    return f"{text}\n{fence}" if fence else text
