@@ -1,4 +1,4 @@
-"""Downloads beside a conversation: in order, stopped and taken up again, and what prevents them."""
+"""Downloads during a conversation: in order, stopped and taken up again, and what prevents them."""
 
 from __future__ import annotations
 

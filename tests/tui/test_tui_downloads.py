@@ -1,4 +1,4 @@
-"""Models from the screen: found in one list, downloaded beside the conversation, loaded where that disturbs nobody."""
+"""Models on the screen: one list, downloads during the conversation, and loading a downloaded model."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def picker(app: ChatApp, pilot: Pilot[None], *keys: str) -> ModelPicker:
 
 
 def listed(screen: ModelPicker) -> dict[str, str]:
-    """What the list of models shows, by its keys."""
+    """The rows of the list of models, by their keys."""
     return {str(option.id): " ".join(str(option.prompt).split()) for option in screen._models.options}
 
 
