@@ -41,10 +41,10 @@ class AsyncAnswers:
         """Return the events of these answers for one coroutine."""
         stream = AsyncStream(self, answers)
         with self._lock:
-            self._open.add(stream)
             if not self._is_running:
                 threading.Thread(target=self._run, name="answers", daemon=True).start()
                 self._is_running = True
+            self._open.add(stream)
         return stream
 
     def forget(self, stream: AsyncStream) -> None:
