@@ -131,7 +131,7 @@ class AsyncStream:
         """Cancel the answers that are not over, from any thread."""
         self._source.forget(self)
         for answer in self._answers:
-            answer.close()
+            answer.stream.close()
 
     @property
     def has_news(self) -> bool:
