@@ -29,7 +29,7 @@ class Predicted:
 
 
 def measured_curve(target: Path, draft: Path) -> CostCurve | None:
-    """The last measured costs of this pair, under any settings; None unless draft tokens and wider passes were
+    """Return the last measured costs of this pair, under any settings; None unless draft tokens and wider passes were
     measured."""
     wanted = file_facts(target), file_facts(draft)
     for name in _newest_first():
@@ -44,7 +44,7 @@ def measured_curve(target: Path, draft: Path) -> CostCurve | None:
 
 
 def predicted(curve: CostCurve) -> list[Predicted]:
-    """The predicted speedup for each of `ALPHAS`."""
+    """Return the predicted speedup for each of `ALPHAS`."""
     return [Predicted(alpha, *curve.best(alpha)) for alpha in ALPHAS]
 
 
@@ -56,12 +56,12 @@ def _newest_first() -> list[str]:
 
 
 def _file(model: dict[str, Any]) -> list[Any]:
-    """Identifies the file, as `file_facts` does."""
+    """Return what identifies the file, as `file_facts` does."""
     return [model["file"], model["size"], model["mtime"]]
 
 
 def _curve(stored: dict[str, Any]) -> CostCurve | None:
-    """The measurement at the smallest context depth. Raises what `Costs.restore` does."""
+    """Return the measurement at the smallest context depth. Raises what `Costs.restore` does."""
     costs = Costs({1: 1.0})
     costs.restore(stored)
     target, step = costs.measured()

@@ -44,7 +44,7 @@ def nothing_to_improve(monkeypatch: pytest.MonkeyPatch) -> None:
     """The advice in this process depends on the test alone, and not on the machine that runs the test."""
     monkeypatch.setattr("edgespec.cli.setup.machine_report.processor_flags", set)
     monkeypatch.setattr("edgespec.cli.setup.gpus.gpus_here", list)
-    monkeypatch.setattr("edgespec.models.hub.repository.free_bytes", lambda: 5_000_000_000)
+    monkeypatch.setattr("edgespec.files.paths.free_in", lambda _: 5_000_000_000)
 
 
 def labels(text: str) -> list[str]:
@@ -211,11 +211,11 @@ def test_a_hub_cache_that_is_not_there_yet_is_no_fault(home: Path, monkeypatch: 
 
 
 def test_a_hub_cache_with_hardly_any_room_is_pointed_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.models.hub.repository.free_bytes", lambda: 5_000_000)
+    monkeypatch.setattr("edgespec.files.paths.free_in", lambda _: 5_000_000)
     text = told(run().stdout)
     assert "only 5.0 MB are free on the disk of the hub cache: most models are larger;" in text
     assert "edgespec ls --sort size" in text
-    monkeypatch.setattr("edgespec.models.hub.repository.free_bytes", lambda: 5_000_000_000)
+    monkeypatch.setattr("edgespec.files.paths.free_in", lambda _: 5_000_000_000)
     assert "are free on the disk of the hub cache" not in told(run().stdout)
 
 

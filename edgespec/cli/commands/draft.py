@@ -193,6 +193,6 @@ def _judge(settings: Settings, output: Output, interrupts: Interrupts, cancel: C
         output.end_progress()
     if found is None:
         return
-    output.line(f"The verdict here: {found.verdict.why}")
+    output.line(f"The recommendation here: {found.recommendation.why}")
     for message in found.messages:
         output.note(message)

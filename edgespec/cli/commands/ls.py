@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,13 +17,13 @@ from edgespec.text.figures import count_of, counted, size_of, when
 from edgespec.text.printable import one_line, wrapped
 
 if TYPE_CHECKING:
-    from edgespec.models.hub.removal import Unfinished
     from edgespec.models.names.local import LocalModel
 
 HEADER = ("model", "architecture", "parameters", "weights", "size", "context", "last used")
 FIGURES = ("parameters", "size", "context")
 
 Found = tuple[str, "LocalModel"]  # its name, and a description
+Begun = tuple[str, Path, int]  # an incomplete download: its repository, the file, and its size
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,7 +56,7 @@ def _list_models(output: Output, part: str, sort: str | None, *, as_json: bool) 
     from edgespec.models.hub.removal import unfinished
 
     found = _sorted(_found(output, part), sort)
-    begun = [each for each in unfinished() if part in each.repository.lower()]
+    begun = [each for each in unfinished() if part in each[0].lower()]
     absent = [(folder, named_by) for folder, named_by in _absent_folders(output) if part in folder.lower()]
     if as_json:
         for value in [*map(_model_json, found), *map(_unfinished_json, begun), *map(_folder_json, absent)]:
@@ -68,7 +69,7 @@ def _list_models(output: Output, part: str, sort: str | None, *, as_json: bool) 
         _headed("cannot be loaded:", [line for each in unusable for line in _problem(*each)]),
         _headed("incomplete downloads:", _unfinished_lines(begun)),
         _headed("folders that do not exist:", [f"{folder}, set in {named_by}" for folder, named_by in absent]),
-        _total(usable, [model.size_bytes for _, model in unusable] + [each.size_bytes for each in begun]),
+        _total(usable, [model.size_bytes for _, model in unusable] + [size for _, _, size in begun]),
     ]
     if any(groups):
         output.line("\n\n".join("\n".join(lines) for lines in groups if lines))
@@ -138,10 +139,10 @@ def _problem(name: str, model: LocalModel) -> list[str]:
     return [one_line(name), wrapped(INDENT + size + one_line(model.problem), _columns())]
 
 
-def _unfinished_lines(begun: list[Unfinished]) -> list[str]:
+def _unfinished_lines(begun: list[Begun]) -> list[str]:
     lines = []
-    for repository, files in groupby(begun, lambda each: each.repository):
-        sizes = [each.size_bytes for each in files]
+    for repository, files in groupby(begun, lambda each: each[0]):
+        sizes = [size for _, _, size in files]
         of_files = f" of {len(sizes)} files" if len(sizes) > 1 else ""
         lines += [repository, f"{INDENT}{size_of(sum(sizes))}{of_files} so far"]
         lines += [INDENT + line for line in _how_to_finish(repository)]
@@ -150,14 +151,9 @@ def _unfinished_lines(begun: list[Unfinished]) -> list[str]:
 
 
 def _how_to_finish(repository: str) -> list[str]:
-    """The command that finishes a download. The cache does not record the file, so it is only known from its other
-    parts."""
-    from edgespec.models.hub.begun import absent_entries, begun_model
+    """The command that finishes a download. The cache does not record which model is incomplete."""
+    from edgespec.models.hub.absent import absent_entries
 
-    if "/" not in repository:  # of a package: its name in the catalogue
-        return [f"to finish it:  edgespec pull {repository}"]
-    if spec := begun_model(repository):
-        return [f"to finish it:  edgespec pull {spec}"]
     entries = absent_entries(repository)
     known = [f"to finish it, if it is {entry.quant}:  edgespec pull {entry.name}" for entry in entries]
     return [*known, f"to finish it{' otherwise' if known else ''}, repeat the command that started it"]
@@ -201,9 +197,9 @@ def _model_json(found: Found) -> dict[str, object]:
     }
 
 
-def _unfinished_json(each: Unfinished) -> dict[str, object]:
-    problem = "incomplete download"
-    return {"model": each.repository, "files": [str(each.path)], "size_bytes": each.size_bytes, "problem": problem}
+def _unfinished_json(begun: Begun) -> dict[str, object]:
+    repository, path, size = begun
+    return {"model": repository, "files": [str(path)], "size_bytes": size, "problem": "incomplete download"}
 
 
 def _folder_json(absent: tuple[str, str]) -> dict[str, object]:

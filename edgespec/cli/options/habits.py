@@ -78,7 +78,7 @@ def usage_hint(error: click.UsageError) -> str:
 def looks_like_model(prompt: str) -> bool:
     """Whether a prompt is probably the model, which ollama takes first. Raises UsageError as `catalogue` does."""
     from edgespec.models.names.catalog import near
-    from edgespec.models.names.spec import NAMES
+    from edgespec.models.names.source import NAMES
 
     if not re.fullmatch(r"\S+", prompt):
         return False

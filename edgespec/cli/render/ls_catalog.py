@@ -49,6 +49,6 @@ def _row(entry: Entry) -> Row:
 def _quants_here(entry: Entry) -> list[str]:
     """Its quantisations on this machine."""
     from edgespec.models.hub.quants import quant_of
-    from edgespec.models.names.local import files_here
+    from edgespec.models.names.source import files_here
 
     return sorted({quant_of(path.name) or path.name for path in files_here(entry)})

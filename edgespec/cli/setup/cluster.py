@@ -11,7 +11,7 @@ from edgespec.cli.options.common import option
 from edgespec.cli.setup.servers import Members
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
-from edgespec.models.names.spec import lasting
+from edgespec.models.names.source import lasting
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 OVER = option(

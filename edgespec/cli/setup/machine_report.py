@@ -91,10 +91,9 @@ def _settings() -> Facts:
 
 def _hub() -> Facts:
     """Where models from the Hugging Face hub are, and whether more can be downloaded."""
-    from edgespec.files.paths import is_writable
-    from edgespec.models.hub.cache import cached_repositories, hub_cache, token_file
+    from edgespec.files.paths import free_in, is_writable
+    from edgespec.models.hub.cache import cached_repositories, hub_cache, is_offline, token_file
     from edgespec.models.hub.removal import unfinished
-    from edgespec.models.hub.repository import free_bytes, is_offline
     from edgespec.models.hub.requests import shown
 
     token = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name, "").strip()), "")
@@ -107,7 +106,7 @@ def _hub() -> Facts:
         "writable": is_writable(hub_cache()),
         "repositories": len(cached_repositories()),
         "unfinished": len(unfinished()),
-        "free_bytes": free_bytes(),
+        "free_bytes": free_in(hub_cache()),
         "offline": is_offline(),
         "offline_by": next((name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(name)), ""),
         "endpoint": endpoint and (shown(endpoint) or "HF_ENDPOINT, which is not a web address"),
