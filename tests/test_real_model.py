@@ -99,20 +99,8 @@ def test_json_by_a_schema(llm: Runtime) -> None:
 def test_a_batch_answers_every_row(real_model: Path, tmp_path: Path) -> None:
     rows = [{"id": str(number), "prompt": f"What is {number} plus {number}?"} for number in range(4)]
     lines = "\n".join(map(json.dumps, rows)).encode()
-    done = edgespec_here(
-        "batch",
-        "-",
-        "-m",
-        str(real_model),
-        "-n",
-        "8",
-        "--parallel",
-        "2",
-        "--spec-type",
-        "none",
-        home=tmp_path,
-        stdin=lines,
-    )
+    args = ("batch", "-", "-m", str(real_model), "-n", "8", "--parallel", "2", "--spec-type", "none")
+    done = edgespec_here(*args, home=tmp_path, stdin=lines)
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in io.BytesIO(done.stdout)]
     assert sorted(result["id"] for result in results) == ["0", "1", "2", "3"]
@@ -132,6 +120,6 @@ def test_compare_tells_a_smaller_type_from_the_reference(real_model: Path, tmp_p
     args = ("compare", str(real_model), "--quants", "Q4_0", "--modes", "plain", "--prompts", "prompts.jsonl")
     done = edgespec_here(*args, "--limit", "1", "-n", "4", "-c", "1024", "--json", home=tmp_path)
     assert done.returncode == 0, done.stderr
-    reference, smaller = json.loads(done.stdout)["targets"]
+    reference, smaller = json.loads(done.stdout)["files"]
     assert smaller["size_bytes"] < reference["size_bytes"]
     assert 0 < smaller["quality"]["kl"] < 1
