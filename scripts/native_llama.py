@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import llama_build
-from bootstrap import NO_COMPILE, NO_INSTALL, ROOT, STAMP, building_environment, llama_version, wheel_cache
+from bootstrap import NO_COMPILE, NO_INSTALL, ROOT, STAMP, llama_version, wheel_cache
 from supervised import CommandError, locked, read, run_logged, say
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -137,8 +137,7 @@ def build(*wanted: str) -> tuple[Path, str]:
 
     Raises CommandError, ValueError.
     """
-    compiler = llama_build.chosen_compiler({"EDGESPEC_COMPILER": read(STAMP / "compiler"), **os.environ})
-    machine = llama_build.look({**os.environ, "EDGESPEC_COMPILER": compiler})
+    machine = llama_build.look(os.environ)
     backend = llama_build.choose_backend(machine, os.environ.get("EDGESPEC_BACKEND", "") or read(STAMP / "backend"))
     changes = llama_build.build_environment(machine, backend, os.environ)
     environ, version = {**os.environ, **changes}, llama_version()
@@ -154,8 +153,7 @@ def build(*wanted: str) -> tuple[Path, str]:
         if not all(file.exists() for file in ready):
             say(f"building {' and '.join(wanted)}: about 8 minutes on two cores, once for this machine ({folder})")
             sources = unpacked(folder, version)
-            with building_environment(PIP, machine, environ, folder / "zig") as building:
-                compile_programs(sources, folder, building, wanted)
+            compile_programs(sources, folder, environ, wanted)
             clear(folder)
             for file in ready:
                 file.touch()
