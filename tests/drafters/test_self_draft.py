@@ -8,7 +8,6 @@ from typing import Any
 
 import gguf
 import pytest
-from cli_program import edgespec_here
 from tiny_gguf import write_model
 
 import edgespec
@@ -163,20 +162,3 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, home: Path) -> N
     with edgespec.load("demo", threads=1) as llm, pytest.raises(UsageError, match="was not written by draft collect"):
         collected(llm, ITEMS, out)
     assert out.read_text(encoding="utf-8") == "precious\n"
-
-
-def test_the_commands(tmp_path: Path) -> None:
-    def call(*arguments: str, status: int = 0) -> str:
-        done = edgespec_here(*arguments, home=tmp_path)
-        assert done.returncode == status, done.stderr
-        return str(done.stdout.decode() + done.stderr.decode())
-
-    out = tmp_path / "out.gguf"
-    assert "first 2 layers" in call("draft", "slice", "demo", "-n", "2", "-o", str(out))
-    assert "has 10 layers" in call("draft", "slice", "demo", "-n", "20", "-o", str(out), status=2)
-    assert "loses quality twice" in call("draft", "quantize", "demo", "-t", "q4_0", "-o", str(out))
-    call("draft", "quantize", "demo", "-t", "Q99", "-o", str(out), status=2)
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"id": "a", "prompt": "import os"}\nbroken\n', encoding="utf-8")
-    said = call("draft", "collect", str(prompts), "-o", str(tmp_path / "d.jsonl"), "-n", "4", "-t", "1")
-    assert "1 answers more" in said and "line 2" in said
