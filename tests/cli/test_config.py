@@ -11,7 +11,7 @@ import pytest
 from cli_program import edgespec_here
 
 from edgespec.cli.commands.run import run
-from edgespec.cli.options.command import Option
+from edgespec.cli.options.common import Option
 from edgespec.cli.options.files import config_files, project_file
 from edgespec.cli.options.habits import ELSEWHERE
 from edgespec.errors import UsageError

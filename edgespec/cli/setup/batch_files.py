@@ -26,20 +26,20 @@ END_OF_FILE = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
 
 
 def open_input(source: str, output: Output) -> AbstractContextManager[BinaryIO]:
-    """A file, which is closed again; or a pipe, which is not, as that would wait for the thread that reads it."""
+    """Open the input. A pipe is not closed at the end: closing would wait for the thread that reads it."""
     if source == STDIO and sys.stdin is None:
         raise UsageError("there are no rows", why="stdin is closed")
     if source == STDIO and sys.stdin.isatty():
         output.note(f"reading rows from the terminal, one JSON object per line; {END_OF_FILE} ends the input")
     with told_as(UsageError, f"cannot read {source}"):
-        if source == STDIO:  # as a file of its own: a thread that waits in sys.stdin crashes Python when it ends
+        if source == STDIO:  # not sys.stdin: Python crashes at exit if a thread still reads that
             return nullcontext(os.fdopen(sys.stdin.fileno(), "rb", closefd=False))
-        file = Path(source).open("rb")  # noqa: SIM115 - it is what is given back
+        file = Path(source).open("rb")  # noqa: SIM115 - the caller closes it
         return file if _is_file(source) else nullcontext(file)
 
 
 def input_rows(source: str, data: BinaryIO, reader: RowReader, limit: int | None) -> Iterator[Row | BadRow]:
-    """The rows of a file, or of a pipe as they come."""
+    """Yield the rows of a file, or of a pipe as soon as they arrive."""
     rows = reader.from_lines(_lines(source, data, limit))
     return rows if _is_file(source) else ReadAhead(rows)
 
@@ -50,7 +50,7 @@ def _lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line]:
 
 
 def put_back(row: Row, rows: Iterator[Row | BadRow]) -> Iterator[Row | BadRow]:
-    """The rows with that one before them."""
+    """Return the rows with `row` in front."""
     if isinstance(rows, ReadAhead):
         rows.push_back(row)
         return rows
@@ -58,7 +58,7 @@ def put_back(row: Row, rows: Iterator[Row | BadRow]) -> Iterator[Row | BadRow]:
 
 
 def are_same(file: Path, other: Path) -> bool:
-    """Whether both exist and are one file."""
+    """Return whether both paths exist and are the same file."""
     try:
         return file.samefile(other)
     except OSError:
@@ -70,7 +70,7 @@ def _is_file(source: str) -> bool:
 
 
 def count_rows(source: str, limit: int | None, shard: Shard | None) -> int | None:
-    """The number of rows of the input, or of its shard, if that can be known."""
+    """Return the number of rows of the input, or of its shard; None for a pipe."""
     if not _is_file(source):
         return None
     with Path(source).open("rb") as file:
@@ -81,7 +81,7 @@ def count_rows(source: str, limit: int | None, shard: Shard | None) -> int | Non
 
 
 class StdoutRows(Closable):
-    """In place of an `OutputFile`: rows are written, and there are never existing ones."""
+    """Rows on stdout, with the interface of `OutputFile`; there are never earlier rows."""
 
     name = STDIO
     n_done = n_failed = n_dropped = 0
@@ -94,7 +94,7 @@ class StdoutRows(Closable):
         pass
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Raises EdgespecError if nobody reads them any more: rows would be missing, unlike lines of an answer."""
+        """Write a row. Raises EdgespecError if the reader of stdout has gone, since rows would be missing."""
         try:
             self._output.line(encoded(row).decode().removesuffix("\n"))
         except StdoutClosed:
@@ -111,7 +111,7 @@ def open_target(name: str | None, output: Output) -> OutputFile | StdoutRows:
 
 
 def prepare(target: OutputFile | StdoutRows, made_with: dict[str, Any], values: dict[str, Any]) -> int:
-    """The seed that those of rows are derived from."""
+    """Open the output for resuming or overwriting. Return the seed from which the seeds of rows are derived."""
     seed = values["seed"] if values["seed"] >= 0 else None
     if isinstance(target, StdoutRows):
         return secrets.randbits(48) if seed is None else seed

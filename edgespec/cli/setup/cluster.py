@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster in place of this machine (`--over`)."""
+"""The option `--over`: answer on the nodes of a Ray cluster instead of this machine."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 OVER = option(
     "Server", "--over", "over", metavar="ray[://HOST:PORT]",
-    help="Answer on the nodes of a Ray cluster: the one that this machine belongs to, a new one, or by Ray Client.",
+    advanced=True,
+    help="Answer on the nodes of a Ray cluster: this machine's cluster, a new one, or the cluster at an address.",
 )  # fmt: skip
 
 
 def check_over(values: Mapping[str, Any]) -> None:
-    """Raises UsageError for what is no cluster, and without Ray."""
+    """Raise UsageError if the value is not a cluster, cannot be combined with other options, or Ray is missing."""
     if values["over"] is None:
         return
     if values["server"]:
         raise UsageError("--over and --server cannot be combined", hint="use one of them")
     if values["rpc"]:
-        why = "a worker serves one program at a time, and each node is one"
+        why = "an RPC worker serves one program at a time, and each node runs one"
         raise UsageError("--over and --rpc cannot be combined", why=why, hint="use one of them")
     from edgespec.cluster.library import checked_address
 
@@ -44,7 +45,7 @@ def open_nodes(
     *,
     may_download: bool,
 ) -> Members:
-    """Load the model on the nodes; returns when it can be used on one of them. Raises EdgespecError."""
+    """Load the model on the nodes, and return once one node has loaded it. Raises EdgespecError."""
     from edgespec.cluster.library import Ray, checked_address
     from edgespec.cluster.nodes import Nodes
     from edgespec.remote.fleet import Fleet
@@ -55,7 +56,7 @@ def open_nodes(
         nodes = Nodes(ray, _lasting(settings), depend_on, may_download=may_download)
         try:
             if ray.is_started_here:
-                output.note("this machine belongs to no Ray cluster: using one of its own")
+                output.note("this machine belongs to no Ray cluster; starting one")
             output.progress("loading the model on the nodes", None)
             fleet = Fleet(nodes.first(cancel), kind="node", recruits=nodes)
         except BaseException:
@@ -67,7 +68,7 @@ def open_nodes(
 
 
 def _lasting(settings: LoadSettings) -> LoadSettings:
-    """The same models on any node: files by their whole paths."""
+    """Name files by absolute paths, so that they are the same on every node."""
     draft = settings.draft_model
     draft = draft if draft is None or draft == AUTO_DRAFT else lasting(draft)
     return replace(settings, model=lasting(settings.model), draft_model=draft)

@@ -1,4 +1,4 @@
-"""Models of servers in place of those of this machine (`--server`)."""
+"""The option `--server`: use models of servers instead of this machine's."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import click
 from click.core import ParameterSource
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Option
-from edgespec.cli.options.common import Decorated, option
+from edgespec.cli.options.common import Option, option
 from edgespec.cli.setup.default_model import answer_as_catalogued
 from edgespec.cli.terminal.output import Output
 from edgespec.closable import Closable
@@ -27,21 +26,21 @@ if TYPE_CHECKING:
 
 VARIABLE = "EDGESPEC_API_KEY"
 SENT = ("model", "verify", "spec_type", "pace", "spec_draft_n_max")
-"""The options of loading and drafting that a server is asked for with a request."""
+"""The options of loading and drafting that are sent with each request."""
 
 KEY_FILE = option(
     "Server", "--api-key-file", "api_key_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help=f"File with the key that the server wants; otherwise {VARIABLE} is the key.",
+    help=f"File with the server's key; otherwise {VARIABLE} is the key.",
 )  # fmt: skip
 
 
-def server_options(help: str, *, multiple: bool = False) -> list[Callable[[Decorated], Decorated]]:
-    """`--server` and the key."""
-    return [option("Server", "--server", "server", metavar="URL", multiple=multiple, help=help), KEY_FILE]
+def server_options(help: str, *, multiple: bool = False) -> list[Option]:
+    """Return `--server` and the option for its key."""
+    return [option("Server", "--server", metavar="URL", multiple=multiple, help=help), KEY_FILE]
 
 
 def check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Refuse options that were typed and mean nothing with a server, or without one. Raises UsageError."""
+    """Refuse typed options that have no effect with a server, or without one. Raises UsageError."""
     if not values["server"]:
         if values["api_key_file"] is not None:
             raise UsageError("--api-key-file needs --server")
@@ -68,8 +67,10 @@ def check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
 def open_servers(
     ctx: click.Context, urls: Sequence[str], values: dict[str, Any], output: Output, *, also: Sequence[str] = ()
 ) -> list[RemoteEngine]:
-    """The model that is asked for, or one of `also`, or the first one, of each server that can be reached. What the
-    user has not set is then as the first one was started with. Raises EdgespecError."""
+    """Open the model of -m, one of `also`, or the first model, on each server that can be reached.
+
+    Options that the user has not set become those of the first server. Raises EdgespecError.
+    """
     from edgespec.remote.address import base_url
     from edgespec.remote.engine import RemoteEngine
     from edgespec.remote.member import LostError
@@ -90,7 +91,7 @@ def open_servers(
             engine.close()
         raise
     for error in lost:
-        output.note(f"{error.what}: continuing without it")
+        output.note(f"{error.what}: continuing without this server")
     values["model"] = found[0].settings.model
     answer_as_catalogued(ctx, values)
     defaults = found[0].defaults.items()
@@ -101,7 +102,7 @@ def open_servers(
 def opener(
     url: str, values: Mapping[str, Any]
 ) -> Callable[[LoadSettings, Progress | None, CancelFlag | None], RemoteEngine]:
-    """What opens models of a server for a chat."""
+    """Return a function that opens models of a server for a chat."""
     from edgespec.remote.engine import RemoteEngine
 
     open_engine = partial(RemoteEngine, url, _key(values))
@@ -109,7 +110,7 @@ def opener(
 
 
 class Members(Closable):
-    """Servers, or nodes of a cluster, in place of a `ReopenedModel`. Raises UsageError if the settings in `asked` are
+    """Servers or cluster nodes, with the interface of `ReopenedModel`. Raises UsageError if the settings in `asked` are
     invalid for the model."""
 
     reopen = None
@@ -124,7 +125,7 @@ class Members(Closable):
             raise
 
     def where(self) -> list[str]:
-        """How many there are, for the progress of a job."""
+        """Return the number of members, for the progress of a job."""
         n, kind = self.worker.n_members, self.worker.kind
         return [f"{n} {kind}{'s' if n != 1 else ''}"]
 
