@@ -1,6 +1,11 @@
-"""All checks of the project, stopping at the first that fails; `scripts/test` runs this in .venv.
+"""Run all checks of the project; `scripts/test` runs this module in .venv.
 
---fast leaves out mypy and the tests that load models, start the program or are slow: half a minute on two cores.
+    checks.py               ruff, mypy, and all tests except those marked `long`
+    checks.py --all         the same with the `long` tests: soaks, and laws that need many samples
+    checks.py --fast        ruff, and the tests that neither load a model nor start a program: half a minute
+    checks.py PATH -k NAME  other arguments go to pytest, which then runs alone
+
+The exit status is that of the first check that fails.
 """
 
 from __future__ import annotations
@@ -12,27 +17,28 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Compiled tests are kept, also where PYTHONDONTWRITEBYTECODE keeps such files out of the tree: to compile them takes
-# longer than to run many of them.
+# PYTHONPYCACHEPREFIX keeps compiled tests out of the tree, and keeps them at all where PYTHONDONTWRITEBYTECODE is set:
+# compiling the tests takes longer than running many of them.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {
     "PYTHONPYCACHEPREFIX": str(ROOT / ".venv/pycache")
 }
 LINTS = {"ruff check": ["ruff", "check", "."], "ruff format": ["ruff", "format", "--check", "."]}
-PYTEST = ["pytest", "-n", "auto", "--dist", "worksteal"]  # in order: a file's tests share what they load
-ALL = {**LINTS, "mypy": ["mypy"], "pytest": PYTEST}
-FAST = {
-    **LINTS,
-    "pytest": [*PYTEST, "--ignore=tests/tui", "-p", "no:anyio", "-m", "not native and not cli and not slow"],
+# "worksteal" gives each worker whole files as long as there are any: the tests of a file share what they load.
+PYTEST = ["pytest", "-n", "auto", "--dist", "worksteal"]
+CHECKS = {
+    "": {**LINTS, "mypy": ["mypy"], "pytest": [*PYTEST, "-m", "not long"]},
+    "--all": {**LINTS, "mypy": ["mypy"], "pytest": PYTEST},
+    "--fast": {
+        **LINTS,
+        "pytest": [*PYTEST, "--ignore=tests/tui", "-p", "no:anyio", "-m", "not (native or cli or slow or long)"],
+    },
 }
 
 
 def main(arguments: list[str]) -> int:
-    """Run every check, or the fast ones, or pytest alone with its arguments; returns the first exit status but 0."""
+    """Run the checks that the arguments name, up to the first that fails, and return its exit status."""
     started = time.monotonic()
-    if arguments == ["--fast"]:
-        checks = FAST
-    else:
-        checks = {"pytest": ["pytest", *map(_from_here, arguments)]} if arguments else ALL
+    checks = CHECKS.get(" ".join(arguments)) or {"pytest": ["pytest", *map(_absolute, arguments)]}
     for name, command in checks.items():
         print(f"== {name}", flush=True)
         status = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=ENVIRONMENT).returncode
@@ -43,8 +49,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _from_here(argument: str) -> str:
-    """A path, with the name of a test after `::` or without, that is valid in ROOT too; other arguments as they are."""
+def _absolute(argument: str) -> str:
+    """Make a path absolute, with or without the name of a test after `::`; return other arguments unchanged."""
     path, separator, name = argument.partition("::")
     return f"{Path(path).resolve()}{separator}{name}" if Path(path).exists() else argument
 

@@ -71,8 +71,7 @@ async def draw(folder: Path, model: str) -> None:
             save(app, folder / "tokens.svg")
             app.action_call("compare")
             await pilot.pause(0.3)
-            await pilot.press("enter")
-            while not isinstance(app.screen, ComparisonScreen) or not app.screen.is_done:
+            while not isinstance(app.screen, ComparisonScreen) or not app.screen.check_action("keep", (1,)):
                 await pilot.pause(0.05)
             await pilot.pause(0.3)
             save(app, folder / "compare.svg")

@@ -1,4 +1,4 @@
-"""The full-screen chat: its layout, and what keys, commands and the mouse do."""
+"""The full-screen chat: its layout, and the actions of keys, commands and the mouse."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import ClassVar
 
+from rich.console import Console
 from textual import on
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
-from textual.widget import Widget
 
 from edgespec.chat.answerer import Level
 from edgespec.chat.attachments import without_files
@@ -23,24 +23,23 @@ from edgespec.chat.session import Session
 from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Piece, StoreError
-from edgespec.tui.attachments import LeaveFiles, RemoveFile
+from edgespec.settings import LoadSettings
+from edgespec.tui.attachments import RemoveFile
+from edgespec.tui.base_app import BaseApp
 from edgespec.tui.chat_jobs import BusyError, ChatJobs
-from edgespec.tui.chat_questions import ChangeChat, DeleteChat, MoveChat, PinChat, RenameChat
+from edgespec.tui.chat_questions import ChangeChat
 from edgespec.tui.composer import Composer, Stop
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
 from edgespec.tui.mode_footer import ModeFooter
-from edgespec.tui.prompt_input import FilesPasted, FilesUnpasted, Paged, PromptInput, Submitted
-from edgespec.tui.screens import Screens
+from edgespec.tui.prompt_input import FilesPasted, LongTextPasted, Paged, PasteUndone, Submitted
 from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.title_bar import TitleBar
-from edgespec.tui.toasts import toast
 from edgespec.tui.transcript import Transcript
-from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand, Uncounted
-from edgespec.tui.typing_app import TypingApp
+from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
 from edgespec.tui.welcome import Welcome
 
 FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a core
@@ -49,9 +48,8 @@ THEME = "theme"
 SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Quit"}  # at the foot
 
 
-class ChatApp(TypingApp):
-    """Shows a session, with a first message, in the colours of a theme unless the user has chosen one. One job at a
-    time runs in the background: loading a model, or an answer."""
+class ChatApp(BaseApp):
+    """Shows a session. `message` is sent as soon as the model is loaded."""
 
     TITLE = "edgespec"
     ENABLE_COMMAND_PALETTE = True
@@ -73,18 +71,17 @@ class ChatApp(TypingApp):
         Binding("escape", "stop", "Stop", show=False, id="stop"),
     ]
 
-    def __init__(
-        self, session: Session, *, message: str | None = None, theme: str | None = None, makes_titles: bool = True
-    ) -> None:
+    def __init__(self, session: Session, *, message: str | None = None) -> None:
         super().__init__()
-        self.theme = theme or self.theme
+        if Console(stderr=True).color_system in ("standard", "windows"):  # 16 colours: those of the terminal itself
+            self.theme = "ansi-dark"
         self.session = session
-        self.commands = Commands(session, ScreenFront(self))
-        self.jobs = ChatJobs(self, waiting=message, makes_titles=makes_titles)
+        self.jobs = ChatJobs(self, waiting=message)
+        self._files = Files(self)
+        self._front = ScreenFront(self, self.jobs, self._files)
+        self.commands = Commands(session, self._front)
         self._store_error = ""
         self._measured = ""  # the message whose statistics are shown
-        self.screens = Screens(self)
-        self.files = Files(self)
 
     def compose(self) -> ComposeResult:
         yield TitleBar()
@@ -92,7 +89,7 @@ class ChatApp(TypingApp):
             yield Sidebar(self.session.store, self.session.chat, id="sidebar")
             with Vertical(id="middle"):
                 yield Welcome()
-                yield Transcript(pieces=self._pieces, siblings=self._siblings, counts=self.session.counts.known)
+                yield Transcript(pieces=self._pieces, siblings=self._siblings)
                 yield StatisticsLine(id="line")
                 yield DownloadLine()
                 yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], self._said_before())
@@ -118,32 +115,18 @@ class ChatApp(TypingApp):
         self.jobs.close()
 
     @property
-    def composer(self) -> Composer:
-        return self.query_one(Composer)
+    def is_busy(self) -> bool:
+        return self.jobs.is_busy
 
     @property
-    def field(self) -> PromptInput:
-        return self.composer.input
+    def is_answering(self) -> bool:
+        return self.jobs.is_answering
 
-    def shows_messages(self, widget: Widget) -> bool:
-        return any(isinstance(each, Transcript) for each in widget.ancestors_with_self)
+    def load(self, settings: LoadSettings) -> None:
+        self.jobs.load(settings)
 
-    @property
-    def downloads(self) -> DownloadLine:
-        return self.query_one(DownloadLine)
-
-    @property
-    def title_bar(self) -> TitleBar:
-        return self.query_one(TitleBar)
-
-    @property
-    def figures(self) -> tuple[StatisticsPanel, StatisticsLine]:
-        """The statistics; which of the two is shown depends on the screen's width."""
-        return self.query_one(StatisticsPanel), self.query_one(StatisticsLine)
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
+    def offer_remedies(self) -> None:
+        self._front.offer_remedies()
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -158,7 +141,6 @@ class ChatApp(TypingApp):
         self.submit(event.text)
 
     def submit(self, text: str) -> None:
-        """Run a command, or send a message."""
         if is_command(text):
             self._run(f"/file {text}" if pasted_files(text) else text, is_typed=True)
             return
@@ -177,7 +159,6 @@ class ChatApp(TypingApp):
         return action != "call" or len(self.screen_stack) == 1 or parameters == ("bye",)
 
     def run_command(self, line: str) -> None:
-        """Run a line that begins with a slash."""
         self._run(line)
 
     def _run(self, line: str, *, is_typed: bool = False) -> None:
@@ -191,7 +172,7 @@ class ChatApp(TypingApp):
         try:
             if command.waits:
                 self.jobs.check_free()
-            if not self.screens.show(command.name, argument):
+            if not self._front.show(command.name, argument):
                 self.commands.run(line)
         except EdgespecError as error:
             if is_typed and isinstance(error, BusyError):
@@ -204,15 +185,15 @@ class ChatApp(TypingApp):
         """Show a note after the messages, and above the screen where the end of the messages is out of sight."""
         self.query_one(Welcome).display = False
         self.transcript.display = True
-        if self.is_above or not self.transcript.shows_end:
-            toast(self, text, level)
+        if self.has_screen_above or not self.transcript.shows_end:
+            self.toast(text, level)
         self.run_worker(self.transcript.note(text, level), group="notes")
 
     def report(self, error: EdgespecError) -> None:
-        """Show an error; one that is over soon, or that only an empty chat has, leaves no note."""
+        """Show an error: as a toast if it is over soon or the chat is empty, else as a note."""
         if isinstance(error, BusyError) or (isinstance(error, UsageError) and self.query_one(Welcome).display):
             self.clear_notifications()
-            toast(self, str(error), "warning")
+            self.toast(str(error), "warning")
         else:
             self.say(str(error), "error")
 
@@ -221,7 +202,7 @@ class ChatApp(TypingApp):
         if self.jobs.stop():
             return
         if self.query_one("#sidebar").has_class("-asked"):
-            self.screens.hide_chats()
+            self._front.hide_chats()
         self.composer.input.focus()
 
     def action_help_quit(self) -> None:
@@ -239,8 +220,7 @@ class ChatApp(TypingApp):
         with suppress(RuntimeError):
             self.call_later(self.exit)
 
-    def shows_figures_of(self, key: str) -> None:
-        """Show the statistics of this message, until another one is the last."""
+    def show_statistics_of(self, key: str) -> None:
         self._measured = key
 
     def _tell_store(self) -> None:
@@ -256,7 +236,6 @@ class ChatApp(TypingApp):
     # --- the conversation -----------------------------------------------------------------------------------------
 
     async def redraw(self) -> None:
-        """Show the conversation as the session has it."""
         session = self.session
         is_empty = not session.turns and not self.jobs.is_answering
         self.query_one(Welcome).display = is_empty
@@ -268,12 +247,12 @@ class ChatApp(TypingApp):
             self._measured = head
             for figures in self.figures:
                 figures.clear(session.used, session.context_size)
-        self.show_title()
+        self._show_title()
         self._tell_store()
         self._show_system()
-        self.files.show()
+        self._files.show()
 
-    def show_title(self) -> None:
+    def _show_title(self) -> None:
         """Show the title of the chat, and the list of chats."""
         self.title_bar.show(self.session)
         sidebar = self.query_one(Sidebar)
@@ -333,23 +312,19 @@ class ChatApp(TypingApp):
 
     @on(FilesPasted)
     def _paste_files(self, event: FilesPasted) -> None:
-        self.files.paste(event.text)
+        self._files.paste(event.text)
 
-    @on(FilesUnpasted)
-    def _unpaste_files(self) -> None:
-        self.files.unpaste()
+    @on(LongTextPasted)
+    def _attach_text(self, event: LongTextPasted) -> None:
+        self._files.attach_text(event.text)
+
+    @on(PasteUndone)
+    def _undo_paste(self) -> None:
+        self._files.undo_paste()
 
     @on(RemoveFile)
     def _remove_file(self, event: RemoveFile) -> None:
-        self.files.remove(event.index)
-
-    @on(LeaveFiles)
-    def _leave_files(self) -> None:
-        self.composer.input.focus()
-
-    @on(Uncounted)
-    def _count_files(self, event: Uncounted) -> None:
-        self.files.count_for(event.view)
+        self._files.remove(event.index)
 
     @on(Paged)
     def _page(self, event: Paged) -> None:
@@ -383,13 +358,10 @@ class ChatApp(TypingApp):
         self._run("/clear")
         self.composer.input.focus()
 
-    @on(RenameChat)
-    @on(DeleteChat)
-    @on(PinChat)
-    @on(MoveChat)
+    @on(ChangeChat)
     async def _change_chat(self, event: ChangeChat) -> None:
         try:
-            event.apply(self.session)
+            event.change(self.session)
         except EdgespecError as error:
             self.report(error)
         await self.redraw()

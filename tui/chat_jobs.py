@@ -1,4 +1,4 @@
-"""Background jobs: loading a model, or an answer; one at a time."""
+"""The background jobs of the screen: loading a model or generating an answer, one at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Notice
@@ -17,56 +16,54 @@ from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
 from edgespec.text.printable import one_line
-
-if TYPE_CHECKING:
-    from edgespec.tui.app import ChatApp
+from edgespec.tui.base_app import BaseApp
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAME_S = 0.15
-COUNTED_EVERY_S = 0.5  # as fast as people can read numbers
-LEAVING_S = 3.0  # for an answer to end at exit
+COUNTED_EVERY_S = 0.5  # people cannot read numbers that change faster
+LEAVING_S = 3.0  # how long the exit waits for an answer to end
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The question is saved, and its answer begins."""
+    """Event: the question is saved, and its answer begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Progress of a job, 0 to 1."""
+    """Event: the progress of a job, from 0 to 1."""
 
     what: str
     done: float
 
 
-Heard = TokenEvent | Notice | Begun | Progressed
-Tell = Callable[[Heard], None]
+JobEvent = TokenEvent | Notice | Begun | Progressed
+Tell = Callable[[JobEvent], None]
 
 
 class BusyError(EdgespecError):
-    """Something has to wait for the job that runs."""
+    """The running job must end first."""
 
 
 class ChatJobs:
     """Starts jobs for `app`, and shows their results with each `fetch`."""
 
-    def __init__(self, app: ChatApp, waiting: str | None, *, makes_titles: bool = True) -> None:
+    def __init__(self, app: BaseApp, waiting: str | None) -> None:
         self._app, self._session = app, app.session
-        self.idle = Idle(app.session, makes_titles=makes_titles)
+        self.idle = Idle(app.session)
         self._job: Job | None = None
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
         self._pool = ThreadPoolExecutor(1, "chat")
         self._pool.submit(int).result()
         self.is_answering = False
-        self._asked = ""  # the last text sent, restored if it is rejected
-        self._loop = ""  # the loop of the answer, if there is one
+        self._asked = ""  # the last text sent, put back into the field if it is rejected
+        self._loop = ""  # the warning that the answer repeats itself, if it does
         self._waiting = waiting  # a message sent before the model was loaded
         self._last: TokenEvent | None = None
         self._loads = 0
-        self._uncounted: list[TokenEvent] = []  # tokens that the statistics do not include yet
+        self._uncounted: list[TokenEvent] = []  # tokens that are not in the statistics yet
         self._counted_s = self._began_s = 0.0
-        self._read = 0.0  # how much of the prompt, from 0 to 1
+        self._read = 0.0  # the part of the prompt that the model has processed, from 0 to 1
 
     @property
     def is_busy(self) -> bool:
@@ -83,11 +80,10 @@ class ChatJobs:
             raise BusyError(what, hint="Esc stops it")
 
     def send(self, text: str) -> None:
-        """Ask, or queue the message until the model is loaded. Raises BusyError while another answer is
-        generated."""
+        """Send a message, or keep it until the model is loaded. Raises BusyError while an answer is generated."""
         if self.is_loading:
             if self._waiting is not None:
-                raise BusyError("a message is waiting already", hint="both can be sent when the model is loaded")
+                raise BusyError("a message is waiting already", hint="send this one when the model is loaded")
             self._waiting = text
             self._app.say("your message will be sent when the model is loaded")
             return
@@ -119,7 +115,7 @@ class ChatJobs:
         self._start(work)
 
     def _progressed(self, what: str, done: float) -> None:
-        """Of loading, and later on of each prompt: what the job of that time tells."""
+        """Show progress of loading, or later of processing a prompt, as an event of the current job."""
         if self._job is not None:
             self._job.tell(Progressed(what, done))
 
@@ -129,44 +125,41 @@ class ChatJobs:
         self._app.composer.say("Esc stops")
 
     def stop(self) -> bool:
-        """Stop the current job; returns whether there was one."""
+        """Stop the current job. Returns False if there is none."""
         if self._job is not None:
             self._job.cancel.set()
             self._app.composer.say("stopping ...")
         return self._job is not None
 
     def close(self) -> None:
-        """Stop the current job and wait for it, so that all of it is saved."""
+        """Stop the current job and wait for its end, so that the whole answer is saved."""
         self.idle.stop()
         if self._job is not None:
             self._job.cancel.set()
             self._job.join(LEAVING_S)
 
     async def fetch(self) -> None:
-        """Show what has arrived since the last call."""
+        """Show the events that arrived since the last call."""
         app, job = self._app, self._job
         if job is None:
-            if self.idle.has_title:
-                self.idle.has_title = False
-                app.show_title()
             return
         is_over = job.is_over
         tokens: list[TokenEvent] = []
-        for heard in job.take():
-            if isinstance(heard, TokenEvent):
-                tokens.append(heard)
-                self._last = heard
-            elif isinstance(heard, Begun):
+        for event in job.take():
+            if isinstance(event, TokenEvent):
+                tokens.append(event)
+                self._last = event
+            elif isinstance(event, Begun):
                 await self._begin_answer()
-            elif isinstance(heard, Progressed):
-                self._show_progress(heard)
-            elif heard.about == "context":
+            elif isinstance(event, Progressed):
+                self._show_progress(event)
+            elif event.about == "context":
                 app.transcript.mark_context(self._session.first_sent)
-            elif heard.about == "loop":
-                self._loop = heard.text
-                app.composer.say("Esc stops: the answer repeats itself", warns=True)
+            elif event.about == "loop":
+                self._loop = event.text
+                app.composer.say("the answer repeats itself; Esc stops it", warns=True)
             else:
-                await app.transcript.note(heard.text, heard.level)
+                await app.transcript.note(event.text, event.level)
         self._uncounted += tokens
         now_s = perf_counter()
         if self.is_answering and (is_over or now_s - self._counted_s >= COUNTED_EVERY_S):
@@ -185,14 +178,14 @@ class ChatJobs:
             if self._job is None:
                 self.idle.begin()
 
-    def _show_progress(self, heard: Progressed) -> None:
+    def _show_progress(self, event: Progressed) -> None:
         if self.is_answering:
-            self._read = heard.done
+            self._read = event.done
         else:
-            self._app.title_bar.progress(PROGRESS[heard.what].format(""), heard.done)
+            self._app.title_bar.progress(PROGRESS[event.what].format(""), event.done)
 
     def _doing(self, now_s: float) -> str:
-        """What the model is busy with, in words."""
+        """Return what the model is doing, in words."""
         if self._last is not None:
             return "writing"
         waited_s = now_s - self._began_s
@@ -217,7 +210,7 @@ class ChatJobs:
             await app.transcript.end_answer(session.turns[-1] if is_kept else None)
             for figures in app.figures:
                 figures.finish(self._last.stats if self._last else None, session.used)
-            app.shows_figures_of(session.turns[-1].key if session.turns else "")
+            app.show_statistics_of(session.turns[-1].key if session.turns else "")
         else:
             app.title_bar.loaded()
         await app.redraw()
@@ -242,20 +235,20 @@ class ChatJobs:
         unsent, self._waiting = (self._asked, None) if was_answering else (self._waiting, None)
         said = [turn.content for turn in session.turns if turn.role == "user"]
         written = app.composer.text
-        if unsent and not (said and said[-1].endswith(unsent)):  # attachments precede it
+        if unsent and not (said and said[-1].endswith(unsent)):  # attachments precede the text
             app.composer.put("\n".join(filter(None, (unsent, written))))
         if session.engine is None and not session.model.was_cancelled:
-            if written:  # a dialog would take the keys of somebody who writes
+            if written:  # while the user types, a dialog would take the keys
                 app.say("/restart offers ways to load a model again")
             else:
-                app.screens.offer_remedies()
+                app.offer_remedies()
 
 
 class Job:
-    """Work in a thread that never waits for the screen, which fetches what comes of it. Calls `work` in a thread of
-    `pool` with a flag that stops it and a function that hands something to the screen.
+    """Work in a thread of `pool`, which the screen never waits for.
 
-    `error` is what it raised; `is_over` once it has ended, which is after its last item.
+    `work` gets a flag that stops it, and a function that passes an event to the screen. `error` is the exception that
+    it raised. `is_over` is set after the last event.
     """
 
     def __init__(self, work: Callable[[CancelFlag, Tell], None], pool: Executor) -> None:
@@ -263,11 +256,11 @@ class Job:
         self.error: Exception | None = None
         self.is_over = False
         self._work = work
-        self._items: deque[Heard] = deque()
+        self._events: deque[JobEvent] = deque()
         self._future = pool.submit(self._run)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its end, but no longer."""
+        """Wait for the end of the work, at most `timeout_s`."""
         wait([self._future], timeout_s)
 
     def _run(self) -> None:
@@ -278,10 +271,10 @@ class Job:
         finally:
             self.is_over = True
 
-    def tell(self, heard: Heard) -> None:
-        """Hand something to the screen, from any thread."""
-        self._items.append(heard)
+    def tell(self, event: JobEvent) -> None:
+        """Pass an event to the screen, from any thread."""
+        self._events.append(event)
 
-    def take(self) -> list[Heard]:
-        """What has come since the last time."""
-        return [self._items.popleft() for _ in range(len(self._items))]
+    def take(self) -> list[JobEvent]:
+        """Return the events since the last call."""
+        return [self._events.popleft() for _ in range(len(self._events))]

@@ -1,8 +1,8 @@
-"""What becomes of a chat in the list of chats, and the questions that are asked before."""
+"""Questions at the bottom of the list of chats, and the changes to a chat that follow from the answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -12,68 +12,34 @@ from textual.suggester import SuggestFromList
 from textual.widgets import Button, Input, Static
 
 from edgespec.chat.session import Session
-from edgespec.history import ChatInfo
 from edgespec.text.printable import one_line
-from edgespec.tui.chat_rows import messages
+
+Change = Callable[[Session], None]
+"""Changes a chat of the session's store. Raises StoreError."""
 
 
 class ChangeChat(Message):
-    """Something becomes of a chat of the store."""
+    """A chat of the store is to be changed."""
 
-    def __init__(self, chat: str) -> None:
+    def __init__(self, change: Change) -> None:
         super().__init__()
-        self.chat = chat
-
-    def apply(self, session: Session) -> None:
-        """Raises StoreError."""
-        raise NotImplementedError
+        self.change = change
 
 
-class RenameChat(ChangeChat):
-    """A chat gets another title."""
+def rename(chat: str, title: str) -> Change:
+    """Return the change that gives a chat another title."""
 
-    def __init__(self, chat: str, title: str) -> None:
-        super().__init__(chat)
-        self.title = title
-
-    def apply(self, session: Session) -> None:
-        if self.chat == session.chat:
-            session.rename(self.title)
+    def change(session: Session) -> None:
+        if chat == session.chat:
+            session.rename(title)
         else:
-            session.store.rename(self.chat, self.title)
+            session.store.rename(chat, title)
 
-
-class DeleteChat(ChangeChat):
-    """Delete a chat: the user has confirmed it."""
-
-    def apply(self, session: Session) -> None:
-        session.delete(self.chat)
-
-
-class PinChat(ChangeChat):
-    """Let a chat stand above the others, or not."""
-
-    def __init__(self, chat: str, is_pinned: bool) -> None:
-        super().__init__(chat)
-        self.is_pinned = is_pinned
-
-    def apply(self, session: Session) -> None:
-        session.store.pin(self.chat, self.is_pinned)
-
-
-class MoveChat(ChangeChat):
-    """A chat goes into a folder; "" is none."""
-
-    def __init__(self, chat: str, folder: str) -> None:
-        super().__init__(chat)
-        self.folder = folder
-
-    def apply(self, session: Session) -> None:
-        session.store.move(self.chat, self.folder)
+    return change
 
 
 class Asking(Vertical):
-    """A question about a chat at the bottom of the sidebar."""
+    """A question, answered with a change or with nothing."""
 
     DEFAULT_CSS = """
     Asking {
@@ -84,41 +50,34 @@ class Asking(Vertical):
         & Button { width: auto; min-width: 0; margin-right: 1; }
     }
     """
-    BINDINGS = [Binding("escape", "answer(False)", "Cancel", id="sidebar.cancel")]  # noqa: RUF012
+    BINDINGS = [Binding("escape", "cancel", "Cancel", id="sidebar.cancel")]  # noqa: RUF012
 
     class Answered(Message):
-        """The message that follows from the answer; None for nothing."""
+        """The question was answered; `change` is None if nothing is to be done."""
 
-        def __init__(self, message: Message | None) -> None:
+        def __init__(self, change: Change | None) -> None:
             super().__init__()
-            self.message = message
-
-    def __init__(self, chat: ChatInfo) -> None:
-        super().__init__()
-        self.chat = chat
+            self.change = change
 
     def on_mount(self) -> None:
         self.query("Input, Button").first().focus()
 
-    def consequence(self) -> Message | None:
-        """The message for a yes."""
-        raise NotImplementedError
-
-    def action_answer(self, is_yes: bool) -> None:
-        self.post_message(self.Answered(self.consequence() if is_yes else None))
+    def action_cancel(self) -> None:
+        self.post_message(self.Answered(None))
 
 
 class AskingText(Asking):
-    """Asks for a text; `known` ones complete what is typed."""
+    """Asks for a text, initially `before`; `change_to` returns the change for another text. `known` texts complete what
+    is typed."""
 
-    QUESTION = ""
-
-    def __init__(self, chat: ChatInfo, before: str, known: Sequence[str] = ()) -> None:
-        super().__init__(chat)
-        self._before, self._known = before, known
+    def __init__(
+        self, question: str, before: str, change_to: Callable[[str], Change | None], known: Sequence[str] = ()
+    ) -> None:
+        super().__init__()
+        self._question, self._before, self._change_to, self._known = question, one_line(before), change_to, known
 
     def compose(self) -> ComposeResult:
-        yield Static(self.QUESTION)
+        yield Static(self._question)
         suggester = SuggestFromList(self._known, case_sensitive=False) if self._known else None
         text = Input(self._before, compact=True, suggester=suggester)
         text.cursor_blink = False
@@ -126,63 +85,41 @@ class AskingText(Asking):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.action_answer(True)
+        text = one_line(event.value)
+        self.post_message(self.Answered(self._change_to(text) if text != self._before else None))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
 
-    @property
-    def text(self) -> str:
-        return one_line(self.query_one(Input).value)
 
-
-class Renaming(AskingText):
-    """Asks for another title."""
-
-    QUESTION = "New title:"
-
-    def __init__(self, chat: ChatInfo) -> None:
-        super().__init__(chat, one_line(chat.title))
-
-    def consequence(self) -> Message | None:
-        return RenameChat(self.chat.id, self.text) if self.text not in ("", self._before) else None
-
-
-class Moving(AskingText):
-    """Asks for a folder."""
-
-    QUESTION = "Folder (leave empty for none):"
-
-    def __init__(self, chat: ChatInfo, known: Sequence[str] = ()) -> None:
-        super().__init__(chat, one_line(chat.folder), known)
-
-    def consequence(self) -> Message | None:
-        return MoveChat(self.chat.id, self.text) if self.text != self._before else None
-
-
-class Deleting(Asking):
-    """Asks whether to delete a chat."""
+class AskingYes(Asking):
+    """Asks whether to do something that cannot be undone."""
 
     BINDINGS = [  # noqa: RUF012
-        Binding("y", "answer(True)", "Delete", id="sidebar.yes"),
-        Binding("n", "answer(False)", "Keep", id="sidebar.no"),
+        Binding("y", "confirm", "Yes", id="sidebar.yes"),
+        Binding("n", "cancel", "No", id="sidebar.no"),
         Binding("left,right", "other", show=False),
     ]
 
+    def __init__(self, question: str, yes: str, no: str, change: Change) -> None:
+        super().__init__()
+        self._question, self._labels, self._change = question, (no, yes), change
+
     def compose(self) -> ComposeResult:
-        yield Static(
-            f"Delete {one_line(self.chat.title) or 'untitled'!r} with its {messages(self.chat.n_turns)}?", markup=False
-        )
+        yield Static(self._question, markup=False)
         with Horizontal():
-            yield Button("No, keep it", compact=True)
-            yield Button("Yes, delete", compact=True, variant="error")
+            yield Button(self._labels[0], compact=True)
+            yield Button(self._labels[1], compact=True, variant="error")
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        self.action_answer(event.button.variant == "error")
+        if event.button.variant == "error":
+            self.action_confirm()
+        else:
+            self.action_cancel()
+
+    def action_confirm(self) -> None:
+        self.post_message(self.Answered(self._change))
 
     def action_other(self) -> None:
         self.screen.focus_next(Button)
-
-    def consequence(self) -> Message:
-        return DeleteChat(self.chat.id)

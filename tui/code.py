@@ -1,4 +1,4 @@
-"""A code block of an answer: its lines are never wrapped, but scroll sideways."""
+"""A code block of an answer. Its lines are never wrapped; they scroll sideways."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TAB = 4
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Source text in the colours of its language, below a line with the language and a copy button.
+    """Source text in the colours of its language, below a line with the language and buttons.
 
-    `number` counts the code blocks of the message, from 1; without one it cannot be copied. `offset` cells are left of
-    the view. One that `continues` is the next part of a long block, without that line.
+    `number` counts the code blocks of the message from 1; a block without a number has no buttons. `offset` is the
+    number of cells by which it is scrolled to the left. A block that `continues` is a later part of a long code block.
     """
 
     code: str
@@ -52,15 +52,15 @@ class Code:
 
     @property
     def longest(self) -> int:
-        """Cells of its longest line."""
+        """The length of the longest line, in cells."""
         return max(map(cell_len, self.code.expandtabs(TAB).split("\n")))
 
     def furthest(self, width: int) -> int:
-        """The largest useful offset in a column of this width."""
+        """Return the largest useful offset in a column of this width."""
         return max(0, self.longest - max(1, width - len(self.first)))
 
     def _view(self, brush: Brush, line: Strip, room: int) -> Strip:
-        """The visible part of a line, with marks where it continues."""
+        """Return the visible part of a line, with marks where it continues."""
         goes_on, began = line.cell_length > self.offset + room, self.offset > 0 and line.cell_length > 0
         left, right = (brush.draw(Content(mark), 1, f"{FILL} dim")[0] for mark in (LEFT, RIGHT))
         view = line.crop(self.offset + began, self.offset + room - goes_on)
@@ -70,10 +70,7 @@ class Code:
     def _title(self, room: int) -> Content:
         buttons: list[Content] = []
         if self.number and self.longest > room:
-            buttons += [
-                _button(LEFT, f"scroll_code({self.number}, -1)"),
-                _button(RIGHT, f"scroll_code({self.number}, 1)"),
-            ]
+            buttons += [_button(LEFT, "scroll_code(-1)"), _button(RIGHT, "scroll_code(1)")]
         if self.number:
             buttons.append(_button("save", f"save_code({self.number})"))
             buttons.append(_button(f"copy [{self.number}]", f"copy_code({self.number})"))

@@ -1,4 +1,4 @@
-"""The field for messages and commands."""
+"""The input field with the attached files and the list of matching commands above it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ __all__ = ["Composer", "Paged", "Stop", "Submitted"]
 
 
 class Stop(Message):
-    """Stop the current job."""
+    """The user wants to stop the current job."""
 
 
 class Composer(Vertical):
-    """An input field, above it attached files and, while a command is typed, the matching ones of `commands` (name with
-    its slash, help). Posts `Submitted`, `Paged` and `Stop`."""
+    """The input field for messages and commands. `commands` are pairs of a name with its slash and a help text.
+
+    Posts `Submitted`, `Paged` and `Stop`.
+    """
 
     DEFAULT_CSS = """
     Composer { height: auto; max-height: 75%; }
@@ -45,8 +47,8 @@ class Composer(Vertical):
         super().__init__(id=id)
         self._commands = commands
         self._history = history
-        self._offered_for = ""  # the text that the list is for
-        self._is_chosen = False  # with the arrows
+        self._offered_for = ""  # the text that the listed commands match
+        self._is_chosen = False  # the arrow keys have selected a command
 
     def compose(self) -> ComposeResult:
         yield CommandChoices(compact=True)
@@ -63,21 +65,20 @@ class Composer(Vertical):
 
     @property
     def text(self) -> str:
-        """The text, with long pastes in full."""
-        return self.input.full_text
+        return self.input.text
 
     def put(self, text: str) -> None:
-        """Replace the text with `text`, to continue it."""
+        """Replace the text, and focus the field."""
         self.input.put(text)
         self.input.focus()
 
     def say(self, hint: str, *, warns: bool = False) -> None:
-        """Show a hint at the edge of the field; empty for none."""
+        """Show a hint at the edge of the field; "" removes it."""
         self.input.set_class(warns, "-warning")
         self.input.border_subtitle = hint
 
     def choose(self, step: int) -> bool:
-        """Move up or down among the commands, if any are listed."""
+        """Move up or down in the list of commands. Returns False if no command is listed."""
         self._offer_commands()
         if self._list.display:
             (self._list.action_cursor_up if step < 0 else self._list.action_cursor_down)()
@@ -85,12 +86,12 @@ class Composer(Vertical):
         return self._list.display
 
     def take_chosen(self) -> bool:
-        """Insert the command selected with the arrows, if any: Enter sends what was typed, never a suggestion."""
+        """Insert the command that the arrow keys have selected: without that, Enter sends the typed text."""
         self._offer_commands()
         return self._is_chosen and self.complete()
 
     def complete(self) -> bool:
-        """Insert the highlighted command, if one is listed and none is typed yet."""
+        """Insert the highlighted command, unless a whole command is typed already."""
         self._offer_commands()
         option = self._list.highlighted_option
         if not self._list.display or option is None or self.input.text in dict(self._commands):
@@ -103,7 +104,7 @@ class Composer(Vertical):
             raise SkipAction
 
     def action_stop(self) -> None:
-        """Close the list of commands, or remove the typed one; without one, stop the current job."""
+        """Close the list of commands, else remove the typed command, else stop the current job."""
         if self._list.display:
             self._list.display = False
         elif is_command(self.text):
@@ -117,7 +118,7 @@ class Composer(Vertical):
 
     @on(TextArea.Changed)
     def _offer_commands(self) -> None:
-        """List the matches of the current text: a message about a change may arrive after the next key."""
+        """List the commands that match the text. Keys call this too: they may arrive before the message on a change."""
         text = self.input.text
         if text == self._offered_for:
             return
@@ -133,7 +134,7 @@ class Composer(Vertical):
 
 
 class CommandChoices(OptionList, can_focus=False):
-    """The commands that match the typed text. Its name differs from Textual's palette, whose style it would get."""
+    """The list of matching commands. With the name of Textual's CommandList it would get its style."""
 
     DEFAULT_CSS = """
     CommandChoices {
@@ -148,7 +149,7 @@ class CommandChoices(OptionList, can_focus=False):
     """
 
     def offer(self, commands: Sequence[tuple[str, str]]) -> None:
-        """Show these, the first one highlighted; none hides the list."""
+        """List these commands and highlight the first; without commands the list is hidden."""
         self.display = bool(commands)
         width = max((len(name) for name, _ in commands), default=0)
         self.set_options(
@@ -159,7 +160,7 @@ class CommandChoices(OptionList, can_focus=False):
 
 
 class _Field(PromptInput):
-    """The field of a composer: while the list of commands is open, its keys belong to that."""
+    """The field of a composer; while commands are listed, Enter and the arrow keys act on the list."""
 
     @property
     def _composer(self) -> Composer:

@@ -1,8 +1,6 @@
-"""The line above the composer: what is being downloaded, and what is ready to be loaded."""
+"""The line above the field for messages that shows downloads, and models that are ready to be loaded."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, cast
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -14,18 +12,16 @@ from textual.widgets import Static
 from edgespec.chat.downloads import Downloads, Fetching, missing_of
 from edgespec.settings import LoadSettings
 from edgespec.text.printable import one_line
+from edgespec.tui.base_app import BaseApp
 
-if TYPE_CHECKING:
-    from edgespec.tui.app import ChatApp
-
-LOOK_S = 0.5  # between two frames of the line
+LOOK_S = 0.5  # time between two frames of the line
 BAR = 10  # cells
 
 
 class DownloadLine(Horizontal):
-    """Loads models for `app`, and downloads what is missing of them first, beside the conversation.
+    """Loads models, and downloads missing ones first, while the conversation continues.
 
-    A model that comes is loaded at once while nobody is in the middle of something; otherwise the line offers it.
+    A downloaded model is loaded at once if that disturbs nobody; otherwise the line offers it.
     """
 
     DEFAULT_CSS = """
@@ -44,7 +40,7 @@ class DownloadLine(Horizontal):
         super().__init__()
         self.downloads = Downloads()
         self._timer: Timer | None = None
-        self._told: set[Fetching] = set()  # whose end, or question, was told
+        self._reported: set[Fetching] = set()  # downloads whose end, or question, was reported
         self._shown: Fetching | None = None
 
     def compose(self) -> ComposeResult:
@@ -55,42 +51,45 @@ class DownloadLine(Horizontal):
         self.downloads.close()
 
     @property
-    def _chat(self) -> ChatApp:
-        return cast("ChatApp", self.app)
+    def _chat(self) -> BaseApp:
+        assert isinstance(self.app, BaseApp)
+        return self.app
 
-    def load(self, settings: LoadSettings, *, is_confirmed: bool = False) -> None:
-        """Load these models, once all of them are here. Raises EdgespecError while a job runs if they are here, and
-        for names that mean nothing."""
+    def load(self, settings: LoadSettings) -> None:
+        """Load these models, as soon as all of them are downloaded.
+
+        Raises EdgespecError for unknown names, and if nothing must be downloaded but a job is running.
+        """
         chat = self._chat
         ready = next((each for each in self.downloads.all if each.state == "ready" and _asks_for(settings, each)), None)
         if ready is not None:
             settings = ready.settings
         if chat.session.model.server or not missing_of(settings):
-            chat.jobs.load(settings)
+            chat.load(settings)
             if ready is not None:
                 self.downloads.forget(ready)
             self.show()
             return
-        self.downloads.add(settings, is_confirmed=is_confirmed)
+        self.downloads.add(settings)
         if self._timer is None:
             self._timer = self.set_interval(LOOK_S, self.look)
         self.look()
 
     def look(self) -> None:
-        """Tell what has happened since the last time."""
+        """Report what has happened since the last call."""
         chat = self._chat
         for each in [*self.downloads.all]:
             while each.notes:
                 chat.say(each.notes.popleft())
-            if each.state in ("asking", "ready", "stopped", "failed") and each not in self._told:
-                self._told.add(each)
-                self._tell(each)
+            if each.state in ("asking", "ready", "stopped", "failed") and each not in self._reported:
+                self._reported.add(each)
+                self._report(each)
         if self._timer is not None and not any(each.state in ("waiting", "active") for each in self.downloads.all):
             self._timer.stop()
             self._timer = None
         self.show()
 
-    def _tell(self, fetching: Fetching) -> None:
+    def _report(self, fetching: Fetching) -> None:
         chat, name = self._chat, one_line(fetching.spec)
         if fetching.state == "asking":
             chat.say(f"{name}: {fetching.said}; {_again(fetching)} downloads it", "warning")
@@ -102,13 +101,13 @@ class DownloadLine(Horizontal):
             chat.say(fetching.said, "error" if fetching.state == "failed" else "info")
 
     def _may_load(self) -> bool:
-        """Whether nobody loses anything: there is no model, or no conversation, text or list that it would disturb."""
+        """Return whether loading a model now disturbs nobody: no answer, conversation, typed text or open screen."""
         chat = self._chat
-        is_free = not chat.jobs.is_busy and len(chat.screen_stack) == 1 and not chat.composer.input.text
+        is_free = not chat.is_busy and not chat.has_screen_above and not chat.composer.text
         return is_free and (chat.session.engine is None or not chat.session.turns)
 
     def show(self) -> None:
-        """Show the download that runs; without one what is ready, or asks."""
+        """Show the running download, else one that asks, waits or is ready."""
         order = {"active": 0, "asking": 1, "waiting": 2, "ready": 3}
         shown = sorted((each for each in self.downloads.all if each.state in order), key=lambda each: order[each.state])
         self._shown = shown[0] if shown else None
@@ -117,7 +116,7 @@ class DownloadLine(Horizontal):
             self.query_one("#download-said", Static).update(_line(shown[0], len(shown) - 1))
 
     def stop(self, fetching: Fetching) -> None:
-        """Stop a download, or let go of one that is ready."""
+        """Stop a download, or forget one that is ready."""
         if fetching.state == "ready":
             self.downloads.forget(fetching)
         else:
@@ -132,24 +131,24 @@ class DownloadLine(Horizontal):
 
     @on(events.Click, "#download-said")
     def _open(self) -> None:
-        """Load what is ready; else the list of models shows more."""
+        """Load the model that is ready, or open the list of models."""
         if self._shown is not None and self._shown.state in ("ready", "asking"):
             self._chat.submit(_again(self._shown))
         else:
-            self._chat.action_call("model")
+            self._chat.run_command("/model")
 
 
 def state_of(fetching: Fetching) -> str:
-    """What a download does, in a few words."""
+    """Return the state of a download, in a few words."""
     if fetching.state == "active":
         done = f" {fetching.done:.0%}".replace("%", " %") if fetching.done is not None else ""
         return f"{fetching.what or 'downloading'}{done}"
-    words = {"waiting": "waits for another download", "asking": fetching.said, "ready": "ready"}
+    words = {"waiting": "waiting for another download", "asking": fetching.said, "ready": "ready"}
     return words.get(fetching.state, fetching.said)
 
 
 def _again(fetching: Fetching) -> str:
-    """The command that loads it, or downloads it."""
+    """Return the command that loads or downloads it."""
     is_draft = fetching.spec == fetching.settings.draft_model
     return f"/draft {fetching.spec}" if is_draft else f"/model {fetching.settings.model}"
 
@@ -170,5 +169,5 @@ def _line(fetching: Fetching, others: int) -> Content:
 
 
 def _asks_for(settings: LoadSettings, fetching: Fetching) -> bool:
-    """Whether these settings name what has come, as it was asked for: a draft may have come with it."""
+    """Return whether these settings ask for a downloaded model; a draft may have been downloaded with it."""
     return settings.model == fetching.settings.model and settings.draft_model in (None, fetching.settings.draft_model)

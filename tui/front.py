@@ -1,38 +1,85 @@
-"""The screen as commands see it."""
+"""What commands do on the screen: the `Front` of the chat, and the screens that commands open."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+
+from textual.app import SuspendNotSupported
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
 from edgespec.chat.clipboard import copy_natively
-from edgespec.chat.comparing import Comparison
-from edgespec.chat.personas import Persona
+from edgespec.chat.comparing import PLAIN, Comparison, side_of
+from edgespec.chat.model import drafting_with
+from edgespec.chat.personas import personas
+from edgespec.chat.slash import is_command
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.models.names.local import local_models
 from edgespec.settings import LoadSettings
-from edgespec.tui.toasts import toast
+from edgespec.tui.base_app import BaseApp
+from edgespec.tui.chat_jobs import ChatJobs
+from edgespec.tui.choice_screen import Choice, ChoiceScreen
+from edgespec.tui.comparison import ComparisonScreen
+from edgespec.tui.download_line import DownloadLine
+from edgespec.tui.files import Files
+from edgespec.tui.help_screen import HelpScreen
+from edgespec.tui.picker import ModelPicker
+from edgespec.tui.picker_absent import Elsewhere
+from edgespec.tui.picker_here import Picked
+from edgespec.tui.settings_screen import SettingsScreen
+from edgespec.tui.sidebar import ChatList, Sidebar
 
-if TYPE_CHECKING:
-    from edgespec.tui.app import ChatApp
+NEW = "+"  # the choice that makes a new persona
 
 
 class ScreenFront:
-    """The `Front` of the screen."""
+    """The `Front` of the screen. Commands without arguments may open a screen instead (`show`)."""
 
-    def __init__(self, app: ChatApp) -> None:
-        self._app = app
+    def __init__(self, app: BaseApp, jobs: ChatJobs, files: Files) -> None:
+        self._app, self._session = app, app.session
+        self._jobs, self._files = jobs, files
+        self._screens: dict[str, Callable[[], object]] = {
+            "help": lambda: app.push_screen(HelpScreen()),
+            "model": self._pick_model,
+            "models": self._pick_model,
+            "draft": self._pick_model,
+            "persona": self._pick_persona,
+            "set": self._show_settings,
+            "list": self._toggle_chats,
+            "load": self._toggle_chats,
+            "search": self._search,
+            "rename": lambda: app.composer.put(f"/rename {app.session.title}"),
+            "system": self._change_system,
+            "restart": self._restart,
+            "compare": self._compare_as_typed,
+        }
+
+    def show(self, command: str, argument: str = "") -> bool:
+        """Open the screen of a command; returns False if the command has none."""
+        if self._session.model.server and command in ("model", "models", "draft"):
+            return False
+        if argument and command == "models":
+            self._pick_model(argument)
+            return True
+        if argument or command not in self._screens:
+            return False
+        self._screens[command]()
+        return True
+
+    # --- `Front` --------------------------------------------------------------------------------------------------
 
     def say(self, text: str, level: Level = "info") -> None:
         self._app.say(text, level)
 
     def answer(self, start: Callable[[CancelFlag], Events]) -> None:
-        self._app.jobs.answer(start)
+        self._jobs.answer(start)
         self._app.composer.input.focus()
 
     def redraw(self) -> None:
         self._app.call_later(self._app.redraw)
-        self._app.composer.input.focus()  # the focused widget may be gone
+        self._app.composer.input.focus()  # the focused widget may be removed
 
     def put(self, text: str) -> None:
         self._app.composer.put(text)
@@ -43,23 +90,147 @@ class ScreenFront:
         self._app.notify(f"{len(text):,} characters copied")
 
     def load(self, settings: LoadSettings) -> None:
-        self._app.downloads.load(settings)
+        self._app.query_one(DownloadLine).load(settings)
 
     def compare(self, comparison: Comparison) -> None:
-        self._app.screens.compare(comparison)
+        def close(_: Comparison | None) -> None:
+            if comparison.is_asked and comparison.text == self._app.composer.text:
+                self._app.composer.input.put("")
+            self.redraw()
+            self._jobs.idle.begin()
+            self.offer_remedies()
+
+        self._jobs.idle.stop()
+        self._app.push_screen(ComparisonScreen(comparison), close)
 
     def show_files(self) -> None:
-        self._app.files.show()
+        self._files.show()
         self._app.composer.input.focus()
 
-    def edit_persona(self, persona: Persona) -> None:
-        self._app.screens.edit_persona(persona)
+    def edit_file(self, edit: Callable[[Path], None], file: Path) -> None:
+        try:
+            with self._app.suspend():
+                edit(file)
+        except SuspendNotSupported:
+            raise UsageError("this terminal cannot run an editor from here", hint=f"edit {file}") from None
 
     def show_tokens(self) -> None:
         transcript = self._app.transcript
         transcript.show_tokens = not transcript.show_tokens
-        if not self._app.session.turns:  # nothing else shows that the key was heard
-            toast(self._app, f"new answers are shown {'with' if transcript.show_tokens else 'without'} their drafters")
+        if not self._session.turns:  # nothing else shows that the key worked
+            self._app.toast(
+                f"new answers are shown {'with' if transcript.show_tokens else 'without'} the drafter of each token"
+            )
 
     def leave(self) -> None:
         self._app.exit()
+
+    # --- the list of chats ----------------------------------------------------------------------------------------
+
+    def _toggle_chats(self) -> None:
+        """Focus the list of chats, shown if it was hidden; from within the list, hide it."""
+        sidebar = self._app.query_one(Sidebar)
+        if sidebar.has_focus_within:
+            self.hide_chats()
+        else:
+            sidebar.set_class(False, "-usual")
+            sidebar.set_class(True, "-asked")
+            self._app.call_after_refresh(self._app.query_one(ChatList).focus)
+
+    def hide_chats(self) -> None:
+        """Hide the list of chats, and focus the field."""
+        self._app.query_one(Sidebar).remove_class("-usual", "-asked")
+        self._app.composer.input.focus()
+
+    def _search(self) -> None:
+        sidebar = self._app.query_one(Sidebar)
+        if not sidebar.display:
+            self._toggle_chats()
+        self._app.call_after_refresh(sidebar.focus_search)
+
+    # --- screens above the chat -----------------------------------------------------------------------------------
+
+    def offer_remedies(self) -> None:
+        """Let the user choose how to load the model again after a failure."""
+        model = self._session.model
+        if not (remedies := model.remedies()):
+            return
+        if model.was_cancelled:
+            title = "loading was cancelled"
+        else:
+            title = "the model has stopped" if model.has_died else "the model could not be loaded"
+        what = "\n".join([model.failure, *(["The conversation is saved."] if self._session.turns else [])])
+        choices = [Choice(str(index), remedy.label) for index, remedy in enumerate(remedies)]
+        self._app.push_screen(
+            ChoiceScreen(title, what, choices, is_error=True),
+            lambda key: self._load(remedies[int(key)].settings) if key is not None else None,
+        )
+
+    def _restart(self) -> None:
+        remedies = self._session.model.remedies()
+        if len(remedies) > 1:
+            self.offer_remedies()
+        else:
+            self._load(remedies[0].settings if remedies else self._session.load_settings)
+
+    def _compare_as_typed(self) -> None:
+        """Compare answers to the text in the field, or to the last message."""
+        session, typed = self._session, self._app.composer.text
+        text = "" if is_command(typed) else typed
+        self._app.commands.compare(Comparison(session, (side_of(session, ""), side_of(session, PLAIN)), text))
+
+    def _change_system(self) -> None:
+        self._app.composer.put(f"/system {self._session.system}")
+        if not self._session.system:
+            self._app.say("write the system prompt of this chat after /system; Esc cancels")
+
+    def _pick_model(self, text: str = "") -> None:
+        settings, downloads = self._session.load_settings, self._app.query_one(DownloadLine).downloads
+
+        def load(picked: Picked | None) -> None:
+            if picked is None:
+                return
+            wanted = replace(drafting_with(settings, picked.draft), model=picked.model)
+            if wanted == settings and self._session.engine is not None:
+                self._app.toast("this model is loaded already")
+            else:
+                self._load(wanted)
+
+        draft = settings.draft_model if settings.uses_draft else "none"
+        picker = ModelPicker(settings.model, draft, local_models, Elsewhere(downloads), text)
+        self._app.push_screen(picker, load)
+
+    def _pick_persona(self) -> None:
+        found, problems = personas()
+        session = self._session
+        choices = [Choice("none", "none", "No persona: your own system prompt and settings.")]
+        choices += [Choice(f"={each.name}", each.name, each.description or each.system) for each in found]
+        if session.persona and all(each.name != session.persona for each in found):
+            choices.append(Choice(f"={session.persona}", session.persona, "its file is gone or cannot be used"))
+        choices.append(Choice(NEW, "New from this chat …", "Save its system prompt and settings."))
+
+        def take(key: str | None) -> None:
+            if key == NEW:
+                self._app.composer.put("/persona save ")
+                self._app.say("write the name of the persona after /persona save; Esc cancels")
+            elif key is not None:
+                self._app.run_command(f"/persona {key.removeprefix('=')}")
+
+        text = "\n".join(["cannot be used:", *problems]) if problems else ""
+        current = f"={session.persona}" if session.persona else "none"
+        self._app.push_screen(ChoiceScreen("personas (/persona edit NAME edits one)", text, choices, current), take)
+
+    def _show_settings(self) -> None:
+        def take(texts: dict[str, str] | None) -> None:
+            try:
+                self._session.change(texts or {})
+            except EdgespecError as error:
+                self._app.report(error)
+
+        self._app.push_screen(SettingsScreen(self._session.settings), take)
+
+    def _load(self, settings: LoadSettings) -> None:
+        try:
+            self.load(settings)
+        except EdgespecError as error:  # an answer is being generated
+            self._app.report(error)

@@ -1,7 +1,7 @@
-"""A widget of many lines drawn from blocks: drawn lines are cached, so that a growing text only draws its end.
+"""A widget that draws blocks as lines, and caches them: if a text grows, only its end is drawn again.
 
-Textual's own Markdown makes a widget per paragraph; a chat of 40 turns is then 1,600 widgets, and every layout takes
-half a second. Here a turn is one widget, and a layout takes milliseconds.
+Textual's Markdown widget makes a widget of each paragraph: a chat of 40 turns would have 1,600 widgets, and each layout
+would take half a second. Here a turn is one widget, and a layout takes milliseconds.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from textual.widget import Widget
 
 from edgespec.history.search import spans
 
-MARK = "bold reverse $text-warning"  # of what a search has found
+MARK = "bold reverse $text-warning"  # the style of search matches
 
 
 @dataclass(frozen=True, slots=True)
 class Brush:
-    """How a widget's theme draws text."""
+    """Draws text in the styles of a widget and its theme."""
 
     style: Style
     get_style: Callable[[str | Style], Style]
@@ -36,7 +36,7 @@ class Brush:
     is_dark: bool
 
     def draw(self, content: Content, width: int, style: str = "") -> list[Strip]:
-        """The lines of a text, wrapped at `width`, on top of the widget's style."""
+        """Return the lines of a text, wrapped at `width`, in the widget's style with `style` added."""
         base = self._styled(style)
         lines = (line.render(base, "", self.get_style) for line in content.wrap(max(1, width)))
         return [Strip([Segment(text, _rich(base + over)) for text, over in line]) for line in lines]
@@ -59,26 +59,23 @@ class Block(Hashable, Protocol):
     def draw(self, brush: Brush, width: int) -> list[Strip]: ...
 
     def same_as(self, other: Block) -> bool:
-        """Whether the other one looks the same."""
+        """Return whether the other block looks the same."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A wrapped text. `first` precedes its first line, `rest` the others; both have the same width."""
+    """A wrapped text. `first` precedes its first line and `rest` the other lines; both have the same width."""
 
     content: Content
     first: str = ""
     rest: str = ""
-    has_gap: bool = False  # an empty line before it
+    has_gap: bool = False  # whether an empty line precedes it
     style: str = ""
-    is_filled: bool = False  # the style extends to the end of the lines
 
     def draw(self, brush: Brush, width: int) -> list[Strip]:
         room = width - len(self.first)
         lines = brush.draw(self.content, room, self.style)
-        if self.is_filled:
-            lines = [brush.pad(line, room, self.style) for line in lines]
         if self.first:
             first, rest = (brush.draw(Content(lead), len(lead), "dim")[0] for lead in (self.first, self.rest))
             lines = [Strip.join([rest if number else first, line]) for number, line in enumerate(lines)]
@@ -90,7 +87,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """The first of several texts that fits into one line; if none does, the last one is wrapped."""
+    """Shows the first of several texts that fits into one line, else the last one, wrapped."""
 
     texts: tuple[Content, ...]
     style: str = ""
@@ -104,7 +101,7 @@ class Fitting:
 
 
 class Lines(Widget):
-    """Shows blocks below each other; its text can be selected with the mouse."""
+    """Shows blocks one below the other; the text can be selected with the mouse."""
 
     DEFAULT_CSS = """
     Lines { height: auto; width: 1fr; }
@@ -113,13 +110,13 @@ class Lines(Widget):
     def __init__(self, blocks: Sequence[Block] = (), *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._blocks = list(blocks)
-        self._drawings: list[list[Strip]] = []  # the drawn lines of each block
-        self._lines: list[Strip] = []  # all of them
+        self._drawings: list[list[Strip]] = []  # the lines of each block
+        self._lines: list[Strip] = []  # the lines of all blocks
         self._drawn_for: tuple[object, ...] = ()
         self._marked: re.Pattern[str] | None = None
 
     def mark(self, pattern: re.Pattern[str] | None) -> None:
-        """Mark what a search has found (`found_in`), or nothing."""
+        """Mark the matches of a pattern (`found_in`), or nothing."""
         if pattern != self._marked:
             self._marked = pattern
             self.refresh()
@@ -129,16 +126,8 @@ class Lines(Widget):
         """The lines as shown on the screen."""
         return "\n".join(strip.text.rstrip() for strip in self._drawn())
 
-    def block_at(self, y: int) -> Block | None:
-        """The block that the line `y` belongs to."""
-        for block, strips in zip(self._blocks, self._drawings, strict=False):
-            if y < len(strips):
-                return block
-            y -= len(strips)
-        return None
-
     def replace(self, keep: int, blocks: Sequence[Block]) -> None:
-        """Replace the blocks after the first `keep` ones with `blocks`."""
+        """Replace the blocks after the first `keep` with `blocks`."""
         start = keep
         for shown, block in zip(self._blocks[keep:], blocks, strict=False):
             if not block.same_as(shown):
@@ -180,7 +169,7 @@ class Lines(Widget):
         return selection.extract(self.plain), "\n"
 
     def _drawn(self, width: int | None = None) -> list[Strip]:
-        """All lines at this width, in the current colours."""
+        """Return all lines at this width, in the current colours."""
         style = self.visual_style
         drawn_for = (width or self.content_size.width, style.background, style.foreground, self.app.theme)
         if drawn_for != self._drawn_for:
@@ -192,7 +181,7 @@ class Lines(Widget):
         return self._lines
 
     def _draw_rest(self, known: Mapping[Block, tuple[Block, list[Strip]]]) -> None:
-        """Draw what is not drawn yet, or take it from `known`."""
+        """Draw the remaining blocks, or take their lines from `known`."""
         width = self._drawn_for[0]
         assert isinstance(width, int)
         theme = self.app.current_theme
@@ -206,7 +195,7 @@ class Lines(Widget):
 
 
 def _restyled(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
-    """A line with another style over the characters of `span`; -1 is its end."""
+    """Return a line with another style over the characters of `span`, where -1 is the end of the line."""
     start, end = span
     length = len(strip.text)
     cuts = [strip.index_to_cell_position(min(index, length)) for index in (start, length if end == -1 else end)]

@@ -1,4 +1,4 @@
-"""The line of keys at the bottom, which begins with the name of the part that has the keys."""
+"""The line of keys at the bottom, which begins with the name of the focused part of the screen."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 from textual.widgets import Footer, Static, TextArea
 
-from edgespec.tui.attachments import AttachmentBar
 from edgespec.tui.sidebar import Sidebar
 from edgespec.tui.transcript import Transcript
 
 MODES: tuple[tuple[type[Widget], str], ...] = (
     (TextArea, "Writing"),
-    (AttachmentBar, "Files"),
     (Transcript, "Messages"),
     (Sidebar, "Chats"),
 )

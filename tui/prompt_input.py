@@ -1,9 +1,7 @@
-"""An input field that grows, remembers what was sent, and folds large pastes."""
+"""The input field for messages: it grows with its text, and remembers the messages that were sent."""
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,13 +14,13 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
-from textual.widgets.text_area import EditResult, Location, Selection
+from textual.widgets.text_area import EditResult, Location
 
 from edgespec.chat.paths import pasted_files
 from edgespec.text.line_ends import with_unix_line_ends
 from edgespec.text.printable import printable
 
-LONG = 10_000  # minimum characters of a folded text: the field is wrapped and drawn at every key
+LONG = 10_000  # characters from which on a paste becomes an attachment: each key redraws the whole field
 HINTS = (
     "Write a message · Enter sends · Ctrl+J new line · / commands",
     "Enter sends · Ctrl+J new line · / commands",
@@ -39,7 +37,7 @@ class Submitted(Message):
 
 @dataclass
 class Paged(Message):
-    """A page up (-1) or down (1) was requested, which the field does not have."""
+    """The user wants to scroll the messages a page up (-1) or down (1)."""
 
     step: int
 
@@ -52,15 +50,22 @@ class FilesPasted(Message):
 
 
 @dataclass
-class FilesUnpasted(Message):
-    """The last of these pastes is text after all."""
+class LongTextPasted(Message):
+    """A long text was pasted, which is to be attached."""
+
+    text: str
+
+
+@dataclass
+class PasteUndone(Message):
+    """The last paste of one of these two kinds was inserted as text instead."""
 
 
 class EnterSubmits(TextArea):
-    """A field where Enter submits what was typed before it, and where keys act in order.
+    """A field where Enter submits the text, and where keys act in the order in which they were typed.
 
-    Textual looks up a binding when its key has reached the app; letters typed meanwhile would be handled before it, and
-    a priority binding would be handled before them.
+    Textual looks up a binding only when its key has reached the app: letters that were typed later would be handled
+    first. A priority binding would be handled before letters that were typed earlier.
     """
 
     async def _on_key(self, event: Key) -> None:
@@ -81,10 +86,7 @@ class EnterSubmits(TextArea):
 
 
 class PromptInput(EnterSubmits):
-    """Enter sends. Up and down go through `history`, oldest first, from the first and the last line.
-
-    A long text is shown as `[pasted text: 1,048,576 characters]`, which is one character for keys; it is sent in full.
-    """
+    """Enter sends. Up on the first line and down on the last line go through `history`, the oldest text first."""
 
     DEFAULT_CSS = """
     PromptInput {
@@ -107,31 +109,22 @@ class PromptInput(EnterSubmits):
     ]
 
     def __init__(self, history: Sequence[str] = (), *, id: str | None = None) -> None:
-        self._folded: dict[str, str] = {}  # folded texts by placeholder; the base class needs it at once
         super().__init__(id=id, highlight_cursor_line=False, placeholder=HINTS[0])
         self.cursor_blink = False
-        self._pasted = "", ""  # the paths that were pasted last, and the text then
-        self.is_recalled = False  # the text is an unchanged one from the history
+        self._pasted = "", ""  # the last paste that became an attachment, and the field's text at that time
+        self.is_recalled = False  # the text comes from the history and was not changed
         self._known_size = Size()
         self._history = list(history)
         self._position = len(self._history)
         self._draft = ""
 
-    @property
-    def full_text(self) -> str:
-        """The text with everything that is folded."""
-        if not self._folded:
-            return self.text
-        pattern = "|".join(map(re.escape, self._folded))
-        return re.sub(pattern, lambda found: self._folded[found.group()], self.text)
-
     def put(self, text: str) -> None:
-        """Replace the text with `text`; undo restores it."""
+        """Replace the text; undo restores the old one."""
         self.replace(text, (0, 0), self.document.end)
         self.move_cursor(self.document.end)
 
     def remember(self, text: str) -> None:
-        """Add `text` to the history, and leave it."""
+        """Add `text` to the end of the history."""
         if text and self._history[-1:] != [text]:
             self._history.append(text)
         self._position = len(self._history)
@@ -139,12 +132,11 @@ class PromptInput(EnterSubmits):
     # --- keys -----------------------------------------------------------------------------------------------------
 
     def action_submit(self) -> None:
-        text = self.full_text
+        text = self.text
         if not text.strip():
             return
         self.remember(text)
         self.put("")
-        self._folded.clear()
         self.history.clear()
         self.post_message(Submitted(text))
 
@@ -154,10 +146,11 @@ class PromptInput(EnterSubmits):
         self.take_paste(event.text)
 
     def take_paste(self, text: str) -> None:
-        """Offer paths of files as attachments, which undo turns into text, and insert any other text."""
-        if not self.text.startswith("/") and pasted_files(text):
+        """Post paths of files and long texts as attachments, which undo inserts as text, and insert any other text."""
+        is_paths = bool(pasted_files(text))
+        if not self.text.startswith("/") and (is_paths or len(text) > LONG):
             self._pasted = text, self.text
-            self.post_message(FilesPasted(text))
+            self.post_message(FilesPasted(text) if is_paths else LongTextPasted(text))
         else:
             self._replace_via_keyboard(text, *self.selection)
 
@@ -166,7 +159,7 @@ class PromptInput(EnterSubmits):
         self._pasted = "", ""
         if pasted and text == self.text:
             self.insert(pasted)
-            self.post_message(FilesUnpasted())
+            self.post_message(PasteUndone())
         else:
             super().action_undo()
 
@@ -188,7 +181,7 @@ class PromptInput(EnterSubmits):
         self.post_message(Paged(1))
 
     def action_copy(self) -> None:
-        """Copy the selection; without one the key is handled elsewhere."""
+        """Copy the selection; without a selection another widget handles the key."""
         if self.selection.is_empty:
             raise SkipAction
         super().action_copy()
@@ -197,80 +190,36 @@ class PromptInput(EnterSubmits):
         return self.wrapped_document.location_to_offset(self.cursor_location).y
 
     def _recall(self, step: int) -> bool:
-        """Show the next text of the history; after the last one the unsent text."""
+        """Show another text of the history; after the last one the unsent text. Returns False at either end."""
         position = self._position + step
         if not 0 <= position <= len(self._history):
             return False
         if self._position == len(self._history):
-            self._draft = self.full_text
+            self._draft = self.text
         self._position = position
         self.put(self._draft if position == len(self._history) else self._history[position])
         self.is_recalled = True
         return True
 
-    # --- long texts -----------------------------------------------------------------------------------------------
+    # --- drawing --------------------------------------------------------------------------------------------------
 
     def replace(
         self, insert: str, start: Location, end: Location, *, maintain_selection_offset: bool = True
     ) -> EditResult:
-        start, end = self._around(*sorted((start, end)))
         self.is_recalled = False
-        text = self._fold(with_unix_line_ends(insert))
+        text = with_unix_line_ends(insert)
         return super().replace(text, start, end, maintain_selection_offset=maintain_selection_offset)
 
     def delete(self, start: Location, end: Location, *, maintain_selection_offset: bool = True) -> EditResult:
-        start, end = self._around(*sorted((start, end)))
         self.is_recalled = False
         return super().delete(start, end, maintain_selection_offset=maintain_selection_offset)
 
-    def validate_selection(self, selection: Selection) -> Selection:
-        """The cursor skips placeholders."""
-        forwards = selection.end >= self.selection.end
-        return Selection(self._outside(selection.start, forwards), self._outside(selection.end, forwards))
-
     def get_line(self, line_index: int) -> Text:
-        """A line that is safe to draw."""
-        line = self.document.get_line(line_index)
-        text = Text(printable(line), end="", no_wrap=True)
-        for start, end in self._labels(line_index):
-            text.stylize("reverse", start, end)
-        return text
-
-    def _fold(self, text: str) -> str:
-        if len(text) <= LONG:
-            return text
-        number = ""
-        while True:
-            label = f"[pasted text{number}: {len(text):,} characters]"
-            if self._folded.setdefault(label, text) == text:
-                return label
-            number = f" {int(number or 1) + 1}"
-
-    def _labels(self, row: int) -> list[tuple[int, int]]:
-        """The placeholders in a line."""
-        if not self._folded or row >= self.document.line_count:
-            return []
-        return [found.span() for label in self._folded for found in re.finditer(re.escape(label), self.document[row])]
-
-    def _around(self, start: Location, end: Location) -> tuple[Location, Location]:
-        """A range, extended to whole placeholders."""
-        (top, left), (bottom, right) = start, end
-        parts = {top: (left, right)} if top == bottom else {top: (left, sys.maxsize), bottom: (0, right)}
-        for row, (low, high) in parts.items():
-            for label in self._labels(row):
-                if label[0] < high and low < label[1]:
-                    start, end = min(start, (row, label[0])), max(end, (row, label[1]))
-        return start, end
-
-    def _outside(self, location: Location, forwards: bool) -> Location:
-        row, column = location
-        for start, end in self._labels(row):
-            if start < column < end:
-                return row, end if forwards else start
-        return location
+        """Return a line that is safe to draw."""
+        return Text(printable(self.document.get_line(line_index)), end="", no_wrap=True)
 
     def render_line(self, y: int) -> Strip:
-        """If something scrolls during a layout change, Textual resizes a widget without notifying it."""
+        """Draw a line. If something scrolls during a layout change, Textual resizes a widget without notifying it."""
         if self.size != self._known_size:
             self._known_size = self.size
             self.post_message(Resize(self.size, self.virtual_size, self.container_size))

@@ -1,10 +1,10 @@
-"""The list of chats: pinned ones, folders, then the newest first, with incremental search and keys for each."""
+"""The list of chats: pinned chats, folders, then the newest chats first, with a search field."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,18 +20,18 @@ from textual.worker import Worker, WorkerState
 
 from edgespec.history import ChatInfo, Hit, Store, StoreError
 from edgespec.text.printable import one_line
-from edgespec.tui.chat_questions import Asking, Deleting, Moving, PinChat, Renaming
-from edgespec.tui.chat_rows import Place, Row, rows_by_day, rows_found
+from edgespec.tui.chat_questions import Asking, AskingText, AskingYes, ChangeChat, rename
+from edgespec.tui.chat_rows import Place, Row, messages, rows_by_day, rows_found
 
-TYPING_S = 0.15  # without a key, before the search starts
+TYPING_S = 0.15  # pause of typing before the search starts
 MINUTE_S = 60.0
-AT_ONCE = 200  # chats in the list, until the user scrolls to its end
+AT_ONCE = 200  # chats in the list; more are added when the user scrolls to its end
 HITS = 50
-FOLDED = "folded folders"
+FOLDED = "folded folders"  # the name of a preference in the store
 
 
 class ChatChosen(Message):
-    """Open a chat, at the message `key` if there is one."""
+    """The user wants to open a chat, at the message `key` if it is given."""
 
     def __init__(self, chat: str, key: str | None = None) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class ChatChosen(Message):
 
 
 class Searched(Message):
-    """The search text has changed; "" is none."""
+    """The search text has changed; "" means no search."""
 
     def __init__(self, query: str) -> None:
         super().__init__()
@@ -47,12 +47,12 @@ class Searched(Message):
 
 
 class NewChat(Message):
-    """Start a new chat."""
+    """The user wants to start a new chat."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The store's answer to a query; `hits` only if there was one."""
+    """The result of a query to the store; `hits` only if there is a search text."""
 
     query: str
     chats: Sequence[ChatInfo]
@@ -60,8 +60,7 @@ class _Found:
 
 
 class Sidebar(Vertical):
-    """Shows the chats of `store`, of which `open_chat` is marked as open. It changes nothing itself: what is to be done
-    it posts as a message."""
+    """Shows the chats of `store`; `open_chat` is marked as open. All changes are posted as messages."""
 
     DEFAULT_CSS = """
     Sidebar {
@@ -115,7 +114,7 @@ class Sidebar(Vertical):
     def focus_search(self) -> None:
         self.query_one(SearchField).focus()
 
-    # --- what the store answers -----------------------------------------------------------------------------------
+    # --- results of the store -------------------------------------------------------------------------------------
 
     @on(Input.Changed, "#sidebar-search")
     def _search_soon(self, event: Input.Changed) -> None:
@@ -153,7 +152,7 @@ class Sidebar(Vertical):
             self._limit += AT_ONCE
             self.refresh_chats()
 
-    # --- what the user does ---------------------------------------------------------------------------------------
+    # --- actions of the user --------------------------------------------------------------------------------------
 
     @on(OptionList.OptionSelected)
     def _choose(self, event: OptionList.OptionSelected) -> None:
@@ -165,7 +164,7 @@ class Sidebar(Vertical):
             self.post_message(ChatChosen(place.chat, place.key))
 
     def _fold(self, folder: str) -> None:
-        """Fold or unfold a folder, also for the next time."""
+        """Fold or unfold a folder, and remember it."""
         self._folded ^= {folder}
         self._show(from_top=False)
         with suppress(StoreError):
@@ -186,23 +185,31 @@ class Sidebar(Vertical):
         self.post_message(NewChat())
 
     def action_rename(self) -> None:
-        self._ask(Renaming)
+        if (chat := self._highlighted_chat()) is not None:
+            self.mount(AskingText("New title:", chat.title, lambda title: rename(chat.id, title) if title else None))
 
     def action_delete(self) -> None:
-        self._ask(Deleting)
+        if (chat := self._highlighted_chat()) is not None:
+            question = f"Delete {one_line(chat.title) or 'untitled'!r} with its {messages(chat.n_turns)}?"
+            delete = AskingYes(question, "Yes, delete", "No, keep it", lambda session: session.delete(chat.id))
+            self.mount(delete)
 
     def action_move(self) -> None:
+        if (chat := self._highlighted_chat()) is None:
+            return
         folders: list[str] = []
         with suppress(StoreError):
             folders = self._store.folders()
-        self._ask(partial(Moving, known=folders))
+        question = "Folder (leave empty for none):"
+        move = lambda folder: lambda session: session.store.move(chat.id, folder)  # noqa: E731
+        self.mount(AskingText(question, chat.folder, move, folders))
 
     def action_pin(self) -> None:
         if (chat := self._highlighted_chat()) is not None:
-            self.post_message(PinChat(chat.id, not chat.is_pinned))
+            self.post_message(ChangeChat(lambda session: session.store.pin(chat.id, not chat.is_pinned)))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A question is answered first; actions on a chat need a highlighted one."""
+        """Disable all actions while a question is open, and actions on a chat if no chat is highlighted."""
         if self.query(Asking):
             return False
         if action in ("search", "to_list"):
@@ -213,17 +220,12 @@ class Sidebar(Vertical):
         place = self.query_one(ChatList).place
         return next((chat for chat in self._found.chats if place is not None and chat.id == place.chat), None)
 
-    def _ask(self, asking: Callable[[ChatInfo], Asking]) -> None:
-        chat = self._highlighted_chat()
-        if chat is not None:
-            self.mount(asking(chat))
-
     def on_asking_answered(self, event: Asking.Answered) -> None:
         event.stop()
         self.query(Asking).remove()
         self.query_one(ChatList).focus()
-        if event.message is not None:
-            self.post_message(event.message)
+        if event.change is not None:
+            self.post_message(ChangeChat(event.change))
 
 
 def _look(store: Store, query: str, limit: int) -> _Found:
@@ -231,7 +233,7 @@ def _look(store: Store, query: str, limit: int) -> _Found:
 
 
 class SearchField(Input):
-    """The search text; Escape clears it."""
+    """The field for the search text; Escape clears it."""
 
     BINDINGS = [  # noqa: RUF012 - Textual declares it so
         Binding("escape", "clear", "Clear", show=False, id="sidebar.clear"),
@@ -249,9 +251,10 @@ class SearchField(Input):
 
 
 class ChatList(OptionList):
-    """The rows; keeps its highlight and its scroll position when they change.
+    """The rows. The highlight and the scroll position stay when rows are added or removed.
 
-    A click chooses a row and does not focus the list: letters would be commands on chats then."""
+    A click chooses a row without focusing the list: with the focus, letters would become commands.
+    """
 
     FOCUS_ON_CLICK = False
     DEFAULT_CSS = """
@@ -265,7 +268,7 @@ class ChatList(OptionList):
     """
 
     class EndNear(Message):
-        """The last rows are visible."""
+        """The last rows have become visible."""
 
     def __init__(self) -> None:
         super().__init__(compact=True, markup=False)
@@ -292,7 +295,7 @@ class ChatList(OptionList):
             return
         places = [row.place for row in rows]
         self.highlighted = places.index(place) if place in places else min(index, len(rows) - 1)
-        if self.place is None:  # the highlighted row is gone, and a heading is there now
+        if self.place is None:  # the highlighted row was replaced by a heading
             self.action_cursor_up()
         self.scroll_to(y=scroll_y, animate=False, force=True)
 

@@ -1,4 +1,4 @@
-"""The messages of a chat, with the streaming answer at their end."""
+"""The messages of a chat, and after them the streaming answer."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Static
 
+from edgespec.chat.answerer import Level
 from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
-from edgespec.tui.attachments import Counts
 from edgespec.tui.live_answer import shown
 from edgespec.tui.system_prompt import SystemPrompt
 from edgespec.tui.token_view import legend
 from edgespec.tui.turn_view import TurnView
-from edgespec.tui.turn_window import Entry, Level, Note, TurnWindow
+from edgespec.tui.turn_window import Entry, Note, TurnWindow
 
 
 class Transcript(TurnWindow):
-    """Shows turns. `pieces` and `siblings` return the tokens and other versions of a turn by its key, `counts` how many
-    tokens an attached file has, if that is known."""
+    """Shows turns. `pieces` and `siblings` return the tokens and the other versions of a turn by its key."""
 
     DEFAULT_CSS = """
     Transcript {
@@ -50,15 +49,14 @@ class Transcript(TurnWindow):
         *,
         pieces: Callable[[str], Sequence[Piece]] = lambda key: (),
         siblings: Callable[[str], Sequence[str]] = lambda key: (),
-        counts: Counts = lambda file: None,
         id: str | None = None,
     ) -> None:
         super().__init__(id=id)
-        self._pieces, self._siblings, self._counts = pieces, siblings, counts
-        self._answer: TurnView | None = None  # that is streaming
-        self._left: tuple[str, int] = ("", 0)  # the turn before which messages were dropped, and how many
-        self._searched = ""  # what is marked in the messages
-        self._target: Widget | None = None  # where the focus is moving to
+        self._pieces, self._siblings = pieces, siblings
+        self._answer: TurnView | None = None  # the streaming answer
+        self._left: tuple[str, int] = ("", 0)  # the first turn that is still sent, and how many before it are not
+        self._searched = ""  # the search whose matches are marked
+        self._target: Widget | None = None  # the widget that is about to get the focus
         self._sources: set[str] = set()  # the drafters in the legend
 
     def compose(self) -> ComposeResult:
@@ -69,7 +67,7 @@ class Transcript(TurnWindow):
     # --- content --------------------------------------------------------------------------------------------------
 
     async def show(self, turns: Sequence[Turn]) -> None:
-        """Show exactly these turns, scrolled to the end. Those already shown stay as they are."""
+        """Show exactly these turns, scrolled to the end. Turns that are already shown stay as they are."""
         n_kept, n_turns = self._common(turns)
         if n_kept < len(self.entries):
             await self._drop_answer()
@@ -80,34 +78,30 @@ class Transcript(TurnWindow):
         """Show the system prompt above the first message."""
         self.query_one(SystemPrompt).show(text, persona)
 
-    async def add(self, turn: Turn) -> None:
-        """Append a turn."""
-        await self.append(turn)
-
     async def note(self, text: str, level: Level = "info") -> None:
-        """Show a dimmed note between the messages, unless the last one is the same."""
+        """Append a note, unless the last note is the same."""
         if self.entries[-1:] != [Note(text, level)]:
             await self.append(Note(text, level))
 
     async def begin_answer(self, name: str = "assistant") -> None:
-        """Scroll to the end and show that an answer of the model of this name is streaming."""
+        """Scroll to the end and show an empty streaming answer of the model with this name."""
         await self._drop_answer()
         self._answer = self._turn_view(None, name)
         await self.begin_live(self._answer)
 
     def tell(self, frame: str, doing: str, figures: Sequence[str]) -> None:
-        """Show below the streaming answer what is being done."""
+        """Show the state of the streaming answer below it."""
         if self._answer is not None:
             self._answer.tell(frame, doing, figures)
 
     async def feed(self, events: Sequence[TokenEvent]) -> None:
-        """Show more of the answer."""
+        """Append tokens to the streaming answer."""
         if self._answer is not None:
             self._answer.feed(events)
             self._update_legend(self._answer)
 
     async def end_answer(self, turn: Turn | None) -> None:
-        """The answer is saved as `turn`, or nothing of it was kept."""
+        """Replace the streaming answer by `turn`; None if nothing was saved."""
         if turn is None or self._answer is None or not self.is_at_end:
             await self._drop_answer()
             if turn is not None:
@@ -118,7 +112,7 @@ class Transcript(TurnWindow):
         await self.append(turn, view)
 
     def mark_context(self, index: int) -> None:
-        """Show before the turn `index` that earlier ones, except the system message, were dropped from the context."""
+        """Show above turn `index` how many earlier turns were dropped from the context."""
         turns = [entry for entry in self.entries if isinstance(entry, Turn)]
         n_left = sum(turn.role != "system" for turn in turns[:index])
         self._left = (turns[index].key, n_left) if n_left and index < len(turns) else ("", 0)
@@ -127,14 +121,14 @@ class Transcript(TurnWindow):
                 view.mark_left(self._n_left(view.turn))
 
     async def reveal(self, key: str, *, focuses: bool = False) -> None:
-        """Scroll to a turn, wherever it is, and move the focus there if the user asked for that."""
+        """Scroll to a turn, and focus it if `focuses`."""
         for index, entry in enumerate(self.entries):
             if isinstance(entry, Turn) and entry.key == key:
                 view = await self.show_around(index)
                 self.call_after_refresh(self._go_to if focuses else self._bring_into_view, view)
 
     def mark_found(self, query: str) -> None:
-        """Mark what a search for these words finds in the messages; nothing for ""."""
+        """Mark the matches of a search in the messages; "" removes the marks."""
         self._searched = query
         for view in self._turn_views():
             view.mark_found(query)
@@ -150,7 +144,6 @@ class Transcript(TurnWindow):
             turn,
             pieces=self._pieces,
             siblings=self._siblings,
-            counts=self._counts,
             shows_tokens=self.show_tokens,
             n_left=self._n_left(turn) if turn else 0,
             name=name,
@@ -163,7 +156,7 @@ class Transcript(TurnWindow):
         return [view for view in views if isinstance(view, TurnView)]
 
     def _common(self, turns: Sequence[Turn]) -> tuple[int, int]:
-        """How many entries can stay, and how many turns these are. Notes belong to the turn before them."""
+        """Return how many entries can stay, and how many of them are turns. Notes belong to the turn before them."""
         n_turns = 0
         for index, entry in enumerate(self.entries):
             if isinstance(entry, Turn):
@@ -191,7 +184,7 @@ class Transcript(TurnWindow):
         self.run_worker(self._show_tokens(), exclusive=True, group="tokens")
 
     async def _show_tokens(self) -> None:
-        """Change the views, visible ones first, and let frames pass in between."""
+        """Change the views, the visible ones first, and yield to the event loop in between."""
         views = self._turn_views()
         visible = [view for view in views if view.region.overlaps(self.region)]
         for view in [*visible, *reversed(views)]:
@@ -207,7 +200,7 @@ class Transcript(TurnWindow):
     # --- keys -----------------------------------------------------------------------------------------------------
 
     async def action_move(self, step: int) -> None:
-        """Focus the message before or after; scroll first if the current one continues in that direction."""
+        """Focus the previous or next message; if the current one continues in that direction, scroll instead."""
         views, focused = self._turn_views(), self.screen.focused
         system = self.query_one(SystemPrompt)
         if focused is None or focused not in (system, *views):
@@ -234,7 +227,7 @@ class Transcript(TurnWindow):
             self.action_leave(1)
 
     def action_leave(self, step: int) -> None:
-        """Focus the widget after the transcript, or before it."""
+        """Focus the next widget after the transcript, or the last one before it."""
         chain = self.screen.focus_chain
         inside = [index for index, widget in enumerate(chain) if self in widget.ancestors]
         if len(inside) < len(chain):
@@ -242,7 +235,7 @@ class Transcript(TurnWindow):
             self.screen.set_focus(chain[index % len(chain)])
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
-        """Focus from outside goes to a visible message."""
+        """If the focus arrives from outside, move it to a visible message."""
         view, target = event.widget, self._target
         self._target = None
         if view is not target and not view.region.overlaps(self.region):
@@ -251,7 +244,7 @@ class Transcript(TurnWindow):
                 visible[-1].focus()
 
     def _go_to(self, view: Widget, step: int = 1) -> None:
-        """Focus a message and show it, from its end if it is long and the focus comes from below."""
+        """Focus a message and scroll to it; to the end of a long one if the focus comes from below."""
         if not isinstance(view, TurnView):
             return
         self._target = view

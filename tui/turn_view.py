@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import ClassVar
 
+from textual import on
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Key, MouseEvent, MouseScrollDown, MouseScrollLeft, MouseScrollRight, MouseScrollUp
@@ -22,7 +23,7 @@ from edgespec.history.search import found_in
 from edgespec.text.code_blocks import CodeBlock
 from edgespec.text.figures import when
 from edgespec.text.thinking import split
-from edgespec.tui.attachments import Counts, file_blocks
+from edgespec.tui.attachments import file_blocks
 from edgespec.tui.code import Code
 from edgespec.tui.lines import Block, Lines, Text
 from edgespec.tui.live_answer import LiveAnswer, count_thought, shown, thought_blocks, thought_length
@@ -30,9 +31,9 @@ from edgespec.tui.markdown import markdown
 from edgespec.tui.token_view import TokenText
 from edgespec.tui.turn_foot import foot_of, in_one_line, name_of, tools
 
-LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters that are shown at once, of a user message and of an answer
+LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters shown at once of a user message, and of an answer
 WHEEL = 6  # cells that code scrolls per notch of the wheel
-SLOW_S, PAUSE = 0.01, 4  # if drawing takes longer, it pauses so many times as long
+SLOW_S, PAUSE = 0.01, 4  # if drawing takes longer than SLOW_S, the next drawing waits PAUSE times as long
 ROLES = ("user", "assistant", "system")
 CODE_KEYS = "123456789"
 SAFE_LINKS = ("http://", "https://", "mailto:")
@@ -40,7 +41,7 @@ SAFE_LINKS = ("http://", "https://", "mailto:")
 
 @dataclass
 class TurnCommand(Message):
-    """A command of the chat is wanted for the message: edit, copy or regen."""
+    """The user wants to run a command on the message: edit, copy or regen."""
 
     name: str
     key: str
@@ -48,37 +49,32 @@ class TurnCommand(Message):
 
 @dataclass
 class CopyText(Message):
-    """Copy a part of the message."""
+    """The user wants to copy a part of the message."""
 
     text: str
 
 
 @dataclass
 class SaveCode(Message):
-    """Write a code block to a file."""
+    """The user wants to save a code block to a file."""
 
     block: CodeBlock
 
 
 @dataclass
 class SwitchBranch(Message):
-    """Show the version of the message `step` further on."""
+    """The user wants to see another version of the message: the next (1) or the previous one (-1)."""
 
     key: str
     step: int
 
 
-@dataclass
-class Uncounted(Message):
-    """The numbers of tokens of its files are wanted."""
-
-    view: TurnView
-
-
 class TurnView(Lines, can_focus=True):
-    """Shows a stored message, or without `turn` a streaming answer: `feed`, then `finish`.
+    """Shows a stored message, or without `turn` a streaming answer: call `feed`, then `finish`.
 
-    Letters are commands while the message has the focus, so only keys move the focus there, never a click."""
+    `pieces` and `siblings` return the tokens and the other versions of a message by its key. While the message has the
+    focus, letters are commands; so only keys can focus it, never a click.
+    """
 
     FOCUS_ON_CLICK = False
 
@@ -100,8 +96,8 @@ class TurnView(Lines, can_focus=True):
         Binding("1", "copy_code(1)", "Copy code", key_display="1-9", id="turn.copy_code"),
         *(Binding(n, f"copy_code({n})", "Copy code", show=False) for n in CODE_KEYS[1:]),
         Binding("s", "save_code(0)", "Save code", id="turn.save_code"),
-        Binding("shift+left", "scroll_code(0, -1)", "Code to the left", show=False, id="turn.code_left"),
-        Binding("shift+right", "scroll_code(0, 1)", "Code to the right", show=False, id="turn.code_right"),
+        Binding("shift+left", "scroll_code(-1)", "Code to the left", show=False, id="turn.code_left"),
+        Binding("shift+right", "scroll_code(1)", "Code to the right", show=False, id="turn.code_right"),
         Binding("left", "switch(-1)", "Other version", show=False, id="turn.previous_version"),
         Binding("right", "switch(1)", "Other version", show=False, id="turn.next_version"),
         Binding("enter", "open", "Show more", show=False, id="turn.open"),
@@ -113,7 +109,6 @@ class TurnView(Lines, can_focus=True):
         *,
         pieces: Callable[[str], Sequence[Piece]] = lambda key: (),
         siblings: Callable[[str], Sequence[str]] = lambda key: (),
-        counts: Counts = lambda file: None,
         shows_tokens: bool = False,
         n_left: int = 0,
         name: str = "",
@@ -122,8 +117,8 @@ class TurnView(Lines, can_focus=True):
         super().__init__(classes=f"-{role}" if role in ROLES else None)
         self.turn = turn
         self.sources: set[str] = set()  # drafters of the shown tokens
-        self.files: Sequence[Attachment] = ()  # that are in the message
-        self._counts, self._open_files = counts, set[int]()
+        self._files: Sequence[Attachment] = ()
+        self._open_files = set[int]()  # indexes of the unfolded files
         self._pieces, self._siblings_of = pieces, siblings
         self._shows_tokens, self._n_left = shows_tokens, n_left
         self._name, self._doing = name, [""]
@@ -132,20 +127,20 @@ class TurnView(Lines, can_focus=True):
         self._opens_thought = False
         self._limit = LONG_ANSWER if role == "assistant" else LONG_TEXT
         self._rest: Timer | None = None
-        self._offsets: dict[int, int] = {}  # of code blocks that are scrolled
+        self._offset = 0  # cells by which code is scrolled to the left
         self._build()
 
     # --- a streaming answer ---------------------------------------------------------------------------------------
 
     def feed(self, events: Sequence[TokenEvent]) -> None:
-        """Show more tokens of the answer, at once or, if drawing takes long, a moment later with others."""
+        """Show more tokens of the answer; if drawing takes long, a moment later."""
         assert self._live is not None
         self._live.add(events)
         if self._rest is None:
             self._draw_live()
 
     def tell(self, frame: str, doing: str, figures: Sequence[str]) -> None:
-        """Show what is being done, behind a sign that moves, and its figures; with the next tokens or now."""
+        """Show a moving sign, the state of the answer, and its statistics."""
         if self._live is not None and self._live.is_thinking:
             doing = "thinking"
         self._doing = [f"{frame} {doing}", *figures]
@@ -153,7 +148,7 @@ class TurnView(Lines, can_focus=True):
             self.replace(len(self._blocks) - 1, self._foot())
 
     def finish(self, turn: Turn) -> None:
-        """The answer is complete: show it as it is stored."""
+        """Show the complete answer as it is stored."""
         if self._rest is not None:
             self._rest.stop()
         self.turn, self._live, self._rest = turn, None, None
@@ -176,30 +171,31 @@ class TurnView(Lines, can_focus=True):
     # --- content --------------------------------------------------------------------------------------------------
 
     def replace(self, keep: int, blocks: Sequence[Block]) -> None:
-        """As for all lines; code blocks get their numbers and their scroll positions."""
+        """Replace the blocks after the first `keep`, and number and scroll the code blocks among them."""
         number = sum(isinstance(block, Code) and not block.continues for block in self._blocks[:keep])
         placed: list[Block] = []
         for block in blocks:
             if isinstance(block, Code):
                 number += not block.continues
-                block = replace(block, number=number, offset=self._offsets.get(number, 0))
+                offset = min(self._offset, block.furthest(self.content_size.width))
+                block = replace(block, number=number, offset=offset)
             placed.append(block)
         super().replace(keep, placed)
 
     def show_tokens(self, shows: bool) -> None:
-        """Show an answer's tokens and their drafters, or its text."""
+        """Show an answer as tokens with their drafters, or as text."""
         if shows != self._shows_tokens:
             self._shows_tokens = shows
             self._build()
 
     def mark_left(self, n_left: int) -> None:
-        """Show above the message that `n_left` earlier ones are not sent any more; 0 shows nothing."""
+        """Show above the message that `n_left` earlier messages are no longer sent; 0 shows nothing."""
         if n_left != self._n_left and self.turn is not None:
             self._n_left = n_left
             self._build()
 
     def mark_found(self, query: str) -> None:
-        """Mark what a search for these words finds in the message."""
+        """Mark the matches of a search in the message."""
         if self.turn is not None:
             self.mark(found_in(query, self.turn.content))
 
@@ -210,7 +206,7 @@ class TurnView(Lines, can_focus=True):
             self.replace(0, [*self._head(), *self._body(self.turn), *self._foot()])
 
     def _head(self) -> list[Block]:
-        """Who says it, and when; above that, which messages the model does not see any more."""
+        """Return the sender and the time; above them, how many messages were dropped from the context."""
         role = self.turn.role if self.turn else "assistant"
         if role == "user":
             who, style = "You", "bold $text-primary"
@@ -250,20 +246,12 @@ class TurnView(Lines, can_focus=True):
         return blocks
 
     def _plain(self, turn: Turn) -> list[Block]:
-        """The literal text, below its files; a very long one in parts."""
-        self.files, content = without_files(turn.content) if turn.role == "user" else ((), turn.content)
+        """Return the files, and the literal text up to the limit."""
+        self._files, content = without_files(turn.content) if turn.role == "user" else ((), turn.content)
         text = shown(content)
-        blocks = file_blocks(self.files, self._counts, self._open_files, self._limit)
+        blocks = file_blocks(self._files, self._open_files, self._limit)
         blocks += [Text(Content(line)) for line in text[: self._limit].split("\n")]
         return [*blocks, *self._more(len(text))]
-
-    def on_mount(self) -> None:
-        if any(self._counts(file) is None for file in self.files):
-            self.post_message(Uncounted(self))
-
-    def recount(self) -> None:
-        """The numbers of tokens of its files are known."""
-        self._build()
 
     def _more(self, length: int) -> list[Block]:
         if length <= self._limit:
@@ -301,12 +289,12 @@ class TurnView(Lines, can_focus=True):
         return action not in ("copy_code", "save_code") or any(self._code(int(str(parameters[0]))))
 
     def _takes(self, command: str) -> bool:
-        """Whether a command is for this message."""
+        """Return whether a command applies to this message."""
         role = self.turn.role if self.turn else None
         return role is not None and role == {"edit": "user", "regen": "assistant"}.get(command, role)
 
     def on_key(self, event: Key) -> None:
-        """The number of a missing code block is not text for the composer."""
+        """Handle the number of a missing code block, which would become text in the field."""
         if event.key in CODE_KEYS and not any(self._code(int(event.key))):
             self.notify(f"this message has no code block {event.key}", severity="warning")
             event.stop()
@@ -320,51 +308,38 @@ class TurnView(Lines, can_focus=True):
             self.post_message(CopyText(text))
 
     def action_save_code(self, number: int) -> None:
-        """Save a code block, or with 0 all of them, each in a file of its own."""
+        """Save a code block, or with 0 each code block to a separate file."""
         numbers = sorted({part.number for part in self._code(number)})
         for each in numbers:
             parts = list(self._code(each))
             self.post_message(SaveCode(CodeBlock("\n".join(part.code for part in parts), parts[0].language)))
 
-    def action_scroll_code(self, number: int, step: int) -> None:
-        """Scroll a code block, or with 0 all of them, by half of the view."""
-        self._scroll_code(number, step * max(1, self.content_size.width // 2))
+    def action_scroll_code(self, step: int) -> None:
+        """Scroll the code blocks by half of the view."""
+        self._scroll_code(step * max(1, self.content_size.width // 2))
 
-    def _scroll_code(self, number: int, cells: int) -> bool:
-        """Returns whether anything moved."""
-        parts = list(self._code(number))
-        furthest: dict[int, int] = {}
-        for part in parts:
-            furthest[part.number] = max(furthest.get(part.number, 0), part.furthest(self.content_size.width))
-        for moved, most in furthest.items():
-            self._offsets[moved] = min(most, max(0, self._offsets.get(moved, 0) + cells))
+    def _scroll_code(self, cells: int) -> bool:
+        """Scroll all code blocks of the message. Returns False if all of them fit."""
+        furthest = max((part.furthest(self.content_size.width) for part in self._code(0)), default=0)
+        self._offset = min(furthest, max(0, self._offset + cells))
         self.replace(0, list(self._blocks))
-        return any(furthest.values())
+        return furthest > 0
 
     def _code(self, number: int) -> Iterator[Code]:
-        """The parts of a code block, or with 0 of all of them."""
+        """Yield the parts of a code block, or with 0 those of all code blocks."""
         for block in self._blocks:
             if isinstance(block, Code) and number in (0, block.number):
                 yield block
 
-    def on_mouse_scroll_left(self, event: MouseScrollLeft) -> None:
-        self._wheel(event, -WHEEL)
-
-    def on_mouse_scroll_right(self, event: MouseScrollRight) -> None:
-        self._wheel(event, WHEEL)
-
-    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
-        if event.shift:
-            self._wheel(event, -WHEEL)
-
-    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
-        if event.shift:
-            self._wheel(event, WHEEL)
-
-    def _wheel(self, event: MouseEvent, cells: int) -> None:
-        """Scroll the code block below the mouse."""
-        block = self.block_at(event.y)
-        if isinstance(block, Code) and self._scroll_code(block.number, cells):
+    @on(MouseScrollLeft)
+    @on(MouseScrollRight)
+    @on(MouseScrollUp)
+    @on(MouseScrollDown)
+    def _scroll_by_wheel(self, event: MouseEvent) -> None:
+        """Scroll code with a sideways wheel, or with Shift and the wheel."""
+        if not event.shift and isinstance(event, MouseScrollUp | MouseScrollDown):
+            return
+        if self._scroll_code(WHEEL if isinstance(event, MouseScrollRight | MouseScrollDown) else -WHEEL):
             event.stop()
             event.prevent_default()
 
@@ -373,8 +348,8 @@ class TurnView(Lines, can_focus=True):
             self.post_message(SwitchBranch(self.turn.key, step))
 
     def action_open(self) -> None:
-        """Unfold or fold the reasoning, or the files; of a long text show more."""
-        self._open_files = set() if self._open_files else set(range(len(self.files)))
+        """Unfold or fold the reasoning or the files; show more of a long text."""
+        self._open_files = set() if self._open_files else set(range(len(self._files)))
         self._opens_thought = not self._opens_thought
         self._limit *= 4
         self._build()
@@ -385,7 +360,7 @@ class TurnView(Lines, can_focus=True):
         self._build()
 
     def action_link(self, href: str) -> None:
-        """Open a clicked link, if it is on the web; a model must not start other programs."""
+        """Open a clicked web link. Other links are refused: a model must not start programs."""
         if href.startswith(SAFE_LINKS):
             self.app.open_url(href)
         else:

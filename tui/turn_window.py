@@ -1,6 +1,6 @@
-"""A long column of messages of which only a part is mounted; it moves when the user scrolls to its ends.
+"""A long column of messages of which only some are mounted; more are mounted when the user scrolls to an end.
 
-Visible text stays where it is, whatever is added or removed above it, and at the end the view follows the stream.
+Visible text stays in place while entries are added or removed above it. At the end the view follows the stream.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -20,19 +20,18 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
+from edgespec.chat.answerer import Level
 from edgespec.history import Turn
 
-Level = Literal["info", "warning", "error"]
-
-FIRST = 6  # entries that are mounted at once
-MOUNTED = 40  # and while idle
-STEP = 20  # more of them when the user reaches an end
-MOST = 60  # of them at the end; twice as many elsewhere
+FIRST = 6  # entries that are mounted when a chat opens
+MOUNTED = 40  # entries that are mounted a moment later
+STEP = 20  # entries that are added when the user scrolls to an end
+MOST = 60  # entries that stay mounted at the end of the chat; elsewhere twice as many
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A message of the program itself between those of the chat."""
+    """A message of the program between those of the chat."""
 
     text: str
     level: Level
@@ -42,7 +41,7 @@ Entry = Turn | Note
 
 
 class TurnWindow(VerticalScroll, can_focus=False):
-    """Shows entries, each in the widget that `view_of` makes of it, and after the last one possibly a live one."""
+    """Shows entries, each in a widget made by `view_of`, and after the last one possibly a live view."""
 
     DEFAULT_CSS = """
     TurnWindow {
@@ -55,13 +54,12 @@ class TurnWindow(VerticalScroll, can_focus=False):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.entries: list[Entry] = []
-        self.views: list[Widget] = []  # of the entries that are mounted
-        self.live: Widget | None = None  # what comes after the last entry
+        self.views: list[Widget] = []  # the views of the mounted entries
+        self.live: Widget | None = None  # the view after the last entry
         self._first = 0
         self._moving = asyncio.Lock()
-        self._reading: tuple[Widget, float] | None = (
-            None  # the first visible one and how far it is scrolled; or the end
-        )
+        # The first visible view and how far it is scrolled; None: the view follows the end.
+        self._reading: tuple[Widget, float] | None = None
 
     def compose(self) -> ComposeResult:
         yield Edge(-1)
@@ -72,12 +70,12 @@ class TurnWindow(VerticalScroll, can_focus=False):
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last entry is mounted."""
+        """True if the last entry is mounted."""
         return self._last == len(self.entries)
 
     @property
     def shows_end(self) -> bool:
-        """Return whether the next entry can be seen: the view is at the end, and no live entry is there."""
+        """True if a new entry would be visible: the view is at the end, and there is no live view."""
         return self._reading is None and self.live is None and self.is_at_end
 
     @property
@@ -98,7 +96,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
         self.run_worker(self._fill(), exclusive=True, group="fill")
 
     async def append(self, entry: Entry, view: Widget | None = None) -> None:
-        """Append an entry, in its view if it is mounted already, as the live one was."""
+        """Append an entry. `view` is its view if it is mounted already, as the live view is."""
         async with self._moving:
             was_at_end = self.is_at_end
             self.entries.append(entry)
@@ -136,11 +134,11 @@ class TurnWindow(VerticalScroll, can_focus=False):
 
     @property
     def _last(self) -> int:
-        """The first entry after the mounted ones."""
+        """The index of the first entry after the mounted ones."""
         return self._first + len(self.views)
 
     async def _fill(self) -> None:
-        """Mount what is likely to be needed next, a few at a time."""
+        """Mount the entries that are likely to be needed next, a few at a time."""
         while self.has_earlier and self.is_at_end and len(self.views) < MOUNTED:
             await self._at_rest()
             async with self._moving:
@@ -148,7 +146,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
             await asyncio.sleep(0.02)
 
     async def _move(self, first: int, last: int) -> None:
-        """Mount exactly the entries from `first` to `last`."""
+        """Mount exactly the entries from `first` to `last`, exclusively."""
         first, last = max(0, first), min(len(self.entries), last)
         old_first, old_last = self._first, self._last
         kept: list[Widget] = []
@@ -200,7 +198,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
             self.call_later(self._slide_from_edge, 1)
 
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
-        """Keep the visible text where it is, or the end in view."""
+        """Lay out the views; the visible text stays in place, or the end stays in view."""
         result = super().arrange(size, optimal)
         if not optimal:
             end = max(0, result.spatial_map.total_region.bottom - size.height)
@@ -222,17 +220,17 @@ class TurnWindow(VerticalScroll, can_focus=False):
             await self.slide(step)
 
     async def _at_rest(self) -> None:
-        """Wait for an animated scroll: after a move its target would be another line."""
+        """Wait until scrolling has ended: after a move the target of the animation would be another line."""
         while self.app.animator.is_being_animated(self, "scroll_y"):
             await asyncio.sleep(0.01)
 
     def scroll_to_region(self, *args: Any, **options: Any) -> Offset:
-        """Focus alone does not scroll."""
+        """Do nothing: moving the focus must not scroll."""
         return Offset(0, 0)
 
 
 class Edge(Static):
-    """A line where the mounted part ends and the chat continues in the direction of `step`."""
+    """A line at an end of the mounted part: the chat continues in the direction of `step`."""
 
     @dataclass
     class Clicked(Message):
@@ -243,7 +241,7 @@ class Edge(Static):
         self.step = step
 
     def tell(self, count: int) -> None:
-        """Show how many entries are there; nothing for none."""
+        """Show how many entries there are; hide the line if there are none."""
         self.display = count > 0
         self.update(Content(f"▲ {count:,} earlier" if self.step < 0 else f"▼ {count:,} later"))
 

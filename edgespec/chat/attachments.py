@@ -1,4 +1,4 @@
-"""Files that go with a message: reading them, putting their texts into it, and finding them there again."""
+"""Files attached to a message: reading them, adding their text to the message, and finding them in it again."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgespec.chat.paths import named_files, shown_name
-from edgespec.chat.sent import as_block
 from edgespec.errors import UsageError, told_as
 from edgespec.text.figures import size_of
 from edgespec.text.line_ends import with_unix_line_ends
 from edgespec.text.printable import one_line
 
 MOST_FILE_BYTES = 4 << 20
-MOST_BYTES = 16 << 20  # of all that goes with one message
+MOST_BYTES = 16 << 20  # all files of a message together
 STDIN = "stdin"
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file as it was when it was attached. `n_bytes` is the size of its text, `path` where it was read."""
+    """A file as it was when it was attached. `n_bytes` is the size of its text; `path` is None for other texts."""
 
     name: str
     text: str
@@ -36,16 +35,18 @@ class Attachment:
 
     @property
     def block(self) -> str:
-        """Its part of the message."""
-        return as_block(self.name, self.text)
+        """The file as a part of the message: its name, and its text in a fence."""
+        longest_run = max((len(run) for run in re.findall("`+", self.text)), default=0)
+        fence = "`" * max(3, longest_run + 1)
+        return f"{self.name}:\n{fence}\n{self.text.rstrip()}\n{fence}"
 
     def described(self, n_tokens: int | None) -> str:
-        """Its size and, where it is known, its number of tokens."""
+        """Return the size and, if it is known, the number of tokens."""
         return size_of(self.n_bytes) + ("" if n_tokens is None else f", {n_tokens:,} tokens")
 
 
 def attachment(name: str, data: bytes, path: Path | None = None) -> Attachment:
-    """A text file with this content. Raises UsageError."""
+    """Return a text file with this content. Raises UsageError."""
     name = one_line(name)
     if not data.strip():
         raise UsageError(f"{name} is empty", why="0 bytes" if not data else "there is only white space")
@@ -62,7 +63,7 @@ def attachment(name: str, data: bytes, path: Path | None = None) -> Attachment:
 
 
 def read_attachment(path: Path) -> Attachment:
-    """Raises UsageError for what is no text file."""
+    """Read a file to attach. Raises UsageError if it is not a text file."""
     with told_as(UsageError, f"{one_line(str(path))} cannot be read"):
         if not stat.S_ISREG(path.stat().st_mode):
             raise UsageError(f"{one_line(str(path))} is not a file", why="it is a folder, a device or a pipe")
@@ -72,8 +73,11 @@ def read_attachment(path: Path) -> Attachment:
 
 
 def attach(attached: Sequence[Attachment], names: str) -> tuple[list[Attachment], list[Attachment], list[str]]:
-    """All attachments with the files that `names` stands for, these alone, and why others are left out. One that is
-    attached already is read again. Raises UsageError if there is nothing to attach, or too much."""
+    """Read the files that `names` stands for; a file that is attached already is read again.
+
+    Returns all attachments, the new ones, and why other files were left out. Raises UsageError if no file can be
+    attached, or if the files are too large.
+    """
     added: list[Attachment] = []
     refused: list[UsageError] = []
     for path in named_files(names):
@@ -92,18 +96,23 @@ def attach(attached: Sequence[Attachment], names: str) -> tuple[list[Attachment]
         for file in added
     ]
     together += added
-    if sum(file.n_bytes for file in together) > MOST_BYTES:
-        raise UsageError("that is too much for one message", why=f"more than {MOST_BYTES >> 20} MB in all")
+    check_size(together)
     return together, added, [str(error) for error in refused]
 
 
+def check_size(files: Sequence[Attachment]) -> None:
+    """Raise UsageError if these files are too large for one message."""
+    if sum(file.n_bytes for file in files) > MOST_BYTES:
+        raise UsageError("this is too much for one message", why=f"more than {MOST_BYTES >> 20} MB in all")
+
+
 def with_files(files: Sequence[Attachment], text: str) -> str:
-    """The message that is sent and stored: the files, each in a fence that it does not contain, and then the text."""
+    """Return the message to send and store: the files, each in a fence that its text does not contain, and the text."""
     return "\n\n".join(filter(None, [*(file.block for file in files), text]))
 
 
 def without_files(content: str) -> tuple[list[Attachment], str]:
-    """The files at the beginning of a message as `with_files` has put them there, and its text."""
+    """Return the files at the beginning of a message that `with_files` made, and the rest of its text."""
     files: list[Attachment] = []
     while found := re.compile(r"([^\n]{1,1000}):\n(`{3,})\n").match(content):
         name, fence = found.groups()

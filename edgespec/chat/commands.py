@@ -27,8 +27,10 @@ from edgespec.text.thinking import split, without_thinking
 
 
 class Commands(StoreCommands, FileCommands, PersonaCommands):
-    """Runs commands on a session for a front end. A command that fails raises EdgespecError. `compared` are the answers
-    that were compared last."""
+    """Runs commands on a session for a front end. A command that fails raises EdgespecError.
+
+    `compared` is the last comparison.
+    """
 
     compared: Comparison | None = None
 
@@ -115,7 +117,7 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
         item = setting(name)
         before = session.settings
         if text:
-            session.change(item.name, text)
+            session.change({item.name: text})
         lines = [f"{item.name} {item.show(session.settings)}" + ("" if text else f": {item.help}")]
         lines += [
             f"{other.name} {other.show(session.settings)}, replaced by this setting"
@@ -164,8 +166,11 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
         sides, text = sides_and_text(self.session, argument)
         if not text and not self.session.turns:
             raise UsageError("there is no message to compare answers to", hint="/compare PROMPT")
-        self.compared = Comparison(self.session, sides, text)
-        self.front.compare(self.compared)
+        self.compare(Comparison(self.session, sides, text))
+
+    def compare(self, comparison: Comparison) -> None:
+        self.compared = comparison
+        self.front.compare(comparison)
 
     def do_keep(self, number: str) -> None:
         if self.compared is None:

@@ -1,15 +1,14 @@
-"""One message answered twice, with other settings or by another model, one answer after the other. Both are branches of
-the chat.
+"""Comparisons: one message answered twice, with other settings or by another model.
 
-Where only drafting differs it is a race: neither answer finds the conversation in the KV cache, and the drafted one
-comes first, because drafters look into earlier answers and must not find this one there.
+The answers are generated one after the other, and both become branches of the chat. If only drafting differs, the
+comparison is a race: neither answer may find the conversation in the KV cache. The drafted answer is generated first,
+because drafters look into earlier answers and must not find the same answer there.
 """
 
 from __future__ import annotations
 
 import secrets
 import shlex
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,19 +26,18 @@ from edgespec.events import Progress, TokenEvent
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import rate
 
-PLAIN = "pace=off"  # what the second answer differs in, unless something else is asked for
+PLAIN = "pace=off"  # the default changes of the second answer
 AS_SET, UNDRAFTED = "current settings", "without drafting"
-NOTABLE = 0.02  # a smaller difference in speed may be chance
+NOTABLE = 0.02  # a smaller relative difference in speed may be chance
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How one of the answers is made. `changes` is what differs from the chat, as it was typed; `loads` is another
-    model, or None."""
+    """The settings of one of the answers."""
 
-    changes: str
+    changes: str  #: the differences from the chat, as the user typed them
     settings: ChatSettings
-    loads: LoadSettings | None = None
+    loads: LoadSettings | None = None  #: another model, None for the chat's own
 
     @property
     def title(self) -> str:
@@ -51,8 +49,10 @@ class Side:
 
 
 def side_of(session: Session, changes: str) -> Side:
-    """Read "temp=0.5 pace=off" or "MODEL draft=none": names of settings as for /set, or `model` and `draft`; a word
-    without a name is a model. Raises UsageError."""
+    """Parse changes such as "temp=0.5 pace=off" or "MODEL draft=none".
+
+    Names are those of /set, `model` and `draft`; a word without a name is a model. Raises UsageError.
+    """
     settings, loads = session.settings, session.load_settings
     try:
         words = shlex.split(changes)
@@ -72,8 +72,10 @@ def side_of(session: Session, changes: str) -> Side:
 
 
 def sides_and_text(session: Session, argument: str) -> tuple[tuple[Side, Side], str]:
-    """Read "PROMPT", "CHANGES -- PROMPT" or "CHANGES | CHANGES -- PROMPT"; without a prompt the last message is meant.
-    Raises UsageError."""
+    """Parse "PROMPT", "CHANGES -- PROMPT" or "CHANGES | CHANGES -- PROMPT"; an empty prompt means the last message.
+
+    Raises UsageError.
+    """
     changes, has_changes, text = f"{argument} ".partition("-- ")
     if not has_changes:
         changes, text = PLAIN, argument
@@ -92,11 +94,10 @@ class Timed:
 
 @dataclass(slots=True)
 class Lane:
-    """One answer. The last event has a `finish_reason`; it is missing if the answer was stopped before. `key` is that
-    of its message, None as long as there is none."""
+    """One of the two answers."""
 
     events: list[Timed] = field(default_factory=list)
-    key: str | None = None
+    key: str | None = None  #: the key of its message, None while there is no message
 
     @property
     def tokens(self) -> Sequence[Timed]:
@@ -117,51 +118,43 @@ class Lane:
 
     @property
     def first_token_s(self) -> float:
-        """The time to the first token; 0 if there is none."""
+        """The time to the first token; 0 if there is no token."""
         return self.tokens[0].elapsed_s if self.tokens else 0.0
 
-    @property
-    def took_s(self) -> float:
-        """From the request to the last token."""
-        return self.tokens[-1].elapsed_s if self.tokens else 0.0
-
     def generation_s(self, n_tokens: int) -> float:
-        """From the first token to the `n_tokens`-th."""
+        """Return the time from the first token to the `n_tokens`-th."""
         return self.tokens[n_tokens - 1].elapsed_s - self.first_token_s if n_tokens else 0.0
-
-    def shown_at(self, elapsed_s: float) -> Sequence[TokenEvent]:
-        """The text received by then."""
-        shown = bisect_right(self.events, elapsed_s, key=lambda timed: timed.elapsed_s)
-        return [timed.event for timed in self.events[:shown]]
-
-    def tokens_per_s(self, elapsed_s: float) -> float:
-        """The mean rate after the first token until then, or until the last token; 0 before there is one."""
-        n_tokens = bisect_right(self.tokens, elapsed_s, key=lambda timed: timed.elapsed_s)
-        since_s = min(elapsed_s, self.took_s) - self.first_token_s
-        return (n_tokens - 1) / since_s if n_tokens > 1 and since_s > 0 else 0.0
 
 
 class Comparison:
-    """Answers `text`, or without one the last message again, once for each of two sides. `lanes` are the answers, as
-    far as they have come; they are compared over the tokens that both have. `notes` are what the model said meanwhile.
+    """Two answers to `text`, or to the last message if `text` is empty.
+
+    `lanes` are the answers so far; they are compared over the tokens that both have. `notes` are the notes that the
+    model gave meanwhile.
     """
 
     def __init__(self, session: Session, sides: tuple[Side, Side], text: str = "") -> None:
         self.session, self.sides, self.text = session, sides, text
         self.lanes = (Lane(), Lane())
-        self._seed = secrets.randbits(32) if session.settings.seed < 0 else None  # of both
+        self._seed = secrets.randbits(32) if session.settings.seed < 0 else None  # both answers use the same seed
         self.notes: list[str] = []
         self._chat: str | None = None
 
     @property
+    def message(self) -> str:
+        """The message that is answered."""
+        sent = [turn.content for turn in self.session.turns if turn.role == "user"]
+        return self.text or (sent[-1] if sent else "")
+
+    @property
     def is_race(self) -> bool:
-        """Whether the sides differ in nothing but their drafts."""
+        """True if the sides differ only in drafting."""
         first, second = (side.settings.drafting_as_loaded() for side in self.sides)
         return first == second and not any(side.loads for side in self.sides)
 
     @property
     def is_asked(self) -> bool:
-        """True if the message is in the chat: at least one of the answers was begun."""
+        """True if the message was sent: at least one of the answers has begun."""
         return any(lane.events for lane in self.lanes)
 
     def run(
@@ -170,9 +163,11 @@ class Comparison:
         heard: Callable[[int], None] = lambda side: None,
         progress: Progress | None = None,
     ) -> None:
-        """Make both answers; `heard` is told of each event which side it belongs to, `progress` how far another model
-        is loaded. The chat shows the first answer afterwards. After `cancel` the answers end where they are. Raises
-        what asking raises."""
+        """Generate both answers; the chat continues from the first.
+
+        `heard` is called for each event with the index of its side, `progress` while another model is loaded. `cancel`
+        ends the running answer and skips the other one. Raises what Session.ask raises.
+        """
         self.session.model.needed()
         for side in self.sides:
             if side.loads is not None:
@@ -187,7 +182,7 @@ class Comparison:
             self.session.switch(key)
 
     def keep(self, number: int) -> None:
-        """Go on from the answer of one side; the other one stays a branch. Raises UsageError."""
+        """Continue the chat from the answer of side `number`; the other answer stays a branch. Raises UsageError."""
         key = self.lanes[number].key
         if key is None:
             raise UsageError("there is no such answer")
@@ -211,7 +206,10 @@ class Comparison:
 
     @contextmanager
     def _as(self, side: Side, cancel: CancelFlag, progress: Progress | None) -> Iterator[None]:
-        """The session answers as one side; its own model leaves the memory if there is no room for both."""
+        """Within this block the session answers with the settings and model of `side`.
+
+        If there is no room for both models, the chat's own model is unloaded and loaded again afterwards.
+        """
         session, own = self.session, self.session.model
         settings = side.settings if self._seed is None else replace(side.settings, seed=self._seed)
         if side.loads is None:
@@ -233,7 +231,7 @@ class Comparison:
             if own.engine is None and not own.failure:
                 own.load(own.settings, progress, None)
 
-    # --- what came of it ----------------------------------------------------------------------------------------------
+    # --- the result ---------------------------------------------------------------------------------------------------
 
     @property
     def n_common(self) -> int:
@@ -242,7 +240,10 @@ class Comparison:
 
     @property
     def differs_at(self) -> int | None:
-        """Index of the first token that differs, or that only one answer has because the other ended before."""
+        """The index of the first token that differs; None if the answers agree.
+
+        A token that only the longer answer has differs too, unless the shorter answer was cancelled.
+        """
         for index, pair in enumerate(zip(*(lane.tokens for lane in self.lanes), strict=False)):
             if pair[0].event.id != pair[1].event.id or pair[0].event.text != pair[1].event.text:
                 return index
@@ -252,7 +253,7 @@ class Comparison:
 
     @property
     def speedup(self) -> float | None:
-        """Time of the second answer over that of the first, from the first token on; None if that was too short."""
+        """The generation time of the second answer divided by that of the first; None if they are too short."""
         if self.n_common < 2:
             return None
         first_s, second_s = (lane.generation_s(self.n_common) for lane in self.lanes)
@@ -260,12 +261,12 @@ class Comparison:
 
     @property
     def drafted_by(self) -> dict[str, int]:
-        """The number of accepted tokens per drafter in both answers, largest first."""
+        """The number of accepted tokens of each drafter in both answers, largest first."""
         tokens = (timed.event for lane in self.lanes for timed in lane.tokens)
         return dict(Counter(event.source for event in tokens if event.from_draft).most_common())
 
     def verdict(self) -> str:
-        """Which was faster, and whether the text is the same, in one sentence."""
+        """Return one sentence: which answer was faster, and whether the texts are the same."""
         speedup = self.speedup
         if speedup is None:
             stopped = any(lane.was_cancelled for lane in self.lanes)

@@ -1,8 +1,10 @@
-"""The chat command for files that go with the next message."""
+"""The chat command that attaches files to the next message."""
 
 from __future__ import annotations
 
-from edgespec.chat.attachments import attach
+from itertools import count
+
+from edgespec.chat.attachments import attach, attachment, check_size
 from edgespec.chat.front import Front
 from edgespec.chat.session import Session
 from edgespec.errors import EdgespecError, UsageError
@@ -17,7 +19,7 @@ class FileCommands:
     front: Front
 
     def do_file(self, argument: str) -> None:
-        """`/file`: what is attached; `/file PATH...`: attach these; `/file none`, `/file none N`: all, or one, not."""
+        """`/file`: list attachments; `/file PATH...`: attach; `/file none`, `/file none N`: remove all, or number N."""
         word, _, number = argument.partition(" ")
         session = self.session
         if word == NONE:
@@ -30,9 +32,19 @@ class FileCommands:
             raise UsageError("nothing is attached", hint=USAGE)
         self.front.show_files()
 
+    def attach_text(self, text: str) -> None:
+        """Attach a pasted text as a file of its own. Raises UsageError."""
+        attached = self.session.attached
+        names = {file.name for file in attached}
+        name = next(name for number in count(1) if (name := f"pasted-{number}.txt") not in names)
+        together = [*attached, attachment(name, text.encode("utf-8", "replace"))]
+        check_size(together)
+        self.session.attached = together
+        self.front.show_files()
+
 
 def remove(session: Session, number: str = "") -> None:
-    """Take away the attachment with this number, from 1, or all of them. Raises UsageError."""
+    """Remove the attachment with this number, counted from 1, or all attachments. Raises UsageError."""
     n_files = len(session.attached)
     if not number:
         session.attached = []
@@ -43,7 +55,7 @@ def remove(session: Session, number: str = "") -> None:
 
 
 def listed(session: Session) -> str:
-    """The attachments with their sizes and numbers of tokens, which are counted now, and what they push out."""
+    """Return a list of the attachments with sizes and token counts, and a warning if older messages will be dropped."""
     if not session.attached:
         return "nothing is attached"
     files = session.attached
@@ -58,14 +70,14 @@ def listed(session: Session) -> str:
 
 
 def crowding(session: Session) -> str:
-    """What the attachments push out of the context, in words; "" if nothing. Reads all of them."""
+    """Return a warning if sending the attachments drops older messages from the context, or does not fit; else ""."""
     if not session.attached or session.engine is None:
         return ""
     try:
         n_dropped = session.pushed_out()
     except UsageError as error:
         return f"this does not fit: {error.what}"
-    except EdgespecError:  # the model has gone; whoever asks it next reports that
+    except EdgespecError:  # the model has died, which its next request reports
         return ""
     if not n_dropped:
         return ""

@@ -1,19 +1,19 @@
-"""What the commands of a chat need from the front end that shows it."""
+"""The interface that the commands of a chat need of its front end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
 from edgespec.chat.comparing import Comparison
-from edgespec.chat.personas import Persona
 from edgespec.settings import LoadSettings
 
 
 class Front(Protocol):
-    """What a command needs from a front end. `say` takes plain text of one or several lines."""
+    """A plain terminal or the screen. `say` takes plain text of one or several lines."""
 
     def say(self, text: str, level: Level = "info") -> None: ...
 
@@ -21,25 +21,25 @@ class Front(Protocol):
         """Start an answer and show it."""
 
     def redraw(self) -> None:
-        """The conversation has changed: show it anew."""
+        """Show the conversation again: it has changed."""
 
     def put(self, text: str) -> None:
-        """Put a text into the input, to be edited and sent."""
+        """Put a text into the input field, to be edited and sent."""
 
     def copy(self, text: str) -> None: ...
 
     def load(self, settings: LoadSettings) -> None: ...
 
     def compare(self, comparison: Comparison) -> None:
-        """Make both answers, and show them."""
+        """Run a comparison, and show both answers."""
 
     def show_files(self) -> None:
-        """Show what is attached to the next message."""
+        """Show the files attached to the next message."""
 
-    def edit_persona(self, persona: Persona) -> None:
-        """Let the user edit it, and take it again if this chat has it."""
+    def edit_file(self, edit: Callable[[Path], None], file: Path) -> None:
+        """Call `edit` with `file` while the user's editor has the terminal. Raises UsageError if that is impossible."""
 
     def show_tokens(self) -> None:
-        """Show which drafter proposed each token, or stop showing it."""
+        """Show which drafter proposed each token, or hide it."""
 
     def leave(self) -> None: ...

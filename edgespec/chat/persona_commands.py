@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 from edgespec.chat.front import Front
-from edgespec.chat.personas import Persona, differing, file_of, folder, persona, personas, save
+from edgespec.chat.personas import Persona, differing, file_of, folder, persona, personas, read, save
 from edgespec.chat.session import Session
 from edgespec.errors import UsageError
 from edgespec.models.names.spec import catalogued_settings
@@ -26,25 +30,25 @@ class PersonaCommands:
         elif word == "save":
             self._save_persona(name or self.session.persona or _unnamed())
         elif word == "edit":
-            self.front.edit_persona(persona(name or self.session.persona or _missing()))
+            self._edit_persona(persona(name or self.session.persona or _missing()))
         else:
             self.take_persona(None if argument == "none" else persona(argument))
 
     def take_persona(self, chosen: Persona | None) -> None:
-        """Answer as this persona from the next message on, or as none. Raises UsageError."""
+        """Use this persona from the next message on, or no persona. Raises UsageError."""
         session = self.session
         if chosen is None and not session.persona:
             raise UsageError("this chat has no persona")
         session.take_persona(chosen)
         if chosen is None:
-            self.front.say("no persona any more: system prompt and settings are as they were without it")
+            self.front.say("no persona: your own system prompt and settings apply again")
             return
         sets = ", ".join(f"{name} {one_line(text)}" for name, text in chosen.settings.items())
         later = ", from the next answer on; the whole chat is processed again once" if session.turns else ""
         self.front.say(f"persona {chosen.name}{f' ({sets})' if sets else ''}{later}")
         if chosen.model and chosen.model != session.load_settings.model:
             if session.model.server:
-                self.front.say(f"its model {chosen.model} was left out: this chat's is on a server", "warning")
+                self.front.say(f"its model {chosen.model} is ignored: this chat uses a model of a server", "warning")
             else:
                 self.front.load(replace(session.load_settings, model=chosen.model, draft_model=None))
 
@@ -55,10 +59,23 @@ class PersonaCommands:
         lines = [
             f"{'*' if each.name == now else ' '} {each.name:{width}}  {one_line(each.description)}" for each in found
         ]
-        hints = ["/persona NAME chooses one, /persona none goes back, /persona save NAME makes one from this chat"]
+        hints = ["/persona NAME chooses one, /persona none removes it, /persona save NAME makes one from this chat"]
         self.front.say("\n".join([*lines, *hints, f"files: {folder()}"]))
         if problems:
             self.front.say("\n".join(["cannot be used:", *problems]), "warning")
+
+    def _edit_persona(self, chosen: Persona) -> None:
+        """Open the file of a persona in the user's editor; the chat that has the persona uses the new version."""
+        file = chosen.file or save(chosen)
+        if not (os.environ.get("VISUAL") or os.environ.get("EDITOR")):
+            self.front.say(f"persona {chosen.name} is in {file}; set VISUAL or EDITOR to edit it from here")
+            return
+        self.front.edit_file(_edit, file)
+        changed = read(file)
+        if self.session.persona == changed.name:
+            self.take_persona(changed)
+        else:
+            self.front.say(f"saved persona {changed.name} to {file}")
 
     def _save_persona(self, name: str) -> None:
         session = self.session
@@ -83,6 +100,17 @@ class PersonaCommands:
         self.front.say(f"saved persona {name} to {file}: {' and '.join(parts)} of this chat")
         if not session.system:
             self.front.say(f"it has no system prompt; /system TEXT sets one, and /persona save {name} adds it")
+
+
+def _edit(file: Path) -> None:
+    """Run the user's editor. Raises UsageError."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
+    try:
+        done = subprocess.run([*shlex.split(editor, posix=os.sep == "/"), str(file)], check=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{editor} cannot edit {file}", why=str(error)) from error
+    if done.returncode:
+        raise UsageError(f"{editor} cannot edit {file}", why=f"it exited with {done.returncode}")
 
 
 def _unnamed() -> str:

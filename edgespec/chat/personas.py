@@ -1,4 +1,4 @@
-"""Personas: system prompts by name, with settings and perhaps a model; TOML files in the folder of the user's settings.
+"""Personas: named system prompts with settings and optionally a model, in TOML files of the user's configuration.
 
 description = "Explains things to a beginner."
 system = "You explain everything in small steps ..."
@@ -17,20 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgespec.chat.settings import NONE, SETTINGS, ChatSettings, changed, setting
+from edgespec.chat.settings import NONE, SETTINGS, ChatSettings, all_changed, setting
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import config_dir, write_whole
 from edgespec.settings import CONSTRAINTS
 
-WORDS = ("description", "system", "model")
+TEXTS = ("description", "system", "model")  # fields that are not settings
 RESERVED = (NONE, "save", "edit")  # words of the command
-LONGEST = 40
+LONGEST = 40  # characters of a name
 MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """`settings` are texts by the names of `/set`; `file` is where it was read, None for a bundled one."""
+    """A persona. `settings` are texts by the names of `/set`; `file` is None for a bundled persona."""
 
     name: str
     description: str = ""
@@ -40,13 +40,13 @@ class Persona:
     file: Path | None = field(default=None, compare=False)
 
     def applied(self, settings: ChatSettings, but: Collection[str] = ()) -> ChatSettings:
-        """`settings` with those of the persona, except for the fields `but`. Raises UsageError."""
-        if any(name in but for name in CONSTRAINTS):  # one replaces any other
+        """Return `settings` with those of the persona, except for the fields `but`. Raises UsageError."""
+        if any(name in but for name in CONSTRAINTS):  # a constraint replaces any other
             but = {*but, *CONSTRAINTS}
         return _all_changed(settings, {n: text for n, text in self.settings.items() if setting(n).field not in but})
 
     def removed(self, settings: ChatSettings, before: ChatSettings) -> ChatSettings:
-        """`settings` with what it has set as it was `before`; what was changed since stays."""
+        """Return `settings` with the persona's values as they were `before`; values changed since then stay."""
         ours = self.applied(before)
         same = {
             name: setting(name).show(before)
@@ -93,7 +93,7 @@ def folder() -> Path:
 
 
 def file_of(name: str) -> Path:
-    """Where the user's persona of this name is. Raises UsageError for a name that it cannot have."""
+    """Return the file of the user's persona of this name. Raises UsageError if the name is not allowed."""
     if not re.fullmatch(r"\w[\w-]*", name) or len(name) > LONGEST or name.lower() in RESERVED:
         why = f"{name} is a word of the command" if name.lower() in RESERVED else ""
         hint = f"use letters, digits, - and _, up to {LONGEST} of them"
@@ -102,7 +102,7 @@ def file_of(name: str) -> Path:
 
 
 def persona(name: str) -> Persona:
-    """The user's persona of this name, or the bundled one. Raises UsageError."""
+    """Return the user's persona of this name, or the bundled one. Raises UsageError."""
     file = file_of(name)
     if file.is_file():
         return read(file)
@@ -116,11 +116,14 @@ def persona(name: str) -> Persona:
 
 
 def personas() -> tuple[list[Persona], list[str]]:
-    """All by name, the user's before bundled ones, and what is wrong with files that cannot be used."""
+    """Return all personas by name, and the problems of files that cannot be used.
+
+    A persona of the user replaces a bundled persona of the same name.
+    """
     found = {each.name: each for each in BUNDLED}
     problems: list[str] = []
     for file in _files():
-        found.pop(file.stem, None)  # a broken file does not mean the bundled one
+        found.pop(file.stem, None)  # if the file is broken, the bundled persona is not meant either
         try:
             file_of(file.stem)
             found[file.stem] = read(file)
@@ -130,7 +133,7 @@ def personas() -> tuple[list[Persona], list[str]]:
 
 
 def read(file: Path) -> Persona:
-    """The persona in a file. Raises UsageError naming the place of what is wrong."""
+    """Read a persona. Raises UsageError with the line of a mistake."""
     with told_as(UsageError, f"{file} cannot be read"), file.open("rb") as opened:
         data = opened.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
@@ -143,7 +146,7 @@ def read(file: Path) -> Persona:
 
 
 def parsed(name: str, text: str, file: Path | None = None) -> Persona:
-    """The persona that a text in TOML describes. Raises UsageError naming the line."""
+    """Parse a persona from TOML. Raises UsageError with the line of a mistake."""
     where = str(file or name)
     try:
         values = tomllib.loads(text)
@@ -151,14 +154,14 @@ def parsed(name: str, text: str, file: Path | None = None) -> Persona:
         found = re.fullmatch(r"(.*) \(at (.*)\)", str(error))
         what, place = found.groups() if found else (str(error), "end")
         raise UsageError(f"{where}, {place}: {what}") from None
-    words = dict.fromkeys(WORDS, "")
+    texts = dict.fromkeys(TEXTS, "")
     settings: dict[str, str] = {}
     for key, value in values.items():
         try:
-            if key in words:
+            if key in texts:
                 if not isinstance(value, str):
                     raise UsageError(f"{key} must be a text")
-                words[key] = value.strip()
+                texts[key] = value.strip()
             else:
                 settings[setting(key).name] = _as_text(key, value)
                 if setting(key).name != key and setting(key).field != key:
@@ -167,24 +170,20 @@ def parsed(name: str, text: str, file: Path | None = None) -> Persona:
         except UsageError as error:
             line = _line_of(key, text)
             raise UsageError(f"{where}, line {line}: {error.what}", why=error.why, hint=error.hint) from None
-    return Persona(name, words["description"], words["system"], settings, words["model"], file)
+    return Persona(name, texts["description"], texts["system"], settings, texts["model"], file)
 
 
 def as_toml(each: Persona) -> str:
-    """The text of its file."""
-    words = {"description": each.description, "system": each.system, "model": each.model}
-    lines = [f"{key} = {_quoted(value)}" for key, value in words.items() if value]
-    return "\n".join([*lines, *settings_as_toml(each.settings)]) + "\n"
-
-
-def settings_as_toml(settings: Mapping[str, str]) -> list[str]:
-    """A line for each."""
+    """Return the content of the persona's file."""
+    texts = {"description": each.description, "system": each.system, "model": each.model}
     is_text = {item.name: item.kind in ("text", "choice") for item in SETTINGS}
-    return [f"{name} = {_quoted(value) if is_text[name] else value}" for name, value in settings.items()]
+    lines = [f"{key} = {_quoted(value)}" for key, value in texts.items() if value]
+    lines += [f"{name} = {_quoted(value) if is_text[name] else value}" for name, value in each.settings.items()]
+    return "\n".join(lines) + "\n"
 
 
 def save(each: Persona) -> Path:
-    """Write its file; one that is there is kept beside it. Raises UsageError."""
+    """Write the persona's file; an existing file is kept as NAME.toml.bak. Raises UsageError."""
     file = file_of(each.name)
     parsed(each.name, as_toml(each), file)
     with told_as(UsageError, f"{file} cannot be written"):
@@ -196,7 +195,7 @@ def save(each: Persona) -> Path:
 
 
 def differing(settings: ChatSettings, catalogued: Mapping[str, Any]) -> dict[str, str]:
-    """What of these settings is neither the program's default nor the catalogue's for a model."""
+    """Return the settings that are neither the program's defaults nor the catalogue's for a model."""
     default = ChatSettings()
     return {
         item.name: item.show(settings)
@@ -212,26 +211,15 @@ def _files() -> list[Path]:
 
 
 def _all_changed(settings: ChatSettings, texts: Mapping[str, str]) -> ChatSettings:
-    """With all of these set, in an order in which that is possible. Raises UsageError."""
-    waiting = dict(texts)
-    while waiting:
-        refused: dict[str, UsageError] = {}
-        for name, text in waiting.items():
-            try:
-                if setting(name).field in CONSTRAINTS and setting(name).parse(text):
-                    for other in CONSTRAINTS:
-                        settings = changed(settings, other, NONE)
-                settings = changed(settings, name, text)
-            except UsageError as error:
-                refused[name] = error
-        if len(refused) == len(waiting):
-            raise next(iter(refused.values()))
-        waiting = {name: waiting[name] for name in refused}
+    """Return `settings` with all of these changes. Raises UsageError."""
+    settings, refused = all_changed(settings, texts)
+    if refused:
+        raise next(iter(refused.values()))
     return settings
 
 
 def _as_text(key: str, value: Any) -> str:
-    """A value as `/set` takes it. Raises UsageError."""
+    """Return a value as text for `/set`. Raises UsageError."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         if any("," in item for item in value):
             raise UsageError(f"a text of {key} cannot contain a comma")
@@ -242,13 +230,13 @@ def _as_text(key: str, value: Any) -> str:
 
 
 def _line_of(key: str, text: str) -> int:
-    """The line of a key."""
+    """Return the number of the line that sets a key."""
     found = re.search(rf"^[ \t\[]*[\"']?{re.escape(key)}\b", text, re.MULTILINE)
     return text[: found.start() if found else 0].count("\n") + 1
 
 
 def _quoted(text: str) -> str:
-    """A TOML string; of several lines as it reads, where it can."""
+    """Return a TOML string; several lines stay readable if possible."""
     if "\n" in text and "'''" not in text and all(c.isprintable() or c in "\n\t" for c in text):
         return f"'''\n{text}'''" if not text.endswith("'") else json.dumps(text, ensure_ascii=False)
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,14 +16,14 @@ from edgespec.chat.personas import Persona
 from edgespec.chat.recording import Recording, turn_of
 from edgespec.chat.sending import Sending
 from edgespec.chat.sent import as_message
-from edgespec.chat.settings import ChatSettings, as_catalogued, changed, setting
+from edgespec.chat.settings import ChatSettings, all_changed, as_catalogued, setting
 from edgespec.chat.states import ChatStates
 from edgespec.closable import Closable
 from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn
-from edgespec.settings import CONSTRAINTS, LoadSettings, Message, Request
+from edgespec.settings import LoadSettings, Message, Request
 from edgespec.text.line_ends import with_unix_line_ends
 from edgespec.text.repetition import RepetitionDetector
 from edgespec.text.thinking import OPEN
@@ -85,15 +85,12 @@ class Session(Sending, Closable):
     def load_settings(self) -> LoadSettings:
         return self.model.settings
 
-    def change(self, name: str, text: str) -> None:
-        """Change one setting from the next message on. Raises UsageError."""
-        item = setting(name)
-        before = self.settings
-        if item.field in CONSTRAINTS and item.parse(text):  # one replaces any other
-            none: dict[str, Any] = dict.fromkeys(CONSTRAINTS, "")
-            before = replace(before, **none)
-        settings = changed(before, name, text)
-        if item.group == "drafting" and not self._is_answering:
+    def change(self, texts: Mapping[str, str]) -> None:
+        """Change settings, given as texts by name, from the next message on. Raises UsageError."""
+        settings, refused = all_changed(self.settings, texts)
+        if refused:
+            raise next(iter(refused.values()))
+        if any(setting(name).group == "drafting" for name in texts) and not self._is_answering:
             self.model.draft_as(settings)
         self.settings = settings
         self._save_settings()

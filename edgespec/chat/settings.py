@@ -1,4 +1,4 @@
-"""The settings of a chat that can be changed while it runs, by name: for `/set` and the screen alike."""
+"""The settings of a chat that can be changed while it runs, by name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any, Literal, get_args
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
-from edgespec.llama.constraint import constraint_text, settled
+from edgespec.llama.compiler import settled
+from edgespec.llama.constraint import constraint_text
 from edgespec.settings import CONSTRAINTS, MAX_DRAFT, MAX_LEAVES, LoadSettings, Request
 from edgespec.validation import check_load_settings, check_request
 
-NONE = "none"  # how to take away what can be
+NONE = "none"  # the text that clears a setting
 CLEARED = ("stop", *CONSTRAINTS)
 Kind = Literal["number", "integer", "choice", "text"]
 Group = Literal["sampling", "answer", "drafting"]
@@ -22,12 +23,15 @@ Group = Literal["sampling", "answer", "drafting"]
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """How the next message is answered. `seed` -1 draws one for each answer; None means the value it was loaded with.
-    Grammars and schemas are texts or the files that contain them."""
+    """How the next message is answered.
+
+    Grammars, schemas and expressions are texts, or names of files that contain them. Drafting settings that are None
+    have the values that the model was loaded with.
+    """
 
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    seed: int = -1
-    max_tokens: int = -1
+    seed: int = -1  #: -1 chooses a random seed for each answer
+    max_tokens: int = -1  #: -1 is no limit
     stop: tuple[str, ...] = ()
     grammar: str = ""
     json_schema: str = ""
@@ -49,16 +53,16 @@ class ChatSettings:
         }
 
     def drafting_as_loaded(self) -> ChatSettings:
-        """These settings, but for those of drafting."""
+        """Return these settings with the drafting settings that the model was loaded with."""
         return replace(self, spec_type=None, pace=None, n_max=None, tree=None)
 
     @property
     def constraints(self) -> dict[str, Any]:
-        """The constraint of answers, as fields of a request. Raises UsageError for a file that is gone."""
+        """The constraint on answers, as fields of a request. Raises UsageError if its file is gone."""
         return {kind: constraint_text(kind, getattr(self, kind)) for kind in CONSTRAINTS}
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, without the logit biases, which belong to one vocabulary."""
+        """Return plain data, without the logit biases: they belong to one vocabulary."""
         plain = asdict(self)
         plain["stop"] = list(self.stop)
         del plain["sampling"]["logit_bias"]
@@ -66,7 +70,7 @@ class ChatSettings:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> ChatSettings:
-        """The settings that `as_json` returned; unknown ones of another version are left out."""
+        """Return the settings from the result of `as_json`, without unknown settings of other versions."""
         known = {item.name for item in fields(cls)}
         values = {name: value for name, value in plain.items() if name in known}
         sampling = {item.name for item in fields(SamplingSettings)}
@@ -82,14 +86,14 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting by its name (the long option of `run`) and the field of ChatSettings or its sampling."""
+    """A setting: a field of ChatSettings, or of its sampling. The name is the long option of `run`."""
 
     field: str
     kind: Kind
     group: Group
     help: str
     choices: tuple[str, ...] = ()
-    called: str = ""  # if that differs from the field's name
+    called: str = ""  #: the name, if it differs from the field's
 
     @property
     def name(self) -> str:
@@ -100,7 +104,7 @@ class Setting:
         return getattr(owner, self.field)
 
     def show(self, settings: ChatSettings) -> str:
-        """The value as a user would type it."""
+        """Return the value as a user would type it."""
         value = self.value(settings)
         if value is None:
             return "default"
@@ -110,7 +114,7 @@ class Setting:
         return str(value)
 
     def parse(self, text: str) -> Any:
-        """The value of a text. Raises UsageError."""
+        """Return the value that a text means. Raises UsageError."""
         text = text.strip()
         if self.group == "drafting" and text.lower() in ("", "as loaded", "default"):
             return None
@@ -166,7 +170,7 @@ SETTINGS = (
 
 
 def setting(name: str) -> Setting:
-    """The setting of that name, its long option or field, or the only one that begins so. Raises UsageError."""
+    """Return the setting with this name or field, or the only one that begins with it. Raises UsageError."""
     wanted = name.lower().lstrip("-").replace("_", "-")
     names = {item.field.replace("_", "-"): item for item in SETTINGS} | {item.name: item for item in SETTINGS}
     if wanted in names:
@@ -181,9 +185,12 @@ def setting(name: str) -> Setting:
 
 
 def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:
-    """`settings` with one of them set from a text. Raises UsageError."""
+    """Return `settings` with one of them changed. A constraint replaces any other. Raises UsageError."""
     item = setting(name)
     value = item.parse(text)
+    if item.field in CONSTRAINTS and value:
+        none: dict[str, Any] = dict.fromkeys(CONSTRAINTS, "")
+        settings = replace(settings, **none)
     if item.group != "sampling":
         return _checked(replace(settings, **{item.field: value}))
     try:
@@ -192,9 +199,26 @@ def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:
         raise UsageError(str(error).replace(item.field, item.name)) from error
 
 
+def all_changed(settings: ChatSettings, texts: Mapping[str, str]) -> tuple[ChatSettings, dict[str, UsageError]]:
+    """Return `settings` with all possible changes, and the errors of the others.
+
+    The order of `texts` does not matter: a longer draft, for example, may be possible only after the larger maximum.
+    """
+    waiting = dict(texts)
+    while True:
+        refused: dict[str, UsageError] = {}
+        for name, text in waiting.items():
+            try:
+                settings = changed(settings, name, text)
+            except UsageError as error:
+                refused[name] = error
+        if not refused or len(refused) == len(waiting):
+            return settings, refused
+        waiting = {name: waiting[name] for name in refused}
+
+
 def as_catalogued(settings: ChatSettings, before: Mapping[str, Any], now: Mapping[str, Any]) -> ChatSettings:
-    """`settings` for another model: what has the catalogue's default for the model `before` gets that for the one
-    `now`."""
+    """Return `settings` for another model: values that are the catalogue's defaults `before` become those of `now`."""
     sampling, default = settings.sampling, SamplingSettings()
     changes: dict[str, Any] = {
         name: now.get(name, getattr(default, name))
@@ -205,7 +229,7 @@ def as_catalogued(settings: ChatSettings, before: Mapping[str, Any], now: Mappin
 
 
 def _checked(settings: ChatSettings) -> ChatSettings:
-    """Raises UsageError for values that no model accepts."""
+    """Return `settings`. Raises UsageError for values that no model accepts."""
     seed = max(settings.seed, 0) if settings.seed == -1 else settings.seed
     check_request(
         Request(

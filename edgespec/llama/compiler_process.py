@@ -1,19 +1,10 @@
-"""The process that compiles constraints for `compiler.Compiler`: it may crash, run out of memory or be killed.
-
-It reads one JSON object per line and answers each with one. The main thread only reads, so that the process ends as
-soon as its parent is gone, also in the middle of a compilation.
-"""
+"""The process that compiles constraints for `compiler.Compiler`: it may crash, run out of memory or be killed."""
 
 from __future__ import annotations
 
-import json
 import os
-import queue
 import random
 import re
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,20 +14,20 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer
 
 from edgespec.errors import UsageError
+from edgespec.llama.child import answer
 from edgespec.llama.constraint import AMBIGUOUS, compiled, first_mask_error, parser_limits, readable
 from edgespec.settings import CONSTRAINTS
 
 # llguidance recurses: what fits into this stack also fits into that of the engine (`grammar.STACK_BYTES`).
 STACK_BYTES = 4 << 20
-MEMORY_BYTES = 1 << 30  # of addresses: the interpreter and its libraries take 200 MB
+ADDRESS_BYTES = 1 << 30  # the interpreter and its libraries take 200 MB
 WALKS, WALK_BYTES, WALK_S = 3, 128, 0.25
-READY = {"ready": True}
 _NAMES_TOKENS = re.compile("unknown special token|Token range")
 
 
 class _Vocabulary:
-    """A vocabulary of the 256 bytes, an end token and the special tokens of a model, with which masks can be computed
-    without the model. A special token has the same id as in the model; ids that nothing needs have no text."""
+    """The 256 bytes, an end token and the special tokens of a model, so that masks can be computed without the model. A
+    special token has the same id as in the model. All other ids have no text."""
 
     bos_token_id = None
     is_tokenizer_wrapper = True
@@ -73,52 +64,15 @@ class _Trial:
 
 def main() -> None:
     """Answer until the parent is gone."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # nothing but replies may get there
-    _bound()
-    asked = queue.SimpleQueue[Any]()
-    threading.stack_size(STACK_BYTES)
-    threading.Thread(target=_serve, args=(asked, replies), daemon=True).start()
-    for line in sys.stdin.buffer:
-        asked.put(json.loads(line))
-    os._exit(0)
-
-
-def _bound() -> None:
-    """Ctrl-C is for the parent. A crash is a result: it must not leave a core file."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.name == "posix":
         import resource
 
         os.nice(10)  # the model that other answers wait for comes first
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(ValueError, OSError):  # a lower limit is set already
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-
-
-def _serve(asked: queue.SimpleQueue[Any], replies: Any) -> None:
+            resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
     trial = lru_cache(2)(lambda special: _Trial(dict(special)))
     trial(())
-    reply: dict[str, Any] = READY
-    while True:
-        print(json.dumps(reply), file=replies, flush=True)
-        question = asked.get()
-        _limit_cpu(question.pop("cpu_s"))
-        try:
-            reply = _reply(trial, **question)
-        finally:
-            _limit_cpu(0)
-
-
-def _limit_cpu(seconds: float) -> None:
-    """Let the system end this process when it has used more than these seconds of processor time; 0 removes the limit.
-
-    Processor time rather than the clock, so that a busy machine refuses nothing that an idle one accepts. Windows has
-    no such timer: there only the parent's limit applies.
-    """
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, seconds)
+    answer(lambda question: _reply(trial, **question), STACK_BYTES)
 
 
 def _reply(
@@ -128,7 +82,7 @@ def _reply(
     try:
         grammar = compiled(kind, text, name)
         said = trial(tuple((special or {}).items())).error(grammar)
-        if said and not (special is None and _NAMES_TOKENS.search(said)):  # the model will know
+        if said and not (special is None and _NAMES_TOKENS.search(said)):  # the model will know the tokens
             return {"refused": [what, said, ""]}
         return {"grammar": grammar}
     except UsageError as error:
@@ -140,11 +94,11 @@ def _reply(
 
 
 def _walk_error(matcher: LLMatcher, ids: Sequence[int]) -> str:
-    """Return why masks would take too long or fail, or "".
+    """Return why masks would take too long or fail, or an empty string.
 
-    Texts that the constraint allows are written. The rows of an ambiguous grammar grow with the text: WALK_BYTES bytes
-    take less than 10 ms of usual constraints, even of those with thousands of rules, and half a second of
-    `e ::= e e | "a" | ""`. One text that works is enough.
+    This writes random texts that the constraint allows. One text that works is enough. The parser's state of an
+    ambiguous grammar grows with the text: WALK_BYTES bytes take less than 10 ms with usual constraints, even if they
+    have thousands of rules, and half a second with `e ::= e e | "a" | ""`.
     """
     for seed in range(WALKS):
         walker, chosen, began_s, said = matcher.deep_copy(), random.Random(seed), time.thread_time(), ""

@@ -1,6 +1,6 @@
-"""A grammar, a JSON schema or a regular expression as users write it: the text itself, or the file that contains it.
+"""Grammars, JSON schemas and regular expressions as users write them, given as text or as a file.
 
-llguidance parses it without a model: errors are reported before one is loaded.
+llguidance parses a constraint without a model, so that errors are reported before a model is loaded.
 """
 
 from __future__ import annotations
@@ -12,38 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import UsageError
+from edgespec.llama.schema import translated
 from edgespec.settings import CONSTRAINTS, Constraint
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
 
 MOST_BYTES = 4_000_000  # far beyond any grammar
-MOST_WORDS = 400  # characters of llguidance's message; it quotes whole expressions
-MOST_NOTED = 100_000  # characters of a text that is searched for ignored keywords, while other answers wait
+MOST_WORDS = 400  # characters of a message of llguidance, which quotes whole expressions
+MOST_NOTED = 100_000  # characters of a text that is searched for ignored keywords: other answers wait for the search
 MOST_LEXER_STATES = 50_000  # a string of 4,000 characters takes 12,000
 TOO_DEEP = "it is nested too deeply, or its rules or definitions form too long a chain"
 AMBIGUOUS = "it is too ambiguous or too large: finding the tokens that may follow takes too long"
-# Models that may write blanks write them endlessly; forced whitespace can be drafted. A schema can set x-guidance.
+# A model that may write blanks may write them endlessly, and forced whitespace can be drafted. A schema can override
+# these options with x-guidance.
 JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "coerce_one_of": True}
 
 
-def settled(kind: Constraint, given: str) -> str:
-    """The constraint, with a file replaced by its absolute path. Raises UsageError for one that cannot be read or
-    used."""
-    if not given:
-        return given
-    from edgespec.llama.compiler import Compilers
-
-    with Compilers() as compilers:
-        if is_text(kind, given):
-            compilers.compiled(kind, given)
-            return given
-        compilers.compiled(kind, constraint_text(kind, given), f"the {CONSTRAINTS[kind]} in {given}")
-    return str(Path(given).expanduser().absolute())
-
-
 def constraint_text(kind: Constraint, given: str) -> str:
-    """The text itself, or that of the file. Raises UsageError."""
+    """Return the text of a constraint, which may be in a file. Raises UsageError."""
     if not given or is_text(kind, given):
         return given
     what = CONSTRAINTS[kind]
@@ -61,18 +48,18 @@ def constraint_text(kind: Constraint, given: str) -> str:
 
 
 def is_text(kind: Constraint, given: str) -> bool:
-    """Whether this is not a file's name."""
+    """Return True for the text of a constraint, False for the name of a file."""
     if kind == "json_schema":
         return given.lstrip().startswith(("{", "[")) or given.strip() in ("true", "false")
     return kind == "regex" or "::=" in given or given.lstrip().startswith("%llguidance")
 
 
 def compiled(kind: Constraint, text: str, name: str = "") -> str:
-    """The text as llguidance's own grammar. `name` is the option. Raises UsageError, saying what is wrong and where."""
+    """Return a constraint as llguidance's own grammar. `name` is the option. Raises UsageError, which says what is
+    wrong and where."""
     from llguidance import LLMatcher
 
     from edgespec.llama.gbnf import to_lark
-    from edgespec.llama.schema import translated
 
     what = f"cannot use {name or f'this {CONSTRAINTS[kind]}'}"
     try:
@@ -84,7 +71,7 @@ def compiled(kind: Constraint, text: str, name: str = "") -> str:
             grammar = LLMatcher.grammar_from_lark(_with_schemas(to_lark(text))[0])
     except RecursionError as error:
         raise UsageError(what, why=TOO_DEEP) from error
-    except Exception as error:  # what it raises for unknown rules
+    except Exception as error:  # its kind for unknown rules, and others
         raise UsageError(what, why=readable(str(error))) from error
     if said := LLMatcher.validate_grammar(grammar, None, limits=parser_limits()):
         raise UsageError(what, why=readable(said))
@@ -93,9 +80,7 @@ def compiled(kind: Constraint, text: str, name: str = "") -> str:
 
 @lru_cache(16)
 def constraint_notes(kind: Constraint, text: str) -> tuple[str, ...]:
-    """Notes for the user on the parts of a text that are ignored. A text that `compiled` refuses has none."""
-    from edgespec.llama.schema import translated
-
+    """Return notes for the user about the ignored parts of a constraint; none if `compiled` refuses it."""
     if kind == "regex" or (kind == "grammar" and "%json" not in text):
         return ()
     if len(text) > MOST_NOTED:
@@ -107,10 +92,8 @@ def constraint_notes(kind: Constraint, text: str) -> tuple[str, ...]:
 
 
 def _with_schemas(lark: str) -> tuple[str, list[str]]:
-    """A grammar with the JSON schemas in it translated for llguidance, and notes on their ignored parts. Raises
-    ValueError."""
-    from edgespec.llama.schema import translated
-
+    """Translate the JSON schemas in a grammar for llguidance. Return the grammar, and notes about the ignored parts of
+    the schemas. Raises ValueError."""
     parts, notes, end = list[str](), list[str](), 0
     for found in re.finditer(r"%json\s*(?={)", lark):
         if found.start() < end:  # inside the schema before it
@@ -127,7 +110,7 @@ def _with_schemas(lark: str) -> tuple[str, list[str]]:
 
 
 def parser_limits() -> LLParserLimits:
-    """llguidance's limits, for the trial and for the engine."""
+    """Return llguidance's limits, which are the same for the trial and for the engine."""
     from llguidance import LLParserLimits
 
     # Verbose errors contain the whole grammar. A long text that is forced adds its states in one mask, 50,000 in .1 s.
@@ -135,7 +118,7 @@ def parser_limits() -> LLParserLimits:
 
 
 def first_mask_error(matcher: LLMatcher) -> str:
-    """Why a new matcher cannot be used, or an empty string: some constraints fail only at the first token."""
+    """Return why a new matcher cannot be used, or an empty string. Some constraints fail only at the first token."""
     trial = matcher.deep_copy()
     if not trial.is_error():
         trial.compute_bitmask()
@@ -145,7 +128,7 @@ def first_mask_error(matcher: LLMatcher) -> str:
 
 
 def readable(said: str) -> str:
-    """llguidance's message without what is meant for its developers."""
+    """Return a message of llguidance without the details for its developers."""
     if broken := re.search(r"regex parse error:\n    (.*)\n( *)\^+\nerror: (.*)", said):
         pattern, blanks, why = broken.groups()
         return f"{_shortened(pattern)}, column {len(blanks) - 3}: {why}"

@@ -26,7 +26,8 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import UsageError
-from edgespec.llama.compiler import Compilers, NotWaitedForError, acquire
+from edgespec.llama.child import NotWaitedForError, acquire
+from edgespec.llama.compiler import Compilers
 from edgespec.llama.constraint import AMBIGUOUS, first_mask_error, parser_limits, readable
 from edgespec.llama.model import Model
 from edgespec.settings import CONSTRAINTS, Constraint, Request

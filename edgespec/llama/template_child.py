@@ -3,21 +3,16 @@
 A chat template is a program that somebody else wrote. Jinja's sandbox keeps the program away from the machine, but does
 not bound its time and its memory: `{{ 'x' * 10**10 }}` is a valid template. `rendering.py` starts this module as a
 child process and watches the child.
-
-A request and its reply are one line of JSON each.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import io
 import json
 import os
-import signal
-import sys
 from contextlib import suppress
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +21,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-# Seconds after which the child ends by itself, if the parent has died and can no longer end the child.
-ALONE_S = 90
+from edgespec.llama.child import answer
 
 
 class _GenerationTag(Extension):
@@ -40,29 +34,10 @@ class _GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def main() -> None:
-    """Answer requests on stdin until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    if os.name == "posix":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    at_start = _virtual_bytes()
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        for line in sys.stdin:
-            # A thread of C code ends the process, also while a long operation holds the interpreter's lock.
-            faulthandler.dump_traceback_later(ALONE_S, exit=True, file=nowhere)
-            request = json.loads(line)
-            _limit_memory(at_start, request["memory_bytes"])
-            reply = _reply(request)
-            faulthandler.cancel_dump_traceback_later()
-            sys.stdout.write(json.dumps(reply) + "\n")
-            sys.stdout.flush()
-
-
 def _reply(request: dict[str, Any]) -> dict[str, str]:
     """The prompt, or else what failed: "parse", "size" or "memory" (both limits), or "render"."""
     failed = "parse"
+    _limit_memory(request["memory_bytes"])
     try:
         template = _parsed(request["template"])
         failed = "render"
@@ -109,10 +84,10 @@ def _raise_exception(message: str) -> None:
 _FUNCTIONS = {"raise_exception": _raise_exception, "strftime_now": lambda format: datetime.now().strftime(format)}
 
 
-def _limit_memory(at_start: int, more_bytes: int) -> None:
+def _limit_memory(more_bytes: int) -> None:
     """Let an allocation fail that would take the process beyond the limit. Only Linux can do so; elsewhere the parent
     ends the process shortly after it has passed the limit."""
-    if at_start:
+    if at_start := _bytes_at_start():
         import resource
 
         with suppress(ValueError, OSError):
@@ -120,8 +95,9 @@ def _limit_memory(at_start: int, more_bytes: int) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (at_start + more_bytes, hard))
 
 
-def _virtual_bytes() -> int:
-    """The size of the address space of this process; 0 where Linux does not report the size."""
+@cache
+def _bytes_at_start() -> int:
+    """The size of the address space of this process when it got its first request; 0 where Linux does not report it."""
     try:
         n_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except OSError:
@@ -130,4 +106,4 @@ def _virtual_bytes() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    answer(_reply)

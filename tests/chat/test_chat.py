@@ -78,7 +78,7 @@ def stored(session: Session) -> list[str]:
 
 def test_what_is_said_is_kept_with_how_it_came_about(store: Store) -> None:
     session = talking_to(FakeEngine("It is blue."), store)
-    session.change("temp", "0.5")
+    session.change({"temp": "0.5"})
     assert said(session.ask("Why is the sky blue?\nSay it.")) == "It is blue."
     (info,) = store.chats()
     question, answer = store.path(info.head)
@@ -97,7 +97,7 @@ def test_what_is_said_is_kept_with_how_it_came_about(store: Store) -> None:
 
 def test_a_conversation_of_nothing_is_not_kept(store: Store) -> None:
     session = talking_to(FakeEngine(), store)
-    session.change("temp", "0.5")
+    session.change({"temp": "0.5"})
     session.set_system("be brief")
     assert store.chats() == []
 
@@ -106,7 +106,7 @@ def test_a_chat_that_is_opened_again_goes_on_as_it_was_set(store: Store) -> None
     first = talking_to(FakeEngine(), store)
     first.set_system("be brief")
     said(first.ask("hello"))
-    first.change("min-p", "0.25")
+    first.change({"min-p": "0.25"})
     engine = FakeEngine()
     session = talking_to(engine, store)
     session.open("last")
@@ -157,7 +157,7 @@ def test_another_model_answers_as_catalogued_but_for_what_the_user_set(
     session.new()
     assert session.system == "Be brief."
     assert answers_with("long") == ("", 0.8, 0.5)
-    session.change("temp", "1.1")
+    session.change({"temp": "1.1"})
     session.set_system("Shout.")
     assert answers_with("brief") == ("Shout.", 1.1, 0.95)
 
@@ -206,9 +206,9 @@ def test_a_stopped_answer_is_kept_and_gone_on_with_to_the_very_same_text(runtime
     session = talking_to(runtime, store, max_tokens=30)
     whole = said(session.ask("What does os.walk do?"))
     session.undo()
-    session.change("max-tokens", "11")
+    session.change({"max-tokens": "11"})
     begun = said(session.ask("What does os.walk do?"))
-    session.change("max-tokens", "19")
+    session.change({"max-tokens": "19"})
     assert begun + said(session.go_on()) == whole
     assert contents(session) == stored(session) == ["What does os.walk do?", whole]
 
@@ -216,7 +216,7 @@ def test_a_stopped_answer_is_kept_and_gone_on_with_to_the_very_same_text(runtime
 def test_an_answer_is_continued_inside_a_character(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store, max_tokens=2, grammar='root ::= "a😀b"')
     assert said(session.ask("hello")) == "a"
-    session.change("max-tokens", "1")
+    session.change({"max-tokens": "1"})
     assert [said(session.go_on()) for _ in range(4)] == ["", "", "😀", "b"]
     assert contents(session) == stored(session) == ["hello", "a😀b"]
 
@@ -417,13 +417,13 @@ def test_a_fork_goes_its_own_way(store: Store) -> None:
 def test_settings_count_from_the_next_message_on(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store)
     with pytest.raises(UsageError, match="temp must be"):
-        session.change("temp", "-1")
+        session.change({"temp": "-1"})
     with pytest.raises(UsageError, match="drafter suffix is not loaded"):
-        session.change("spec-type", "suffix")
+        session.change({"spec-type": "suffix"})
     with pytest.raises(UsageError, match="unknown setting"):
-        session.change("warmth", "1")
+        session.change({"warmth": "1"})
     assert session.settings == ChatSettings(seed=3)
-    session.change("max-tok", "2")
+    session.change({"max-tok": "2"})
     said(session.ask("hello"))
     assert session.last_stats is not None
     assert session.last_stats.generated_tokens == 2
@@ -556,7 +556,7 @@ def test_while_an_answer_is_made_nothing_else_touches_the_conversation(store: St
     for act in (session.new, session.undo, session.fork, lambda: session.switch(other), lambda: session.open("last")):
         with pytest.raises(UsageError, match="an answer is being generated"):
             act()
-    session.change("pace", "off")  # counts from the next one on
+    session.change({"pace": "off"})  # counts from the next one on
     said(events)
     assert contents(session) == stored(session) == ["first", "three", "second", "three"]
 
@@ -640,24 +640,24 @@ def test_settings_are_found_by_their_names_in_other_places() -> None:
 
 def test_what_answers_are_made_of_changes_and_is_taken_away(runtime: Runtime, store: Store) -> None:
     session = Session(store, lambda wanted, progress, cancel: runtime, DEMO)
-    session.change("json-schema", '{"type": "integer"}')
-    session.change("regex", "[0-9]+")
+    session.change({"json-schema": '{"type": "integer"}'})
+    session.change({"regex": "[0-9]+"})
     assert (session.settings.json_schema, session.settings.regex) == ("", "[0-9]+")
-    session.change("grammar", "none")
+    session.change({"grammar": "none"})
     assert session.settings.regex == "[0-9]+"
     for broken in ('{"type":', '{"not": {}}'):
         with pytest.raises(UsageError, match="cannot use this JSON schema"):
-            session.change("json-schema", broken)
+            session.change({"json-schema": broken})
     assert session.settings.regex == "[0-9]+"
-    session.change("regex", "none")
-    session.change("stop", "END")
-    session.change("stop", "none")
+    session.change({"regex": "none"})
+    session.change({"stop": "END"})
+    session.change({"stop": "none"})
     assert session.settings == ChatSettings()
 
 
 def test_what_drafts_now_is_what_was_set(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store)
-    session.change("pace", "off")
+    session.change({"pace": "off"})
     assert session.about["pace"] == "off"
-    session.change("pace", "default")
+    session.change({"pace": "default"})
     assert session.about["pace"] == "auto"

@@ -241,16 +241,6 @@ def of(first: Lane, second: Lane, verify: VerifyRule = "coupled") -> Comparison:
     return comparison
 
 
-def test_a_lane_is_shown_as_it_was_at_a_moment() -> None:
-    answer = lane("a b c", step_s=0.1, first_s=0.5)
-    assert [event.text for event in answer.shown_at(0.49)] == []
-    assert [event.text for event in answer.shown_at(0.65)] == ["a ", "b "]
-    assert len(answer.shown_at(9)) == 4  # with the end, which may bring the rest of the text
-    assert answer.tokens_per_s(0.55) == 0
-    assert answer.tokens_per_s(0.7) == pytest.approx(2 / 0.2)
-    assert answer.tokens_per_s(9) == pytest.approx(2 / 0.2)
-
-
 @pytest.mark.parametrize(
     ("first_s", "verdict"),
     [

@@ -91,7 +91,7 @@ def test_a_persona_is_taken_left_and_remembered(session: Session, home: Path) ->
     (home / "poet.toml").write_text(POET)
     before = session.settings
     session.take_persona(persona("poet"))
-    session.change("top-k", "7")
+    session.change({"top-k": "7"})
     list(session.ask("hello"))
     assert (session.system, session.settings.sampling.temperature) == ("You rhyme.\nAlways.", 1.5)
     session.new()
@@ -101,7 +101,7 @@ def test_a_persona_is_taken_left_and_remembered(session: Session, home: Path) ->
     assert (session.persona, session.settings.stop) == ("poet", ("END",))
     session.take_persona(persona("coder"))
     assert session.settings.stop == ()
-    session.change("temp", "0.9")  # the user's own choice stays
+    session.change({"temp": "0.9"})  # the user's own choice stays
     session.take_persona(None)
     assert (session.persona, session.system) == ("", "mine")
     assert session.settings.sampling == SamplingSettings(temperature=0.9, top_k=7)

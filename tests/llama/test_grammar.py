@@ -23,7 +23,8 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.llama.constraint import constraint_text, settled
+from edgespec.llama.compiler import settled
+from edgespec.llama.constraint import constraint_text
 from edgespec.llama.grammar import Grammars
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
@@ -20,11 +21,11 @@ PATIENCE_S = 20.0
 async def wait_until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
     """Let the app work until the condition holds."""
     deadline_s = monotonic() + PATIENCE_S
-    while True:
-        await pilot.pause()
-        if condition():
-            return
+    await pilot.pause()
+    while not condition():
         assert monotonic() < deadline_s, "it never came to hold"
+        await asyncio.sleep(0.01)
+    await pilot.pause()
 
 
 class Harness(App[None]):

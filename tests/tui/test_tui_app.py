@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, drafted_events
 from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Static
 from textual.widgets._toast import Toast
 from tui_harness import wait_until
 
-from edgespec.chat import idle as idle_work
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.chat.slash import COMMANDS
@@ -28,11 +27,10 @@ from edgespec.runtime.worker import LoadingStoppedError, WorkerDiedError
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
 from edgespec.tui.chat_questions import Asking
+from edgespec.tui.choice_screen import ChoiceScreen
 from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.help_screen import HelpScreen
-from edgespec.tui.persona_picker import PersonaPicker
 from edgespec.tui.picker import ModelPicker
-from edgespec.tui.remedy_screen import RemedyScreen
 from edgespec.tui.settings_screen import SettingsScreen
 from edgespec.tui.sidebar import ChatChosen, ChatList, SearchField, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
@@ -191,22 +189,34 @@ SCREENS = {
     "model": ModelPicker,
     "models": ModelPicker,
     "draft": ModelPicker,
-    "persona": PersonaPicker,
+    "persona": ChoiceScreen,
     "set": SettingsScreen,
     "compare": ComparisonScreen,
 }
 KEYS = {command.key: command.name for command in COMMANDS if command.key}
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_every_key_does_what_its_command_does(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def start_again(app: ChatApp, pilot: Pilot[None]) -> None:
+    """An empty chat and store, and the first answers again: an app for several tests is quicker than one for each."""
+    engine = app.session.engine
+    assert isinstance(engine, FakeEngine)
+    engine._answers = [drafted_events(text) for text in ("one", "two", "three")]
+    app.session.new()
+    app.session.store.remove([chat.id for chat in app.session.store.chats()])
+    app.composer.put("")
+    app.composer.input.focus()
+    await app.redraw()
+    await pilot.pause()
+
+
+def test_every_key_does_what_its_command_does(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         monkeypatch.setattr(app, "_run", called.append)
-        await pilot.press(key)
+        await pilot.press(*KEYS)
         await pilot.pause()
-        assert called == [f"/{KEYS[key]}"]
+        assert called == [f"/{name}" for name in KEYS.values()]
 
     on_screen(steps)
 
@@ -215,7 +225,6 @@ def test_what_was_compared_on_its_screen_can_be_kept_by_command() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await pilot.press(*"hi", "f4")
         await wait_until(pilot, lambda: isinstance(app.screen, ComparisonScreen))
-        await pilot.press("enter")
         await wait_until(pilot, lambda: app.screen.check_action("keep", (2,)) is True)
         await pilot.press("escape")
         await wait_until(pilot, lambda: len(app.screen_stack) == 1)
@@ -227,13 +236,16 @@ def test_what_was_compared_on_its_screen_can_be_kept_by_command() -> None:
     on_screen(steps, FakeEngine("one", "other"))
 
 
-@pytest.mark.parametrize("name", SCREENS)
-def test_commands_that_have_a_screen_open_it_and_escape_closes_it(name: str) -> None:
+def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        await type_in(app, pilot, f"/{name}")
-        await wait_until(pilot, lambda: isinstance(app.screen, SCREENS[name]))
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: len(app.screen_stack) == 1)
+        await type_in(app, pilot, "first")
+        for name, screen in SCREENS.items():
+            await type_in(app, pilot, f"/{name}")
+            await wait_until(pilot, lambda screen=screen: isinstance(app.screen, screen))  # type: ignore[misc]
+            if name == "compare":
+                await wait_until(pilot, lambda: app.screen.check_action("leave", ()) is True)
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: len(app.screen_stack) == 1)
 
     on_screen(steps)
 
@@ -282,9 +294,16 @@ DONE: dict[str, Steps] = {
 }
 
 
-@pytest.mark.parametrize("name", DONE)
-def test_every_command_does_what_it_says(name: str) -> None:
-    on_screen(DONE[name])
+def test_every_command_does_what_it_says() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        for name, steps in DONE.items():
+            await start_again(app, pilot)
+            try:
+                await steps(app, pilot)
+            except AssertionError as error:
+                raise AssertionError(f"/{name} does not do it") from error
+
+    on_screen(steps)
 
 
 def test_no_command_goes_untested() -> None:
@@ -350,21 +369,6 @@ def test_a_chat_found_by_what_was_said_is_opened_there() -> None:
     on_screen(steps)
 
 
-def test_a_title_of_the_models_is_shown_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_work, "TITLE_AFTER_S", 0.0)
-    engine = FakeEngine("Light is scattered.", "Blue Light")
-    about = engine.describe() | {"can_cut": True}
-    monkeypatch.setattr(engine, "describe", lambda: about)
-
-    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        await type_in(app, pilot, "why is the sky blue?")
-        await wait_until(pilot, lambda: app.session.title == "Blue Light")
-        await wait_until(pilot, lambda: "Blue Light" in str(app.title_bar.query_one("#title", Static).render()))
-        await wait_until(pilot, lambda: "Blue Light" in str(app.query_one(ChatList).options[1].prompt))
-
-    on_screen(steps, engine)
-
-
 def test_versions_of_an_answer_are_switched_by_keys() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "count")
@@ -380,28 +384,24 @@ def test_versions_of_an_answer_are_switched_by_keys() -> None:
 # --- where one types --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["ctrl+n", "f9", "f5", "ctrl+r", "r"])
-def test_whatever_opens_or_changes_a_chat_leaves_the_focus_where_one_types(key: str) -> None:
+def test_whatever_opens_or_changes_a_chat_leaves_the_focus_where_one_types() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        await type_in(app, pilot, "first")
-        await pilot.press("shift+tab")
-        assert isinstance(app.focused, TurnView)
-        await pilot.press(key)
-        await idle(app, pilot)
-        app.composer.put("")
-        await pilot.press(*"typed")
-        assert app.composer.text == "typed"
-
-    on_screen(steps)
-
-
-@pytest.mark.parametrize("command", ["/load last", "/branches 1", "/clear", "/undo", "/fork"])
-def test_a_command_called_elsewhere_does_so_too(command: str) -> None:
-    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        await type_in(app, pilot, "first")
-        await pilot.press("shift+tab")
-        app._run(command)
-        await wait_until(pilot, lambda: app.focused is app.composer.input)
+        for key in ("ctrl+n", "f9", "f5", "ctrl+r", "r"):
+            await start_again(app, pilot)
+            await type_in(app, pilot, "first")
+            await pilot.press("shift+tab")
+            assert isinstance(app.focused, TurnView)
+            await pilot.press(key)
+            await idle(app, pilot)
+            app.composer.put("")
+            await pilot.press(*"typed")
+            assert app.composer.text == "typed", key
+        for command in ("/load last", "/branches 1", "/clear", "/undo", "/fork"):
+            await start_again(app, pilot)
+            await type_in(app, pilot, "first")
+            await pilot.press("shift+tab")
+            app._run(command)
+            await wait_until(pilot, lambda: app.focused is app.composer.input)
 
     on_screen(steps)
 
@@ -672,7 +672,7 @@ def test_an_answer_that_loops_is_reported_once_and_can_be_stopped() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.composer.put("count")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: "Esc stops: the answer repeats itself" in shown(app))
+        await wait_until(pilot, lambda: "the answer repeats itself; Esc stops it" in shown(app))
         await pilot.press("escape")
         await idle(app, pilot)
         await wait_until(pilot, lambda: "! the answer repeats itself (the same 4 tokens" in shown(app))
@@ -703,7 +703,7 @@ def test_when_the_model_dies_the_screen_offers_to_go_on(tmp_path: Path) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.composer.put("count")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, RemedyScreen))
+        await wait_until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
         assert "the system killed the process" in shown(app)
         assert contents(app) == ["count", "one two"]
         await pilot.press("enter")
@@ -830,10 +830,10 @@ def test_keys_of_a_burst_arrive_in_the_order_they_were_typed() -> None:
     """As they come over a slow line, or from dictation: Enter must not overtake what was typed before it."""
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        for message in ("first", "second", "third"):
+        for number, message in enumerate(("first", "second", "third"), 1):
             for key in [*message, "enter"]:
                 app.simulate_key(key)
-            await wait_until(pilot, lambda: app.composer.text == "" and app.jobs.is_answering)
+            await wait_until(pilot, lambda number=number: len(contents(app)) == 2 * number)  # type: ignore[misc]
             await idle(app, pilot)
         assert contents(app)[0::2] == ["first", "second", "third"]
 

@@ -22,6 +22,7 @@ from edgespec.models.names.spec import BUNDLED
 from edgespec.settings import LoadSettings
 from edgespec.tui import picker as picker_module
 from edgespec.tui.app import ChatApp
+from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.picker_absent import HUB
 
@@ -64,7 +65,7 @@ async def say(app: ChatApp, pilot: Pilot[None], text: str) -> None:
 
 
 def line(app: ChatApp) -> str:
-    return str(app.query_one("#download-said", Static).content) if app.downloads.display else ""
+    return str(app.query_one("#download-said", Static).content) if app.query_one(DownloadLine).display else ""
 
 
 def notes(app: ChatApp) -> str:
@@ -73,7 +74,7 @@ def notes(app: ChatApp) -> str:
 
 async def picker(app: ChatApp, pilot: Pilot[None], *keys: str) -> ModelPicker:
     await pilot.press("ctrl+l")
-    await wait_until(pilot, lambda: isinstance(app.screen, ModelPicker) and app.screen.filter.has_focus)
+    await wait_until(pilot, lambda: isinstance(app.screen, ModelPicker) and app.screen._filter.has_focus)
     assert isinstance(app.screen, ModelPicker)
     await pilot.press(*keys)
     return app.screen
@@ -81,20 +82,20 @@ async def picker(app: ChatApp, pilot: Pilot[None], *keys: str) -> ModelPicker:
 
 def listed(screen: ModelPicker) -> dict[str, str]:
     """What the list of models shows, by its keys."""
-    return {str(option.id): " ".join(str(option.prompt).split()) for option in screen.models.options}
+    return {str(option.id): " ".join(str(option.prompt).split()) for option in screen._models.options}
 
 
 def test_a_model_of_the_catalogue_is_chosen_downloaded_and_loaded(hub: FakeHub) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         screen = await picker(app, pilot, *"demo-pair")
         await wait_until(pilot, lambda: "get:demo-pair" in listed(screen))
-        await wait_until(pilot, lambda: [each.id for each in screen.drafts.options] == ["demo-pair:Q8_0"])
+        await wait_until(pilot, lambda: [each.id for each in screen._options.options] == ["demo-pair:Q8_0"])
         assert str(screen.query_one("#picker-title", Static).content).endswith("with its draft demo-draft")
-        await wait_until(pilot, lambda: "fits in memory" in str(screen.drafts.options[0].prompt))
+        await wait_until(pilot, lambda: "fits in memory" in str(screen._options.options[0].prompt))
         assert "10.9 MB to download" in str(screen.query_one("#picker-said", Static).content)
         await pilot.press("enter")
         await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair:Q8_0" and not app.jobs.is_busy)
-        assert not app.downloads.display
+        assert not app.query_one(DownloadLine).display
 
     assert [each.model for each in on_screen(steps)] == ["demo", "demo-pair:Q8_0"]
 
@@ -117,7 +118,7 @@ def test_the_chat_goes_on_meanwhile_and_keeps_its_model(hub: FakeHub) -> None:
         assert app.session.load_settings.model == "demo"
         await click_on(pilot, app.query_one("#download-said"), "ready")
         await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair" and not app.jobs.is_busy)
-        assert not app.downloads.display
+        assert not app.query_one(DownloadLine).display
 
     on_screen(steps)
 
@@ -131,7 +132,7 @@ def test_x_stops_a_download_and_it_goes_on_later(hub: FakeHub) -> None:
         screen = await picker(app, pilot, *"demo-pair")
         await wait_until(pilot, lambda: "5.4 MB" in listed(screen).get("get:demo-pair", ""))
         await pilot.press("right", "x")
-        await wait_until(pilot, lambda: not app.downloads.downloads.open)
+        await wait_until(pilot, lambda: not app.query_one(DownloadLine).downloads.open)
         await wait_until(pilot, lambda: "here" in listed(screen)["get:demo-pair"])
         await pilot.press("escape", "escape")
         await wait_until(pilot, lambda: "stopped: 5.4 MB of 10.9 MB downloaded" in notes(app))
@@ -153,9 +154,9 @@ def test_the_hub_is_searched_while_typing(hub: FakeHub) -> None:
         assert listed(screen)["get:hf:other/pocket-GGUF"] == "other/pocket-GGUF 3k downloads, 5 likes".replace(
             ",", " ·"
         )
-        await wait_until(pilot, lambda: len(screen.drafts.options) == 2)
-        assert screen.drafts.highlighted_option is not None
-        assert screen.drafts.highlighted_option.id == "hf:other/pocket-GGUF:Q4_K_M"
+        await wait_until(pilot, lambda: len(screen._options.options) == 2)
+        assert screen._options.highlighted_option is not None
+        assert screen._options.highlighted_option.id == "hf:other/pocket-GGUF:Q4_K_M"
         await pilot.press("escape", "escape")
 
     on_screen(steps)
@@ -185,7 +186,7 @@ def test_what_prevents_a_download_is_told_in_the_conversation(hub: FakeHub) -> N
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.submit("/model demo-pair")
         await wait_until(pilot, lambda: "owner/demo-GGUF is gated" in notes(app))
-        assert not app.downloads.display
+        assert not app.query_one(DownloadLine).display
         await say(app, pilot, "hello")
         assert app.session.turns[-1].content == "one"
 
@@ -197,11 +198,11 @@ def test_a_large_download_is_asked_about(hub: FakeHub, monkeypatch: pytest.Monke
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         screen = await picker(app, pilot, *"demo-pair")
-        await wait_until(pilot, lambda: [each.id for each in screen.drafts.options] == ["demo-pair:Q8_0"])
+        await wait_until(pilot, lambda: [each.id for each in screen._options.options] == ["demo-pair:Q8_0"])
         await pilot.press("enter")
-        assert "Enter again downloads it" in str(screen.query_one("#picker-said", Static).content)
+        await wait_until(pilot, lambda: "/model demo-pair:Q8_0 downloads it" in notes(app))
         assert hub.file_requests == []
-        await pilot.press("enter")
+        app.submit("/model demo-pair:Q8_0")
         await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair:Q8_0")
 
     on_screen(steps)

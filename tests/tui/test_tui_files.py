@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,16 @@ import pytest
 from fake_engine import FakeEngine
 from textual.events import Paste
 from textual.pilot import Pilot
-from textual.widgets import TextArea
 from tui_harness import click_on, wait_until
 
-from edgespec.chat.personas import Persona, persona
+from edgespec.chat.personas import Persona, as_toml, persona
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
-from edgespec.tui.persona_editor import PersonaEditor
-from edgespec.tui.persona_picker import PersonaPicker
+from edgespec.tui.choice_screen import ChoiceScreen
+from edgespec.tui.prompt_input import LONG
 from edgespec.tui.turn_view import TurnView
 
 
@@ -61,17 +61,17 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_files_are_chips_that_keys_and_the_mouse_remove(files: Path) -> None:
+def test_attached_files_are_shown_and_a_click_removes_one(files: Path) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "/file *.txt")
         await wait_until(pilot, lambda: "one.txt 15 B, 6 tokens" in shown(app))
         assert "3 files, 50 B, 20 tokens" in shown(app)
-        await pilot.press("shift+tab", "right", "delete")
-        await wait_until(pilot, lambda: "one.txt" not in shown(app))
         await click_on(pilot, app.composer.files, "\N{MULTIPLICATION SIGN}")
-        await wait_until(pilot, lambda: [file.name for file in app.session.attached] == ["two.txt"])
-        await pilot.press("delete", *"typed")
-        assert (app.session.attached, app.composer.text) == ([], "typed")
+        await wait_until(pilot, lambda: [file.name for file in app.session.attached] == ["one.txt", "two.txt"])
+        await type_in(app, pilot, "/file none 2")
+        await wait_until(pilot, lambda: "two.txt" not in shown(app))
+        await pilot.press(*"typed")
+        assert app.composer.text == "typed"
 
     on_screen(steps)
 
@@ -109,7 +109,7 @@ def test_a_sent_file_is_folded_also_in_another_run(files: Path) -> None:
 
     async def read(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "/load last")
-        await wait_until(pilot, lambda: "▸ one.txt  15 B, 6 tokens" in shown(app))
+        await wait_until(pilot, lambda: "▸ one.txt  15 B" in shown(app))
         assert "text of" not in shown(app)
         await click_on(pilot, app.query(TurnView).first(), "one.txt")
         await wait_until(pilot, lambda: "│ text of one.txt" in shown(app))
@@ -134,26 +134,37 @@ def test_a_warning_says_what_files_push_out_before_they_are_sent(files: Path) ->
     on_screen(steps, max_tokens=20)
 
 
-def test_a_persona_is_chosen_and_edited_and_shown_above_the_chat(files: Path) -> None:
+def test_a_long_paste_becomes_an_attachment_and_undo_makes_it_text(files: Path) -> None:
+    text = "word " * LONG
+
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        for name in ("pasted-1.txt", "pasted-2.txt"):
+            app.post_message(Paste(text))
+            await wait_until(pilot, lambda name=name: f"{name} 50.0 kB" in shown(app))  # type: ignore[misc]
+        assert app.composer.text == ""
+        await pilot.press("ctrl+z")
+        await wait_until(pilot, lambda: [file.name for file in app.session.attached] == ["pasted-1.txt"])
+        assert app.composer.text == text
+
+    on_screen(steps)
+
+
+def test_a_persona_is_chosen_and_edited_and_shown_above_the_chat(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Persona("coder", "Writes code.", "Write Rust.", {"temp": "0.7"})
+    (files / "edited.toml").write_text(as_toml(written))
+    monkeypatch.setenv("VISUAL", f"cp {files / 'edited.toml'}")
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        monkeypatch.setattr(app, "suspend", nullcontext)
         await type_in(app, pilot, "hello")
         await pilot.press("f6")
-        await wait_until(pilot, lambda: isinstance(app.screen, PersonaPicker))
+        await wait_until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
         await pilot.press("down", "down", "enter")
         await wait_until(pilot, lambda: "System prompt · coder: You are an experienced" in shown(app))
-        app._run("/persona edit")
-        await wait_until(pilot, lambda: isinstance(app.screen, PersonaEditor))
-        app.screen.query_one("#persona-settings", TextArea).text = "temp = hot"
-        await pilot.press("ctrl+s")
-        await wait_until(pilot, lambda: "line 1" in shown(app))
-        app.screen.query_one("#persona-settings", TextArea).text = "temp = 0.7"
-        app.screen.query_one("#persona-system", TextArea).text = "Write Rust."
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: "Esc again" in shown(app))
-        await pilot.press("ctrl+s")
+        await type_in(app, pilot, "/persona edit")
         await wait_until(pilot, lambda: "coder: Write Rust." in shown(app))
         assert app.session.settings.sampling.temperature == 0.7
-        assert persona("coder") == Persona("coder", "Writes and explains code.", "Write Rust.", {"temp": "0.7"})
+        assert persona("coder") == written
         await type_in(app, pilot, "/persona save mine")
         assert persona("mine").system == "Write Rust."
         await type_in(app, pilot, "/persona none")

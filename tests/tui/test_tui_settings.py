@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from textual.app import App
 from textual.pilot import Pilot
-from textual.widgets import Input, Select, Static
+from textual.widgets import Input, Static
 from tui_harness import wait_until
 
-from edgespec.chat.settings import SETTINGS, ChatSettings, changed
+from edgespec.chat.settings import SETTINGS, ChatSettings, all_changed, changed
 from edgespec.core.sampling import SamplingSettings
-from edgespec.tui.settings_screen import SettingRow, SettingsScreen, apply
+from edgespec.tui.settings_screen import SettingRow, SettingsScreen, as_typed, changes
 
 Result = dict[str, str] | None
 Step = Callable[[Pilot[Any]], Awaitable[None]]
@@ -53,10 +53,10 @@ def test_there_is_a_row_for_every_setting_with_its_value() -> None:
 
     async def step(pilot: Pilot[Any]) -> None:
         assert [row.setting for row in pilot.app.screen.query(SettingRow)] == list(SETTINGS)
-        assert row(pilot, "temp").text == "0.8"
-        assert row(pilot, "stop").text == "a, b"
-        assert row(pilot, "pace").text == "fixed:3"
-        assert row(pilot, "spec-tree").text == ""
+        assert row(pilot, "temp").field.value == "0.8"
+        assert row(pilot, "stop").field.value == "a, b"
+        assert row(pilot, "pace").field.value == "fixed:3"
+        assert row(pilot, "spec-tree").field.value == ""
         await pilot.press("ctrl+s")
 
     assert result_of(step, settings) == {}
@@ -122,21 +122,6 @@ def test_one_key_puts_all_defaults_back() -> None:
     assert reduce(lambda s, item: changed(s, *item), result.items(), settings) == ChatSettings()
 
 
-def test_a_choice_is_made_with_keys() -> None:
-    async def step(pilot: Pilot[Any]) -> None:
-        verify = row(pilot, "verify").field
-        assert isinstance(verify, Select)
-        verify.focus()
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: verify.expanded)
-        await pilot.press("down", "enter")
-        await wait_until(pilot, lambda: not verify.expanded)
-        assert verify.value == "rejection"
-        await pilot.press("down", "ctrl+s")
-
-    assert result_of(step) == {"verify": "rejection"}
-
-
 @pytest.mark.parametrize("size", [(120, 40), (60, 24), (40, 20)])
 def test_the_form_is_usable_with_the_mouse_in_a_small_window(size: tuple[int, int]) -> None:
     async def step(pilot: Pilot[Any]) -> None:
@@ -157,24 +142,28 @@ def test_the_form_is_usable_with_the_mouse_in_a_small_window(size: tuple[int, in
     assert result_of(step, size=size) == {"top-k": "7", SETTINGS[-1].name: "3"}
 
 
-def test_two_that_exclude_each_other_are_refused_and_one_can_take_the_place_of_the_other() -> None:
+def form(settings: ChatSettings, **edited: str) -> dict[str, str]:
+    """The texts of all fields."""
+    texts = {item.name: as_typed(item, settings) for item in SETTINGS}
+    return texts | {name.replace("_", "-"): text for name, text in edited.items()}
+
+
+def test_a_constraint_replaces_another() -> None:
     settings = changed(ChatSettings(), "json-schema", "{}")
-    taken, refused = apply(settings, {"json-schema": "{}", "regex": "a+"})
-    assert not taken
-    assert "cannot be combined" in refused["regex"]
-    assert apply(settings, {"json-schema": "", "regex": "a+"}) == ({"json-schema": "", "regex": "a+"}, {})
-    assert "column 1: unclosed group" in apply(settings, {"json-schema": "", "regex": "(a"})[1]["regex"]
+    assert changes(settings, form(settings, regex="a+")) == ({"regex": "a+"}, {})
+    assert (changed(settings, "regex", "a+").json_schema, changed(settings, "regex", "a+").regex) == ("", "a+")
+    assert "column 1: unclosed group" in changes(settings, form(settings, regex="(a"))[1]["regex"]
 
 
-def test_settings_that_need_each_other_are_taken_in_the_order_that_works() -> None:
+def test_settings_that_need_each_other_are_changed_in_any_order() -> None:
     settings = changed(ChatSettings(), "spec-draft-n-max", "4")
-    taken, refused = apply(settings, {"pace": "fixed:8", "spec-draft-n-max": "8"})
-    assert refused == {}
-    assert list(taken) == ["spec-draft-n-max", "pace"]
-    assert reduce(lambda s, item: changed(s, *item), taken.items(), settings).pace == "fixed:8"
+    wanted = {"pace": "fixed:8", "spec-draft-n-max": "8"}
+    assert changes(settings, form(settings, **wanted)) == (wanted, {})
+    assert all_changed(settings, wanted)[0].pace == "fixed:8"
 
 
 def test_a_setting_that_another_excludes_is_refused_alone() -> None:
-    taken, refused = apply(ChatSettings(), {"temp": "0", "pace": "fixed:8", "spec-draft-n-max": "4"})
+    settings = ChatSettings()
+    taken, refused = changes(settings, form(settings, temp="0", pace="fixed:8", spec_draft_n_max="4"))
     assert taken == {"temp": "0", "pace": "fixed:8"}
     assert list(refused) == ["spec-draft-n-max"]

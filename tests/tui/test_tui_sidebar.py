@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from fake_engine import FakeEngine
 from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.message import Message
@@ -15,8 +16,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from tui_harness import wait_until
 
+from edgespec.chat.session import Session
 from edgespec.history import ChatInfo, Hit, Store
-from edgespec.tui.chat_questions import Asking, DeleteChat, MoveChat, PinChat, RenameChat
+from edgespec.settings import LoadSettings
+from edgespec.tui.chat_questions import Asking, ChangeChat
 from edgespec.tui.chat_rows import Row, ago, day_of, rows_by_day, rows_found
 from edgespec.tui.sidebar import AT_ONCE, ChatChosen, ChatList, NewChat, SearchField, Sidebar
 
@@ -54,17 +57,14 @@ class Harness(App[Any]):
     def on_new_chat(self, message: NewChat) -> None:
         self.messages.append(message)
 
-    def on_rename_chat(self, message: RenameChat) -> None:
+    def on_change_chat(self, message: ChangeChat) -> None:
         self.messages.append(message)
 
-    def on_delete_chat(self, message: DeleteChat) -> None:
-        self.messages.append(message)
 
-    def on_pin_chat(self, message: PinChat) -> None:
-        self.messages.append(message)
-
-    def on_move_chat(self, message: MoveChat) -> None:
-        self.messages.append(message)
+def change(store: Store, message: Message) -> None:
+    """Apply a change that the sidebar has asked for."""
+    assert isinstance(message, ChangeChat)
+    message.change(Session(store, lambda *_: FakeEngine(), LoadSettings("demo")))
 
 
 def drive(store: Store, step: Step, open_chat: str | None = None, size: tuple[int, int] = (40, 20)) -> Harness:
@@ -274,8 +274,8 @@ def test_a_chat_is_renamed(store: Store) -> None:
         assert chat_list(pilot).has_focus
 
     (message,) = drive(store, step).messages
-    assert isinstance(message, RenameChat)
-    assert (message.chat, message.title) == ("b", "The sky at n")
+    change(store, message)
+    assert store.find("b").title == "The sky at n"
 
 
 @pytest.mark.parametrize("keys", [("escape",), ("enter",), ("ctrl+u", "enter")])
@@ -304,8 +304,10 @@ def test_a_chat_is_deleted_only_when_that_is_confirmed(store: Store, keys: tuple
         await wait_until(pilot, lambda: not pilot.app.query(Asking))
 
     messages = drive(store, step).messages
-    assert [m.chat for m in messages if isinstance(m, DeleteChat)] == (["c"] if is_deleted else [])
-    assert len(store.chats()) == 3  # that is for the app to do
+    assert len(store.chats()) == 3, "the app deletes it"
+    for message in messages:
+        change(store, message)
+    assert {chat.id for chat in store.chats()} == {"a", "b"} | (set() if is_deleted else {"c"})
 
 
 # --- when chats change ------------------------------------------------------------------------------------------------
@@ -399,6 +401,7 @@ def test_keys_pin_a_chat_and_put_it_into_a_folder(store: Store) -> None:
         chat_list(pilot).focus()
         await pilot.press("end", "p", "f", "w", "right", "enter")
 
-    pinned, moved = drive(store, keys, size=(60, 30)).messages
-    assert isinstance(pinned, PinChat) and isinstance(moved, MoveChat)
-    assert (pinned.chat, pinned.is_pinned) == (moved.chat, True) and moved.folder == "work"
+    for message in drive(store, keys, size=(60, 30)).messages:
+        change(store, message)
+    (pinned,) = [chat for chat in store.chats() if chat.is_pinned]
+    assert pinned.id != "a" and pinned.folder == "work"

@@ -247,7 +247,7 @@ def test_an_answer_that_came_in_pieces_looks_as_if_it_had_come_at_once() -> None
         await transcript.end_answer(turn)
         await pilot.pause()
         assert view(transcript) is live
-        await transcript.add(turn)
+        await transcript.append(turn)
         await pilot.pause()
         assert view(transcript, 0).plain == view(transcript, 1).plain
 
@@ -474,7 +474,7 @@ def test_a_click_on_the_edge_of_what_is_mounted_brings_more() -> None:
 def test_the_screen_holds_no_more_widgets_however_long_a_chat_grows() -> None:
     async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
         for number, turn in enumerate(chat(3 * MOST)):
-            await transcript.add(turn)
+            await transcript.append(turn)
             if number % 20 == 0:
                 await pilot.pause()
         await pilot.pause()

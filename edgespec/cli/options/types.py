@@ -60,7 +60,7 @@ class ConstraintText(Text):
         return given if given == "none" or is_text(self.kind, given) else str(folder / Path(given).expanduser())
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from edgespec.llama.constraint import settled
+        from edgespec.llama.compiler import settled
         from edgespec.settings import CONSTRAINTS
 
         text = super().convert(value, param, ctx)

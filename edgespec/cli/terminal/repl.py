@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,7 +19,6 @@ from edgespec.chat.comparing import Comparison
 from edgespec.chat.file_commands import listed
 from edgespec.chat.idle import Idle
 from edgespec.chat.paths import pasted_files
-from edgespec.chat.personas import Persona, read, save
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.render.footer import footer
@@ -57,13 +55,12 @@ class Repl:
         *,
         details: bool,
         remembers: bool,
-        makes_titles: bool = True,
         fetch: Fetch = lambda settings, ask: settings,
     ) -> None:
         self._fetch = fetch
         self.session, self.output, self._interrupts, self._details = session, output, interrupts, details
         self.commands = Commands(session, self)
-        self._idle = Idle(session, makes_titles=makes_titles)
+        self._idle = Idle(session)
         self._failed = self._left = self._shows_tokens = False
         self._next: str | None = None
         self._seen: str | None = None  # the key of the last message that was shown
@@ -260,19 +257,10 @@ class Repl:
     def show_files(self) -> None:
         (self.output.note if self._editor is None else self.output.say)(listed(self.session))  # a pipe gets answers
 
-    def edit_persona(self, persona: Persona) -> None:
-        file = persona.file or save(persona)
-        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-        if self._editor is None or not editor:
-            self.output.say(f"persona {persona.name} is in {file}; set VISUAL or EDITOR to edit it")
-            return
-        try:
-            click.edit(filename=str(file))
-        except click.ClickException as error:
-            raise UsageError(f"{editor} cannot edit {file}", why=error.message) from error
-        changed = read(file)
-        if self.session.persona == changed.name:
-            self.commands.take_persona(changed)
+    def edit_file(self, edit: Callable[[Path], None], file: Path) -> None:
+        if self._editor is None:
+            raise UsageError("an editor needs a terminal", hint=f"edit {file}")
+        edit(file)
 
     def show_tokens(self) -> None:
         self._shows_tokens = not self._shows_tokens

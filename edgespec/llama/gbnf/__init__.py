@@ -7,19 +7,20 @@ import re
 from llguidance import LLMatcher, LLParserLimits
 
 from edgespec.llama.gbnf.lark import written
-from edgespec.llama.gbnf.lexemes import Lexemes
 from edgespec.llama.gbnf.parser import parsed
-from edgespec.llama.gbnf.simpler import simplified
+from edgespec.llama.gbnf.rules import without_recursion
+from edgespec.llama.gbnf.terminals import terminals_of
 
 _IS_LARK = re.compile(r"(?m)^\s*(?:%llguidance\b|start\s*:(?!:=))")
 
 
 def to_lark(text: str) -> str:
-    """A grammar in GBNF as Lark; Lark stays as it is. Raises ValueError with the line and the column of a mistake."""
+    """Return a grammar in GBNF as Lark, or unchanged if it is Lark already. Raises ValueError with the line and the
+    column of a mistake."""
     if _IS_LARK.search(text):
         return text
-    rules = simplified(parsed(text))
-    lark = written(rules, Lexemes(rules).chosen)
+    rules = {name: without_recursion(name, rule) for name, rule in parsed(text).items()}
+    lark = written(rules, terminals_of(rules))
     if _is_refused(lark):  # some regular expressions are too much for llguidance as one terminal
         return written(rules, frozenset())
     return lark
@@ -30,6 +31,6 @@ def _is_refused(lark: str) -> bool:
     try:
         return bool(LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(lark), None, limits=limits))
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of Rust; it is no Exception
+        if type(error).__name__ != "PanicException":  # a panic in Rust, which is no Exception
             raise
         return True

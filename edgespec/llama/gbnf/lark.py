@@ -1,4 +1,4 @@
-"""Rules of GBNF, written as Lark. The names of terminals are capital letters, as Lark wants."""
+"""Rules of GBNF as Lark. In Lark the names of rules are in lower case, and those of terminals in upper case."""
 
 from __future__ import annotations
 
@@ -10,67 +10,59 @@ from edgespec.llama.gbnf.rules import Characters, Choice, Literal, Node, Referen
 _SPECIAL = re.compile(r"[^A-Za-z0-9 _]")
 
 
-def written(rules: Mapping[str, Node], lexemes: Set[Node]) -> str:
-    """The rules that "root" uses, as Lark. `lexemes` are the parts that become terminals."""
-    return _Writer(rules, lexemes).text
+def written(rules: Mapping[str, Node], terminals: Set[Node]) -> str:
+    """Return the rules that "root" needs as Lark. `terminals` are the parts that become terminals."""
+    return _Writer(rules, terminals).text
 
 
 class _Writer:
-    def __init__(self, rules: Mapping[str, Node], lexemes: Set[Node]) -> None:
-        self._lexemes = lexemes
+    def __init__(self, rules: Mapping[str, Node], terminals: Set[Node]) -> None:
+        self._terminals = terminals
         self._numbers = {name: number for number, name in enumerate(rules)}
-        self._terminals: dict[str, str] = {}  # the names of terminals by what they match
-        parsed, regular = _Wanted(), _Wanted()
-        parsed.add("root")
-        lines = []
-        for name in parsed.names:
-            body = self._parsed(rules[name], parsed, regular)
-            lines.append(f"{'start' if name == 'root' else f'r{self._numbers[name]}'}: {body}")
-        lines += [f"{name}: {text}" for text, name in self._terminals.items()]
-        for name in regular.names:
-            lines.append(f"R{self._numbers[name]}: {self._regular(rules[name], regular)}")
-        self.text = "\n".join(["%llguidance {}", *lines, ""])
+        self._names: dict[str, str] = {}  # of terminals, by their expressions
+        self._waiting = [("root", False)]  # rules to be written, and whether as terminals
+        lines: dict[str, str] = {}
+        while self._waiting:
+            name, is_terminal = self._waiting.pop()
+            own = self._own_name(name, is_terminal=is_terminal)
+            if own not in lines:
+                lines[own] = self._expression(rules[name]) if is_terminal else self._rule(rules[name])
+        lines |= {name: expression for expression, name in self._names.items()}
+        self.text = "\n".join(["%llguidance {}", *(f"{name}: {body}" for name, body in lines.items()), ""])
 
-    def _parsed(self, node: Node, parsed: _Wanted, regular: _Wanted) -> str:
+    def _own_name(self, name: str, *, is_terminal: bool) -> str:
+        return "start" if name == "root" and not is_terminal else f"{'R' if is_terminal else 'r'}{self._numbers[name]}"
+
+    def _rule(self, node: Node) -> str:
         """A part of a rule."""
-        if node in self._lexemes:
-            text = self._regular(node, regular)
-            return text if isinstance(node, Reference) else self._terminals.setdefault(text, f"T{len(self._terminals)}")
+        if node in self._terminals:
+            expression = self._expression(node)
+            return self._names.setdefault(expression, f"T{len(self._names)}")
         if isinstance(node, Reference):
-            parsed.add(node.name)
-            name = f"r{self._numbers[node.name]}"
-            return "start" if node.name == "root" else name
+            return self._reference(node, is_terminal=False)
         if isinstance(node, Literal):  # letter by letter: a longer terminal could hide a shorter one
             return f"({' '.join(f'/{_escaped(letter)}/' for letter in node.text)})" if node.text else '""'
-        return _composed(node, [self._parsed(part, parsed, regular) for part in node.parts])
+        return _composed(node, [self._rule(part) for part in node.parts])
 
-    def _regular(self, node: Node, regular: _Wanted) -> str:
+    def _expression(self, node: Node) -> str:
         """A part of a terminal."""
         if isinstance(node, Reference):
-            regular.add(node.name)
-            return f"R{self._numbers[node.name]}"
+            return self._reference(node, is_terminal=True)
         if isinstance(node, Literal):
             return f"/{_escaped(node.text)}/" if node.text else '""'
-        return _composed(node, [self._regular(part, regular) for part in node.parts])
+        return _composed(node, [self._expression(part) for part in node.parts])
 
-
-class _Wanted:
-    """Names of rules, each once, in the order in which they were wanted first."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._seen: set[str] = set()
-
-    def add(self, name: str) -> None:
-        if name not in self._seen:
-            self._seen.add(name)
-            self.names.append(name)
+    def _reference(self, node: Reference, *, is_terminal: bool) -> str:
+        self._waiting.append((node.name, is_terminal))
+        return self._own_name(node.name, is_terminal=is_terminal)
 
 
 def _composed(node: Node, parts: list[str]) -> str:
     if isinstance(node, Characters):
-        ranges = (_escaped(chr(a)) + (f"-{_escaped(chr(b))}" if b > a else "") for a, b in node.ranges)
-        return f"/[{''.join(ranges)}]/"
+        if not node.ranges:
+            return "/(?s:.)/"
+        ranges = (f"{_escaped(chr(first))}-{_escaped(chr(last))}" for first, last in node.ranges)
+        return f"/[{'^' * node.is_negated}{''.join(ranges)}]/"
     if isinstance(node, Repeat):
         if node.most == 0:
             return '""'

@@ -1,39 +1,28 @@
-"""The parser of GBNF. The syntax is that of `grammars/README.md` in llama.cpp."""
+"""The parser of GBNF. The syntax is described in `grammars/README.md` of llama.cpp."""
 
 from __future__ import annotations
 
 import re
+from typing import NoReturn
 
-from edgespec.llama.gbnf.rules import (
-    Characters,
-    Choice,
-    Literal,
-    Node,
-    Reference,
-    Repeat,
-    Sequence,
-    complement,
-    merged,
-)
+from edgespec.llama.gbnf.rules import Characters, Choice, Literal, Node, Reference, Repeat, Sequence
 
 DEEPEST = 64  # groups within groups
 MOST_NODES = 100_000
-MOST_MARKS = 2
 MOST_REPEATED = 1_000_000
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _BLANKS = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
 _BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
 _NUMBER = re.compile(r"[0-9]+")
-_LETTERS_ALONE = re.compile(r'[^"\\]+')
+_PLAIN_TEXT = re.compile(r'[^"\\]+')
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
-_LETTERS = {"n": "\n", "r": "\r", "t": "\t"}
-_ANYTHING = complement([])
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def parsed(text: str) -> dict[str, Node]:
-    """The rules of a grammar in GBNF by their names; the last one of a name counts, as in llama.cpp. Raises ValueError
-    with the line and the column of a mistake."""
+    """Return the rules of a grammar by name. If a name has several rules, the last one counts, as in llama.cpp. Raises
+    ValueError with the line and the column of a mistake."""
     parser = _Parser(text)
     rules = parser.rules()
     for name, at in parser.references.items():
@@ -45,17 +34,17 @@ def parsed(text: str) -> dict[str, Node]:
 
 
 class _Parser:
-    """Reads a text from left to right; `_at` is the position of the next character."""
+    """Reads a grammar from left to right. `_at` is the position of the next character."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at, self._depth, self._n_nodes = text, 0, 0, 0
-        self.references: dict[str, int] = {}  # where each name is used first
+        self.references: dict[str, int] = {}  # rule names, each with the position of its first use
 
-    def fail(self, said: str, at: int | None = None) -> None:
-        """Raise ValueError with the place, which is the next character unless given."""
+    def fail(self, why: str, at: int | None = None) -> NoReturn:
+        """Raise ValueError with a position: the next character, or `at`."""
         before = self._text[: self._at if at is None else at]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        raise ValueError(f"line {line}, column {column}: {said}")
+        raise ValueError(f"line {line}, column {column}: {why}")
 
     def rules(self) -> dict[str, Node]:
         rules: dict[str, Node] = {}
@@ -77,10 +66,10 @@ class _Parser:
             self._at += 1
             self._skip(_BLANK_LINES)
             options.append(self._sequence(is_nested=is_nested))
-        return options[0] if len(options) == 1 else self._made(Choice(options))
+        return options[0] if len(options) == 1 else self._made(Choice(tuple(options)))
 
     def _continues_with_bar(self, *, is_nested: bool) -> bool:
-        """True at a `|`. A rule may also continue on the next line if that begins with one."""
+        """Return True at a `|`. A rule may also continue on the next line if that line begins with one."""
         at = self._at
         self._skip(_BLANK_LINES)
         if self._next() == "|":
@@ -90,37 +79,32 @@ class _Parser:
 
     def _sequence(self, *, is_nested: bool) -> Node:
         parts: list[Node] = []
-        n_repeats = 0
-        while (after := self._next()) not in ("", "|", ")", "\r", "\n"):
-            if after in "*+?{":
+        while (letter := self._next()) not in ("", "|", ")", "\r", "\n"):
+            if letter in "*+?{":
                 if not parts:
-                    self.fail(f"{after} must follow what it repeats")
-                n_repeats += 1
-                if n_repeats > MOST_MARKS:
-                    self.fail(f"more than {MOST_MARKS} marks of repetition in a row")
+                    self.fail(f"{letter} must follow what it repeats")
                 parts[-1] = self._made(self._repeat(parts[-1]))
             else:
                 parts.append(self._made(self._part()))
-                n_repeats = 0
             self._skip(_BLANK_LINES if is_nested else _BLANKS)
-        return parts[0] if len(parts) == 1 else self._made(Sequence(parts))
+        return parts[0] if len(parts) == 1 else self._made(Sequence(tuple(parts)))
 
     def _part(self) -> Node:
-        after, at = self._next(), self._at
-        if after == '"':
+        letter, at = self._next(), self._at
+        if letter == '"':
             return self._literal()
-        if after == "[":
+        if letter == "[":
             return self._characters()
-        if after == "(":
+        if letter == "(":
             return self._group()
-        if after == ".":
+        if letter == ".":
             self._at += 1
-            return Characters(_ANYTHING)
-        if after in ("<", "!"):
+            return Characters(is_negated=True)
+        if letter in ("<", "!"):
             self.fail("tokens (<...>) are not supported; write their text")
         name = self._take(_NAME) or self._expected("a string, characters, a group or the name of a rule")
         self.references.setdefault(name, at)
-        return Reference(name)
+        return Reference(name=name)
 
     def _group(self) -> Node:
         if self._depth == DEEPEST:
@@ -134,11 +118,10 @@ class _Parser:
         return group
 
     def _repeat(self, part: Node) -> Node:
-        after = self._next()
-        at = self._at
+        letter, at = self._next(), self._at
         self._at += 1
-        if after != "{":
-            return Repeat(part, int(after == "+"), 1 if after == "?" else None)
+        if letter != "{":
+            return Repeat((part,), int(letter == "+"), 1 if letter == "?" else None)
         self._skip(_BLANK_LINES)
         least = self._number()
         most: int | None = least
@@ -149,7 +132,7 @@ class _Parser:
         self._expect("}")
         if most is not None and most < least:
             self.fail(f"at most {most} repetitions cannot be at least {least}", at)
-        return Repeat(part, least, most)
+        return Repeat((part,), least, most)
 
     def _number(self) -> int:
         at = self._at
@@ -163,9 +146,9 @@ class _Parser:
         self._at += 1
         letters = []
         while self._next() != '"':
-            letters.append(self._take(_LETTERS_ALONE) or self._character())
+            letters.append(self._take(_PLAIN_TEXT) or self._character())
         self._at += 1
-        return Literal("".join(letters))
+        return Literal(text="".join(letters))
 
     def _characters(self) -> Node:
         at = self._at
@@ -183,13 +166,12 @@ class _Parser:
                 self.fail("the range is the wrong way round", place)
             ranges.append((first, last))
         self._at += 1
-        found = complement(ranges) if is_negated else merged(ranges)
-        if not found:
+        if not ranges and not is_negated:
             self.fail("no character is in these brackets", at)
-        return Characters(found)
+        return Characters(ranges=tuple(ranges), is_negated=is_negated)
 
     def _character(self) -> str:
-        """The next character of a string or of a class, which may be written as an escape."""
+        """The next character of a string or of a class, which may be an escape sequence."""
         letter, at = self._next(), self._at
         if not letter:
             self.fail("Unexpected end of the grammar")
@@ -198,13 +180,13 @@ class _Parser:
             return letter
         letter = self._next()
         self._at += 1
-        if letter in _LETTERS:
-            return _LETTERS[letter]
-        if letter in _HEX_DIGITS:
-            digits = self._text[self._at : self._at + _HEX_DIGITS[letter]]
-            if not re.fullmatch(f"[0-9a-fA-F]{{{_HEX_DIGITS[letter]}}}", digits):
-                self.fail(f"\\{letter} needs {_HEX_DIGITS[letter]} hexadecimal digits", at)
-            self._at += len(digits)
+        if letter in _ESCAPES:
+            return _ESCAPES[letter]
+        if n_digits := _HEX_DIGITS.get(letter):
+            digits = self._text[self._at : self._at + n_digits]
+            if not re.fullmatch(f"[0-9a-fA-F]{{{n_digits}}}", digits):
+                self.fail(f"\\{letter} needs {n_digits} hexadecimal digits", at)
+            self._at += n_digits
             code = int(digits, 16)
             if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
                 self.fail(f"\\{letter}{digits} is no character", at)
@@ -223,8 +205,7 @@ class _Parser:
         return self._text[self._at : self._at + 1]
 
     def _skip(self, blanks: re.Pattern[str]) -> None:
-        if found := blanks.match(self._text, self._at):
-            self._at = found.end()
+        self._take(blanks)
 
     def _take(self, pattern: re.Pattern[str]) -> str:
         found = pattern.match(self._text, self._at)
@@ -236,8 +217,7 @@ class _Parser:
             self._expected(mark)
         self._at += len(mark)
 
-    def _expected(self, what: str) -> str:
+    def _expected(self, what: str) -> NoReturn:
         if self._at >= len(self._text):
             self.fail(f"Unexpected end of the grammar, expected {what}")
         self.fail(f"expected {what}, not {self._next()!r}")
-        return ""

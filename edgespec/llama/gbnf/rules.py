@@ -1,102 +1,92 @@
-"""The parts of the rules of a GBNF grammar, and sets of characters."""
+"""The parts of the rules of a GBNF grammar. Parts that are written in the same way are equal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-Ranges = tuple[tuple[int, int], ...]
-"""Characters by their first and last code points, sorted, apart from each other."""
 
-LAST = 0x10FFFF
-SURROGATES = (0xD800, 0xDFFF)  # code points that no text contains
-
-
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True)
 class Node:
-    """A part of a rule."""
+    """A part of a rule, which may consist of further parts."""
 
-    @property
-    def parts(self) -> list[Node]:
-        return []
+    parts: tuple[Node, ...] = ()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True)
 class Literal(Node):
-    text: str
+    text: str = ""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True)
 class Characters(Node):
-    """One character of a set."""
+    """One character in these ranges of code points, or with `is_negated` one that is in none of them."""
 
-    ranges: Ranges
+    ranges: tuple[tuple[int, int], ...] = ()
+    is_negated: bool = False
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True)
 class Reference(Node):
-    """Another rule."""
+    """The text of another rule."""
 
-    name: str
+    name: str = ""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True)
 class Sequence(Node):
-    nodes: list[Node]
-
-    @property
-    def parts(self) -> list[Node]:
-        return self.nodes
+    pass
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True)
 class Choice(Node):
-    options: list[Node]
-
-    @property
-    def parts(self) -> list[Node]:
-        return self.options
+    pass
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True)
 class Repeat(Node):
-    """A part `least` to `most` times; None: any number of times."""
+    """Its only part `least` to `most` times; None: without limit."""
 
-    part: Node
-    least: int
-    most: int | None
-
-    @property
-    def parts(self) -> list[Node]:
-        return [self.part]
+    least: int = 0
+    most: int | None = None
 
 
 def all_parts(node: Node) -> list[Node]:
-    """The node, its parts and theirs."""
+    """Return the node with all parts inside it."""
     found = [node]
     for part in found:
         found += part.parts
     return found
 
 
-def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The same characters in the order of their code points."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
-        else:
-            found.append((first, last))
-    return tuple(found)
+def references(node: Node) -> list[str]:
+    """Return the names of the rules in a node."""
+    return [part.name for part in all_parts(node) if isinstance(part, Reference)]
 
 
-def complement(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """All other characters."""
-    found, begin = [], 0
-    for first, last in merged([*ranges, SURROGATES]):
-        if first > begin:
-            found.append((begin, first - 1))
-        begin = last + 1
-    if begin <= LAST:
-        found.append((begin, LAST))
-    return tuple(found)
+def reached(rules: Mapping[str, Node]) -> list[str]:
+    """Return the names of the rules that the rule "root" needs, nearest first."""
+    found = dict.fromkeys(["root"])
+    names = ["root"]
+    for name in names:
+        new = [other for other in dict.fromkeys(references(rules[name])) if other not in found]
+        found |= dict.fromkeys(new)
+        names += new
+    return names
+
+
+def without_recursion(name: str, rule: Node) -> Node:
+    """Write `x ::= a x | b` as `a* b`, which is a regular expression. Rules that refer to themselves elsewhere stay."""
+    if isinstance(rule, Repeat) and (rule.least, rule.most) == (0, 1):  # such as ws ::= ([ \t\n] ws)?
+        inner = rule.parts[0]
+        options = (*(inner.parts if isinstance(inner, Choice) else [inner]), Sequence())
+    else:
+        options = rule.parts if isinstance(rule, Choice) else (rule,)
+    again = [
+        option for option in options if isinstance(option, Sequence) and option.parts[-1:] == (Reference(name=name),)
+    ]
+    repeated = [Sequence(option.parts[:-1]) for option in again]
+    last = [option for option in options if option not in again]
+    if not again or not last or name in references(Sequence((*repeated, *last))):
+        return rule
+    return Sequence((Repeat((Choice((*repeated,)),)), Choice((*last,))))

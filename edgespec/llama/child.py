@@ -1,0 +1,189 @@
+"""Child processes that do work which may crash, hang or take all of the memory.
+
+The parent sends a question and gets a reply, each a line of JSON. It watches the processor time and the memory of the
+child, and ends a child that exceeds a limit; the next question starts a new one. `Child` is for the parent, `answer`
+for the child.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from edgespec.cancel import CancelFlag
+from edgespec.closable import Closable
+from edgespec.errors import GenerationError, UsageError
+from edgespec.llama.limits import LOOK_S, Limits, Meter
+
+START_LIMITS = Limits(cpu_s=60, clock_s=60, memory_bytes=1 << 30)
+# Seconds after which a busy child ends by itself: its parent may have died, and can no longer end it.
+ALONE_S = 90
+# glibc reserves 128 MB of addresses for each further thread that allocates, which would count as memory in use.
+_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "PYTHONUTF8": "1"}
+# Exit codes without memory: Rust aborts, Linux kills.
+_NO_MEMORY = {-signal.SIGABRT, -getattr(signal, "SIGKILL", 0), 0xC0000409}
+
+
+class NotWaitedForError(UsageError):
+    """The request was cancelled before its question was answered."""
+
+
+class Child(Closable):
+    """Runs `module`, which calls `answer`, in a process that is started when it is needed and after each failure. One
+    thread at a time may ask it. `purpose` is for errors: what the process does."""
+
+    def __init__(self, module: str, purpose: str) -> None:
+        # -P: a file json.py in the current folder must not pass for Python's.
+        self._command, self._purpose = (sys.executable, "-P", "-m", module), purpose
+        self.process: subprocess.Popen[bytes] | None = None
+        self._ready: Future[bytes] | None = None  # until the process is ready
+        self._n_answered = 0  # by this process
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the process if there is none, without waiting until it is ready. Raises GenerationError."""
+        if self.process is not None and self.process.poll() is None:
+            return self.process
+        self.close()
+        try:
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | _ENVIRONMENT,
+            )
+        except OSError as error:
+            raise GenerationError(f"cannot start a process to {self._purpose}", why=str(error)) from error
+        self.process, self._n_answered = process, 0
+        self._at_last = weakref.finalize(self, process.kill)  # at exit, and for owners that do not close
+        self._ready = _exchange(process, b"")
+        return process
+
+    def ask(self, question: bytes, limits: Limits, cancel: CancelFlag | None = None) -> dict[str, Any]:
+        """Return the reply. If the process failed, `failed` in the reply is the exceeded limit ("time", "memory" or
+        "clock") or "crash". Raises NotWaitedForError once `cancel` is set, and GenerationError if there is no process.
+
+        A process that has answered before is replaced and asked again when it fails: the reason may be what earlier
+        questions have left, or somebody killed the process.
+        """
+        try:
+            for may_repeat in (True, False):
+                process = self._started(cancel)
+                reply = self._reply(process, _exchange(process, question + b"\n"), limits, cancel)
+                failed, n_answered = reply.get("failed"), self._n_answered
+                self._n_answered += 1
+                if failed in ("time", "clock", "memory", "crash"):
+                    self.close()
+                if not may_repeat or failed not in ("memory", "crash") or n_answered == 0:
+                    break
+        except BaseException:  # the process may be busy, and would answer the next question with this reply
+            self.close()
+            raise
+        return reply
+
+    def close(self) -> None:
+        """End the process."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        self._at_last.detach()
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):  # of what it has not read
+                if pipe is not None:
+                    pipe.close()
+
+    def _started(self, cancel: CancelFlag | None) -> subprocess.Popen[bytes]:
+        """Return the process when it is ready. Raises GenerationError."""
+        for _ in range(2):  # somebody may kill it while it starts
+            process = self.start()
+            if self._ready is None:
+                return process
+            reply = self._reply(process, self._ready, START_LIMITS, cancel)
+            if "failed" not in reply:
+                self._ready = None
+                return process
+            self.close()
+        raise GenerationError(f"cannot start a process to {self._purpose}", why=f"it failed ({reply['failed']})")
+
+    def _reply(
+        self, process: subprocess.Popen[bytes], line: Future[bytes], limits: Limits, cancel: CancelFlag | None
+    ) -> dict[str, Any]:
+        meter = Meter(process.pid)
+        while True:
+            with suppress(TimeoutError):
+                if found := line.result(LOOK_S):
+                    reply: dict[str, Any] = json.loads(found)
+                    return reply
+                with suppress(subprocess.TimeoutExpired):
+                    return {"failed": "memory" if process.wait(LOOK_S) in _NO_MEMORY else "crash"}
+            if exceeded := meter.exceeded(limits):
+                return {"failed": exceeded}
+            check(cancel)
+
+
+def _exchange(process: subprocess.Popen[bytes], question: bytes) -> Future[bytes]:
+    """Send a question, and return the line to come, which is empty if the process died. Both in a daemon thread: a
+    process that hangs does not even read, and must not keep this one from ending."""
+    line = Future[bytes]()
+
+    def run() -> None:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(question)
+            process.stdin.flush()
+            line.set_result(process.stdout.readline())
+        except (OSError, ValueError):  # ValueError: the pipe was closed
+            line.set_result(b"")
+
+    threading.Thread(target=run, name="child", daemon=True).start()
+    return line
+
+
+def acquire(lock: threading.Lock, cancel: CancelFlag | None) -> None:
+    """Wait for a lock. Raises NotWaitedForError if `cancel` is set before the lock is free."""
+    while not lock.acquire(timeout=LOOK_S):
+        check(cancel)
+
+
+def check(cancel: CancelFlag | None) -> None:
+    """Raise NotWaitedForError if `cancel` is set."""
+    if cancel is not None and cancel.is_set():
+        raise NotWaitedForError("nobody waits for this answer")
+
+
+def answer(reply: Callable[[dict[str, Any]], Mapping[str, Any]], stack_bytes: int = 0) -> None:
+    """Answer the questions of the parent until it is gone, in a thread with this much stack (0: as usual)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    if os.name == "posix":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # nothing but replies may get there
+    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
+
+    def run() -> None:
+        print("{}", file=replies, flush=True)  # ready
+        for line in sys.stdin.buffer:
+            # A thread of C code ends the process, also while a long operation holds the interpreter's lock.
+            faulthandler.dump_traceback_later(ALONE_S, exit=True, file=nowhere)
+            print(json.dumps(reply(json.loads(line))), file=replies, flush=True)
+            faulthandler.cancel_dump_traceback_later()
+
+    threading.stack_size(stack_bytes)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()

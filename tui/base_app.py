@@ -1,0 +1,155 @@
+"""The base class of the chat's app: what the parts of the screen need of it, and where typed text goes."""
+
+from __future__ import annotations
+
+import unicodedata
+from abc import abstractmethod
+
+from textual.app import App
+from textual.events import Click, Event, Key, Paste
+from textual.widget import Widget
+
+from edgespec.chat.answerer import Level
+from edgespec.chat.commands import Commands
+from edgespec.chat.session import Session
+from edgespec.errors import EdgespecError
+from edgespec.settings import LoadSettings
+from edgespec.text.printable import printable
+from edgespec.tui.composer import Composer
+from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
+from edgespec.tui.title_bar import TitleBar
+from edgespec.tui.transcript import Transcript
+
+TOAST_S, LONG_TOAST = 6.0, 100  # a text of more characters is shown twice as long
+MOST_TOAST_LINES = 10
+CONTROL = ("Cc", "Cs")  # Unicode categories of characters that are not text
+
+
+class BaseApp(App[None]):
+    """An app that shows a session. Parts of the screen import this class, and `ChatApp` imports the parts.
+
+    Letters are text, except while the user has moved the focus to messages or chats with a key.
+    """
+
+    session: Session
+    commands: Commands
+
+    @property
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """True while a model is loading or answering."""
+
+    @property
+    @abstractmethod
+    def is_answering(self) -> bool:
+        """True while a model is answering."""
+
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def title_bar(self) -> TitleBar:
+        return self.query_one(TitleBar)
+
+    @property
+    def figures(self) -> tuple[StatisticsPanel, StatisticsLine]:
+        """Both forms of the statistics; the width of the screen decides which is visible."""
+        return self.query_one(StatisticsPanel), self.query_one(StatisticsLine)
+
+    @abstractmethod
+    def submit(self, text: str) -> None:
+        """Run a command, or send a message."""
+
+    @abstractmethod
+    def run_command(self, line: str) -> None:
+        """Run a line that begins with a slash."""
+
+    @abstractmethod
+    def say(self, text: str, level: Level = "info") -> None:
+        """Show a note after the messages."""
+
+    @abstractmethod
+    def report(self, error: EdgespecError) -> None:
+        """Show an error."""
+
+    @abstractmethod
+    def load(self, settings: LoadSettings) -> None:
+        """Load models that are on this machine. Raises EdgespecError while a job runs."""
+
+    @abstractmethod
+    def offer_remedies(self) -> None:
+        """Let the user choose how to load the model again after a failure."""
+
+    @abstractmethod
+    async def redraw(self) -> None:
+        """Show the conversation as the session has it."""
+
+    @abstractmethod
+    def show_statistics_of(self, key: str) -> None:
+        """Note that the statistics are those of message `key`."""
+
+    def toast(self, text: str, level: Level = "info") -> None:
+        """Show a text in the corner for some seconds; of a long text only the first lines."""
+        lines = printable(text).split("\n")
+        text = "\n".join([*lines[:MOST_TOAST_LINES], *(["…"] if len(lines) > MOST_TOAST_LINES else [])])
+        shown_s = TOAST_S * (2 if len(text) > LONG_TOAST else 1)
+        self.notify(text, severity="information" if level == "info" else level, timeout=shown_s, markup=False)
+
+    # --- typed text -----------------------------------------------------------------------------------------------
+
+    @property
+    def has_screen_above(self) -> bool:
+        """True while another screen covers the chat."""
+        return len(self.screen_stack) > 1
+
+    async def on_event(self, event: Event) -> None:
+        """Insert characters that Python does not call printable, too.
+
+        Textual's fields drop the joiners of Persian, marks of direction, and spaces that are not ASCII. They accept the
+        same characters from a paste.
+        """
+        if isinstance(event, Key) and not event.is_forwarded and _is_other_text(event):
+            event = Paste(event.character or "")
+        await super().on_event(event)
+
+    def on_key(self, event: Key) -> None:
+        """Move text to the field for messages if the focused widget does not take it."""
+        binding = self.screen.active_bindings.get(event.key)
+        is_bound = binding is not None and binding.enabled
+        if self._takes_text() and event.is_printable and event.character and not is_bound:
+            self.composer.input.focus()
+            self.composer.input.insert(event.character)
+            event.prevent_default()
+
+    def on_paste(self, event: Paste) -> None:
+        """Move a paste to the field for messages if the focused widget does not take it."""
+        if self._takes_text() and self.focused is not self.composer.input:
+            self.composer.input.focus()
+            self.composer.input.take_paste(event.text)
+
+    def on_click(self, event: Click) -> None:
+        """Focus the field after a click on a message: a click must not turn letters into commands."""
+        if not self.has_screen_above and event.widget is not None and _shows_messages(event.widget):
+            self.composer.input.focus()
+
+    def _takes_text(self) -> bool:
+        """Return whether text that arrives here belongs into the field for messages."""
+        focused = self.focused
+        is_free = focused is None or focused is self.composer.input or _shows_messages(focused)
+        return not self.has_screen_above and is_free
+
+
+def _shows_messages(widget: Widget) -> bool:
+    """Return whether this widget shows messages, or is a part of a widget that does."""
+    return any(isinstance(each, Transcript) for each in widget.ancestors_with_self)
+
+
+def _is_other_text(event: Key) -> bool:
+    """Return whether a key's character is text but not printable in Python's sense."""
+    character = event.character
+    return character is not None and not event.is_printable and unicodedata.category(character) not in CONTROL
