@@ -1,4 +1,4 @@
-"""The program as a whole: its help, its start, its subcommands, its exit codes."""
+"""The whole program: help, start-up, subcommands, exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgespec bench`: what it measures, where its figures go, and what becomes of them when it ends too soon."""
+"""`edgespec bench`: measurements, output files, and interruptions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def written(file: Path) -> dict[str, Any]:
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What there is after every prompt cannot be written, the result at the end can."""
+    """The file cannot be written after each prompt, but at the end."""
     tried: list[int] = []
 
     def write_whole_later(file: Path, text: str) -> None:
@@ -188,7 +188,7 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
         assert result["models"]["draft"]["name"] == "head"
 
 
-# --- what cannot be done is said before anything is measured ----------------------------------------------------------
+# --- errors before anything is measured -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
 )
 def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: list[str], said: str) -> None:
     (home / "folder.csv").mkdir(exist_ok=True)
-    environment(home)  # whatever it puts there
+    environment(home)
     there = set(home.iterdir())
     done = bench(home, *args)
     assert (done.returncode, done.stdout) == (2, b"")
@@ -231,7 +231,7 @@ def test_a_picture_needs_matplotlib(home: Path) -> None:
     assert b"matplotlib" in done.stderr
 
 
-# --- what ends too soon -----------------------------------------------------------------------------------------------
+# --- interruptions ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")

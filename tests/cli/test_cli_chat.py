@@ -1,4 +1,4 @@
-"""`edgespec chat` in the plain terminal: pipes, a terminal, signals, and what survives them."""
+"""`edgespec chat` in the plain terminal: pipes, terminals, signals, and saved chats."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_at_a_terminal_one_types_edits_and_leaves(home: Path, term: str) -> None
         if term == "xterm":  # a dumb terminal puts no marks around a paste
             os.write(master, b"\x1b[200~one\rtwo\r\rthree\x1b[201~\n")
             read_until(master, ">>> ")
-        time.sleep(0.5)  # the line editor loses a signal that comes before it waits for keys
+        time.sleep(0.5)  # the line editor loses signals that arrive before it waits for keys
         os.killpg(program.pid, signal.SIGINT)
         read_until(master, ">>> ")
         os.write(master, b"\x04")
@@ -357,7 +357,7 @@ def test_lines_are_remembered_for_the_next_time(home: Path) -> None:
 
 
 def test_the_screen_is_the_default_where_there_is_one(home: Path) -> None:
-    """And it leaves a terminal as it was."""
+    """The terminal is restored, too."""
     with at_terminal(home, CHAT, TERM="xterm-256color") as (program, master):
         read_until(master, "edgespec")
         time.sleep(2)
@@ -389,7 +389,7 @@ def test_a_screen_that_fails_says_what_does_without_it(home: Path) -> None:
 
 @pytest.mark.parametrize("front", ["--tui", "--plain"])
 def test_without_its_terminal_it_ends_and_keeps_the_answer(home: Path, front: str) -> None:
-    """One that is gone without a signal, as when another program held it."""
+    """A terminal that disappears without a signal, as if another program held it."""
     with at_terminal(home, [*ENDLESS, front, "hello"], TERM="xterm-256color") as (program, master):
         kept: list[str] = []
         while not kept:
@@ -397,7 +397,7 @@ def test_without_its_terminal_it_ends_and_keeps_the_answer(home: Path, front: st
             with suppress(StoreError):
                 kept = contents(home)
         workers = psutil.Process(program.pid).children(recursive=True)
-        os.dup2(os.open(os.devnull, os.O_RDWR), master)  # the last end of it is closed
+        os.dup2(os.open(os.devnull, os.O_RDWR), master)  # closes the last descriptor of the terminal
         program.wait(60)
         assert not psutil.wait_procs(workers, timeout=10)[1]
     assert contents(home)[0] == "hello"

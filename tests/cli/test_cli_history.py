@@ -1,4 +1,4 @@
-"""`edgespec history`: kept conversations are listed, searched, shown, exported, imported and deleted."""
+"""`edgespec history`: conversations are listed, searched, shown, exported, imported and deleted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(home: Path) -> Iterator[Store]:
-    """Two chats, "bread" the newer one, in the file that the program looks into."""
+    """Two chats in the program's history file; "bread" is the newer one."""
     with Store(home / "data" / "chats.db") as store:
         talk(store, "about cake", "with sugar")
         chat, turns = talk(store, "about bread")

@@ -1,4 +1,4 @@
-"""Every option of `run` lands where it belongs, and values that cannot be meant are refused."""
+"""Every option of `run` sets its field, and invalid values are refused."""
 
 from __future__ import annotations
 

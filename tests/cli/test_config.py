@@ -1,4 +1,4 @@
-"""A flag wins over the environment, that over the project file, that over the user file; wrong settings are named."""
+"""The command line overrides the environment, the project file and the user file; invalid settings are named."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgespec.files import paths
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """EDGESPEC_HOME, and a project beside it to stand in."""
+    """EDGESPEC_HOME, and a project whose folder is the working folder."""
     (tmp_path / "home" / "config").mkdir(parents=True)
     (tmp_path / "project" / "src").mkdir(parents=True)
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))

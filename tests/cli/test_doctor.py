@@ -30,20 +30,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_to_improve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The advice in this process depends on the test alone, and not on the machine that runs the test."""
+    """Advice depends only on the test, not on the machine."""
     monkeypatch.setattr("edgespec.cli.setup.machine.processor_flags", set)
     monkeypatch.setattr("edgespec.cli.setup.machine.gpus_here", list)
 
 
 def labels(text: str) -> list[str]:
-    """The first column of a report, up to its table; several pieces of advice count as one."""
+    """Return the labels of a report; several pieces of advice count as one."""
     lines = text.splitlines()
     found = (re.sub(r"^advice \d+", "advice", line[:18].strip()) for line in lines)
     return list(dict.fromkeys(filter(None, found)))
 
 
-def told(text: str) -> str:
-    """A report without its line breaks."""
+def joined(text: str) -> str:
+    """Return a report without its line breaks."""
     return " ".join(text.split())
 
 
@@ -65,7 +65,7 @@ def test_machine_and_build_are_described(tmp_path: Path) -> None:
     done = edgespec("doctor", home=tmp_path)
     text = done.stdout.decode()
     assert (done.returncode, done.stderr) == (0, b"")
-    # A machine may have more devices and backends than a CPU, and then no line that says what it lacks.
+    # With a GPU there are more rows, but none that says that there is no GPU.
     found = [label for label in labels(text) if label in MACHINE]
     assert found == [label for label in MACHINE if label != "GPU" or label in found]
     assert f"edgespec          {__version__}\n" in text
@@ -76,7 +76,7 @@ def test_machine_and_build_are_described(tmp_path: Path) -> None:
 def test_a_report_is_plain_text_of_80_columns(home: Path) -> None:
     text = run().stdout
     assert re.search(r"[^\n\x20-\x7e]", text.replace(str(home), "")) is None
-    # Only what has no space in it, such as a long path, and commands to be copied may be longer.
+    # Only paths and commands to copy may be longer.
     commands = [advice["command"] for advice in facts()["advice"]]
     long = [line for line in text.splitlines() if len(line) > 80 and line.strip() not in commands]
     assert [line for line in long if " " in line[18:]] == []
@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_written_is_pointed_out(tmp_path: Path) -> None:
     done = edgespec("doctor", home=tmp_path, EDGESPEC_HOME=str(tmp_path / "home"))
     assert done.returncode == 0
     assert done.stdout.decode().count("(not writable)") == 3
-    assert "the data folder is not writable: conversations and answers cannot be saved;" in told(done.stdout.decode())
+    assert "the data folder is not writable: conversations and answers cannot be saved;" in joined(done.stdout.decode())
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_build_that_crashes_is_pointed_out(
     monkeypatch.setattr(trial, "self_check", lambda: found)
     result = run()
     assert result.exit_code == code
-    assert said in told(result.stdout)
+    assert said in joined(result.stdout)
     monkeypatch.setattr("edgespec.cli.setup.machine.sys.prefix", str(home))  # not a checkout's own environment
     assert "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python==" in run().stdout
 
@@ -162,7 +162,7 @@ def test_several_pieces_of_advice_are_numbered(home: Path, monkeypatch: pytest.M
     monkeypatch.setattr("edgespec.cli.setup.machine.processor_flags", lambda: {"amx_int8"})
     monkeypatch.setattr("edgespec.llama.library.build_flags", lambda: "CPU : AVX2 = 1 | ")
     monkeypatch.setattr(trial, "self_check", lambda: "crashes")
-    text = told(run().stdout)
+    text = joined(run().stdout)
     assert "advice 1 quantised models crash: " in text
     assert "advice 2 this build does not use AMX_INT8" in text
 
@@ -171,7 +171,7 @@ def test_a_token_is_reported_and_never_shown(home: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_ENDPOINT", "https://me:hf_secret@mirror.example/hub")
-    text = told(run().stdout)
+    text = joined(run().stdout)
     assert "hub offline: no downloads, token in HF_TOKEN, at https://mirror.example/hub" in text
     assert "hf_secret" not in text + run("--json").stdout
 
@@ -190,9 +190,9 @@ def test_a_token_file_is_looked_for_where_huggingface_hub_keeps_it(home: Path, m
 
 def test_a_hub_cache_that_is_not_there_yet_is_no_fault(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(home / "none" / "hub"))
-    assert re.search(r"hub cache \S+none.hub, repositories: 0, \d+\.\d [GMk]B free", told(run().stdout))
+    assert re.search(r"hub cache \S+none.hub, \d+\.\d [GMk]B free", joined(run().stdout))
     (home / "none").write_text("a file, where a folder should be")
-    text = told(run().stdout)
+    text = joined(run().stdout)
     assert "(not writable)" in text
     assert "the hub cache is not writable: no model can be downloaded; set HF_HOME to another place" in text
 

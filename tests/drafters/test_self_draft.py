@@ -8,6 +8,7 @@ from typing import Any
 
 import gguf
 import pytest
+from cli_program import edgespec_here
 from tiny_gguf import write_model
 
 import edgespec
@@ -162,3 +163,15 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, home: Path) -> N
     with edgespec.load("demo", threads=1) as llm, pytest.raises(UsageError, match="was not written by draft collect"):
         collected(llm, ITEMS, out)
     assert out.read_text(encoding="utf-8") == "precious\n"
+
+
+def test_the_command(tmp_path: Path) -> None:
+    def call(*arguments: str, status: int = 0) -> str:
+        done = edgespec_here("draft", "self", *arguments, "-o", str(tmp_path / "out.gguf"), home=tmp_path)
+        assert done.returncode == status, done.stderr
+        return str(done.stdout.decode() + done.stderr.decode())
+
+    assert "first 2 layers" in call("demo", "2")
+    assert "has 10 layers" in call("demo", "20", status=2)
+    assert "loses quality again" in call("demo", "q4_0")
+    call("demo", "Q99", status=2)

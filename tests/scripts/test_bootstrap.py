@@ -36,7 +36,7 @@ def test_without_a_compiler_the_error_says_how_to_install_one(tmp_path: Path, mo
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a project whose `.venv` is ready."""
+    """Return the folder of a project whose `.venv` is ready."""
     monkeypatch.delenv("EDGESPEC_BACKEND", raising=False)
     venv, llama = tmp_path / ".venv", tmp_path / "scripts" / "llama"
     places = {"ROOT": tmp_path, "VENV": venv, "STAMP": venv / "installed", "PYTHON": venv / "bin" / "python"}

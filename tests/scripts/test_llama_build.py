@@ -1,4 +1,4 @@
-"""Which llama.cpp a machine gets: backend, compiler, flags, and when a compiled wheel may be used again."""
+"""The build of llama.cpp for a machine: backend, compiler, flags, and when a compiled wheel is used again."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_working_clang_replaces_the_gcc_that_miscompiles_amx() -> None:
     [
         AMX._replace(compiler=GCC_13_3),
         AMX._replace(compiler=Compiler("gcc", (14, 1))),
-        AMX._replace(compiler=Compiler("gcc", (10, 2))),  # knows neither AMX nor the flags
+        AMX._replace(compiler=Compiler("gcc", (10, 2))),  # before AMX and its flags
         AMX._replace(compiler=Compiler("clang", (14, 0))),
         AMX._replace(compiler=None),
         AMX._replace(system="Windows"),

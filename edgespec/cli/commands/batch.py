@@ -28,22 +28,30 @@ from edgespec.cli.options.generation import ANSWER, LARGEST, MODEL, QUESTION, SA
 from edgespec.cli.options.given import load_settings, request
 from edgespec.cli.options.types import PARALLEL, Integer
 from edgespec.cli.setup.batch_files import (
+    SHARDS,
     STDIO,
     StdoutRows,
     are_same,
     count_rows,
     input_rows,
+    merge_parts,
     open_input,
     open_target,
     prepare,
     put_back,
 )
-from edgespec.cli.setup.cluster import OVER, check_over, open_nodes
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model
 from edgespec.cli.setup.fetching import fetch_models
-from edgespec.cli.setup.merging import SHARDS, merge_parts
 from edgespec.cli.setup.reopened import ReopenedModel
-from edgespec.cli.setup.servers import Members, check_options, open_servers, server_options
+from edgespec.cli.setup.servers import (
+    OVER,
+    Members,
+    check_options,
+    check_over,
+    open_nodes,
+    open_servers,
+    server_options,
+)
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError
@@ -107,8 +115,7 @@ def batch(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> Non
 
     To use several machines, run the command with --shard 0/N to N-1/N, then batch --merge PART... -o FILE.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
+    output = Output(quiet=values["quiet"], verbose=values["verbose"])
     if values["merge"]:
         merge_parts(ctx, sources, values, output)
         return
@@ -143,19 +150,19 @@ def batch(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> Non
         if first is not None:
             _run(ctx, output, model.open, put_back(first, rows), results, keep, target, meter, values)
         elif target.n_done:
-            output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows:,} rows")
+            output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows} rows")
         elif not meter.n_rows:
             output.note("there are no rows")
         if reader.inventory is not None and isinstance(target, OutputFile):
             target.finish(reader.inventory.as_json())
         if target.done and values["limit"] is None:
-            output.note(f"{len(target.done):,} rows of {target.name} match no row of the input")
+            output.note(f"{len(target.done)} rows of {target.name} match no row of the input")
     failed = target.n_failed + meter.n_failed
     if failed:
         why = f"the first is {meter.first_failure}" if meter.first_failure else ""
         hint = 'each has its reason in "error"; corrected lines are read again, other rows with --retry-errors'
         hint = "" if target.name == STDIO else hint
-        raise FailedRowsError(f"{failed:,} of {target.n_done + meter.n_rows:,} rows failed", why=why, hint=hint)
+        raise FailedRowsError(f"{failed} of {target.n_done + meter.n_rows} rows failed", why=why, hint=hint)
 
 
 def _keep(target: OutputFile | StdoutRows, meter: Meter, most_failed: int | None, result: Result) -> None:
@@ -164,7 +171,7 @@ def _keep(target: OutputFile | StdoutRows, meter: Meter, most_failed: int | None
     meter.add(result)
     if most_failed is not None and meter.n_failed > most_failed:
         raise FailedRowsError(
-            f"stopped: {meter.n_failed:,} rows failed", why=meter.first_failure, hint="see --max-errors"
+            f"stopped: {meter.n_failed} rows failed", why=meter.first_failure, hint="see --max-errors"
         )
 
 
@@ -279,7 +286,7 @@ def _run(
                     where = [target.name] if target.name != STDIO else []
                     output.aside(" · ".join([*meter.summary(), *where]))
                 if meter.n_cut_off:
-                    which = f"{meter.n_cut_off:,} of these rows" if meter.n_rows > 1 else "the row"
+                    which = f"{meter.n_cut_off} of these rows" if meter.n_rows > 1 else "the row"
                     output.note(f'{which} cut off by max_tokens (-n) before the constraint was met ("cut_off": true)')
         is_done = not cancel.is_set()
     except LoadingStoppedError:
@@ -287,7 +294,7 @@ def _run(
     finally:
         if not is_done and target.name != STDIO and (target.n_done or meter.n_rows or cancel.is_set()):
             without = " without --overwrite" if values["overwrite"] else ""
-            dropped = f" except {n_waiting:,} that were waiting for an earlier one (--ordered)" if n_waiting else ""
+            dropped = f" except {n_waiting} that were waiting for an earlier one (--ordered)" if n_waiting else ""
             output.note(f"the rows in {target.name} are saved{dropped}; the same command{without} resumes")
     interrupts.raise_if_received()
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import Option, option, with_options
+from edgespec.cli.options.common import Option, advanced, option, with_options
 from edgespec.cli.options.generation import CHAT
 from edgespec.cli.options.given import constraints, load_settings, sampling_settings
 from edgespec.cli.options.types import Integer
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 LOOK_S = 1.0  # between checks that the terminal still exists
 PATIENCE_S = 5.0  # for a screen to close by itself
 
+COMMON = ("draft_model", "spec_type", "strict")
+"""The options for speculative decoding that `--help` lists."""
+
 # fmt: off
 OPTIONS = [
     option(
@@ -55,7 +58,7 @@ OPTIONS = [
     ),
     PERSONA,
     *server_options("Chat with a model of this server ('edgespec serve') instead; -m chooses the model."),
-    *CHAT,
+    *(each if each.section != "Speculation" or each.name in COMMON else advanced(each) for each in CHAT),
     Option(
         "--cache-disk", section="Model", type=Integer(0, MOST_CACHE_RAM), default=None, metavar="MIB",
         show_default="a tenth of the free disk, at most 4096", advanced=True,
@@ -87,8 +90,7 @@ def chat(ctx: click.Context, /, tui: bool | None, **values: Any) -> None:
     from edgespec.chat.states import ChatStates
     from edgespec.runtime.worker import Worker
 
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
+    output = Output(quiet=values["quiet"], verbose=values["verbose"])
     check_options(ctx, values)
     persona = named_persona(ctx, values)
     attached = _attached(values, output)

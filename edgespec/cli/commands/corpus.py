@@ -10,7 +10,7 @@ import click
 from edgespec.cli.options.common import JSON_LINES, QUIET, YES
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
-from edgespec.cli.render.table import table
+from edgespec.cli.render.rows import table
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed

@@ -37,8 +37,7 @@ def doctor(ctx: click.Context, /, as_json: bool, quiet: bool, verbose: bool) -> 
     advice. The output is meant for bug reports: it contains no tokens and no values of settings. Exit code 1 if
     quantised models crash.
     """
-    output = Output(quiet=quiet)
-    output.log_to_stderr(verbose=verbose)
+    output = Output(quiet=quiet, verbose=verbose)
     with output.showing_progress():
         output.progress("checking this machine", None)
         facts = machine_facts()
@@ -107,7 +106,7 @@ def _places(facts: Facts) -> Iterator[Row]:
     settings = facts["settings"]
     yield Row("settings", ", ".join([*map(_private, settings["files"]), *settings["variables"]]) or "none")
     hub = facts["hub"]
-    more = f", repositories: {hub['repositories']}, {size_of(hub['free_bytes'])} free"
+    more = f", {size_of(hub['free_bytes'])} free"
     yield _place("hub cache", hub["cache"], writable=hub["writable"], more=more)
     state = "offline: no downloads" if hub["offline"] else "downloads are allowed"
     token = f"token in {_private(hub['token'])}" if hub["token"] else "no token"

@@ -1,4 +1,4 @@
-"""`edgespec draft`: train draft heads."""
+"""`edgespec draft`: drafts made from a model, and trained draft heads."""
 
 from __future__ import annotations
 
@@ -31,10 +31,34 @@ OUT = option(
 
 @click.group(cls=Group)
 def draft() -> None:
-    """Train a draft head for a model.
+    """Make a draft from a model, or train a draft head for it."""
 
-    'edgespec run --spec-type self:8' and 'self:Q2_K' make drafts of a model's own layers without training.
+
+@draft.command("self")
+@click.argument("model", type=ModelSpec())
+@click.argument("what", metavar="LAYERS|TYPE")
+@OUT
+@QUIET
+def self_(model: str, what: str, out: Path, quiet: bool) -> None:
+    """Write the first LAYERS layers of MODEL, or MODEL with weights of TYPE, such as Q2_K.
+
+    'edgespec run --spec-type self:8' and 'self:Q2_K' make and keep such drafts automatically.
     """
+    from edgespec.gguf_file.model_check import check_model
+    from edgespec.llama.quantize import is_quantised, quantize
+    from edgespec.models.names.spec import resolve
+    from edgespec.models.pair.slice import slice_layers
+
+    output, source = Output(quiet=quiet), resolve(model).path
+    with output.showing_progress():
+        if what.isdecimal():
+            slice_layers(source, out, int(what), lambda done: output.progress("writing", done))
+        else:
+            again = is_quantised(check_model(source))
+            if again:
+                output.note(f"{model} is quantised already, and loses quality again: acceptable only for a draft")
+            quantize(source, out, what, again=again, progress=lambda done: output.progress("quantising", done))
+    output.line(f"{out}: {f'the first {what} layers of {model}' if what.isdecimal() else f'{model} as {what.upper()}'}")
 
 
 # fmt: off

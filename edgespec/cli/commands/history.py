@@ -25,7 +25,7 @@ from edgespec.chat.transcript import (
 from edgespec.cli.options.common import JSON, JSON_LINES, YES, flag, option
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Integer, Text
-from edgespec.cli.render.table import table
+from edgespec.cli.render.rows import table
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.errors import EdgespecError, UsageError, told_as

@@ -12,8 +12,7 @@ import click
 
 from edgespec.cli.options.common import JSON_LINES, QUIET
 from edgespec.cli.options.group import HELP_NAMES
-from edgespec.cli.render.rows import short_spec
-from edgespec.cli.render.table import INDENT, table
+from edgespec.cli.render.rows import INDENT, short_spec, table
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.text.figures import count_of, counted, size_of, when
@@ -53,14 +52,12 @@ def _list_models(output: Output, part: str, sort: str | None, *, as_json: bool) 
 
     found = _sorted(_found(output, part), sort)
     begun = [each for each in unfinished() if part in each.repository.lower()]
-    absent = [(folder, named_by) for folder, named_by in _absent_folders(output) if part in folder.lower()]
+    _report_folders(output)
     if as_json:
         for name, model in found:
             output.json(_as_json(name, model))
         for each in begun:
             output.json(_problem(each.repository, [str(each.path)], each.size_bytes, "incomplete download"))
-        for folder, named_by in absent:
-            output.json(_problem(folder, [], 0, f"folder set in {named_by} does not exist"))
         return
     usable = [each for each in found if not each[1].problem]
     unusable = [each for each in found if each[1].problem]
@@ -68,7 +65,6 @@ def _list_models(output: Output, part: str, sort: str | None, *, as_json: bool) 
         _table(usable),
         _headed("cannot be loaded:", [line for name, model in unusable for line in _reason(name, model)]),
         _headed("incomplete downloads:", _unfinished_lines(begun)),
-        _headed("folders that do not exist:", [f"{folder}, set in {named_by}" for folder, named_by in absent]),
         _total(usable, sum(model.size_bytes for _, model in unusable) + sum(each.size_bytes for each in begun)),
     ]
     if any(groups):
@@ -105,16 +101,17 @@ def _sorted(found: list[Found], order: str | None) -> list[Found]:
     return sorted(found, key=lambda each: bool(each[1].problem))
 
 
-def _absent_folders(output: Output) -> list[tuple[str, str]]:
-    """Return the user's own folders that do not exist, and where they are set."""
+def _report_folders(output: Output) -> None:
+    """Show a note for each of the user's own folders that does not exist."""
     from edgespec.models.names.folders import own_folders
     from edgespec.models.names.known import with_tilde
 
     try:
-        return [(with_tilde(folder), named_by) for folder, named_by in own_folders().items() if not folder.is_dir()]
+        for folder, named_by in own_folders().items():
+            if not folder.is_dir():
+                output.note(f"{with_tilde(folder)}, set in {named_by}, does not exist")
     except UsageError as error:
         output.note(f"your own folders are not searched: {error}")
-        return []
 
 
 # --- as text ----------------------------------------------------------------------------------------------------------

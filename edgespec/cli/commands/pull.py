@@ -51,8 +51,7 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
     qwen2.5-7b), which includes a draft model. The same command resumes an interrupted download. If one of several
     models is not available, none is downloaded.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
+    output = Output(quiet=values["quiet"], verbose=values["verbose"])
     if values["only_list"]:
         if values["verify"]:
             raise UsageError("--list reads no file", hint="leave out --verify")

@@ -39,8 +39,7 @@ def rpc_worker(host: str, port: int, threads: int | None, cache: Path | None, qu
     A worker serves one program at a time, of the same version of edgespec. There is no encryption and no password, so
     never listen on an open network: listen on 127.0.0.1, and connect through an SSH or WireGuard tunnel.
     """
-    output = Output(quiet=quiet)
-    output.log_to_stderr(verbose=False)
+    output = Output(quiet=quiet, verbose=False)
     address = _check(host, port)
     from edgespec.llama import kernels, rpc
     from edgespec.llama.library import default_threads, offered_devices

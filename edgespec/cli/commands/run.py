@@ -60,8 +60,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     Defaults can be set in ./edgespec.toml, in the user's config.toml ('edgespec config' shows the path) and in
     environment variables: --max-tokens is max-tokens in a file, and EDGESPEC_MAX_TOKENS.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
+    output = Output(quiet=values["quiet"], verbose=values["verbose"])
     # Shown with --quiet too: otherwise users do not know what the program is waiting for.
     text = read_prompt(prompt, values["file"], lambda said: output.aside(f"note: {said}"))
     _refuse_contradictions(ctx, text, values)
@@ -129,14 +128,13 @@ def _load(settings: LoadSettings, output: Output) -> Runtime:
     output.progress(f"loading {settings.model}", 0)
     from edgespec.runtime.runtime import Runtime
 
-    try:
-        return Runtime(settings, lambda what, done: output.progress(PROGRESS[what].format(settings.model), done))
-    except OutOfMemoryError:
-        if settings.sequences == 1:
-            raise
-        return _load(replace(settings, sequences=1), output)
-    finally:
-        output.end_progress()
+    with output.showing_progress():
+        try:
+            return Runtime(settings, lambda what, done: output.progress(PROGRESS[what].format(settings.model), done))
+        except OutOfMemoryError:
+            if settings.sequences == 1:
+                raise
+    return _load(replace(settings, sequences=1), output)
 
 
 class _Samples:

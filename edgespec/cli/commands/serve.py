@@ -33,21 +33,10 @@ from edgespec.validation import check_load_settings, check_rule
 if TYPE_CHECKING:
     from edgespec.serve.guard import Rules
 
-NAMED = 8  # at most so many other models are named at the start
+NAMED = 8  # maximum number of other models that are named at the start
 OPEN_FILES = 8192
 COMMON = ("model", "ctx_size", "draft_model", "cache_ram")
 """The shared options that `--help` lists. The others work too, also in configuration files."""
-
-
-class Models(Option):
-    """Repeatable; in a configuration file or the environment it is one model."""
-
-    def value_from_envvar(self, ctx: click.Context) -> Any:
-        return self.resolve_envvar_value(ctx)
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        value, source = super().consume_value(ctx, opts)
-        return (value,) if isinstance(value, str) else value, source
 
 
 # fmt: off
@@ -64,7 +53,7 @@ SERVER = [
     ),
     option(
         "Server", "--allow-host", "hosts", type=Text(), multiple=True, metavar="NAME",
-        help="Host name of this server that clients may use, besides localhost and addresses. Repeatable.",
+        help="Host name of this server that clients may use in addition to localhost and addresses. Repeatable.",
     ),
     option(
         "Server", "--cors", "origins", type=Text(), multiple=True, metavar="ORIGIN",
@@ -90,7 +79,7 @@ SERVER = [
     ),
 ]
 
-MODELS = Models(
+MODELS = Option(
     "-m", "--model", section="Model", type=ModelSpec(), metavar="MODEL", show_default="smollm2", multiple=True,
     help="Model: a GGUF file, a name of 'edgespec ls --catalog', a Hugging Face repository, or 'demo'. Repeatable: the "
     "first model is loaded at once, the others when a request names them.",
@@ -112,8 +101,7 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
     The options of 'edgespec run' for sampling and drafting (--help-all) are defaults for requests. The first Ctrl-C
     lets running answers finish, the second one aborts them.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
+    output = Output(quiet=values["quiet"], verbose=values["verbose"])
     if not values["api_key"] and not _is_loopback(values["host"]):
         raise UsageError(
             f"listening on {values['host']} needs a key",

@@ -1,4 +1,4 @@
-"""`edgespec show`: details of a model or a draft head, from its header alone, and compatible drafts on this machine."""
+"""`edgespec show`: details of a model or a draft head, from its header alone."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cli.options.common import JSON, MODEL_TOO, QUIET
+from edgespec.cli.options.common import JSON, MODEL_TOO
 from edgespec.cli.options.given import one_model
 from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
@@ -23,7 +22,6 @@ from edgespec.text.figures import count_of, counted, percent, size_of
 if TYPE_CHECKING:
     from edgespec.gguf_file.header import Header
     from edgespec.models.names.local import LocalModel
-    from edgespec.models.pair.suggest import Suggestion
 
 Facts = dict[str, Any]
 
@@ -42,16 +40,15 @@ WIDEST = 100  # columns of text that is easy to read
 @MODEL_TOO
 @click.option("--template", is_flag=True, help="Also print the chat template.")
 @JSON
-@QUIET
-def show(model: str | None, model_too: str | None, template: bool, as_json: bool, quiet: bool) -> None:
-    """Show the details of MODEL and the models on this machine that can draft for it.
+def show(model: str | None, model_too: str | None, template: bool, as_json: bool) -> None:
+    """Show the details of MODEL.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'; it may be a draft head. The model is not loaded.
+    'edgespec pair suggest MODEL' lists the models that can draft for it.
     """
-    from edgespec.gguf_file.head_check import is_head
     from edgespec.models.names.local import local_model
 
-    output = Output(quiet=quiet)
+    output = Output(quiet=False)
     model = one_model(model, model_too)
     if model is None:
         raise click.UsageError("Missing argument 'MODEL'.", click.get_current_context())
@@ -60,14 +57,11 @@ def show(model: str | None, model_too: str | None, template: bool, as_json: bool
     assert header is not None  # a file without a valid header is an error
     facts = _facts(found, header)
     text = header.metadata.get("tokenizer.chat_template")
-    drafts = [] if is_head(header) else _drafts(header, output)
     if as_json:
         facts |= {"chat_template_text": text} if template else {}
-        facts |= {} if is_head(header) else {"drafts": [asdict(each) for each in drafts if each.verdict != "no"]}
         output.json(facts)
         return
-    rows = [*_rows(facts), *_catalogue_rows(model), *([] if is_head(header) else _draft_rows(model, drafts))]
-    _print(output, rows)
+    _print(output, [*_rows(facts), *_catalogue_rows(model)])
     if template and text:
         output.line(f"\n{text}")
 
@@ -132,20 +126,6 @@ def _head_facts(header: Header) -> Facts:
 
 def _first(header: Header, keys: Sequence[str]) -> str:
     return next((text for key in keys if (text := str(header.metadata.get(key, "")).strip())), "")
-
-
-def _drafts(target: Header, output: Output) -> list[Suggestion]:
-    """Return how suitable the models on this machine are as drafts, best first."""
-    from edgespec.models.names.local import local_models
-    from edgespec.models.pair.suggest import suggestions
-
-    def announced() -> Iterator[LocalModel]:
-        for model in local_models():
-            output.progress(f"comparing with {model.path.name}", None)
-            yield model
-
-    with output.showing_progress():
-        return suggestions(target, announced())
 
 
 # --- as text ----------------------------------------------------------------------------------------------------------
@@ -215,16 +195,6 @@ def _catalogue_rows(model: str) -> Iterator[Row]:
     if entry is not None and entry.settings:
         settings = ", ".join(f"{name} {value}" for name, value in entry.settings.items())
         yield Row("answers with", f"{settings} (unless you set them)")
-
-
-def _draft_rows(model: str, drafts: Sequence[Suggestion]) -> list[Row]:
-    fitting = [each for each in drafts if each.verdict != "no"]
-    texts = [f"{short_spec(each.spec)}, {each.why}" for each in fitting] or ["none on this machine"]
-    if n_unfit := len(drafts) - len(fitting):
-        texts.append(
-            f"{counted(n_unfit, 'other model')} cannot draft for it: 'edgespec pair suggest {model}' shows why"
-        )
-    return [Row("" if number else "drafts", text) for number, text in enumerate(texts)]
 
 
 def _print(output: Output, rows: Sequence[Row]) -> None:

@@ -6,7 +6,7 @@ import click
 
 from edgespec.cli.options.common import JSON_LINES, YES, flag
 from edgespec.cli.options.group import Group
-from edgespec.cli.render.table import table
+from edgespec.cli.render.rows import table
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.errors import UsageError

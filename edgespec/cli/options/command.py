@@ -52,8 +52,13 @@ class Command(click.Command):
                 raise click.UsageError(f"{param.opts[0]} and {param.secondary_opts[0]} exclude each other", ctx)
         asks_for_help = given & {*ctx.help_option_names, *HELP_ALL.opts}
         if not ctx.resilient_parsing and not asks_for_help:
-            names = {param.name for param in self.params if isinstance(param, Option) and param.config}
-            ctx.default_map = {name: setting.value for name, setting in configured(ctx).items() if name in names}
+            options = {str(param.name): param for param in self.params if isinstance(param, Option) and param.config}
+            values = {name: setting.value for name, setting in configured(ctx).items() if name in options}
+            # A single value also sets an option that can be repeated here, but not in `run`.
+            ctx.default_map = {
+                name: [value] if options[name].multiple and isinstance(value, str) else value
+                for name, value in values.items()
+            }
         return super().parse_args(ctx, args)
 
     def _check_words(self, ctx: click.Context, args: list[str]) -> None:

@@ -23,7 +23,7 @@ else:
 
 
 class Text(ParamType):
-    """Text in UTF-8. An environment variable is one text, whatever spaces it contains."""
+    """Text in UTF-8. An environment variable is one text, even if it contains spaces."""
 
     name = "text"
 

@@ -61,7 +61,7 @@ def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str
 
 
 def _looped(n: int) -> str:
-    return f"the answer repeats itself ({n:,} tokens)"
+    return f"the answer repeats itself ({n} tokens)"
 
 
 def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
@@ -81,7 +81,7 @@ def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
 def _recalled(stats: Stats) -> Iterator[str]:
     """Yield how many tokens were copied from earlier answers, such as the answer to the same prompt."""
     if stats.recalled:
-        of = f"{stats.recalled:,} of {stats.accepted:,} accepted tokens"
+        of = f"{stats.recalled} of {stats.accepted} accepted tokens"
         yield f"{of} were copied from earlier answers (--no-store copies none)"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgespec.cli.render.table import table
+from edgespec.cli.render.rows import table
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.models.hub.absent import spec_of
@@ -31,7 +31,7 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
             raise UsageError(f"'{spec}' is not in a repository", why="it is a file on this machine")
         wanted = sources(spec, revision or "main")[0]
         if isinstance(wanted, PackageSpec):
-            refuse_revision(spec, revision, "it comes in a package")
+            refuse_revision(spec, revision, "it is part of a package")
             _list_packaged(spec, wanted, output, found if as_json else None)
             continue
         output.progress(f"looking for {spec}", None)

@@ -1,14 +1,18 @@
-"""Texts with labels in front, the output of `show`, `doctor` and `pair`."""
+"""Tables, texts with labels in front, and short names of models."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rich.cells import cell_len
+
 from edgespec.cli.terminal.output import Output
 from edgespec.text.printable import printable, wrapped
+
+INDENT = " " * 4
 
 
 class Row(NamedTuple):
@@ -37,3 +41,19 @@ def short_spec(spec: str) -> str:
         return os.fspath(path.relative_to(Path.cwd()))
     except (ValueError, OSError):
         return with_tilde(path)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> list[str]:
+    """Return the lines of a table. `right` names right-aligned columns. No cell is cut or wrapped, so that names
+    can be copied. Columns without any text are left out."""
+    kept = [number for number, column in enumerate(zip(*rows, strict=True)) if any(column)]
+    header, rows = [header[number] for number in kept], [[row[number] for number in kept] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in (header, *rows):
+        cells = []
+        for name, text, width in zip(header, row, widths, strict=True):
+            gap = " " * (width - cell_len(text))
+            cells.append(gap + text if name in right else text + gap)
+        lines.append("  ".join(cells).rstrip())
+    return [lines[0], "─" * max(map(cell_len, lines)), *lines[1:]]

@@ -1,25 +1,31 @@
-"""The input and output of `edgespec batch`: resumable files, or pipes."""
+"""The input and output of `edgespec batch`: resumable files, pipes, and the outputs of shards."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import click
+from click.core import ParameterSource
+
 from edgespec.batch.arriving import ReadAhead
 from edgespec.batch.lines import Line, count_lines, read_lines
+from edgespec.batch.merge import merge
 from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.reading import RowReader, id_on
 from edgespec.batch.row import BadRow, Row
 from edgespec.batch.shards import Shard
+from edgespec.cli.options.common import Option, flag, option
+from edgespec.cli.options.types import Parsed
 from edgespec.cli.terminal.output import Output, StdoutClosed
 from edgespec.closable import Closable
-from edgespec.errors import EdgespecError, UsageError, told_as
+from edgespec.errors import EdgespecError, FailedRowsError, UsageError, told_as
 
 STDIO = "-"
 END_OF_FILE = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
@@ -120,3 +126,43 @@ def prepare(target: OutputFile | StdoutRows, made_with: dict[str, Any], values: 
     if values["overwrite"]:
         return target.overwrite(made_with, seed)
     return target.resume(made_with, seed, retry_failed=values["retry_errors"])
+
+
+# --- shards ----------------------------------------------------------------------------------------------------------
+
+_OF_MERGE = ("merge", "target", "overwrite", "quiet", "verbose")
+
+SHARDS = [
+    option(
+        "Output", "--shard", type=Parsed("shard", Shard.parse), metavar="I/N", advanced=True,
+        help="Answer only the rows of shard I of N, counted from 0. Every row is in one shard.",
+    ),
+    flag("--merge", help="Merge the outputs of all shards into FILE, in the order of the input."),
+]  # fmt: skip
+
+
+def merge_parts(ctx: click.Context, sources: Sequence[str], values: Mapping[str, Any], output: Output) -> None:
+    """Merge the outputs of shards. Raises EdgespecError, and FailedRowsError if rows of the shards have failed."""
+    others = [
+        max(param.opts, key=len)
+        for param in ctx.command.params
+        if isinstance(param, Option)
+        and param.name not in _OF_MERGE
+        and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    ]
+    if others:
+        raise UsageError(f"{', '.join(others)} cannot be combined with --merge", why="the rows are answered already")
+    name, paths = values["target"], [Path(source) for source in sources]
+    if name in (None, STDIO):
+        raise UsageError("--merge needs an output file", hint="use -o FILE")
+    if any(are_same(Path(name), path) for path in paths):
+        raise UsageError(f"cannot merge {name} into itself", hint="use another output file")
+    with OutputFile(Path(name)) as target:
+        if target.path.exists() and target.path.stat().st_size and not values["overwrite"]:
+            raise UsageError(f"{name} exists", hint="use another file name; --overwrite replaces it")
+        n_rows, n_failed = merge(paths, target)
+    if not output.quiet:
+        output.aside(f"{n_rows} rows of {len(paths)} shards · {name}")
+    if n_failed:
+        hint = f'each has its reason in "error"; to try them again, use the whole input and -o {name} --retry-errors'
+        raise FailedRowsError(f"{n_failed} of {n_rows} rows failed", hint=hint)

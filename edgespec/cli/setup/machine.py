@@ -10,10 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgespec import __version__
 
@@ -27,16 +27,14 @@ INSTRUCTIONS = {"AVX2": "avx2", "FMA": "fma", "F16C": "f16c", "AVX512": "avx512f
 REINSTALL = f"pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={version('llama-cpp-python')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(NamedTuple):
     """A GPU, and the backend of llama.cpp that uses it."""
 
     name: str
     backend: str
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(NamedTuple):
     """A problem, its cost, and the command that solves it, if there is one."""
 
     problem: str
@@ -68,7 +66,7 @@ def machine_facts() -> Facts:
         "devices": [asdict(device) for device in library.devices()],
         "gpu_offload": library.supports_gpu(),
         "rpc": has_rpc(),
-        "gpus": [asdict(gpu) for gpu in gpus_here()],
+        "gpus": [gpu._asdict() for gpu in gpus_here()],
         "self_check": self_check(),
         "threads": library.default_threads(),
         "physical_cores": psutil.cpu_count(logical=False),
@@ -90,7 +88,7 @@ def machine_facts() -> Facts:
             "encoding": (getattr(sys.stdout, "encoding", None) or "").lower(),
         },
     }
-    return facts | {"advice": [asdict(advice) for advice in (*_build_advice(facts), *_folder_advice(facts))]}
+    return facts | {"advice": [advice._asdict() for advice in (*_build_advice(facts), *_folder_advice(facts))]}
 
 
 def gpus_here() -> list[Gpu]:
@@ -118,7 +116,7 @@ def processor_flags() -> set[str]:
 def _hub() -> Facts:
     """Return where models from the Hugging Face hub are, and whether more can be downloaded."""
     from edgespec.files.paths import is_writable
-    from edgespec.models.hub.cache import cached_repositories, hub_cache, token_file
+    from edgespec.models.hub.cache import hub_cache, token_file
     from edgespec.models.hub.repository import free_bytes, is_offline
     from edgespec.models.hub.requests import shown
 
@@ -129,7 +127,6 @@ def _hub() -> Facts:
     return {
         "cache": str(hub_cache()),
         "writable": is_writable(hub_cache()),
-        "repositories": len(cached_repositories()),
         "free_bytes": free_bytes(),
         "offline": is_offline(),
         "endpoint": endpoint and (shown(endpoint) or "HF_ENDPOINT, which is not a web address"),

@@ -32,13 +32,10 @@ class ReopenedModel(Closable):
 
     def _open(self) -> Worker:
         name, output = self._settings.model, self._output
-        try:
-            worker = Worker(
+        with output.showing_progress():
+            return Worker(
                 self._settings, lambda what, done: output.progress(PROGRESS[what].format(name), done), self._cancel
             )
-        finally:
-            output.end_progress()
-        return worker
 
     def reopen(self, error: GenerationError) -> Worker:
         why = f": {error.why}" if error.why else ""

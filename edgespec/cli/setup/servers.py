@@ -1,9 +1,10 @@
-"""The option `--server`: use models of servers instead of this machine's."""
+"""The options `--server` and `--over`: use the models of servers or cluster nodes instead of this machine's."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from edgespec.cli.setup.default_model import answer_as_catalogued
 from edgespec.cli.terminal.output import Output
 from edgespec.closable import Closable
 from edgespec.errors import UsageError
-from edgespec.settings import LoadSettings, Request
+from edgespec.models.names.spec import lasting
+from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 if TYPE_CHECKING:
     from edgespec.events import Progress
@@ -31,6 +33,12 @@ SENT = ("model", "verify", "spec_type", "pace", "spec_draft_n_max")
 KEY_FILE = option(
     "Server", "--api-key-file", "api_key_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
     help=f"File with the server's key; otherwise {VARIABLE} is the key.",
+)  # fmt: skip
+
+OVER = option(
+    "Server", "--over", "over", metavar="ray[://HOST:PORT]",
+    advanced=True,
+    help="Answer on the nodes of a Ray cluster: this machine's cluster, a new one, or the cluster at an address.",
 )  # fmt: skip
 
 
@@ -153,3 +161,57 @@ def _key(values: Mapping[str, Any]) -> str:
         return read_key(values["api_key_file"])
     key = os.environ.get(VARIABLE, "")
     return checked_key(key, VARIABLE) if key else ""
+
+
+# --- cluster nodes ----------------------------------------------------------------------------------------------------
+
+
+def check_over(values: Mapping[str, Any]) -> None:
+    """Raise UsageError if the value is not a cluster, cannot be combined with other options, or Ray is missing."""
+    if values["over"] is None:
+        return
+    if values["server"]:
+        raise UsageError("--over and --server cannot be combined", hint="use one of them")
+    if values["rpc"]:
+        why = "an RPC worker serves one program at a time, and each node runs one"
+        raise UsageError("--over and --rpc cannot be combined", why=why, hint="use one of them")
+    from edgespec.cluster.library import checked_address
+
+    checked_address(values["over"])
+
+
+def open_nodes(
+    over: str,
+    settings: LoadSettings,
+    depend_on: Mapping[str, Any],
+    asked: Request,
+    output: Output,
+    cancel: CancelFlag,
+    *,
+    may_download: bool,
+) -> Members:
+    """Load the model on the nodes, and return once one node has loaded it. Raises EdgespecError."""
+    from edgespec.cluster.library import Ray, checked_address
+    from edgespec.cluster.nodes import Nodes
+    from edgespec.remote.fleet import Fleet
+
+    with output.showing_progress():
+        output.progress("joining the cluster", None)
+        ray = Ray(checked_address(over))
+        nodes = Nodes(ray, _lasting(settings), depend_on, may_download=may_download)
+        try:
+            if ray.is_started_here:
+                output.note("this machine belongs to no Ray cluster; starting one")
+            output.progress("loading the model on the nodes", None)
+            fleet = Fleet(nodes.first(cancel), kind="node", recruits=nodes)
+        except BaseException:
+            nodes.close()
+            raise
+    return Members(fleet, asked, output)
+
+
+def _lasting(settings: LoadSettings) -> LoadSettings:
+    """Name files by absolute paths, so that they are the same on every node."""
+    draft = settings.draft_model
+    draft = draft if draft is None or draft == AUTO_DRAFT else lasting(draft)
+    return replace(settings, model=lasting(settings.model), draft_model=draft)

@@ -27,7 +27,7 @@ class LineEditor:
     start if it `remembers`.
 
     The lines of a paste are one text. GNU readline collects them itself. Other editors return them one by one, with the
-    terminal's marks around the paste; libedit must be told to quote the marks. Windows' console has no marks.
+    terminal's marks around the paste; libedit needs a binding that quotes the marks. Windows' console has no marks.
     """
 
     def __init__(self, complete: Callable[[str], Sequence[str]], *, remembers: bool) -> None:

@@ -36,15 +36,21 @@ class StdoutClosed(Exception):  # noqa: N818 - nothing went wrong
 
 
 class Output:
-    """The two streams of the process. `quiet` drops notes and progress."""
+    """The two streams of the process.
 
-    def __init__(self, *, quiet: bool) -> None:
+    `quiet` drops notes and progress. `verbose` logs all messages of the program and of llama.cpp to stderr; False logs
+    only warnings, and None leaves logging as it is.
+    """
+
+    def __init__(self, *, quiet: bool, verbose: bool | None = None) -> None:
         self.quiet = quiet
         self._stdout, self._stderr = sys.stdout, sys.stderr
         self._newlines = 0
         self._answered = False
         self._progress = 0
         self._logged_s: float | None = None
+        if verbose is not None:
+            self.log_to_stderr(verbose=verbose)
         reconfigure = getattr(self._stdout, "reconfigure", None)
         if reconfigure is not None and self._stdout.isatty():
             reconfigure(errors="replace")

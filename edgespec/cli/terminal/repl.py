@@ -195,7 +195,7 @@ class Repl:
         sent = self.output.control(osc52(text))
         if not copy_natively(text) and not sent:
             raise UsageError("there is no clipboard", hint="/export FILE writes the chat to a file")
-        self.output.note(f"{len(text):,} characters copied")
+        self.output.note(f"{len(text)} characters copied")
 
     def load(self, settings: LoadSettings) -> None:
         """Load a model, and show its notes. Raises EdgespecError if there is no user who could choose another model."""
@@ -220,7 +220,7 @@ class Repl:
         about = self.session.about
         if self._editor is not None:
             draft = f", draft {short_name(Path(about['draft_model']))}" if about["draft_model"] else ""
-            self.output.note(f"{about['description']}, context of {about['ctx_size']:,} tokens{draft}")
+            self.output.note(f"{about['description']}, context of {about['ctx_size']} tokens{draft}")
         if self.session.system != system:
             self._show_system()
         self._show_notes()
