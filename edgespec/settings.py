@@ -9,17 +9,18 @@ from typing import Literal
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
+from edgespec.drafters.registry import REGISTRY, names_that_need
 
 Constraint = Literal["grammar", "json_schema", "regex"]
 "The fields of a request that constrain the answer."
 CONSTRAINTS: dict[Constraint, str] = {"grammar": "grammar", "json_schema": "JSON schema", "regex": "regular expression"}
 Offload = int | Literal["auto", "all"]
-# The cheap ones are asked first. A draft head and a draft model are both what `draft_model` names.
-HEADS, MTP = ("medusa", "hydra", "eagle1", "eagle3"), "mtp"
-DRAFTERS = ("grammar", "lookup", "suffix", "recycling", "lookahead", "corpus", "self", MTP, *HEADS, "draft")
-MODEL_DRAFTERS = ("self", *HEADS, "draft")
-SELF = "self:"  # and what the draft is to be: a number of layers or a type of weights
-SPELLINGS = tuple(f"{SELF}N" if name == "self" else name for name in DRAFTERS)
+DRAFTERS = tuple(REGISTRY)
+HEADS, MTP = names_that_need("head"), "mtp"
+# Drafters with weights of their own. `draft_model` names a draft head or a draft model.
+MODEL_DRAFTERS = names_that_need("self-draft", "head", "draft model")
+SELF = "self:"  # followed by a number of layers or a type of weights
+SPELLINGS = tuple(entry.spelling for entry in REGISTRY.values())
 
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
@@ -109,7 +110,8 @@ class LoadSettings:
     def drafters(self) -> tuple[str, ...]:
         """The drafters that `spec_type` names, in the order in which they are asked."""
         if self.spec_type == "auto":
-            return ("grammar", "suffix", "recycling", *(["corpus"] if self.corpus else []), MTP, *HEADS, "draft")
+            missing = () if self.corpus else names_that_need("corpus")
+            return tuple(name for name, entry in REGISTRY.items() if entry.in_auto and name not in missing)
         return drafters_of(in_order(self.spec_type.split(","))) if self.spec_type != "none" else ()
 
     @property

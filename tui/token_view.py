@@ -10,20 +10,13 @@ from collections.abc import Iterable, Sequence
 
 from textual.content import Content
 
+from edgespec.drafters.registry import REGISTRY
 from edgespec.history import Piece
 from edgespec.text.printable import printable
 from edgespec.tui.lines import Text
 
 STEP = ("╎", "dim")
-FACES = {
-    "draft": "underline $text-success",
-    "suffix": "bold $text-warning",
-    "recycling": "bold underline $text-accent",
-    "corpus": "reverse $text-primary",
-    "lookup": "italic underline $text-secondary",
-    "self": "bold italic $text-error",
-}
-OTHER = "italic $text-success"  # a drafter without a style of its own
+OTHER = "italic $text-success"
 
 
 class TokenText:
@@ -40,7 +33,7 @@ class TokenText:
         keep = self._n_complete
         blocks: list[Text] = []
         for piece in pieces:
-            style = FACES.get(piece.source, OTHER) if piece.source else ""
+            style = _style(piece.source) if piece.source else ""
             if piece.source:
                 self.sources.add(piece.source)
             if piece.round != self._step:
@@ -65,10 +58,15 @@ class TokenText:
 
 def legend(sources: Sequence[str]) -> Content:
     """The meaning of the marks, with a word in each drafter's style."""
-    faces = [(source, FACES.get(source, OTHER)) for source in sources]
+    faces = [(source, _style(source)) for source in sources]
     words = [part for face in faces for part in (" · ", face)]
     drafted = ["  drafted by", *words[1:]] if faces else []
     return Content.assemble("plain: target model", *_spaced(drafted), "  ", STEP, " new model step")
+
+
+def _style(source: str) -> str:
+    """The style of a drafter's tokens; an answer of an earlier version may name a drafter that is gone."""
+    return REGISTRY[source].style if source in REGISTRY else OTHER
 
 
 def _spaced(parts: list[str | tuple[str, str]]) -> list[str | tuple[str, str]]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import get_args
 
 from edgespec.core.verify import VerifyRule
+from edgespec.drafters.registry import names_that_need
 from edgespec.errors import UsageError
 from edgespec.settings import (
     DRAFT_N_MAX,
     DRAFTERS,
     HEADS,
     MAX_LEAVES,
-    MTP,
     SELF,
+    SPELLINGS,
     LoadSettings,
     drafters_of,
     fixed_length,
@@ -29,8 +31,8 @@ EVERY = "all"
 
 RULES: tuple[VerifyRule, ...] = get_args(VerifyRule)
 EXAMPLE = (
-    "a mode has drafters (draft, suffix, recycling, lookup, corpus, mtp, self:8, all), auto or fixed:K, tree:W and a "
-    'verify rule: "draft fixed:4 rejection"'
+    f"a mode has drafters ({', '.join(SPELLINGS)}, all), auto or fixed:K, tree:W and a verify rule: "
+    '"draft fixed:4 rejection"'
 )
 
 
@@ -58,6 +60,13 @@ class Mode:
         return drafters_of(self.spec_type)
 
     @property
+    def draft_model(self) -> str:
+        """The draft model it needs: "draft" for one in a file, or a self-draft such as "self:8"; empty for none."""
+        if not {"draft", *HEADS}.isdisjoint(self.drafters):
+            return "draft"
+        return next((name for name in self.spec_type.split(",") if name.startswith(SELF)), "")
+
+    @property
     def n_max(self) -> int:
         """The maximum number of draft tokens."""
         return 0 if self.spec_type == "none" else fixed_length(self.pace) or DRAFT_N_MAX
@@ -82,8 +91,6 @@ def parse_mode(text: str, possible: Sequence[str]) -> Mode:
         found[kind] = value
     mode = Mode(found.get("spec_type", _default(possible)), found.get("pace", "auto"))
     tree, rule = int(found.get("tree", 1)), next((rule for rule in RULES if rule == found.get("rule")), mode.rule)
-    if tree > 1 and mode.spec_type == "lookup":
-        raise UsageError(f"mode {text!r} is not possible", why="lookup drafts chains only")
     if tree > 1 and rule == "block":
         raise UsageError(f"mode {text!r} is not possible", why="block verification supports chains only")
     return replace(mode, tree=tree, rule=rule)
@@ -108,7 +115,7 @@ def _default(possible: Sequence[str]) -> str:
 def possible_drafters(settings: LoadSettings, with_weights: Collection[str]) -> list[str]:
     """The drafters of "all": those of `auto`, of those `with_weights` these (`drafters_here`). No measured prompt has a
     grammar."""
-    idle = {"grammar", *HEADS, MTP, "draft"}.difference(with_weights)
+    idle = {*names_that_need("grammar", "head", "MTP block", "draft model")}.difference(with_weights)
     return [name for name in replace(settings, spec_type="auto").drafters if name not in idle]
 
 
@@ -121,8 +128,7 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) 
     """What to load so that each of the modes is possible, with drafts of `n_max` tokens. Raises UsageError for modes
     that need two draft models."""
     used = {name for mode in modes for name in mode.spec_type.split(",")} - {"none"}
-    drafts = used.intersection(("draft", *HEADS))  # of the same file, whatever it is
-    models = sorted([*(name for name in used if name.startswith(SELF)), *sorted(drafts)[:1]])
+    models = sorted({mode.draft_model for mode in modes} - {""})
     if len(models) > 1:
         raise UsageError(
             f"modes name the draft models {' and '.join(models)}",
@@ -164,3 +170,35 @@ def _part(text: str, word: str) -> tuple[str, str]:
     near = difflib.get_close_matches(word, ["plain", "auto", EVERY, *DRAFTERS, *RULES], n=1)
     why = f"unknown word {word!r}" + (f", did you mean {near[0]}?" if near else "")
     raise UsageError(f"invalid mode {text!r}", why=why, hint=EXAMPLE)
+
+
+@dataclass(slots=True, frozen=True)
+class Contest:
+    """Modes, plain decoding among them, that one load of a model can measure, with the draft model they need."""
+
+    draft: Path | None
+    modes: tuple[Mode, ...]
+
+    def settings(self, base: LoadSettings, target: Path) -> LoadSettings:
+        """How to load `target` for these modes."""
+        draft = None if self.draft is None else str(self.draft)
+        return settings_for(replace(base, model=str(target), draft_model=draft), self.modes)
+
+
+def contests(modes: Iterable[Mode], drafts: Sequence[Path]) -> list[Contest]:
+    """Return what to load for these modes: each draft model once, and if no mode needs one, only the target.
+
+    Raises UsageError for a mode that needs a draft model if there is none.
+    """
+    by_model: dict[str, list[Mode]] = {}
+    for mode in with_plain(modes):
+        by_model.setdefault(mode.draft_model, []).append(mode)
+    if "draft" in by_model and not drafts:
+        raise UsageError(f"mode {by_model['draft'][0].name!r} needs a draft model", hint="pass one (-md)")
+    alone = by_model.pop("", [])
+    found = []
+    for model, dependent in by_model.items() or [("", [])]:
+        for draft in drafts if model == "draft" else [None]:
+            found.append(Contest(draft, tuple(with_plain([*alone, *dependent]))))
+            alone = []  # modes without a draft model are measured once
+    return found

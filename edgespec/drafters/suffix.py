@@ -58,11 +58,9 @@ class _Text:
 class SuffixDrafter(ContinuingDrafter):
     """Searches `answers` as well as the sequence itself."""
 
-    name = "suffix"
-
-    def __init__(self, answers: Answers | None = None) -> None:
+    def __init__(self, answers: Answers | None = None, name: str = "suffix") -> None:
         super().__init__()
-        self.answers = answers
+        self.answers, self.name = answers, name
         self._texts: dict[int, _Text] = {}
 
     def begin(self, sequence: DraftContext) -> None:

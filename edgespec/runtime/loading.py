@@ -10,13 +10,8 @@ from edgespec.closable import Closable
 from edgespec.datastore.answer_store import AnswerStore
 from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.drafters.base import Drafter
-from edgespec.drafters.corpus import CorpusDrafter
-from edgespec.drafters.grammar import GrammarDrafter
-from edgespec.drafters.lookahead import LookaheadDrafter
-from edgespec.drafters.lookup import LookupDrafter
-from edgespec.drafters.recycling import RecyclingDrafter
+from edgespec.drafters.registry import REGISTRY, Parts
 from edgespec.drafters.successors import Successors
-from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
 from edgespec.errors import UsageError
@@ -58,7 +53,7 @@ from edgespec.settings import (
 )
 
 LEAST_NARROW = 4  # tokens of a pass; with room for fewer, drafting does not pay off
-CHAINS = {"lookup", "grammar"}  # drafters that draft no trees
+CHAINS = {name for name, entry in REGISTRY.items() if not entry.drafts_trees}
 
 
 class ModelSession(Closable):
@@ -157,16 +152,8 @@ class ModelSession(Closable):
         if "suffix" in names and settings.store:
             self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
         successors = Successors(self.model.n_vocab)
-        made: dict[str, Callable[[], Drafter]] = {
-            "grammar": GrammarDrafter,
-            "lookup": LookupDrafter,
-            "suffix": lambda: SuffixDrafter(self.answers),
-            "recycling": lambda: RecyclingDrafter(successors),
-            "lookahead": LookaheadDrafter,
-        }
-        drafters = [made[name]() for name in names if name in made]
-        if corpus is not None and "corpus" in names:
-            drafters.append(CorpusDrafter(corpus.index))
+        parts = Parts(successors, self.answers, None if corpus is None else corpus.index)
+        drafters = [entry.make(parts) for entry in map(REGISTRY.__getitem__, names) if entry.make is not None]
         if draft_header is not None and networks is not None:
             self.draft_header = networks
             drafters.append(network_drafter(networks, self.model, leaves, successors))

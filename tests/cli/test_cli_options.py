@@ -14,7 +14,7 @@ from edgespec.cli.options.given import load_settings, request
 from edgespec.settings import LoadSettings, Message, Request
 
 ELSEWHERE = {
-    *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose", "trace"),
+    *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose"),
     *("offline", "yes", "persona", "help_all"),
 }
 """Parameters that configure neither model nor request; tests/test_cli_run.py shows what they do."""

@@ -15,10 +15,11 @@ from textual.widgets import Static
 from tui_harness import Harness, chat, click_on, tokens, wait_until
 
 from edgespec.core.stats import Stats
+from edgespec.drafters.registry import REGISTRY
 from edgespec.history import Answer, Piece, Turn
 from edgespec.tui.lines import Lines
 from edgespec.tui.markdown import GrowingMarkdown, markdown
-from edgespec.tui.token_view import FACES, TokenText
+from edgespec.tui.token_view import TokenText
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import SwitchBranch, TurnCommand, TurnView
 from edgespec.tui.turn_window import MOST, MOUNTED, Edge
@@ -316,12 +317,13 @@ def test_tokens_are_marked_by_their_drafter_and_passes_by_a_bar() -> None:
     _, lines = TokenText().add(pieces)
     assert [line.content.plain for line in lines] == ["The ╎end↵", "now"]
     assert [style for start, end, style in lines[0].content.spans if lines[0].content.plain[start:end] == "end"] == [
-        FACES["suffix"]
+        REGISTRY["suffix"].style
     ]
 
 
 def test_every_drafter_is_known_by_more_than_its_colour() -> None:
-    faces = [" ".join(word for word in face.split() if not word.startswith("$")) for face in FACES.values()]
+    styles = {entry.style for entry in REGISTRY.values()}
+    faces = [" ".join(word for word in face.split() if not word.startswith("$")) for face in styles]
     assert all(faces)
     assert len(set(faces)) == len(faces)
 

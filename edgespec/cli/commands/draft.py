@@ -161,8 +161,6 @@ def _judge(settings: TrainingSettings, output: Output, interrupts: Interrupts, c
         found = tune(llm, sample(shipped(), 10), JUDGING_S, progress=output.progress, cancel=cancel)
     if found is None:
         return
-    output.line(f"On this machine: {found.verdict}")
-    if found.elsewhere:
-        output.line(f"It would pay off {found.elsewhere}")
+    output.line(f"On this machine: {found.verdict.why}")
     for message in found.messages:
         output.note(message)

@@ -26,6 +26,7 @@ from edgespec.cli.options.types import (
 )
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
+from edgespec.drafters.registry import help_text
 from edgespec.settings import (
     CACHE_TYPES,
     DRAFT_N_MAX,
@@ -174,15 +175,7 @@ DRAFT_MODEL = _speculation(
     shown="the catalogue's draft for the model",
 )
 
-SPEC_TYPE_OPTION = _speculation(
-    "--spec-type", SPEC_TYPE, "auto|none|DRAFTER,...",
-    "Drafters to use. draft: the draft model. suffix: text that followed the same words earlier. recycling: tokens "
-    "that the model found likely after the last token. corpus: your own texts (--corpus). self:8, self:Q2_K: a draft "
-    "made of the model's first 8 layers, or of smaller weights. grammar: tokens that a grammar or schema leaves no "
-    "choice about. eagle3, eagle1, hydra, medusa: a draft head (-md HEAD.gguf). mtp: the model's own block for "
-    "multi-token prediction. lookahead: predictions after rejected tokens. lookup: the most recent match of suffix "
-    "only. auto: all available ones except lookup and lookahead.",
-)
+SPEC_TYPE_OPTION = _speculation("--spec-type", SPEC_TYPE, "auto|none|DRAFTER,...", f"Drafters to use. {help_text()}")
 
 CORPUS = _speculation(
     "--corpus", Text(), "NAME|FILE", "Also draft from these texts ('edgespec corpus').",

@@ -1,0 +1,128 @@
+"""All drafters: a new one needs a line here.
+
+Settings, help texts, the loader, the benchmark's modes and the colours on the screen read this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from edgespec.core.index.context_index import ContextIndex
+from edgespec.drafters.base import Drafter
+from edgespec.drafters.corpus import CorpusDrafter
+from edgespec.drafters.grammar import GrammarDrafter
+from edgespec.drafters.lookahead import LookaheadDrafter
+from edgespec.drafters.recycling import RecyclingDrafter
+from edgespec.drafters.successors import Successors
+from edgespec.drafters.suffix import Answers, SuffixDrafter
+
+Needs = Literal["nothing", "grammar", "corpus", "draft model", "self-draft", "head", "MTP block"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the drafters without weights are made from."""
+
+    successors: Successors
+    answers: Answers | None = None
+    corpus: ContextIndex | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the program knows about a drafter before it is loaded."""
+
+    name: str
+    #: Completes the sentence "NAME: ..." in the help of --spec-type.
+    help: str
+    #: What must be there for it to draft.
+    needs: Needs = "nothing"
+    #: Makes the drafter; None if it has weights, which the runtime opens.
+    make: Callable[[Parts], Drafter] | None = None
+    #: Whether `--spec-type auto` uses it where it is available.
+    in_auto: bool = True
+    #: Whether its drafts can be trees.
+    drafts_trees: bool = True
+    #: The style of its tokens on the screen, also visible without colours.
+    style: str = "italic $text-success"
+
+    @property
+    def has_weights(self) -> bool:
+        return self.make is None
+
+    @property
+    def spelling(self) -> str:
+        """The name as `--spec-type` takes it."""
+        return f"{self.name}:N" if self.needs == "self-draft" else self.name
+
+
+def _corpus(parts: Parts) -> Drafter:
+    assert parts.corpus is not None, "the corpus is opened before its drafter is made"
+    return CorpusDrafter(parts.corpus)
+
+
+# In the order in which they are asked, the cheap ones first.
+_ENTRIES = (
+    Entry(
+        "grammar",
+        "tokens that a grammar or schema leaves no choice about",
+        needs="grammar",
+        make=lambda parts: GrammarDrafter(),
+        drafts_trees=False,
+    ),
+    Entry(
+        "lookup",
+        "like suffix, but only from the prompt and the answer",
+        make=lambda parts: SuffixDrafter(name="lookup"),
+        in_auto=False,
+        style="italic underline $text-secondary",
+    ),
+    Entry(
+        "suffix",
+        "text that followed the same last tokens earlier",
+        make=lambda parts: SuffixDrafter(parts.answers),
+        style="bold $text-warning",
+    ),
+    Entry(
+        "recycling",
+        "tokens that the target found likely after the last token",
+        make=lambda parts: RecyclingDrafter(parts.successors),
+        style="bold underline $text-accent",
+    ),
+    Entry(
+        "lookahead",
+        "tokens that the target predicted after rejected tokens",
+        make=lambda parts: LookaheadDrafter(),
+        in_auto=False,
+    ),
+    Entry("corpus", "your own texts (--corpus)", needs="corpus", make=_corpus, style="reverse $text-primary"),
+    Entry(
+        "self",
+        "a draft model made from the target's first 8 layers (self:8), or with smaller weights (self:Q2_K)",
+        needs="self-draft",
+        in_auto=False,
+        style="bold italic $text-error",
+    ),
+    Entry("mtp", "the target's own block for multi-token prediction", needs="MTP block"),
+    Entry("medusa", "a Medusa draft head (-md HEAD.gguf)", needs="head"),
+    Entry("hydra", "a Hydra draft head", needs="head"),
+    Entry("eagle1", "an EAGLE-1 draft head", needs="head"),
+    Entry("eagle3", "an EAGLE-3 draft head", needs="head"),
+    Entry("draft", "the draft model (-md)", needs="draft model", style="underline $text-success"),
+)
+
+REGISTRY = {entry.name: entry for entry in _ENTRIES}
+
+
+def names_that_need(*needs: Needs) -> tuple[str, ...]:
+    """The drafters that need one of these, in the order in which they are asked."""
+    return tuple(name for name, entry in REGISTRY.items() if entry.needs in needs)
+
+
+def help_text() -> str:
+    """A sentence about each drafter, and about "auto"."""
+    sentences = [f"{name}: {entry.help}." for name, entry in REGISTRY.items()]
+    left_out = [name for name, entry in REGISTRY.items() if not entry.in_auto]
+    return f"{' '.join(sentences)} auto: every available drafter but {', '.join(left_out[:-1])} and {left_out[-1]}."
