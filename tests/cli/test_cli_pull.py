@@ -293,7 +293,7 @@ def test_where_one_cannot_be_fetched_none_is(hub: FakeHub, tmp_path: Path) -> No
     assert models[2]["error"] == "this model was not downloaded: another one cannot be downloaded"
     assert done.stderr.decode().splitlines()[-2:] == [
         "edgespec: nothing was downloaded: 2 of 5 models cannot be downloaded",
-        f"  without: edgespec pull {SPEC} hf:owner/draft-GGUF --no-draft",
+        f"  to download the others: edgespec pull {SPEC} hf:owner/draft-GGUF --no-draft",
     ]
     assert pull(hub, tmp_path, SPEC, "hf:owner/draft-GGUF", "--no-draft").returncode == 0
 

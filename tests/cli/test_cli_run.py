@@ -428,7 +428,7 @@ def test_prompt_files_that_cannot_be_read_are_refused(home: Path) -> None:
 
 
 def test_logprobs_without_json_are_refused(home: Path) -> None:
-    assert "--logprobs shows in JSON only" in refusal(edgespec_here("run", "x", "--logprobs", "1", *FIRST, home=home))
+    assert "--logprobs needs --json" in refusal(edgespec_here("run", "x", "--logprobs", "1", *FIRST, home=home))
 
 
 @pytest.mark.parametrize(

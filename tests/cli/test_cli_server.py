@@ -134,7 +134,7 @@ def test_a_batch_goes_on_without_a_server_that_is_not_there(server: Serving, tmp
     servers = ("--server", "127.0.0.1:1", "--server", server.url)
     done = edgespec_here("batch", "in.jsonl", *servers, home=tmp_path, EDGESPEC_API_KEY=KEY)
     assert done.returncode == 0
-    assert b"cannot reach http://127.0.0.1:1: continuing without it" in done.stderr
+    assert b"cannot reach http://127.0.0.1:1: continuing without this server" in done.stderr
     assert len(done.stdout.splitlines()) == 3
 
 

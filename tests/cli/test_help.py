@@ -34,3 +34,9 @@ def test_help_can_be_read(path: tuple[str, ...], columns: int) -> None:
     assert [line for line in lines if re.search(r"\w-$", line)] == []
     assert [line for line in lines if re.search(r"^  \w+ .*\.\.\.$|<=x|default: \(", line)] == []
     assert "\N{NON-BREAKING HYPHEN}" not in done.stdout
+
+
+def test_rare_options_are_shown_on_request() -> None:
+    usual, everything = (CliRunner().invoke(edgespec, ["run", name]).stdout for name in ("--help", "--help-all"))
+    assert "--max-tokens" in usual and "--spec-tree" not in usual
+    assert "--max-tokens" in everything and "--spec-tree" in everything

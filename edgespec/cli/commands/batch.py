@@ -73,7 +73,7 @@ OUTPUT = [
         help="Append results to FILE as they finish. Rows that FILE already answers are skipped.",
     ),
     option(
-        "Output", "--parallel", type=PARALLEL, default=0, metavar="auto|N", show_default="auto",
+        "Output", "--parallel", type=PARALLEL, default="auto", metavar="auto|N", show_default=True,
         help=f"Answers to decode together, at most {MAX_SEQUENCES}. auto: up to 16, as memory allows.",
     ),
     flag("--ordered", help="Write results in the order of the input."),

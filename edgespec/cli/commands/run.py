@@ -92,7 +92,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
             shown = _Samples(values["samples"], output, as_json=values["as_json"])
             failure = _show_answers(llm, stream, output, shown)
         if values["as_json"]:
-            output.json(_as_json(llm, asked, shown))
+            output.json(_as_json(llm, asked, shown, is_cancelled=cancel.is_set()))
         elif failure is None and asked.constraint is None:  # a constrained answer that is cut off is an error
             _note_limit(llm, asked, shown, output)
         if values["explain"]:
@@ -249,10 +249,11 @@ def _show_notes(llm: Runtime, output: Output, shown: int) -> int:
     return len(llm.notes)
 
 
-def _as_json(llm: Runtime, asked: Request, samples: _Samples) -> dict[str, Any]:
+def _as_json(llm: Runtime, asked: Request, samples: _Samples, *, is_cancelled: bool) -> dict[str, Any]:
     about = llm.describe()
+    unfinished = {"finish_reason": "cancelled" if is_cancelled else "error"}  # before the first token
     parts = [
-        _sample_as_json(llm, events, repetition)
+        _sample_as_json(llm, events, repetition) | ({} if events else unfinished)
         for events, repetition in zip(samples.events, samples.repetitions, strict=True)
     ]
     choices = [{"index": index, **part} for index, part in enumerate(parts)]
@@ -273,7 +274,7 @@ def _as_json(llm: Runtime, asked: Request, samples: _Samples) -> dict[str, Any]:
 def _sample_as_json(llm: Runtime, events: list[TokenEvent], repetition: Repetition | None) -> dict[str, Any]:
     return {
         "content": "".join(event.text for event in events),
-        "finish_reason": events[-1].finish_reason if events else "error",
+        "finish_reason": events[-1].finish_reason if events else None,
         "repetition": asdict(repetition) if repetition else None,
         "tokens": [_token_as_json(llm, event) for event in events if event.id >= 0],
     }

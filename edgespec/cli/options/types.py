@@ -154,9 +154,9 @@ def _layers(text: str) -> int | str:
 def _parallel(text: str) -> int:
     from edgespec.settings import MAX_SEQUENCES
 
-    if text.lower() in ("auto", "0"):
+    if text.lower() == "auto":
         return 0
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) > MAX_SEQUENCES:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MAX_SEQUENCES:
         raise ValueError(f"{text!r} is not a number from 1 to {MAX_SEQUENCES} or 'auto'")
     return int(text)
 
