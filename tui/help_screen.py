@@ -18,14 +18,13 @@ WIDE, BORDERS = 98, 5  # cells
 KEYS = (
     ("Enter", "Send the message."),
     ("Ctrl+J", "Start a new line."),
-    ("Esc", "Stop the answer, close what is open, cancel a command."),
+    ("Esc", "Stop the answer, close a screen, cancel a command."),
     ("Up, Down", "Browse your earlier messages."),
     ("Tab", "Complete a command; move to the next part of the screen."),
     (
         "Shift+Tab",
-        "Select attached files (Del removes one), then messages: E edits, C copies, R regenerates, Enter "
-        "unfolds, Left and Right switch versions, 1-9 copy code blocks, S saves and Shift+Right scrolls them; "
-        "Tab or Esc goes back to writing.",
+        "Select messages: E edits, C copies, R regenerates, Enter unfolds, Left and Right switch versions, 1-9 copy "
+        "code blocks, S saves and Shift+Right scrolls them; Tab or Esc returns to the input field.",
     ),
     ("Chats", "In the list: Enter opens, N new, R rename, P pin, F folder, D delete, / searches, Ctrl+B hides it."),
     ("Ctrl+P", "Search all commands, and change the theme."),
@@ -33,7 +32,7 @@ KEYS = (
 
 
 class HelpScreen(ModalScreen[None]):
-    """The help of `COMMANDS`."""
+    """Shows the keys, and the help of `COMMANDS`."""
 
     DEFAULT_CSS = """
     HelpScreen {
@@ -63,7 +62,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 def _page(width: int) -> Content:
-    """Keys and names on the left, the help beside them, or below the name if there is no room."""
+    """Return the page: keys and names on the left, the help next to them, or below the name on narrow screens."""
     rows = [(key, "", help) for key, help in KEYS]
     rows += [(shown(command.key), command.title, command.help) for command in COMMANDS]
     keys, titles = (max(len(row[column]) for row in rows) + 2 for column in (0, 1))
@@ -78,5 +77,5 @@ def _page(width: int) -> Content:
 
 
 def shown(key: str) -> str:
-    """A key as people write it."""
+    """Return a key as people write it."""
     return "+".join(part.capitalize() for part in key.split("+"))

@@ -19,7 +19,7 @@ from edgespec.models.pair.suggest import Suggestion, best, instead, place
 from edgespec.text.figures import count_of, size_of
 from edgespec.text.printable import one_line
 
-NO_DRAFT, OWN_DRAFT = "none", "own"  # options besides the keys of draft models
+NO_DRAFT, OWN_DRAFT = "none", "own"  # options that are not keys of draft models
 FETCH = "fetch "  # prefix of the keys of drafts that must be downloaded
 MUTED = "$foreground 60%"
 _COLOURS = {"works": "$text-success", "shared": "$text-warning", "no": MUTED}

@@ -1,8 +1,8 @@
-"""`edgespec tune`: is a drafter worth it on this machine, and why?
+"""`edgespec tune`: find out whether a drafter is worth it on this machine, and why.
 
-Plain decoding, drafts of a fixed length and the automatic draft length answer the same prompts in turns. The speedup of
-the automatic length over plain decoding decides. The acceptance rate of the fixed length and the cost of passes explain
-the decision. What the draft-length policy learns is saved for the next start.
+Plain decoding, drafts of a fixed length and the automatic draft length answer the same prompts, interleaved. The
+speedup of the automatic length over plain decoding decides. The acceptance rate of the fixed length and the cost of
+passes explain the decision. The draft-length policy saves what it learns here for the next start.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Recommendation:
     """The decision and its reason; `use_it` is None if the figures allow no decision."""
 
     use_it: bool | None
@@ -89,7 +89,7 @@ class Tuned:
     overall: CategoryFigures
     break_even: float | None
     speedup: Speedup | None
-    verdict: Verdict
+    recommendation: Recommendation
     messages: list[str]
 
     def as_json(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def tune(
         except CancelledError:
             if not samples:
                 return None
-            messages.append("stopped early: the verdict covers only what was measured")
+            messages.append("stopped early: the recommendation covers only what was measured")
     curve = cost_curve(costs)
     assert curve is not None
     figures = [_figures(name, samples, auto, fixed) for name in dict.fromkeys(s.category for s in samples)]
@@ -154,7 +154,7 @@ def tune(
         overall,
         break_even(curve),
         speedup,
-        judge(drafter, curve, figures, overall.alpha, speedup, cheapest=cheapest),
+        recommend(drafter, curve, figures, overall.alpha, speedup, cheapest=cheapest),
         messages,
     )
 
@@ -166,7 +166,7 @@ def break_even(curve: CostCurve) -> float | None:
     return next((alpha / 100 for alpha in range(1, 101) if curve.best(alpha / 100)[1] > 1), None)
 
 
-def judge(
+def recommend(
     drafter: str,
     curve: CostCurve,
     categories: Sequence[CategoryFigures],
@@ -174,28 +174,28 @@ def judge(
     speedup: Speedup | None,
     *,
     cheapest: float = 1.0,
-) -> Verdict:
+) -> Recommendation:
     """Decide from the measured speedup, and where that is close to 1, from what costs and acceptance rate predict.
 
     `cheapest` is the measured cost of the cheapest pass, relative to a pass over one token.
     """
     if cheapest < DISTURBED:
-        return Verdict(
+        return Recommendation(
             None,
             "none: another program disturbed the measurement (a wide pass appeared cheaper than a pass over a single "
             "token); close other programs and run tune again",
         )
     if speedup is None:
-        return Verdict(None, "none: there was no time for two answers; run tune again with more --seconds")
+        return Recommendation(None, "none: there was no time for two answers; run tune again with more --seconds")
     if speedup.low >= HARMLESS and speedup.value >= WORTH_IT:
         paying = _paying(categories)
         most = f", most of it on {', '.join(paying)}" if 0 < len(paying) < len(categories) else ""
-        return Verdict(True, f"worth it: {speedup.value:.2f}x as fast as plain decoding{most}")
+        return Recommendation(True, f"worth it: {speedup.value:.2f}x as fast as plain decoding{most}")
     even = break_even(curve)
     cannot_pay = curve.draft is not None and (even is None or (alpha or 0.0) < even)
     if speedup.high < WORTH_IT or (cannot_pay and speedup.low < WORTH_IT):
-        return Verdict(False, f"not worth it ({drafter}): {_reason(curve, categories, alpha, speedup)}")
-    return Verdict(
+        return Recommendation(False, f"not worth it ({drafter}): {_reason(curve, categories, alpha, speedup)}")
+    return Recommendation(
         None,
         f"too close to call: between {speedup.low:.2f}x and {speedup.high:.2f}x as fast as plain decoding; run tune "
         "again with more --seconds, while no other program is busy",

@@ -1,4 +1,4 @@
-"""What layers on other machines cost: passes and answers over workers of this machine, behind a network that is shaped.
+"""Measure what layers on other machines cost: passes and answers over workers, with a simulated network.
 
     python scripts/lab/bench_rpc.py MODEL                                  two workers on loopback, as fast as it is
     python scripts/lab/bench_rpc.py MODEL --gbit 1 --delay-ms 0.25         each way, by a relay
@@ -101,7 +101,7 @@ def passes(llm: Runtime, rpc: Sequence[str], where: str) -> dict[str, list[float
 
 
 def answers(places: dict[str, tuple[Runtime, list[str]]], n: int, turns: int) -> dict[str, dict[str, float]]:
-    """Tokens per second behind the prompt, by place and mode: of each prompt the median of its turns, and of these the
+    """Tokens per second after the prompt, by place and mode: of each prompt the median of its turns, and of these the
     harmonic mean; places and modes take turns. The first turn does not count. Also tokens and bytes of a step."""
     found: dict[str, dict[str, float]] = {}
     rates: dict[tuple[str, int], list[float]] = {}

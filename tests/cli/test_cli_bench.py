@@ -1,4 +1,4 @@
-"""`edgespec bench`: measurements, output files, and interruptions."""
+"""`edgespec bench`: its modes and prompts, the files it writes, and the results of an interrupted run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def written(file: Path) -> dict[str, Any]:
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file cannot be written after each prompt, but at the end."""
+    """Partial results cannot be written, the final result can."""
     tried: list[int] = []
 
     def write_whole_later(file: Path, text: str) -> None:
@@ -187,8 +186,6 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
     [
         (["--json", "nowhere/x.json"], "nowhere/x.json cannot be written"),
         (["--csv", "folder.csv"], "is a directory"),
-        (["--plot", "x.pdf"], ".png or .svg"),
-        (["--plot", "-"], "only one of --json and --csv can go to stdout"),
         (["--json", "-", "--csv", "-"], "only one of --json and --csv can go to stdout"),
         (["--mode", "fast"], "unknown word 'fast'"),
         (["--suite", "poems"], "poems"),
@@ -207,19 +204,6 @@ def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: l
     assert (done.returncode, done.stdout) == (2, b"")
     assert said in done.stderr.decode()
     assert set(home.iterdir()) == there
-
-
-@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
-def test_a_picture_is_drawn(home: Path) -> None:
-    assert bench(home, "--mode", "suffix", "--plot", "picture.svg").returncode == 0
-    assert (home / "picture.svg").read_text("utf-8").startswith("<?xml")
-
-
-@pytest.mark.skipif(find_spec("matplotlib") is not None, reason="matplotlib is there")
-def test_a_picture_needs_matplotlib(home: Path) -> None:
-    done = bench(home, "--plot", "picture.svg")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"matplotlib" in done.stderr
 
 
 # --- interruptions ----------------------------------------------------------------------------------------------------

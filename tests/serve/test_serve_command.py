@@ -61,8 +61,9 @@ def test_a_signal_lets_answers_finish(tmp_path: Path) -> None:
         assert process.wait(30) == 0
         assert process.stdout is not None
         records = [json.loads(line) for line in process.stdout]
-        assert [record["event"] for record in records] == ["stopping", "request", "stopped"]
-        assert (records[1]["path"], records[1]["status"], records[1]["tokens"]) == ("/v1/completions", 200, 200)
+        assert [record["event"] for record in records] == ["request", "stopping", "request", "stopped"]
+        assert [record["status"] for record in records if record["event"] == "request"] == [401, 200]
+        assert (records[2]["path"], records[2]["tokens"]) == ("/v1/completions", 200)
 
 
 @posix

@@ -490,7 +490,7 @@ def test_lists_stand_beside_each_other_or_one_above_the_other(size: tuple[int, i
             assert models.bottom <= drafts.y
             assert models.x == drafts.x
         screen = app.picker.region
-        for widget in app.picker.query("Choices, Input, #picker-told, Footer"):
+        for widget in app.picker.query("Choices, Input, #picker-details, Footer"):
             assert screen.contains_region(widget.region)
             assert widget.region.height >= (4 if isinstance(widget, Choices) else 1)
 
@@ -503,7 +503,7 @@ def test_every_place_is_reached_with_tab() -> None:
         for _ in range(4):
             places.append(app.focused.id if app.focused else None)
             await pilot.press("tab")
-        assert places == ["picker-filter", "picker-models", "picker-options", "picker-told"]
+        assert places == ["picker-filter", "picker-models", "picker-options", "picker-details"]
 
     show(script, reading("demo"))
 

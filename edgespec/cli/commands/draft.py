@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,9 +17,7 @@ from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import clock, count_of, size_of
-
-if TYPE_CHECKING:
-    from edgespec.training.pipeline import Settings as TrainingSettings
+from edgespec.training.job import DEVICES, KINDS, TYPES, Listener, Progress, Settings
 
 JUDGING_S = 60
 LONGEST_DRAFT = 8  # tokens; the head decodes one pass for each
@@ -64,8 +62,7 @@ def self_(model: str, what: str, out: Path, quiet: bool) -> None:
 # fmt: off
 TRAINING = [
     option(
-        "Training", "--kind", type=click.Choice(["eagle3", "eagle1", "hydra", "medusa"]), default="eagle3",
-        show_default=True, help="Kind of head.",
+        "Training", "--kind", type=click.Choice(KINDS), default="eagle3", show_default=True, help="Kind of head."
     ),
     option(
         "Training", "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N",
@@ -79,9 +76,9 @@ TRAINING = [
         "Training", "--vocab", "vocabulary", type=Integer(16, LARGEST), default=8192, show_default=True, metavar="N",
         help="Number of tokens that the head can draft: the most frequent ones.",
     ),
-    option("Training", "--type", default="Q8_0", show_default=True, metavar="TYPE", help="Type of the weights."),
+    option("Training", "--type", type=click.Choice(TYPES), default="Q8_0", show_default=True, help="Type of weights."),
     option(
-        "Training", "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+        "Training", "--device", type=click.Choice(DEVICES), default="auto", show_default=True,
         help="Device that PyTorch trains on.",
     ),
     option(
@@ -116,13 +113,13 @@ def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: 
     """
     from edgespec.models.names.spec import resolve
     from edgespec.training.card import card
-    from edgespec.training.pipeline import Listener, Settings, train_head
+    from edgespec.training.pipeline import train_head
 
     output = Output(quiet=quiet)
     interrupts, cancel = ctx.find_object(Interrupts) or Interrupts(), CancelFlag()
     settings = Settings(resolve(target).path, out, **values)
 
-    def show_step(progress: Any) -> None:
+    def show_step(progress: Progress) -> None:
         left_s = max(0.0, settings.minutes * 60 - progress.elapsed_s)
         accepted = f", accepted {progress.acceptance}" if progress.acceptance.greedy else ""
         what = f"training: loss {progress.loss:.2f}{accepted}, {clock(left_s)} left"
@@ -135,15 +132,16 @@ def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: 
         interrupts.raise_if_received()
         return
     out.with_suffix(".md").write_text(card(settings, result), encoding="utf-8")
-    shares = ", ".join(f"{share:.0%}" for share in result.acceptance)
+    greedy = result.progress.acceptance.greedy
     output.line(f"{out}: {size_of(result.size_bytes)}, trained on {count_of(result.tokens)} tokens")
+    shares = ", ".join(f"{share:.0%}" for share in greedy)
     output.line(f"Drafts of 1, 2, ... tokens for held-out answers are accepted completely in {shares}")
-    output.line(f"Drafts of {len(result.acceptance)} tokens give {1 + sum(result.acceptance):.2f} tokens per step")
+    output.line(f"Drafts of {len(greedy)} tokens give {1 + sum(greedy):.2f} tokens per step")
     _judge(settings, output, interrupts, cancel)
     interrupts.raise_if_received()
 
 
-def _judge(settings: TrainingSettings, output: Output, interrupts: Interrupts, cancel: CancelFlag) -> None:
+def _judge(settings: Settings, output: Output, interrupts: Interrupts, cancel: CancelFlag) -> None:
     """Measure whether the trained head pays off on this machine, as `tune` does, and print the result."""
     from edgespec.bench.suites import sample, shipped
     from edgespec.bench.tune import tune
@@ -161,6 +159,6 @@ def _judge(settings: TrainingSettings, output: Output, interrupts: Interrupts, c
         found = tune(llm, sample(shipped(), 10), JUDGING_S, progress=output.progress, cancel=cancel)
     if found is None:
         return
-    output.line(f"On this machine: {found.verdict.why}")
+    output.line(f"On this machine: {found.recommendation.why}")
     for message in found.messages:
         output.note(message)

@@ -128,7 +128,7 @@ def _report(found: Tuned) -> list[RenderableType]:
     if found.break_even is not None:
         about.append(("even", f"break-even at {percent(found.break_even)} acceptance"))
     about.append(("measured", str(found.speedup) if found.speedup else "nothing"))
-    about.append(("verdict", found.verdict.why))
+    about.append(("recommendation", found.recommendation.why))
     return [curve, categories, Lines(about)]
 
 
