@@ -32,7 +32,7 @@ def draft() -> None:
     """Make a draft from a model, or train a draft head for it."""
 
 
-@draft.command("self")
+@draft.command("self", short_help="Write a draft made of a model's first layers, or of smaller weights.")
 @click.argument("model", type=ModelSpec())
 @click.argument("what", metavar="LAYERS|TYPE")
 @OUT
