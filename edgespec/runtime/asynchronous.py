@@ -62,7 +62,7 @@ class AsyncAnswers:
                 if not self.has_news:
                     self._loop.wait(self)
                 news = [(stream, arrived) for stream in streams if (arrived := stream.arrived())]
-            except Exception as error:  # nobody knows which answer it came from: it ends all
+            except Exception as error:  # it is not known which answer caused it: it ends all
                 broken = GenerationError(f"unexpected {type(error).__name__}", why=str(error))
                 news = [(stream, [(0, broken)]) for stream in streams]
                 for stream in streams:

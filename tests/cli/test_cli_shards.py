@@ -175,7 +175,7 @@ def test_files_that_are_not_of_shards_are_refused(home: Path) -> None:
     parts = shards(home)
     batch(home, "-o", "plain")
     assert "cannot merge plain: it is not the output of a shard (--shard)" in refusal(home, [*parts, "plain"])
-    assert "in.jsonl.job.json is missing beside it, or damaged" in refusal(home, [*parts, "in.jsonl"])
+    assert "in.jsonl.job.json in its folder is missing or damaged" in refusal(home, [*parts, "in.jsonl"])
     said = batch(home, "-o", "part0").stderr.decode()
     assert 'shard was "0/3", is now null' in said
 

@@ -1,4 +1,4 @@
-"""Clients that are slow, stuck, or send too much: each is told or cut off, and none of them holds up others."""
+"""Clients that are slow, stuck, or send too much: each gets an error or is cut off, and none holds up others."""
 
 from __future__ import annotations
 
