@@ -298,7 +298,7 @@ class _Run:
             speed.memory_bytes = max(speed.memory_bytes, process.memory_info().rss)
             if what != "prompt":
                 share = len(speed.samples) / (len(items) * len(load.contest.modes))
-                tell(PROGRESS.get(what, what).format(label), share)
+                tell(PROGRESS[what].format(label) if what in PROGRESS else what, share)
 
         with Runtime(load.settings, look) as llm:
             questions, messages = ask(llm, items, self._plan.tokens, reference=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,14 +88,11 @@ def stacked(parts: Iterable[RenderableType]) -> RenderableType:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line of names and a line for each row; lists and objects are JSON."""
+    """Return a line of names and a line for each row."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
-        )
+    writer.writerows(rows)
     return text.getvalue()
 
 

@@ -30,6 +30,7 @@ TOKENS = 32
 LENGTH = 3  # of the fixed drafts that measure the acceptance rate
 MOST_REPEATS = 20  # of the same prompt
 WORTH_IT, HARMLESS = 1.02, 0.97  # speedups
+MUCH = 1.1  # speedup of a category that is named; smaller ones may be chance
 DISTURBED = 0.9  # passes over one token: a wider pass cannot be cheaper
 
 
@@ -188,13 +189,13 @@ def recommend(
     if speedup is None:
         return Recommendation(None, "none: there was no time for two answers; run tune again with more --seconds")
     if speedup.low >= HARMLESS and speedup.value >= WORTH_IT:
-        paying = _paying(categories)
+        paying = [each.category for each in categories if (each.auto_speedup or 0.0) >= MUCH]
         most = f", most of it on {', '.join(paying)}" if 0 < len(paying) < len(categories) else ""
         return Recommendation(True, f"worth it: {speedup.value:.2f}x as fast as plain decoding{most}")
     even = break_even(curve)
     cannot_pay = curve.draft is not None and (even is None or (alpha or 0.0) < even)
-    if speedup.high < WORTH_IT or (cannot_pay and speedup.low < WORTH_IT):
-        return Recommendation(False, f"not worth it ({drafter}): {_reason(curve, categories, alpha, speedup)}")
+    if speedup.high < WORTH_IT or (cannot_pay and speedup.value < WORTH_IT):
+        return Recommendation(False, f"not worth it ({drafter}): {_reason(curve, alpha, speedup)}")
     return Recommendation(
         None,
         f"too close to call: between {speedup.low:.2f}x and {speedup.high:.2f}x as fast as plain decoding; run tune "
@@ -202,7 +203,7 @@ def recommend(
     )
 
 
-def _reason(curve: CostCurve, categories: Sequence[CategoryFigures], alpha: float | None, speedup: Speedup) -> str:
+def _reason(curve: CostCurve, alpha: float | None, speedup: Speedup) -> str:
     """Return why drafting does not pay, and what --pace auto does in that case."""
     even, step = break_even(curve), curve.draft
     accepted = "nothing was drafted" if alpha is None else f"{percent(alpha)} of the draft tokens were accepted"
@@ -219,14 +220,7 @@ def _reason(curve: CostCurve, categories: Sequence[CategoryFigures], alpha: floa
         why = f"{accepted}, but decoding was only {speedup.value:.2f}x as fast"
     if speedup.high < HARMLESS:
         return f"{why}; measured {speedup}"
-    paying = _paying(categories)
-    if paying:
-        return f"{why}; drafts pay off on {', '.join(paying)} only, and --pace auto drafts only where they do"
-    return f"{why}; --pace auto switches drafting off by itself"
-
-
-def _paying(categories: Sequence[CategoryFigures]) -> list[str]:
-    return [each.category for each in categories if (each.auto_speedup or 0.0) >= WORTH_IT]
+    return f"{why}; --pace auto drafts only where it pays off"
 
 
 def _figures(category: str, samples: Sequence[Sample], auto: Mode, fixed: Mode) -> CategoryFigures:

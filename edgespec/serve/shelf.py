@@ -12,7 +12,8 @@ from edgespec.errors import EdgespecError
 from edgespec.models.names.folders import gguf_files
 from edgespec.models.names.known import known_names
 from edgespec.models.names.local import read_model
-from edgespec.models.names.spec import is_path, resolve
+from edgespec.models.names.source import is_path
+from edgespec.models.names.spec import resolve
 from edgespec.serve.pool import Offer
 
 

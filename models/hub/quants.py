@@ -31,38 +31,39 @@ class SeveralFitError(ModelNotFoundError):
 
 
 def quant_of(name: str) -> str:
-    """The quantisation in the name of a file, `spelt`; empty if it has none."""
+    """Return the quantisation in the name of a file, `spelt`; empty if it has none."""
     found = _QUANT.findall(_PART.sub("", name).removesuffix(".gguf"))
     return spelt(found[-1]) if found else ""
 
 
 def spelt(quant: str) -> str:
-    """A quantisation in its canonical spelling: in capitals, and F16 for FP16."""
+    """Return a quantisation in its canonical spelling: in capitals, and F16 for FP16."""
     return _SPELLINGS.get(quant.upper(), quant.upper())
 
 
 def part_of(name: str) -> tuple[int, int]:
-    """Which part of how many a file is; (1, 1) for a whole model."""
+    """Return the number of a part and the number of parts; (1, 1) for a whole model."""
     match = _PART.search(name)
     return (int(match[1]), int(match[2])) if match else (1, 1)
 
 
 def parts_of(name: str) -> list[str]:
-    """The names of all parts of the model that `name` is a part of, or `name` alone."""
+    """Return the names of all parts of the model that `name` is a part of, or `name` alone."""
     _, n_parts = part_of(name)
     return [_PART.sub(f"-{part:05}-of-{n_parts:05}", name) for part in range(1, n_parts + 1)] if n_parts > 1 else [name]
 
 
 def models_in(names: Sequence[str]) -> list[str]:
-    """The files that are models, of a split one the first part; not projectors and the like."""
+    """Return the files that are models, without projectors and the like; of a split model the first part."""
     ggufs = [name for name in names if name.lower().endswith(".gguf") and not _NO_MODELS.search(name)]
     return sorted(name for name in ggufs if part_of(name)[0] == 1)
 
 
 def choose(names: Sequence[str], quant: str = "", *, where: str = "this repository") -> str:
-    """The model among the files of a repository with this quantisation; without one `USUAL`, or the only one.
+    """Return the file with this quantisation among the files of a repository; without a quantisation the only model, or
+    the one in `USUAL`.
 
-    Raises ModelNotFoundError that lists them, including SeveralFitError.
+    Raises ModelNotFoundError that lists the models, including SeveralFitError.
     """
     models = models_in(names)
     if not models:
@@ -86,7 +87,7 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
 
 
 def _instead(models: Sequence[str], quant: str, where: str) -> str:
-    """What to request if none of these models has the quantisation."""
+    """Suggest what to request if none of these models has the quantisation."""
     quants = list(filter(None, map(quant_of, models)))
     if quants:
         best = min(quants, key=lambda other: _distance(other, spelt(quant) or USUAL))
@@ -102,7 +103,7 @@ def _by_file(name: str, where: str) -> str:
 
 
 def _distance(quant: str, wanted: str) -> tuple[int, bool, bool, int, bool]:
-    """The distance between two: first by bits, preferring more; then by kind; then by size, preferring less."""
+    """Return the distance of two quantisations: by bits, preferring more, then kind, then size, preferring less."""
     (bits, kind, size), (wanted_bits, wanted_kind, wanted_size) = _traits(quant), _traits(wanted)
     return (
         abs(bits - wanted_bits),
@@ -114,8 +115,8 @@ def _distance(quant: str, wanted: str) -> tuple[int, bool, bool, int, bool]:
 
 
 def _traits(quant: str) -> tuple[int, str, int]:
-    """Bits, kind (K, I, F or other) and size of a quantisation, complete or a prefix; for anything else those of
-    `USUAL`."""
+    """Return bits, kind (K, I, F or other) and size of a quantisation, complete or a prefix; for other names the traits
+    of `USUAL`."""
     match = re.match(r"(?:UD-)?([A-Z]+)(\d+)", quant)
     if match is None:
         return _traits(USUAL)

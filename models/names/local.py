@@ -12,12 +12,10 @@ from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.gguf_file.file_types import quantisation
 from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.header import Header, read_header
-from edgespec.models.hub.cache import cached_files
-from edgespec.models.hub.quants import models_in, part_of, parts_of
-from edgespec.models.names.catalog import Entry
+from edgespec.models.hub.quants import part_of, parts_of
 from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.spec import NAMES, resolve
-from edgespec.models.packages.wheels import packaged
+from edgespec.models.names.source import NAMES
+from edgespec.models.names.spec import resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +42,14 @@ class LocalModel:
 
     @property
     def is_head(self) -> bool:
-        """Whether it can only draft, for the model that it was made for."""
+        """True for a draft head, which can only draft for the model that it was made for."""
         return self.header is not None and is_head(self.header)
 
 
 def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
-    """The bundled pair, then the files in the usual folders (`gguf_files`) and in `folders`.
+    """Yield the bundled pair, then the files in the usual folders (`gguf_files`) and in `folders`.
 
-    Each file once, one after another as they are read. Files that are not language models, such as projectors, are left
+    Each file is yielded once, as soon as it is read. Files that are not language models, such as projectors, are left
     out.
     """
     seen: set[str] = set()
@@ -67,7 +65,7 @@ def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
 
 
 def local_model(spec: str) -> LocalModel:
-    """One model by its name or path. Raises ModelNotFoundError, ModelFileError."""
+    """Return one model by its name or path. Raises ModelNotFoundError, ModelFileError."""
     return _described(check_draft_file(resolve(spec).path), spec)
 
 
@@ -75,7 +73,7 @@ def local_model(spec: str) -> LocalModel:
 
 
 def read_model(path: Path, spec: str) -> Iterator[LocalModel]:
-    """The model in a file, or what is wrong with it; nothing for files that accompany a model."""
+    """Yield the model in a file, or a description of the problem; nothing for files that accompany a model."""
     if "mmproj" in path.name.lower() or part_of(path.name)[0] > 1:
         return
     if path.is_symlink() and not path.exists():
@@ -126,11 +124,3 @@ def _described(header: Header, spec: str) -> LocalModel:
 
 # Architectures and types (general.type) of files that accompany a model
 _EXTRAS = frozenset(("adapter", "clip", "controlvector", "imatrix", "mmproj"))
-
-
-def files_here(entry: Entry) -> list[Path]:
-    """The files of this machine that are a model of the catalogue, in any quantisation."""
-    if entry.package:
-        return sorted(packaged(entry).folder.glob("*.gguf"))
-    files = cached_files(entry.repository)
-    return [files[name] for name in models_in(list(files))]

@@ -16,7 +16,7 @@ from tiny_head import write_hydra
 
 import edgespec as api
 from edgespec.errors import OutOfMemoryError
-from edgespec.models.names.spec import BUNDLED
+from edgespec.models.names.source import BUNDLED
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 

@@ -1,4 +1,4 @@
-"""The store of earlier answers: what is kept, how much, and what happens to one that is damaged."""
+"""The store of earlier answers: its content, its size limit, and damaged files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANSWER = list(range(10, 30))
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test begins with no store."""
+    """Every test starts without a store."""
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
     return tmp_path
 

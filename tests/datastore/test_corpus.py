@@ -1,4 +1,4 @@
-"""A corpus: built from texts, looked into, refused when it is damaged or of another vocabulary."""
+"""A corpus: built from texts, searched, refused if it is damaged or has another vocabulary."""
 
 from __future__ import annotations
 

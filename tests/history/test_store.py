@@ -1,4 +1,4 @@
-"""The store of chats: what is put in comes out, branches and forks share messages, and every word is found."""
+"""The store of chats: saved messages are read again, branches and forks share messages, every word is found."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def count(store: Store, table: str) -> int:
-    """Rows of a table, as another program sees them."""
+    """Return the rows of a table, read through another connection."""
     assert store.file is not None
     db = sqlite3.connect(store.file)
     try:
@@ -258,7 +258,7 @@ LIBRARY = ("The quick brown fox", "c++ and cat, foo-bar", "Übergröße NEAR the
 
 @pytest.fixture(scope="module")
 def library() -> Iterator[tuple[Store, str]]:
-    """A chat that grows with every text that is tried."""
+    """A chat that grows with every example."""
     with Store.in_memory() as store:
         store.create("all")
         for text in (
@@ -405,7 +405,7 @@ def started(store: Store, text: str) -> str:
         ("sky blue", "The SKY is blue, skylike; bluer", ["SKY", "blue", "blue"]),  # the last word may be unfinished
         ("cafe", "Ein Café, zwei Cafés", ["Café", "Café"]),
         ("walr", "the walrus", ["walr"]),
-        ("alrus", "the walrus", ["alrus"]),  # parts, where no word begins so
+        ("alrus", "the walrus", ["alrus"]),  # parts of words, if no word has this prefix
         ("a.b", "a.b and axb", ["a.b"]),
         ("字", "漢字と字", ["字", "字"]),
         ("", "anything", []),

@@ -1,4 +1,4 @@
-"""What is told of a pair from two headers is what loading it says and does."""
+"""The results of comparing two headers agree with loading the pair."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def write(path: Path, architecture: str = "llama", *, more: int = 0, strange: int = 0, **tokenizer: Any) -> Path:
-    """A tiny model with `more` tokens after the usual ones, and so many of the first ones that nobody else has."""
+    """Write a tiny model with `more` additional tokens; its first `strange` tokens are in no other model."""
     metadata = model_metadata(architecture)
     tokens: Any = metadata["tokenizer.ggml.tokens"]
     types: Any = metadata["tokenizer.ggml.token_type"]
@@ -143,7 +143,7 @@ def test_verdicts_are_those_of_loading(
 
 
 def test_padding_of_one_family_is_no_difference(tmp_path: Path) -> None:
-    """151936 and 152064 tokens, as the small and the large models of Qwen 2.5 have."""
+    """Vocabularies of 151936 and 152064 tokens, like those of the small and the large models of Qwen 2.5."""
     metadata = model_metadata("qwen2")
     tokens = [f"t{id}" for id in range(152064)]
     large, small = (
@@ -236,7 +236,7 @@ def test_a_draft_that_cannot_roll_back_is_refused_for_the_reason_given(tmp_path:
 
 
 def test_a_model_is_described_by_its_own_size(tmp_path: Path) -> None:
-    for n_layers in (2, 30):  # llama.cpp takes every llama of 30 layers for one of 256M
+    for n_layers in (2, 30):  # llama.cpp treats every llama of 30 layers as a model of 256M
         header = check_model(write_model(tmp_path / "model.gguf", "llama", n_layers=n_layers, type="Q8_0"))
         with Model(header) as model:
             assert model.description == f"llama {count_of(header.n_params)} Q8_0"
@@ -247,7 +247,7 @@ def test_sizes_are_counted_as_when_loaded(tmp_path: Path, architecture: str) -> 
     header = check_model(write_model(tmp_path / "model.gguf", architecture))
     with Model(header) as model:
         assert header.n_params == model.n_params
-        assert header.number("block_count") == model.n_layer  # by which the cache is counted
+        assert header.number("block_count") == model.n_layer  # which determines the cache
     assert memory_bytes(header, 100) - memory_bytes(header, 0) == 200 * sum(values_per_token(header))
 
 
@@ -350,14 +350,14 @@ def test_what_is_no_obstacle_is_reported(tmp_path: Path) -> None:
 
 @pytest.fixture
 def family(tmp_path: Path) -> dict[str, LocalModel]:
-    """Models by what is to be said of them, as files of a folder."""
+    """A folder with models, named by the expected result."""
     write_model(tmp_path / "target.gguf", "llama", width=256)
     write_model(tmp_path / "usual.gguf", "llama", width=64, n_layers=4)
     write_model(tmp_path / "tiny.gguf", "llama", width=32)
     write_model(tmp_path / "close.gguf", "llama", width=192)
     write(tmp_path / "shared.gguf", strange=50)
     write(tmp_path / "strange.gguf", strange=290)
-    write(tmp_path / "foreign.gguf", strange=200)  # -md may name it
+    write(tmp_path / "foreign.gguf", strange=200)  # it can be used with -md
     write_model(tmp_path / "large.gguf", "llama", width=384)
     write_model(tmp_path / "recurrent.gguf", "mamba")
     write_vocabulary(tmp_path / "tokens.gguf")

@@ -1,4 +1,4 @@
-"""Which file a quantisation means."""
+"""The file that a quantisation selects."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:
 
 
 def after(*lines: str, expects: Callable[[ChatApp], object]) -> Steps:
-    """Two messages, then these lines; what is expected comes to hold."""
+    """Send two messages, then these lines, and wait for what is expected."""
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "first")

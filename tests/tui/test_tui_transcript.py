@@ -87,7 +87,7 @@ def view(transcript: Transcript, index: int = -1) -> TurnView:
 
 
 def said_in(shown: TurnView) -> str:
-    """What a message shows below the line that tells who says it."""
+    """The lines of a message below its sender."""
     return shown.plain.partition("\n")[2]
 
 
@@ -430,7 +430,7 @@ def test_up_and_down_go_from_message_to_message() -> None:
 
 
 def first_line(transcript: Transcript) -> str:
-    """What stands in the topmost line of the window."""
+    """The topmost line of the window."""
     top = transcript.region.y
     shown = next(shown for shown in transcript.query(TurnView) if shown.region.bottom > top)
     return shown.plain.splitlines()[top - shown.region.y]

@@ -148,7 +148,7 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
         output.note(f"{values['prompts']}: {problem}")
     for failure in result.failures:
         output.error(failure)
-    if cancel.is_set():
+    if cancel.is_set() and not result.is_complete:
         output.note(_what_is_saved(result, values))
     interrupts.raise_if_received()
     if result.failures:

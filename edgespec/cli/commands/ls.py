@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,11 +20,11 @@ from edgespec.text.figures import count_of, counted, size_of, when
 from edgespec.text.printable import one_line, wrapped
 
 if TYPE_CHECKING:
-    from edgespec.models.hub.removal import Unfinished
     from edgespec.models.names.catalog import Entry
     from edgespec.models.names.local import LocalModel
 
 Found = tuple[str, "LocalModel"]  # the name of a model, and its description
+Begun = tuple[str, Path, int]  # an incomplete download: its repository, the file, and its size
 
 
 @click.command(context_settings=HELP_NAMES)
@@ -51,13 +52,13 @@ def _list_models(output: Output, part: str, sort: str | None, *, as_json: bool) 
     from edgespec.models.hub.removal import unfinished
 
     found = _sorted(_found(output, part), sort)
-    begun = [each for each in unfinished() if part in each.repository.lower()]
+    begun = [each for each in unfinished() if part in each[0].lower()]
     _report_folders(output)
     if as_json:
         for name, model in found:
             output.json(_as_json(name, model))
-        for each in begun:
-            output.json(_problem(each.repository, [str(each.path)], each.size_bytes, "incomplete download"))
+        for repository, path, size_bytes in begun:
+            output.json(_problem(repository, [str(path)], size_bytes, "incomplete download"))
         return
     usable = [each for each in found if not each[1].problem]
     unusable = [each for each in found if each[1].problem]
@@ -65,7 +66,7 @@ def _list_models(output: Output, part: str, sort: str | None, *, as_json: bool) 
         _table(usable),
         _headed("cannot be loaded:", [line for name, model in unusable for line in _reason(name, model)]),
         _headed("incomplete downloads:", _unfinished_lines(begun)),
-        _total(usable, sum(model.size_bytes for _, model in unusable) + sum(each.size_bytes for each in begun)),
+        _total(usable, sum(model.size_bytes for _, model in unusable) + sum(size_bytes for _, _, size_bytes in begun)),
     ]
     if any(groups):
         output.line("\n\n".join("\n".join(lines) for lines in groups if lines))
@@ -138,10 +139,10 @@ def _reason(name: str, model: LocalModel) -> list[str]:
     return [one_line(name), wrapped(INDENT + size + one_line(model.problem), shutil.get_terminal_size().columns)]
 
 
-def _unfinished_lines(begun: list[Unfinished]) -> list[str]:
+def _unfinished_lines(begun: list[Begun]) -> list[str]:
     lines = []
-    for repository, files in groupby(begun, lambda each: each.repository):
-        n_bytes = sum(each.size_bytes for each in files)
+    for repository, files in groupby(begun, lambda each: each[0]):
+        n_bytes = sum(size_bytes for _, _, size_bytes in files)
         lines += [
             repository,
             f"{INDENT}{size_of(n_bytes)} downloaded; to finish it, repeat the command that started it",
@@ -207,6 +208,6 @@ def _list_catalogue(output: Output, part: str, *, as_json: bool) -> None:
 def _quants_here(entry: Entry) -> list[str]:
     """Return the quantisations of a model that are on this machine."""
     from edgespec.models.hub.quants import quant_of
-    from edgespec.models.names.local import files_here
+    from edgespec.models.names.source import files_here
 
     return sorted({quant_of(path.name) or path.name for path in files_here(entry)})

@@ -21,7 +21,7 @@ from edgespec.errors import EdgespecError, UsageError
 from edgespec.models.hub.pulling import Item, LeftOut, announce, fetch_items, items_of, lack_of_room, plan_item
 from edgespec.models.hub.repository import Download
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.packages.wheels import PackageSpec
+from edgespec.models.names.packaged import PackageSpec
 from edgespec.text.figures import clock, size_of
 
 OPTIONS = [

@@ -11,7 +11,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.errors import UsageError
 from edgespec.models.hub.cache import repository_of
-from edgespec.models.hub.removal import Going, plan_removal, remove
+from edgespec.models.hub.removal import DeletedFile, plan_removal, remove
 from edgespec.models.names.known import with_tilde
 from edgespec.text.figures import size_of
 from edgespec.text.printable import one_line
@@ -48,7 +48,7 @@ def rm(models: tuple[str, ...], unfinished: bool, whole: bool, yes: bool, as_jso
         output.note(f"{size_of(removal.freed_bytes)} deleted")
 
 
-def _line(file: Going) -> str:
+def _line(file: DeletedFile) -> str:
     place = repository_of(file.path)
     name = f"{place[0]}, {place[1]}" if place else file.repository or with_tilde(file.path)
     remark = f" ({file.remark})" if file.remark else ""

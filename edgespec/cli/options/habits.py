@@ -73,7 +73,7 @@ def looks_like_model(prompt: str) -> bool:
     """Return whether a prompt is probably the model, which ollama takes first. Raises UsageError as `catalogue`
     does."""
     from edgespec.models.names.catalog import near
-    from edgespec.models.names.spec import NAMES
+    from edgespec.models.names.source import NAMES
 
     if not re.fullmatch(r"\S+", prompt):
         return False

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from edgespec.errors import UsageError
-from edgespec.models.names.spec import is_path
+from edgespec.models.names.source import is_path
 
 if TYPE_CHECKING:
     from edgespec.settings import Constraint

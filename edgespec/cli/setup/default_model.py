@@ -64,7 +64,7 @@ def answer_as_catalogued(ctx: click.Context, values: dict[str, Any]) -> None:
 
 
 def _have_default_model(ctx: click.Context, output: Output) -> None:
-    from edgespec.models.hub.repository import is_offline
+    from edgespec.models.hub.cache import is_offline
 
     try:
         resolve(DEFAULT_MODEL)

@@ -98,8 +98,8 @@ def _fetch(
     drafts: Collection[str],
     ask: Ask,
 ) -> bool:
+    from edgespec.models.hub.cache import is_offline
     from edgespec.models.hub.pulling import fetch_all, items_of, missing_bytes, plan_all, without_failed
-    from edgespec.models.hub.repository import is_offline
 
     refusal = next(iter(missing.values()))
     can_ask = sys.stdin is not None and sys.stdin.isatty() and output.stderr_is_terminal

@@ -115,9 +115,8 @@ def processor_flags() -> set[str]:
 
 def _hub() -> Facts:
     """Return where models from the Hugging Face hub are, and whether more can be downloaded."""
-    from edgespec.files.paths import is_writable
-    from edgespec.models.hub.cache import hub_cache, token_file
-    from edgespec.models.hub.repository import free_bytes, is_offline
+    from edgespec.files.paths import free_in, is_writable
+    from edgespec.models.hub.cache import hub_cache, is_offline, token_file
     from edgespec.models.hub.requests import shown
 
     token = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name, "").strip()), "")
@@ -127,7 +126,7 @@ def _hub() -> Facts:
     return {
         "cache": str(hub_cache()),
         "writable": is_writable(hub_cache()),
-        "free_bytes": free_bytes(),
+        "free_bytes": free_in(hub_cache()),
         "offline": is_offline(),
         "endpoint": endpoint and (shown(endpoint) or "HF_ENDPOINT, which is not a web address"),
         "token": token,  # its place, never its value

@@ -18,7 +18,7 @@ from edgespec.cli.setup.default_model import answer_as_catalogued
 from edgespec.cli.terminal.output import Output
 from edgespec.closable import Closable
 from edgespec.errors import UsageError
-from edgespec.models.names.spec import lasting
+from edgespec.models.names.source import lasting
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 if TYPE_CHECKING:
