@@ -62,7 +62,7 @@ def test_commands_about_models_are_about_those_of_the_server(server: Serving, tm
     code, out, err = chat(tmp_path, "--server", server.url, stdin=commands, EDGESPEC_API_KEY=KEY)
     assert code == 1
     assert f"models of {server.url}:\n* demo\n" in out
-    assert "the draft model is up to the server" in err
+    assert "the server chooses the draft model" in err
     assert "has no model 'nope'" in err
     assert "spec-tree is up to the server" in err
     assert out.count("\n") > 4  # the server still answers
