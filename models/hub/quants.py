@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 
@@ -20,7 +21,6 @@ _QUANTS = (
     "FP32",
 )
 _SPELLINGS = {"FP16": "F16", "FP32": "F32"}
-_SIZES = ("XXS", "XS", "S", "M", "L", "XL")  # of mixtures with the same number of bits
 _QUANT = re.compile(rf"(?:^|[-._/ ])({'|'.join(_QUANTS)})(?=$|[-._/ ])", re.IGNORECASE)
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 _NO_MODELS = re.compile("mmproj|imatrix", re.IGNORECASE)
@@ -90,8 +90,8 @@ def _instead(models: Sequence[str], quant: str, where: str) -> str:
     """Suggest what to request if none of these models has the quantisation."""
     quants = list(filter(None, map(quant_of, models)))
     if quants:
-        best = min(quants, key=lambda other: _distance(other, spelt(quant) or USUAL))
-        return f"the nearest is :{best}" if quant else f"add one, such as :{best}"
+        similar = difflib.get_close_matches(spelt(quant) or USUAL, quants, n=1, cutoff=0.0)[0]
+        return f"did you mean :{similar}?" if quant else f"add one, such as :{similar}"
     if len(models) == 1:
         return "leave out the quantisation: no file name contains one"
     return f"no file name contains a quantisation: {_by_file(models[0], where)}"
@@ -100,30 +100,6 @@ def _instead(models: Sequence[str], quant: str, where: str) -> str:
 def _by_file(name: str, where: str) -> str:
     repository = where.partition(" ")[0]
     return "choose one by its file name" + (f", such as hf:{repository}/{name}" if "/" in repository else "")
-
-
-def _distance(quant: str, wanted: str) -> tuple[int, bool, bool, int, bool]:
-    """Return the distance of two quantisations: by bits, preferring more, then kind, then size, preferring less."""
-    (bits, kind, size), (wanted_bits, wanted_kind, wanted_size) = _traits(quant), _traits(wanted)
-    return (
-        abs(bits - wanted_bits),
-        bits < wanted_bits,
-        kind != wanted_kind,
-        abs(size - wanted_size),
-        size > wanted_size,
-    )
-
-
-def _traits(quant: str) -> tuple[int, str, int]:
-    """Return bits, kind (K, I, F or other) and size of a quantisation, complete or a prefix; for other names the traits
-    of `USUAL`."""
-    match = re.match(r"(?:UD-)?([A-Z]+)(\d+)", quant)
-    if match is None:
-        return _traits(USUAL)
-    size = quant.rpartition("_")[2]
-    is_usual = "_K" in quant or quant == f"Q{match[2]}"  # which users who type Q4 may know
-    kind = match[1][0] if match[1][0] in "IBF" else "K" if is_usual else ""
-    return int(match[2]), kind.replace("B", "F"), _SIZES.index(size if size in _SIZES else "M")
 
 
 def _gguf_names(where: str) -> str:

@@ -200,12 +200,8 @@ def overlap_of(share: float) -> str:
 
 def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:
     """Return the share of the target's tokens that the draft has, too, by their bytes (TLI, arXiv 2502.05202)."""
-    ours, others = target.spellings(), draft.spellings()
-    if ours is None or others is None:
-        ours, others = target.pieces(), draft.pieces()
-    theirs = set(others)
-    theirs.discard(b"")
-    return sum(map(theirs.__contains__, ours)) / max(1, len(target.texts))
+    theirs = {*draft.pieces()} - {b""}
+    return sum(map(theirs.__contains__, target.pieces())) / max(1, len(target.texts))
 
 
 def shown(text: bytes) -> str:

@@ -5,7 +5,6 @@ Written from llama.cpp's `llama-vocab.cpp`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,7 +61,7 @@ class Vocabulary:
 
         llama.cpp treats a few more tokens as control tokens, because of their texts.
         """
-        if self._is_spelt:
+        if self.kind == _BPE and self.tokenizer not in _SPACES_ESCAPED:
             pieces = _decoded(self.texts)
         else:
             space = _SPACE if self.tokenizer != "plamo2" else b" "
@@ -70,25 +69,6 @@ class Vocabulary:
         for id, piece in self._special_pieces():
             pieces[id] = piece
         return pieces
-
-    def spellings(self) -> list[bytes] | None:
-        """Return `pieces` with bytes as the characters of byte-level BPE, the encoding of most texts, which is faster.
-
-        None for other vocabularies, and if a text has another character.
-        """
-        if not self._is_spelt:
-            return None
-        texts = self.texts.copy()
-        for id, piece in self._special_pieces():
-            texts[id] = piece and piece.decode("latin-1").translate(_CHARACTERS).encode()
-        try:
-            return None if _OTHER_CHARACTER.search(b"!".join(texts).decode()) else texts
-        except UnicodeDecodeError:
-            return None
-
-    @property
-    def _is_spelt(self) -> bool:
-        return self.kind == _BPE and self.tokenizer not in _SPACES_ESCAPED
 
     def _special_pieces(self) -> Iterator[tuple[int, bytes]]:
         """Yield ids of tokens whose bytes are not their texts, and their pieces; the last piece of an id counts."""
@@ -175,8 +155,6 @@ _SPACE = "▁".encode()
 _VISIBLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 # Bytes that are not visible characters in Latin-1 are written as the characters from 256 on (GPT-2).
 _BYTES = {256 + rank: byte for rank, byte in enumerate(byte for byte in range(256) if byte not in _VISIBLE)}
-_CHARACTERS = {byte: character for character, byte in _BYTES.items()}
-_OTHER_CHARACTER = re.compile(f"[^{re.escape(''.join(map(chr, [*_VISIBLE, *_BYTES])))}]")
 _NO_BYTE = 256
 _BYTE_OF = np.full(1 << 16, _NO_BYTE, np.uint16)  # by UTF-16 code
 _BYTE_OF[:256] = range(256)

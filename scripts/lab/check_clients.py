@@ -1,7 +1,7 @@
 """Run clients as people use them against `edgespec serve`, each in a separate environment.
 
     python scripts/lab/check_clients.py                      # all of them, with the bundled pair
-    python scripts/lab/check_clients.py openai llm -m smollm2 --markdown clients.md
+    python scripts/lab/check_clients.py openai llm -m smollm2
 
 Needs the network for clients that are not installed yet (aider and litellm take 500 MB).
 """
@@ -220,12 +220,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=", ".join(client.name for client in CLIENTS))
     parser.add_argument("-m", "--model", default="demo", help="the model to serve (default: %(default)s)")
-    parser.add_argument("--markdown", type=Path, help="write the sessions here")
     args = parser.parse_args()
     chosen = [client for client in CLIENTS if not args.clients or client.name in args.clients]
     if unknown := {*args.clients} - {client.name for client in CLIENTS}:
         parser.error(f"no such client: {', '.join(sorted(unknown))}")
-    sessions, failed = list[str](), list[str]()
+    failed: list[str] = []
     serve = [sys.executable, "-m", "edgespec", "serve", "-m", args.model, "--api-key", KEY]
     try:
         with running(serve) as url:
@@ -235,14 +234,11 @@ def main() -> int:
                 print(f"== {client.name}", flush=True)
                 session, status = run(client, url, model)
                 print(session, flush=True)
-                sessions.append(f"## {client.name}\n\n```\n{session}\n```\n")
                 if status:
                     failed.append(client.name)
     except (EdgespecError, CommandError, OSError, httpx2.HTTPError) as error:
         print(f"check_clients: {error}", file=sys.stderr)
         return 1
-    if args.markdown:
-        args.markdown.write_text("\n".join(sessions), encoding="utf-8")
     print(f"failed: {', '.join(failed)}" if failed else f"{len(chosen)} clients work")
     return int(bool(failed))
 

@@ -51,7 +51,7 @@ from edgespec.models.pair.suggest import (
     suggestions,
     to_fetch,
 )
-from edgespec.models.pair.vocabulary import _BEGIN_WITH_BOS, _BYTES, _SPACES_ESCAPED, _WITHOUT_BOS, Vocabulary
+from edgespec.models.pair.vocabulary import _BEGIN_WITH_BOS, _SPACES_ESCAPED, _WITHOUT_BOS, Vocabulary
 from edgespec.text.figures import count_of
 
 DEMO, DEMO_DRAFT = resolve("demo").path, resolve("demo:draft").path
@@ -183,9 +183,6 @@ def test_tokens_stand_for_what_llama_says(tmp_path: Path, architecture: str, tok
         with Model.load_vocabulary(file) as model:
             assert (told.bos, told.eos, told.adds_bos) == (model.bos, model.eos, model.adds_bos)
             assert told.pieces() == list(_pieces(model))
-        spelt = told.spellings()
-        assert (spelt is None) == (told.kind != "byte-level BPE" or told.tokenizer in _SPACES_ESCAPED)
-        assert not spelt or [text.decode().translate(_BYTES).encode("latin-1") for text in spelt] == told.pieces()
 
 
 @pytest.mark.parametrize("odd", [[b"\xff\xfe", "\u65e5".encode(), b"\xc4", b""], [b"a\0b", b"\xff\0", b"\0"]])
@@ -197,7 +194,6 @@ def test_texts_outside_the_alphabet_stand_for_themselves(tmp_path: Path, odd: li
     write_file(other, metadata | {"tokenizer.ggml.tokens": [*odd, *tokens[len(odd) :]]}, {})
     wanted, found = (Vocabulary.of(read_header(file)) for file in (usual, other))
     assert found.pieces() == odd + wanted.pieces()[len(odd) :]
-    assert found.spellings() is None
 
 
 def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:

@@ -187,8 +187,6 @@ def test_what_the_program_says_is_seen_wherever_the_user_has_scrolled_to() -> No
 SCREENS = {
     "help": HelpScreen,
     "model": ModelPicker,
-    "models": ModelPicker,
-    "draft": ModelPicker,
     "persona": ChoiceScreen,
     "set": SettingsScreen,
     "compare": ComparisonScreen,
