@@ -41,10 +41,10 @@ class AsyncAnswers:
         """Return the events of these answers for one coroutine."""
         stream = AsyncStream(self, answers)
         with self._lock:
-            self._open.add(stream)
             if not self._is_running:
                 threading.Thread(target=self._run, name="answers", daemon=True).start()
                 self._is_running = True
+            self._open.add(stream)
         return stream
 
     def forget(self, stream: AsyncStream) -> None:
@@ -131,7 +131,7 @@ class AsyncStream:
         """Cancel the answers that are not over, from any thread."""
         self._source.forget(self)
         for answer in self._answers:
-            answer.close()
+            answer.stream.close()
 
     @property
     def has_news(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -70,7 +70,10 @@ class Loop(ABC):
             if waiter.has_news:
                 return
             self._leader = threading.get_ident()
-        self._lead(self.turn)
+        try:
+            self.turn()
+        finally:
+            self._hand_over()
 
     @contextmanager
     def alone(self, timeout_s: float | None = None) -> Iterator[bool]:
@@ -87,7 +90,7 @@ class Loop(ABC):
             yield is_free
         finally:
             if is_free:
-                self._lead(lambda: None)
+                self._hand_over()
 
     def closed(self, stream: Stream) -> None:
         """Cancel the requests of a stream that was closed."""
@@ -97,20 +100,18 @@ class Loop(ABC):
             if self._leader is not None:  # the leading thread settles after its turn
                 return
             self._leader = threading.get_ident()
-        self._lead(lambda: None)
+        self._hand_over()
 
-    def _lead(self, do: Callable[[], None]) -> None:
+    def _hand_over(self) -> None:
+        """Cancel the requests of streams that were closed meanwhile, then let another thread lead."""
         try:
-            do()
-        finally:
-            try:
-                while not self._has_led():
-                    self.settle()
-            except BaseException:
-                with self._condition:  # the next leader settles again
-                    self._is_settled, self._leader = False, None
-                    self._condition.notify_all()
-                raise
+            while not self._has_led():
+                self.settle()
+        except BaseException:
+            with self._condition:  # the next leader settles again
+                self._is_settled, self._leader = False, None
+                self._condition.notify_all()
+            raise
 
     def _has_led(self) -> bool:
         """Let other threads lead, unless a stream was closed meanwhile; then settle first."""
