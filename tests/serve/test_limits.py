@@ -1,4 +1,4 @@
-"""Clients that are slow, stuck, or send too much: each is told or cut off, and none of them holds up others."""
+"""Clients that are slow, stuck, or send too much get an error or are disconnected, and delay no other client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work in threads: errors are raised where it was asked for, and a thread that nobody waits for keeps its room."""
+"""Work in threads: errors are raised for the caller, and a thread whose caller has left still counts."""
 
 from __future__ import annotations
 
