@@ -50,7 +50,6 @@ EXCEPTIONS = {  # modules that import a room beside or above theirs, and why
     ("edgespec.drafters.model", "llama"): "the draft model is decoded by llama.cpp",
     ("edgespec.drafters.head", "llama"): "and so is a draft head",
     ("edgespec.drafters.overlap", "llama"): "and a draft model that drafts on meanwhile",
-    ("edgespec.models.hub.requests", "edgespec"): "requests tell the hub the version",
 }
 HEAVY = {
     "torch",

@@ -1,4 +1,4 @@
-"""Every command and every snippet of the README works as written."""
+"""Every command and snippet of the README works as written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_command_of_the_readme_answers(line: str, tmp_path: Path) -> None:
     before, _, command = line.rpartition("./scripts/edgespec ")
     piped = re.fullmatch(r"""echo (["'])(.*)\1 \| """, before)
     assert piped or not before
-    # The commands are typed in the project's folder, and may write into it.
+    # The commands run in the project's folder, and may write into it.
     for folder in {"scripts", "tests"} & set(command.split()):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from textwrap import wrap
-
+from rich.table import Table
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
-from textual.content import Content
-from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from edgespec.chat.slash import COMMANDS
 
-WIDE, BORDERS = 98, 5  # cells
 KEYS = (
     ("Enter", "Send the message."),
     ("Ctrl+J", "Start a new line."),
@@ -54,26 +51,19 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title = "keys and commands"
-            yield Static()
+            yield Static(_page())
         yield Footer(show_command_palette=False, compact=True)
 
-    def on_resize(self, event: Resize) -> None:
-        self.query_one(Static).update(_page(min(WIDE, event.size.width) - BORDERS))
 
-
-def _page(width: int) -> Content:
-    """Return the page: keys and names on the left, the help next to them, or below the name on narrow screens."""
-    rows = [(key, "", help) for key, help in KEYS]
-    rows += [(shown(command.key), command.title, command.help) for command in COMMANDS]
-    keys, titles = (max(len(row[column]) for row in rows) + 2 for column in (0, 1))
-    is_wide = width >= WIDE - BORDERS
-    lines = []
-    for key, title, help in rows:
-        indent = " " * (keys + (titles if title and is_wide else 0))
-        name = title.ljust(titles) if is_wide and title else f"{title}\n{indent}" if title else ""
-        said = f"\n{indent}".join(wrap(help, max(1, width - len(indent))))
-        lines.append(Content.assemble((key.ljust(keys), "bold $text-primary"), (name, "bold"), (said, "dim")))
-    return Content("\n").join(lines)
+def _page() -> Table:
+    """Return the page: keys on the left, names and help next to them."""
+    page = Table.grid(padding=(0, 2))
+    page.add_column(style="bold", no_wrap=True)
+    for key, help in KEYS:
+        page.add_row(key, Text(help, "dim"))
+    for command in COMMANDS:
+        page.add_row(shown(command.key), Text.assemble((command.title, "bold"), "  ", (command.help, "dim")))
+    return page
 
 
 def shown(key: str) -> str:

@@ -19,7 +19,7 @@ from textual.worker import Worker, WorkerState, get_current_worker
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.models.names.local import LocalModel, local_model
-from edgespec.models.names.spec import is_path
+from edgespec.models.names.source import is_path
 from edgespec.models.pair.suggest import Suggestion, assessed, catalogue_drafts, to_fetch
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.printable import one_line

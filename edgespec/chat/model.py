@@ -17,7 +17,8 @@ from edgespec.events import Progress
 from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.known import short_name
-from edgespec.models.names.spec import catalogued_settings, lasting, resolve
+from edgespec.models.names.source import lasting
+from edgespec.models.names.spec import catalogued_settings, resolve
 from edgespec.runtime.worker import LoadingStoppedError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import lost_workers
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Message, Request

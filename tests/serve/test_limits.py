@@ -1,4 +1,4 @@
-"""Clients that are slow, stuck, or send too much get an error or are disconnected, and delay no other client."""
+"""Clients that are slow, stuck, or send too much: each gets an error or is cut off, and none holds up others."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def test_a_model_that_is_not_there_is_not_found(client: httpx2.Client) -> None:
     assert response.json()["error"]["code"] == "model_not_found"
 
 
-# --- other endpoints ---------------------------------------------------------------------------------------------------
+# --- other endpoints -------------------------------------------------------------------------------------------------
 
 
 def test_tokens_templates_and_the_state_of_the_server(client: httpx2.Client) -> None:

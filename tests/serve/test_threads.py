@@ -1,4 +1,4 @@
-"""Work in threads: errors are raised for the caller, and a thread whose caller has left still counts."""
+"""Work in threads: errors are raised in the caller, and a thread whose caller has left keeps its room."""
 
 from __future__ import annotations
 
