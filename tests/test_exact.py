@@ -46,6 +46,7 @@ def target() -> Iterator[Model]:
         yield model
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("attention", ["on", "off"])
 @pytest.mark.parametrize("n_past", [250, 600])
 def test_up_to_63_tokens_are_decoded_at_once_as_each_would_be_alone(target: Model, attention: Any, n_past: int) -> None:
@@ -54,6 +55,7 @@ def test_up_to_63_tokens_are_decoded_at_once_as_each_would_be_alone(target: Mode
     assert (widths.exact_to, widths.max_difference) == (63, 0.0)
 
 
+@pytest.mark.long
 def test_llama_cpp_s_own_bounds_are_another_matter(target: Model) -> None:
     with Context(target, n_ctx=768, max_outputs=63, flash_attention="on") as context:
         assert measure_widths(context, 600, 63).max_difference > 0
@@ -77,6 +79,7 @@ def test_weights_of_other_types_are_exact_too(tmp_path: Path, type: str) -> None
         assert llm.rounding == 0.0
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("tree", [1, 4])
 def test_drafts_leave_texts_beyond_512_tokens_bit_for_bit(tree: int) -> None:
     texts, drafting = [], list[dict[str, Any]]([{"spec_type": "none"}, {}, {"pace": "fixed:6"}, {"pace": "fixed:30"}])

@@ -74,6 +74,7 @@ def test_the_wheel_brings_the_bundled_models(wheel: Path) -> None:
     assert sum(sizes.values()) <= 36_000_000
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_installed_elsewhere_every_module_imports_from_there(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"

@@ -41,6 +41,7 @@ def answered(llm: Runtime, request: Request) -> tuple[str, str | None]:
     return "".join(event.text for event in events), events[-1].finish_reason
 
 
+@pytest.mark.long
 def test_its_template_asks_as_it_was_trained(llm: Runtime) -> None:
     assert llm.has_chat_template
     prompt = [llm.token_text(token) for token in llm.tokenize(asked(QUESTION))]
@@ -69,6 +70,7 @@ def test_control_tokens_are_text_unless_asked_for(llm: Runtime) -> None:
     assert llm.token_text(special[-1]) == "<|im_end|>"
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(("n_notes", "temperature"), [(2, 0.0), (2, 0.8), (17, 0.8)])
 def test_the_same_seed_gives_the_same_text_with_and_without_drafting(
     llm: Runtime, n_notes: int, temperature: float
@@ -96,6 +98,7 @@ def test_json_by_a_schema(llm: Runtime) -> None:
     assert isinstance(found["people"], int)
 
 
+@pytest.mark.long
 def test_a_batch_answers_every_row(real_model: Path, tmp_path: Path) -> None:
     rows = [{"id": str(number), "prompt": f"What is {number} plus {number}?"} for number in range(4)]
     lines = "\n".join(map(json.dumps, rows)).encode()

@@ -159,6 +159,7 @@ def test_files_of_the_same_name_are_told_apart_by_their_folders(
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_every_file_is_measured_in_every_mode(plan: Plan, result: Comparison) -> None:
     assert result.is_complete and not result.failures
     labels = ["demo:draft", "demo", "demo Q4_0"]

@@ -135,6 +135,7 @@ def test_a_wide_pass_that_is_cheaper_than_a_narrow_one_allows_no_recommendation(
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_useless_draft_is_advised_against_and_why(tmp_path: Path) -> None:
     useless = tmp_path / "useless.gguf"
     inflate(resolve("demo:draft").path, useless, scramble=True)

@@ -494,6 +494,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return done.stdout
 
 
+@pytest.mark.long(but=1)
 @posix
 @pytest.mark.parametrize(
     ("name", "code", "args"), [("SIGINT", 130, ["--ordered"]), ("SIGTERM", 143, []), ("SIGKILL", -9, [])]

@@ -151,6 +151,7 @@ def program(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             process.kill()
 
 
+@pytest.mark.long
 @posix
 @pytest.mark.cli
 @pytest.mark.slow

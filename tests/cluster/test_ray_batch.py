@@ -40,6 +40,7 @@ if "--multiprocessing-fork" in sys.orig_argv:
 """
 
 
+@pytest.mark.long
 def test_rows_are_those_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(POISON)
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))

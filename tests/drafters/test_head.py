@@ -70,6 +70,7 @@ def test_a_head_that_predicts_as_the_target_is_accepted(
         assert llm.stats.tokens_per_round > 3
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("tree", [1, 4])
 @pytest.mark.parametrize("spec_type", ["eagle3", "suffix,recycling,eagle3"])
@@ -272,6 +273,7 @@ def write(path: Path, kind: str, n_vocab: int = 0) -> Path:
     return write_networks(path, kind, n_vocab=n_vocab)
 
 
+@pytest.mark.long(but=4)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("tree", [1, 4])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
@@ -382,6 +384,7 @@ def test_a_hydra_head_needs_a_final_state(tmp_path: Path) -> None:
 # --- MTP blocks -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize(
     ("architecture", "n_blocks"), [*((name, 1) for name in ARCHITECTURES), *((name, 3) for name in SEVERAL)]
 )
@@ -396,6 +399,7 @@ def test_an_mtp_block_drafts_and_texts_stay(tmp_path: Path, architecture: str, n
             assert llm.stats.proposed > 0
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_an_mtp_block_that_predicts_as_the_target_is_accepted(tmp_path: Path, architecture: str) -> None:
     target = write_mtp(tmp_path / "mtp.gguf", architecture, knows_bigrams=True)

@@ -126,6 +126,7 @@ def run(
 # --- the same text ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("spec_type", ["draft", "suffix,draft"])
 def test_texts_are_the_same_with_overlap_on_and_off_under_every_rule(spec_type: str) -> None:
     def texts(overlap: Any) -> list[tuple[list[int], int, int]]:
@@ -153,6 +154,7 @@ def test_the_automatic_draft_length_changes_no_text() -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.long(but=4)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("slow", [True, False])

@@ -76,6 +76,7 @@ def test_a_model_is_not_replaced_by_its_own_slice_and_no_other_file_by_one(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "notes.txt"]
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("what", ["9", "q4_0", "Q8_0"])
 def test_a_target_drafts_for_itself_and_changes_nothing(what: str, home: Path) -> None:
     settings: dict[str, Any] = {"max_tokens": 32, "temperature": 0.0, "ignore_eos": True}

@@ -44,6 +44,7 @@ def test_other_ids_for_the_same_tokens_make_no_difference(
     assert "a different vocabulary: it drafts only the tokens that both have (vocabulary overlap 100 %" in notes[0]
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("leaves", [1, 3])
 def test_tokens_that_are_not_shared_are_read_and_never_drafted(

@@ -158,6 +158,7 @@ def test_all_time_that_plain_decoding_does_not_need_is_a_part_of_the_draft(
     assert all(heard == ([111.0], 0.0) for heard in policy.heard)
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_draft_model_leaves_every_text_as_it_is(target: Model, small: Model, temperature: float) -> None:
     with Context(small, n_ctx=512, max_outputs=1) as draft_context:

@@ -98,6 +98,7 @@ def test_all_that_are_possible_guess_if_one_says_so() -> None:
         assert llm.describe()["drafters"] == ["grammar", "suffix", "recycling"] and not llm.notes
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(("pace", "leaves"), [("fixed:8", 4), ("fixed:4", 1), ("auto", 4), ("auto", 1)])
 def test_together_they_change_no_text(pace: str, leaves: int, temperature: float, home: Any) -> None:
@@ -123,6 +124,7 @@ def test_a_tree_holds_guesses_of_several(home: Any) -> None:
         assert {name for name, source in llm.stats.by_source.items() if source.accepted} == {"suffix", "draft"}
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("kind", ["draft", "eagle3", "hydra", "mtp"])
 def test_a_tree_holds_what_heads_and_others_propose(
@@ -160,6 +162,7 @@ def test_a_tree_holds_what_heads_and_others_propose(
     assert all(len(paths(draft)) == len(draft) and draft.n_leaves <= 6 for draft in found)
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("n_max", [15, 64])
 def test_several_answers_share_the_branches_that_there_are_until_the_context_is_full(n_max: int, home: Any) -> None:
     common: dict[str, Any] = {"threads": 1, "exact": False, "flash_attention": "off", "sequences": 6, "ctx_size": 192}

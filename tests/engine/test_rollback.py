@@ -239,6 +239,7 @@ def drafting(files: dict[str, str], architecture: str, **more: Any) -> Runtime:
     return load(files[architecture], draft_model=files["llama"], **more)
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("architecture", HYBRID)
 @pytest.mark.parametrize("drafter", ["draft", "lookup", "draft,lookup"])
 def test_a_hybrid_model_says_the_same_with_any_draft(files: dict[str, str], architecture: str, drafter: str) -> None:
@@ -332,6 +333,7 @@ def test_a_hybrid_model_cannot_draft(files: dict[str, str]) -> None:
         load(files["llama"], draft_model=files["lfm2"])
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("leaves", [1, 4])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_sliding_window_does_not_show_in_drafted_text(tmp_path: Path, leaves: int, temperature: float) -> None:

@@ -61,6 +61,7 @@ def test_another_number_of_threads_is_another_machine(fresh: Path) -> None:
     assert len(remembered(fresh)) == 2
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("text", ["{", "[]", "null", '{"version": 0}', '{"version": 1}', "\x00", '{"a":' * 100_000])
 def test_what_cannot_be_read_is_told_in_one_line_and_learnt_anew(fresh: Path, text: str) -> None:
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
@@ -97,6 +98,7 @@ def test_without_a_place_to_remember_it_answers_all_the_same(fresh: Path) -> Non
 # --- the clock --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("tick", [0.0, -1.0, 1e9])
 def test_a_clock_that_stands_still_or_jumps_changes_no_text(
     fresh: Path, tick: float, monkeypatch: pytest.MonkeyPatch

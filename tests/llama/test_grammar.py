@@ -162,6 +162,7 @@ def test_truncation_looks_at_what_is_allowed_alone() -> None:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
     ("kind", "text"), [("json_schema", SCHEMA), ("grammar", GBNF), ("regex", "[A-Z][a-z]{1,9}( [a-z]{1,9}){3}[.]")]

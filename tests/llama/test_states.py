@@ -63,6 +63,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.long(but=5)
 @pytest.mark.parametrize("cache", EVERY, indirect=True)
 def test_a_restored_state_goes_on_as_the_one_that_stayed(cache: Cache) -> None:
     context = cache.context

@@ -75,6 +75,7 @@ def test_what_cannot_be_measured_is_none(tmp_path: Path, tiny: Model) -> None:
         assert measured_widths(context, 4) is None
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_strict_texts_are_equal_byte_by_byte(threads: int) -> None:
     texts = []
@@ -89,6 +90,7 @@ def test_strict_texts_are_equal_byte_by_byte(threads: int) -> None:
     assert all(text == texts[0] for text in texts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("type", ["F32", "F16"])
 def test_strict_on_weights_whose_narrow_passes_round_differently(tmp_path: Path, type: str) -> None:
     target = str(write_model(tmp_path / "target.gguf", "llama", type=type))
@@ -112,6 +114,7 @@ def test_strict_on_weights_whose_narrow_passes_round_differently(tmp_path: Path,
     assert texts[0] == texts[1]
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("n_max", [3, 5])
 def test_strict_on_k_quants_pads_to_whole_tiles(tmp_path: Path, n_max: int) -> None:
     source = write_model(tmp_path / "f16.gguf", "llama", type="F16", width=256)
@@ -203,6 +206,7 @@ def test_no_noise_of_that_size_changes_what_is_no_near_tie() -> None:
             assert sampler(0.05, temperature=0.8, top_k=3).choose(disturbed, [], position).id == choice.id
 
 
+@pytest.mark.long
 def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
     with edgespec.load(
         "demo", spec_type="draft", measure_rounding=True, pace="fixed:64", spec_tree=16, threads=1
@@ -216,6 +220,7 @@ def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
 def test_near_ties_are_not_counted_where_choices_are_made_otherwise(rule: VerifyRule) -> None:
     with edgespec.load("demo", spec_type="draft", measure_rounding=True, spec_tree=4, pace="fixed:3", threads=1) as llm:

@@ -248,6 +248,7 @@ def test_keys_and_values_of_one_matrix_are_counted_by_the_heads(tmp_path: Path) 
 # --- where weights lie ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("architecture", ["llama", "gemma", "qwen2moe"])
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
 def test_repacked_weights_are_those_that_llama_cpp_reports(

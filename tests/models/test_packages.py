@@ -84,6 +84,7 @@ def test_a_converted_model_cannot_be_verified_and_says_what_to_do(tmp_path: Path
     assert "edgespec rm packed, then edgespec pull packed" in said
 
 
+@pytest.mark.long
 def test_two_types_of_one_package_at_once(tmp_path: Path, index: FakeIndex) -> None:
     variables = environment(tmp_path, **index.environment())
     programs = [
@@ -159,6 +160,7 @@ def test_an_index_that_does_not_answer_is_named_as_the_reason(tmp_path: Path, in
     assert files(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_transfer_that_stalls_is_given_up(tmp_path: Path, index: FakeIndex) -> None:
     index.stall_after = 100_000
     code, said = pulled(tmp_path, index)

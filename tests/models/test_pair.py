@@ -94,6 +94,7 @@ def test_the_bundled_pair_works() -> None:
     agrees_with_the_vocabularies(found, DEMO, DEMO_DRAFT)
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(("renamed", "summary"), [(0.0, "vocabulary overlap 100 %"), (0.3, "vocabulary overlap 7")])
 def test_other_ids_for_the_same_tokens_are_shared(tmp_path: Path, renamed: float, summary: str) -> None:
     draft = tmp_path / "permuted.gguf"
@@ -106,6 +107,7 @@ def test_other_ids_for_the_same_tokens_are_shared(tmp_path: Path, renamed: float
         assert f"drafts only the tokens that both have ({found.summary})" in llm.notes[0]
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize(
     ("target", "draft", "expected"),
     [

@@ -169,6 +169,7 @@ def test_padded_tails_are_no_difference(tmp_path: Path, longer: str, leaves: int
             assert not any("is off for this answer" in note for note in llm.notes)
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("rule", ["coupled", "rejection", "block", "typical"])
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 def test_a_draft_never_proposes_what_the_target_does_not_know(

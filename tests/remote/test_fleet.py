@@ -79,6 +79,7 @@ def contents(rows: Sequence[dict[str, Any]]) -> dict[Any, Any]:
 ALL = {row["id"]: f"{row['prompt']} and so on" for row in ROWS}
 
 
+@pytest.mark.long
 def test_rows_are_those_of_this_machine() -> None:
     rows: list[dict[str, Any]] = [
         *({"id": number, "prompt": f"def f{number}("} for number in range(8)),

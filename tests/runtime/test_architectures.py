@@ -29,6 +29,7 @@ def text_of(events: Iterator[TokenEvent]) -> str:
     return "".join(event.text for event in events)
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_draft_changes_nothing_but_the_number_of_passes(folder: Path, architecture: str) -> None:
     target = str(write_model(folder / f"{architecture}.gguf", architecture))
@@ -62,6 +63,7 @@ def test_a_model_without_rollback_says_that_it_decodes_plainly(folder: Path, arc
         assert not any("plainly" in note for note in llm.notes)
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("type", ["F16", "Q8_0", "Q4_0"])
 @pytest.mark.parametrize("architecture", ["llama", *HYBRID])
 def test_other_types_of_weights(folder: Path, architecture: str, type: str) -> None:

@@ -79,6 +79,7 @@ def check(stats: Stats, way: dict[str, Any], *, drafts: bool) -> None:
         assert len(stats.proposed_per_pos) == most
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("name", ["llm", "worker"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_each_drafts_in_its_way_and_says_the_same(

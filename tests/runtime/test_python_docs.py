@@ -16,6 +16,7 @@ PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_an_example_answers(example: str, tmp_path: Path, home: Path) -> None:
     script = tmp_path / "example.py"

@@ -626,6 +626,7 @@ def parent(code: str, *args: str, home: Path, **variables: str) -> Iterator[subp
             program.kill()
 
 
+@pytest.mark.long(but=1)
 @posix
 @pytest.mark.parametrize("stage", ["loading", "idle", "answering"])
 def test_no_process_outlives_a_killed_parent(stage: str, home: Path) -> None:

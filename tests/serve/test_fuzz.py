@@ -116,6 +116,7 @@ def bodies(n: int) -> Iterator[tuple[str, bytes]]:
         yield path, data
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_body_makes_the_server_fail(server: Serving) -> None:
     failed = []

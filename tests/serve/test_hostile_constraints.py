@@ -70,6 +70,7 @@ def test_every_format_refuses_it_and_the_worker_survives(server: Serving, door: 
     assert worker.is_alive
 
 
+@pytest.mark.long
 def test_other_answers_and_figures_do_not_wait_while_it_is_compiled(server: Serving) -> None:
     body = {"prompt": "x", "max_tokens": 4, "json_schema": json.loads(hostile.ENDLESS)}
     said: list[Any] = []

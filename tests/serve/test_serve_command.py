@@ -66,6 +66,7 @@ def test_a_signal_lets_answers_finish(tmp_path: Path) -> None:
         assert (records[2]["path"], records[2]["tokens"]) == ("/v1/completions", 200)
 
 
+@pytest.mark.long
 @posix
 @pytest.mark.cli
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
@@ -81,6 +82,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             assert process.wait(30) == 130
 
 
+@pytest.mark.long
 @pytest.mark.cli
 def test_models_are_loaded_for_requests_and_the_log_says_so(tmp_path: Path) -> None:
     with program(tmp_path, "-m", "demo", "-m", "demo:draft", "--only") as (process, url):
@@ -96,6 +98,7 @@ def test_models_are_loaded_for_requests_and_the_log_says_so(tmp_path: Path) -> N
         assert [line["event"] for line in lines] == ["request", "loaded", "request"]
 
 
+@pytest.mark.long(but=1)
 @posix
 @pytest.mark.cli
 @pytest.mark.parametrize("signals", [1, 2])

@@ -101,6 +101,7 @@ def test_a_model_is_loaded_when_a_request_names_it() -> None:
         assert 'edgespec:model_loads_total{model="small"} 1' in metrics
 
 
+@pytest.mark.long
 def test_a_stream_that_waits_for_a_load_is_pinged(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FIRST_S", "PING_S"):
         monkeypatch.setattr(f"edgespec.serve.sse.{name}", 0.01)
@@ -129,6 +130,7 @@ def test_the_model_that_was_not_used_for_longest_makes_room() -> None:
         assert events(server, "loaded", "unloaded") == [("loaded", "b"), ("unloaded", "b"), ("loaded", "c")]
 
 
+@pytest.mark.long
 def test_an_idle_model_is_unloaded_and_loaded_again() -> None:
     with serving_demo(others=[offer("small", idle_s=0.05)]) as server:
         with answering(server, "small"):
@@ -139,6 +141,7 @@ def test_an_idle_model_is_unloaded_and_loaded_again() -> None:
         assert events(server, "unloaded")[0] == ("unloaded", "small")
 
 
+@pytest.mark.long
 def test_the_server_ends_while_a_model_is_unloaded_or_loaded() -> None:
     with serving_demo(others=[offer("small", idle_s=0.001), offer("other")]) as server:
         assert ask(server, "small").status_code == 200
