@@ -35,7 +35,7 @@ def offers(addresses: Sequence[str]) -> list[RemoteDevice]:
     if not has_rpc():
         raise UsageError(
             "this build of llama.cpp has no RPC backend, which --rpc needs",
-            hint="build it with EDGESPEC_RPC=1 ./scripts/edgespec (docs/rpc.md)",
+            hint="build it with -DGGML_RPC=on in CMAKE_ARGS",
         )
     found: list[RemoteDevice] = []
     for address in addresses:

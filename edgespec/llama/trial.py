@@ -46,7 +46,7 @@ KNOWN_GOOD = Path(str(files("edgespec.models.demo") / "draft.gguf"))
 # Below this, threads that wait for each other on a busy machine cost more than they save.
 SMALL_BYTES = 500_000_000
 SLOWEST_DISK = 10e6  # bytes per second
-# With this the child begins a line that reports the next stage, which has limits of its own.
+# With this the child begins a line that reports the next stage, which has separate limits.
 BEGINS = "begins: "
 TOKENIZER = "reading the tokenizer"
 # Characters of all lengths in UTF-8, and runs of blanks and digits

@@ -12,6 +12,8 @@ from edgespec.settings import Message, Request
 
 MESSAGE = 256  # characters that take as long as a template takes for one message
 LONGEST_TOKEN = 512  # characters; some vocabularies have a token of 128 blanks
+USUAL_TOKEN = 4  # characters
+ANSWER_ROOM = 256  # tokens for an answer in the context size that an error suggests
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Prompts:
         if n_characters > LONGEST_TOKEN * self._n_ctx:  # tokenizing it would take long
             raise PromptTooLongError(
                 f"the prompt has {n_characters:,} characters, more than fit into {self._n_ctx} tokens",
-                hint="shorten it, or use a larger context (-c)",
+                hint=self._remedy(n_characters // USUAL_TOKEN),
             )
         prompt = self.tokenized(request)
         tokens = prompt.tokens
@@ -43,9 +45,16 @@ class Prompts:
         if len(tokens) >= self._n_ctx:
             raise PromptTooLongError(
                 f"the prompt has {len(tokens)} tokens, the context holds {self._n_ctx}",
-                hint=f"shorten it, or use a larger context (-c {len(tokens) + 256} or more)",
+                hint=self._remedy(len(tokens) + ANSWER_ROOM),
             )
         return prompt
+
+    def _remedy(self, n_needed: int) -> str:
+        """Return what to do about a prompt that needs a context of `n_needed` tokens."""
+        trained = self._model.n_ctx_train
+        if trained and n_needed > trained:
+            return f"shorten it: the model was trained for contexts of {trained} tokens"
+        return f"shorten it, or use a larger context (-c {n_needed} or more)"
 
     def tokens_of(self, messages: Sequence[Message]) -> list[int]:
         """Return the prompt of some messages as ids, which may be more than the context holds."""

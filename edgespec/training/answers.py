@@ -26,7 +26,7 @@ N_CTX, SEQUENCES = 1024, 16
 MAX_TOKENS = 320  # of an answer: sooner or later, a small greedy model repeats itself
 MAX_PROMPT_TOKENS = 160  # of a prompt that the target writes
 SELF_WRITTEN_SHARE, MOST_WAITING = 0.5, 8  # of the prompts; self-written prompts that wait to be asked
-FEWEST_HELD_OUT, TOKENS_PER_HELD_OUT = 6, 8000  # one held-out prompt for so many tokens to learn from
+FEWEST_HELD_OUT, TOKENS_PER_HELD_OUT = 6, 8000  # one held-out prompt per this number of tokens to learn from
 TEMPERATURES = (0.0, SAMPLED)
 MARK = "\ue000"
 _OPEN = SamplingSettings(temperature=1.0, top_k=0, top_p=0.95, min_p=0.0)
@@ -34,7 +34,7 @@ _OPEN = SamplingSettings(temperature=1.0, top_k=0, top_p=0.95, min_p=0.0)
 
 @dataclass(slots=True)
 class _Asked:
-    """A prompt and the answer so far. Without a prompt, the answer is to become one."""
+    """A prompt and its unfinished answer. Without a prompt, the target is writing a prompt."""
 
     prompt: Prompt | None
     request: Request

@@ -81,7 +81,7 @@ def make_batch(features: Features, documents: Sequence[Document], depth: int) ->
     after = most + depth - 1
 
     def padded(array: NDArray[np.generic], length: int, skip: int | None = None) -> Tensor:
-        """The rows of all documents; with `skip`, from so many cells after the first anchor on."""
+        """The rows of all documents; with `skip`, only those from `skip` cells after the first anchor."""
         out = np.zeros((len(documents), length, *array.shape[1:]), array.dtype)
         for index, document in enumerate(documents):
             first = 0 if skip is None else document.n_prompt - 1 + skip

@@ -10,7 +10,7 @@ _CARD = """# {name}
 A draft head ({kind}) for {target}, for speculative decoding: `edgespec run -md {file}`.
 It changes no answer: what it drafts is verified by the target.
 
-- Licence: {licence}, where the target's licence permits
+- Licence: {licence}, if the target's licence permits
 - Data: {tokens} tokens in {answers} answers that the target wrote itself, greedy and at temperature 0.8, to prompts
   from {sources}. The prompts of the benchmark suites are held out.
 - Training: {minutes:.0f} minutes, {seen} tokens seen ({epochs:.1f} epochs), loss {loss:.2f} nats

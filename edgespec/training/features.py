@@ -95,7 +95,7 @@ def n_learned(rows: Sequence[Row]) -> int:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Return the answers so far, and cut off an unfinished line. Raises UsageError, EdgespecError."""
+    """Return the finished answers, and cut off an unfinished line. Raises UsageError, EdgespecError."""
     file = folder / ANSWERS
     if not file.exists():
         return []

@@ -1,4 +1,4 @@
-"""The interface of a draft head for training, whatever its kind."""
+"""The interface of a draft head of any kind for training."""
 
 from __future__ import annotations
 

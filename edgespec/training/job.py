@@ -17,7 +17,7 @@ LICENCE = "apache-2.0"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to train, on which texts and for how long."""
+    """The settings of a training job."""
 
     target: Path
     #: The head's file.
@@ -38,7 +38,7 @@ class Settings:
     prompts: Sequence[Path] = ()
     #: Also ask what the user has asked in their chats.
     my_chats: bool = False
-    #: Where PyTorch trains, one of `DEVICES`.
+    #: Device that PyTorch uses, one of `DEVICES`.
     device: str = "auto"
     #: CPU threads; 0: PyTorch's and llama.cpp's defaults.
     threads: int = 0

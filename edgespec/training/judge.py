@@ -1,4 +1,4 @@
-"""How good a head is: the loss that it is trained with, and the share of its tokens that the target would accept."""
+"""Judge a head: the loss that it is trained with, and the share of its tokens that the target would accept."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from edgespec.errors import UsageError, told_as
 from edgespec.history import Store
 from edgespec.settings import Message
 
-HELD_OUT_EVERY = 25  # one in so many of the user's own prompts is kept to measure with
+HELD_OUT_EVERY = 25  # one in this number of the user's own prompts is kept to measure with
 PASSAGE = (160, 700)  # characters
 SELF_WRITTEN = (8, 600)  # characters of a prompt that the target has written
 PASSAGE_KINDS = ("summary", "retrieval", "edit", "repeat")
@@ -50,7 +50,7 @@ class Passages:
             self._texts.append(passage)
 
     def take(self) -> str:
-        """Return the next passage in turn, "" if there is none."""
+        """Return the next passage, "" if there is none."""
         self._texts.rotate(-1)
         return self._texts[-1] if self._texts else ""
 
@@ -58,7 +58,7 @@ class Passages:
 def held_out(*, chat: bool) -> list[Prompt]:
     """The prompts of the benchmark, on which acceptance is measured: those for chat models or the others."""
     items = [item for item in shipped() if (item.category != "code_completion") == chat]
-    items.sort(key=lambda item: item.id.rpartition("-")[2])  # all categories in turn
+    items.sort(key=lambda item: item.id.rpartition("-")[2])  # alternate between the categories
     return [Prompt(item.category, (Message("user", item.prompt),), is_held_out=True) for item in items]
 
 

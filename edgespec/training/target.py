@@ -1,4 +1,4 @@
-"""What training needs of the target's file: dimensions, embedding, output rows and the norm before them."""
+"""Read the target's dimensions, embedding, output rows and last norm for training."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         saved: Checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         saved["progress"]["acceptance"] = Acceptance(**saved["progress"]["acceptance"])
         return saved | {"progress": Progress(**saved["progress"]), "vocabulary": saved["vocabulary"].numpy()}
-    except Exception as error:  # whatever PyTorch raises for a damaged file
+    except Exception as error:  # PyTorch raises many kinds of error for damaged files
         hint = "delete it to start training over"
         raise UsageError(f"{path} cannot be read", why=str(error).partition("\n")[0], hint=hint) from error
 

@@ -22,8 +22,8 @@ from edgespec.models.names.spec import resolve
 class LocalModel:
     """A model that can be loaded as `spec`, or a file that cannot: `problem` then says why, and little else is known.
 
-    `size_bytes` counts all parts of a split file; `default_draft` is its usual draft model. `used_s` is
-    when the file was last read, in seconds since 1970; None if the file system does not keep that.
+    `size_bytes` counts all parts of a split file; `default_draft` is the draft model that comes with it. `modified_s`
+    is when the file was written, in seconds since 1970.
     """
 
     spec: str
@@ -37,7 +37,7 @@ class LocalModel:
     n_vocab: int = 0
     default_draft: Path | None = None
     problem: str = ""
-    used_s: float | None = field(default=None, compare=False)
+    modified_s: float | None = field(default=None, compare=False)
     header: Header | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -66,9 +66,7 @@ def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
 
 def local_model(spec: str) -> LocalModel:
     """Return one model by its name or path. Raises ModelNotFoundError, ModelFileError."""
-    path = resolve(spec).path
-    used_s = _used_s(path)
-    return _described(check_draft_file(path), spec, used_s)
+    return _described(check_draft_file(resolve(spec).path), spec)
 
 
 # --- one file ---------------------------------------------------------------------------------------------------------
@@ -81,21 +79,18 @@ def read_model(path: Path, spec: str) -> Iterator[LocalModel]:
     if path.is_symlink() and not path.exists():
         yield LocalModel(spec, path, path.stem, problem=f"it is a broken link to {path.readlink()}")
         return
-    used_s = _used_s(path)  # before the header is read, which counts as use
     try:
         header = read_header(path)
         if not {header.architecture, header.metadata.get("general.type")} & _EXTRAS:
-            yield _described(check_draft_file(header), spec, used_s)
+            yield _described(check_draft_file(header), spec)
     except EdgespecError as error:
         problem, size_bytes = error.why or error.what, _size_bytes(path)
-        yield LocalModel(spec, path, path.stem, size_bytes=size_bytes, problem=problem, used_s=used_s)
+        yield LocalModel(spec, path, path.stem, size_bytes=size_bytes, problem=problem, modified_s=_modified_s(path))
 
 
-def _used_s(path: Path) -> float | None:
+def _modified_s(path: Path) -> float | None:
     with suppress(OSError):
-        if hasattr(os, "ST_NOATIME") and os.statvfs(path).f_flag & os.ST_NOATIME:
-            return None
-        return path.stat().st_atime
+        return path.stat().st_mtime
     return None
 
 
@@ -108,7 +103,7 @@ def _size_bytes(path: Path) -> int:
     return size_bytes
 
 
-def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
+def _described(header: Header, spec: str) -> LocalModel:
     return LocalModel(
         spec=spec,
         path=header.path,
@@ -120,7 +115,7 @@ def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
         n_ctx_train=header.number("context_length"),
         n_vocab=header.n_vocab,
         default_draft=resolve(spec).default_draft,
-        used_s=used_s,
+        modified_s=_modified_s(header.path),
         header=header,
     )
 

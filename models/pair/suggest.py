@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,14 +17,11 @@ from edgespec.models.names.packaged import PackageSpec, packaged_at
 from edgespec.models.names.source import files_here
 from edgespec.models.names.spec import sources
 from edgespec.models.pair.check import Compatibility, PairVerdict, check_pair, overlap_of
-from edgespec.models.pair.costs import measured_curve
 from edgespec.models.pair.sizes import USUAL_RATIO, relative_size
 from edgespec.models.pair.vocabulary import Vocabulary
-from edgespec.text.figures import percent
 
 LEAST_RATIO = 3.0  # times a draft must be smaller to be used without being requested
 LEAST_OFFERED = 0.5  # of the target's tokens that a draft must share to be suggested; -md accepts fewer
-ALPHA = 0.6  # the acceptance rate for which a speedup is predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,7 @@ def assessed(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Sugge
         return Suggestion(spec, "no", str(size), True, size.times_smaller, model.size_bytes, slows_down=True)
     try:
         found = check_pair(target, model.header, vocabulary)
-        why = _why(found, target.path, model.path)
+        why = _why(found)
     except EdgespecError as error:  # it has been deleted meanwhile
         return Suggestion(spec, "no", error.why or error.what, is_here=True)
     verdict: Compatibility = "no" if found.overlap < LEAST_OFFERED else found.verdict
@@ -159,17 +155,13 @@ def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
     return [entries[draft] for draft in names if draft in entries]
 
 
-def _why(found: PairVerdict, target: Path, draft: Path) -> str:
-    """Return the reason against a draft, or the facts about its value."""
+def _why(found: PairVerdict) -> str:
+    """Return the reason against a draft, or its size."""
     if found.overlap < LEAST_OFFERED:
         return f"{overlap_of(found.overlap)}, too little to pay off"
     if found.verdict == "no":
         return found.reasons[0]
-    facts = [found.summary] if found.verdict == "shared" else []
-    with suppress(OSError):  # it has been deleted meanwhile
-        if (curve := measured_curve(target, draft)) is not None:
-            facts.append(f"speedup {curve.best(ALPHA)[1]:.2f}x at {percent(ALPHA)} acceptance")
-    return ", ".join([*facts, str(found.size)])
+    return ", ".join([*([found.summary] if found.verdict == "shared" else []), str(found.size)])
 
 
 def _called(repository: str) -> str:

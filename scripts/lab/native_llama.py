@@ -27,7 +27,6 @@ from bootstrap import (
     NO_INSTALL,
     ROOT,
     STAMP,
-    building_environment,
     llama_version,
     wheel_cache,
 )
@@ -142,8 +141,7 @@ def build(*wanted: str) -> tuple[Path, str]:
 
     Raises CommandError, ValueError.
     """
-    compiler = llama_build.chosen_compiler({"EDGESPEC_COMPILER": read(STAMP / "compiler"), **os.environ})
-    machine = llama_build.look({**os.environ, "EDGESPEC_COMPILER": compiler})
+    machine = llama_build.look(os.environ)
     backend = llama_build.choose_backend(machine, os.environ.get("EDGESPEC_BACKEND", "") or read(STAMP / "backend"))
     changes = llama_build.build_environment(machine, backend, os.environ)
     environ, version = {**os.environ, **changes}, llama_version()
@@ -159,8 +157,7 @@ def build(*wanted: str) -> tuple[Path, str]:
         if not all(file.exists() for file in ready):
             say(f"building {' and '.join(wanted)}: about 8 minutes on two cores, once for this machine ({folder})")
             sources = unpacked(folder, version)
-            with building_environment(PIP, machine, environ, folder / "zig") as building:
-                compile_programs(sources, folder, building, wanted)
+            compile_programs(sources, folder, environ, wanted)
             clear(folder)
             for file in ready:
                 file.touch()

@@ -178,7 +178,7 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
         assert result["models"]["draft"]["name"] == "head"
 
 
-# --- what cannot be done is said before anything is measured ----------------------------------------------------------
+# --- errors before anything is measured -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
 )
 def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: list[str], said: str) -> None:
     (home / "folder.csv").mkdir(exist_ok=True)
-    environment(home)  # whatever it puts there
+    environment(home)
     there = set(home.iterdir())
     done = bench(home, *args)
     assert (done.returncode, done.stdout) == (2, b"")
@@ -207,7 +207,7 @@ def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: l
     assert set(home.iterdir()) == there
 
 
-# --- what ends too soon -----------------------------------------------------------------------------------------------
+# --- interruptions ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")

@@ -1,4 +1,4 @@
-"""A model that a command needs and that is not here: fetched with `-y`, after a question at a terminal, or not."""
+"""Missing models of commands: downloaded with `-y`, after a question on a terminal, or not at all."""
 
 from __future__ import annotations
 

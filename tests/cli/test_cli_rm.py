@@ -1,4 +1,4 @@
-"""`edgespec rm` of whole repositories, and what it says of a program that is in its way."""
+"""`edgespec rm` of whole repositories, and of files that another program uses."""
 
 from __future__ import annotations
 

@@ -182,6 +182,5 @@ def test_the_command(tmp_path: Path) -> None:
     call("run", "--raw", "import os", "-n", "16", "--ignore-eos", "--spec-type", "suffix", "-t", "1")
     assert "target.gguf" in call("store", "ls")
     assert json.loads(call("store", "ls", "--json"))["tokens"] == 16
-    assert call("store", "path").strip().endswith("answers")
-    assert "1 deleted" in call("store", "clear", "--yes")
+    assert "1 deleted" in call("store", "clear", "--all", "--yes")
     assert "no answers are stored yet" in call("store", "ls")

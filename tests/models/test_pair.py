@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +21,8 @@ from tiny_gguf import (
 )
 
 import edgespec
-from edgespec.core.policy.costs import Costs
 from edgespec.drafters.translation import Translation, _pieces
 from edgespec.errors import PairError
-from edgespec.files.paths import file_facts
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
@@ -388,25 +385,6 @@ def test_those_nearest_to_the_rule_of_thumb_come_first(tmp_path: Path) -> None:
     found = suggestions(target, (local_model(str(path)) for path in tmp_path.glob("[0-9]*.gguf")))
     sizes = [(Path(each.spec).stem, each.times_smaller) for each in found]
     assert [name for name, _ in sizes] == ["192", "128", "32", "640"], sizes
-
-
-def test_a_speedup_is_predicted_where_passes_were_measured(home: Path) -> None:
-    draft = local_model("demo:draft")
-    assert suggestions(check_model(DEMO), [draft])[0].why == "10 times smaller than the target"
-    costs = Costs({1: 1.0})
-    for width in (1, 2, 4, 8):
-        costs.observe_target(width, 0.01)
-    costs.observe_step("draft", 0.001)
-    facts = [dict(zip(("file", "size", "mtime"), file_facts(path), strict=True)) for path in (DEMO, DEMO_DRAFT)]
-    state = {"version": 1, "facts": {"target": facts[0], "drafts": facts[1:]}, "costs": costs.state()}
-    folder = home / "cache" / "pace"
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "pair.json"
-    file.write_text(json.dumps(state), encoding="utf-8")
-    said = suggestions(check_model(DEMO), [draft])[0].why
-    file.unlink()
-    speedup = max(sum(0.6**k for k in range(n + 1)) / (1 + 0.1 * n) for n in range(8))
-    assert said == f"speedup {speedup:.2f}x at 60 % acceptance, 10 times smaller than the target"
 
 
 def test_what_can_be_done_without_a_draft_is_reported(family: dict[str, LocalModel], tmp_path: Path) -> None:

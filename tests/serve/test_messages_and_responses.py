@@ -76,7 +76,7 @@ def test_a_message_is_the_answer_of_a_chat_and_its_stream(server: Serving) -> No
     assert used["input_tokens"] + used["cache_read_input_tokens"] == posted(server, COUNT, body)["input_tokens"]
 
 
-def test_a_stop_sequence_is_told(server: Serving) -> None:
+def test_a_stop_sequence_is_reported(server: Serving) -> None:
     body = {"messages": ASKED, "max_tokens": 20, "temperature": 0}
     text = posted(server, MESSAGES, body)["content"][0]["text"]
     whole = posted(server, MESSAGES, body | {"stop_sequences": [text[4:7]]})

@@ -136,7 +136,7 @@ def test_nobody_beyond_this_machine_is_answered_without_a_key(tmp_path: Path) ->
     assert b"needs a key" in done.stderr
 
 
-def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported_before_a_model_is_loaded(tmp_path: Path) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -146,7 +146,7 @@ def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(tmp_path: Path) -
 
 
 @posix
-def test_a_port_that_is_taken_while_the_model_is_loaded_is_told(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_while_the_model_is_loaded_is_reported(tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as other, ThreadPoolExecutor(1) as threads:

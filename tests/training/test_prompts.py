@@ -1,4 +1,4 @@
-"""Where prompts come from."""
+"""The prompts that a target answers: from files, from chats and bundled."""
 
 from __future__ import annotations
 

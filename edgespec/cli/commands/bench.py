@@ -95,7 +95,7 @@ OPTIONS = [
 
 @click.command(cls=Command)
 @click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
-@lambda command: with_options(command, [*MODEL, *OPTIONS])
+@with_options(*MODEL, *OPTIONS)
 @click.pass_context
 def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     """Benchmark decoding speed and speculation.

@@ -105,7 +105,7 @@ OPTIONS = [
 
 @click.command(cls=Command)
 @click.argument("targets", metavar="MODEL...", nargs=-1, required=True, type=ModelSpec())
-@lambda command: with_options(command, OPTIONS)
+@with_options(*OPTIONS)
 @click.pass_context
 def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> None:
     """Compare quantisations of a model, drafts and drafting methods.

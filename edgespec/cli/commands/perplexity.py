@@ -49,7 +49,7 @@ OPTIONS = [
 
 @click.command(cls=Command)
 @click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
-@lambda command: with_options(command, OPTIONS)
+@with_options(*OPTIONS)
 @click.pass_context
 def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     """Measure perplexity on a text.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgespec.cli.render.table import Row, table
+from edgespec.cli.render.rows import table
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.files.paths import free_in, models_dir
@@ -33,7 +32,7 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
             raise UsageError(f"'{spec}' is not in a repository", why="it is a file on this machine")
         wanted = sources(spec, revision or "main")[0]
         if isinstance(wanted, PackageSpec):
-            refuse_revision(spec, revision, "it comes in a package")
+            refuse_revision(spec, revision, "it is part of a package")
             _list_packaged(spec, wanted, output, found if as_json else None)
             continue
         output.progress(f"looking for {spec}", None)
@@ -47,7 +46,7 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
             continue
         output.line(f"{repository.name}, {size_of(free)} free here")
         rows = [_row(spec_of(spec, wanted, offer), wanted, offer, free) for offer in repository.offers()]
-        for line in table(HEADER, rows, columns=shutil.get_terminal_size().columns, right=("size", "files")):
+        for line in table(HEADER, rows, right=("size", "files")):
             output.line(line)
     if as_json:
         output.json({"repositories": found})
@@ -73,7 +72,7 @@ def _list_packaged(spec: str, wanted: PackageSpec, output: Output, found: list[d
         output.line(f"  {each}{', here' if each.is_here else ''}{made}")
 
 
-def _row(name: str, wanted: HubSpec, offer: Offer, free: int) -> Row:
+def _row(name: str, wanted: HubSpec, offer: Offer, free: int) -> tuple[str, ...]:
     here = "yes" if _is_here(wanted, offer) else "no space" if offer.size_bytes > free else "no"
     return name, size_of(offer.size_bytes), str(offer.n_parts), here
 
