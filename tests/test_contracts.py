@@ -48,9 +48,6 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     " training chat tui files text",
 }
 EXCEPTIONS = {  # modules that import a room beside or above theirs, and why
-    ("edgespec.drafters.model", "llama"): "the draft model is decoded by llama.cpp",
-    ("edgespec.drafters.head", "llama"): "and so is a draft head",
-    ("edgespec.drafters.overlap", "llama"): "and a draft model that drafts on meanwhile",
     ("edgespec.models.hub.requests", "edgespec"): "requests tell the hub the version",
     ("edgespec.runtime.runtime", "batch"): "Runtime.batch is the Python interface of batches",
     ("edgespec.runtime.collect", "bench"): "answers to learn from are those to the prompts of the suites",

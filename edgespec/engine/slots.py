@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from edgespec.core.prefix import common_prefix
+from edgespec.engine.prefix import Prefix, Read, Reuse, State
+from edgespec.engine.sequence import Sequence
 from edgespec.llama.kernels import NARROW
-
-if TYPE_CHECKING:
-    from edgespec.engine.sequence import Sequence
 
 WIDE = NARROW + 1  # tokens of a pass from which on an exact context reads prompts
 LEFT_OUT = 4  # tokens at the end of a prompt, as "<think>", that templates leave out once it is answered
 LAST = 2  # tokens of a prompt that are always decoded
-
-Reuse = Literal["nothing", "running", "prompts", "answers"]
-"""The part of the cache that a prompt may use: nothing; prompts of running sequences; those of finished sequences, too;
-also generated tokens, which is how a chat continues."""
-
-Read = tuple[int, int]
-"""A prompt, or the end of one, that was read at once: from where to where."""
-
-State = NDArray[np.uint8]
-"""What `Context.save` gives."""
-
-
-class Prefix(NamedTuple):
-    """The first `length` tokens of a prompt, which a cache holds; `reads` are those of the whole prompt then."""
-
-    length: int
-    reads: list[Read]
-
 
 @dataclass(slots=True, eq=False)
 class Slot:

@@ -9,7 +9,7 @@ from edgespec.core.sampling import FloatRow
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import Scheduled, Sequence
 from edgespec.errors import GenerationError
-from edgespec.llama.batch import Batch
+from edgespec.core.batch import Batch
 from edgespec.llama.context import CacheFullError, CancelledError, Context
 
 

@@ -146,9 +146,9 @@ def model_drafter(
     leaves: int,
     successors: Successors,
     note: Callable[[str], None],
-) -> ModelDrafter:
-    """A drafter of a draft model, of a head, or of the target's MTP block, if `draft` is the target's model, in a
-    context of its own. Raises PairError, UsageError, OutOfMemoryError."""
+) -> tuple[ModelDrafter, Context]:
+    """Open a context for a draft model, a head, or the target's MTP block (`draft` is then the target's model), and
+    return its drafter and the context. Raises PairError, UsageError, OutOfMemoryError."""
     width = leaves if plan.branches else 1
     threads: dict[str, Any] = {
         "threads": settings.threads_draft or settings.threads,
@@ -157,10 +157,10 @@ def model_drafter(
     if draft is target.model or is_head(draft.header):
         context = HeadContext(draft, target, **threads, **plan.context)
         if draft is target.model:  # trained with the target: what other texts had would only make it worse
-            return HeadDrafter(context, width, MTP)
+            return HeadDrafter(context, width, MTP), context
         accepted = draft.header.numbers("edgespec.head.acceptance")  # there where 'draft train' has made it
         is_weak = bool(len(accepted)) and accepted[0] < WEAK
-        return HeadDrafter(context, width, kind_of_head(draft.header), successors if is_weak else None)
+        return HeadDrafter(context, width, kind_of_head(draft.header), successors if is_weak else None), context
     translation = translation_of(target.model, draft, note)
     if not draft.can_roll_back:
         raise PairError(
@@ -172,8 +172,8 @@ def model_drafter(
         note("the draft model is larger than the target: it will slow decoding down")
     name, own = "self" if settings.self_draft else "draft", Context(draft, **threads, **plan.context)
     if overlaps(settings, target, own, leaves, note):
-        return OverlappedDrafter(own, name, translation)
-    return ModelDrafter(own, width, name, translation)
+        return OverlappedDrafter(own, name, translation), own
+    return ModelDrafter(own, width, name, translation), own
 
 
 def say_if_nobody_overlaps(settings: LoadSettings, names: list[str], note: Callable[[str], None]) -> None:

@@ -345,9 +345,9 @@ class ModelSession(Closable):
     ) -> None:
         branches, sequences = self._branches(leaves), self._settings.sequences
         plan = replace(plan, branches=branches + sequences if branches else 0)
-        drafter = model_drafter(self._settings, self.context, draft, plan, leaves, successors, self._note)
+        drafter, context = model_drafter(self._settings, self.context, draft, plan, leaves, successors, self._note)
         drafters.append(drafter)
-        self.contexts.append(drafter.context)
+        self.contexts.append(context)
 
     # --- both -----------------------------------------------------------------------------------------------------
 

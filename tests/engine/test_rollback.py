@@ -17,7 +17,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.engine.slots import WIDE
 from edgespec.errors import PairError
 from edgespec.events import TokenEvent
-from edgespec.llama.batch import Batch
+from edgespec.core.batch import Batch
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
