@@ -31,26 +31,23 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "datastore": f"{PLAIN} core llama files text",
     "engine": f"{PLAIN} core llama drafters files text",
     "models": f"{PLAIN} core gguf_file llama drafters files text",
-    "runtime": f"{PLAIN} core gguf_file llama drafters datastore engine models files text",
+    "batch": f"{PLAIN} core gguf_file llama models files text",
+    "runtime": f"{PLAIN} core gguf_file llama drafters datastore engine models batch files text",
     "edgespec": f"{PLAIN} core runtime",
     "history": f"{PLAIN} files text",
     "bench": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec files text",
-    "batch": f"{PLAIN} core gguf_file llama models runtime edgespec files text",
     "remote": f"{PLAIN} core runtime text",
     "cluster": f"{PLAIN} core gguf_file llama models runtime batch remote text",
     "serve": f"{PLAIN} core gguf_file models runtime edgespec batch files text",
-    "compare": f"{PLAIN} core gguf_file llama datastore models runtime edgespec bench files text",
     "training": f"{PLAIN} core gguf_file llama history bench files text",
     "chat": f"{PLAIN} core gguf_file llama models runtime edgespec history files text",
     "tui": f"{PLAIN} core drafters gguf_file models runtime edgespec history chat files text",
-    "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch compare"
+    "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch"
     " serve remote cluster"
     " training chat tui files text",
 }
 EXCEPTIONS = {  # modules that import a room beside or above theirs, and why
     ("edgespec.models.hub.requests", "edgespec"): "requests tell the hub the version",
-    ("edgespec.runtime.runtime", "batch"): "Runtime.batch is the Python interface of batches",
-    ("edgespec.runtime.collect", "bench"): "answers to learn from are those to the prompts of the suites",
 }
 HEAVY = {
     "torch",

@@ -18,6 +18,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.engine.engine import Engine
 from edgespec.engine.slots import WIDE
+from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
@@ -93,7 +94,8 @@ def test_what_shares_a_pass_changes_no_text() -> None:
     for settings in ({"spec_type": "none"}, {}, {"sequences": 4, "spec_type": "none"}, {"sequences": 4}):
         with edgespec.load("demo", store=False, ctx_size=2048, threads=1, **settings) as llm:
             found: dict[int, list[int]] = {}
-            for index, event in llm.answers(requests):
+            for index, event in llm.stream(requests):
+                assert isinstance(event, TokenEvent)
                 found.setdefault(index, []).append(event.id)
             texts.append(found)
     assert texts[1:] == texts[:1] * 3
@@ -206,7 +208,8 @@ def test_more_answers_at_a_time_than_a_narrow_pass_has_room_for() -> None:
     for sequences in (70, 1):
         with edgespec.load("demo", spec_type="none", sequences=sequences, ctx_size=64, threads=1) as llm:
             found: dict[int, list[int]] = {}
-            for index, event in llm.answers(requests):
+            for index, event in llm.stream(requests):
+                assert isinstance(event, TokenEvent)
                 found.setdefault(index, []).append(event.id)
             texts.append(found)
     assert texts[0] == texts[1]
@@ -225,7 +228,7 @@ def test_prompts_are_read_in_wide_passes_and_apart_from_what_is_generated(monkey
         n_tokens = llm.count([Message("user", LONG)])
         assert n_tokens % 512 > 0
         prompts = ["x = 1", LONG, "\n" + LONG]
-        list(llm.answers([Request(prompt=prompt, max_tokens=8, ignore_eos=True) for prompt in prompts]))
+        list(llm.stream([Request(prompt=prompt, max_tokens=8, ignore_eos=True) for prompt in prompts]))
     reading = [tokens for tokens, sequences in passes if tokens > 3]
     assert all(sequences == 1 for tokens, sequences in passes if tokens > 3)
     assert sum(tokens < WIDE for tokens in reading) == 1  # the short prompt

@@ -37,7 +37,7 @@ def asked(question: str, *, temperature: float = 0.0, **settings: object) -> Req
 
 def answered(llm: Runtime, request: Request) -> tuple[str, str | None]:
     """The text, and why it ended."""
-    events = list(llm.answer(request))
+    events = list(llm.submit(request))
     return "".join(event.text for event in events), events[-1].finish_reason
 
 

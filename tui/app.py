@@ -71,12 +71,12 @@ class ChatApp(BaseApp):
         Binding("escape", "stop", "Stop", show=False, id="stop"),
     ]
 
-    def __init__(self, session: Session, *, message: str | None = None, makes_titles: bool = True) -> None:
+    def __init__(self, session: Session, *, message: str | None = None) -> None:
         super().__init__()
         if Console(stderr=True).color_system in ("standard", "windows"):  # 16 colours: those of the terminal itself
             self.theme = "ansi-dark"
         self.session = session
-        self.jobs = ChatJobs(self, waiting=message, makes_titles=makes_titles)
+        self.jobs = ChatJobs(self, waiting=message)
         self._files = Files(self)
         self._front = ScreenFront(self, self.jobs, self._files)
         self.commands = Commands(session, self._front)
@@ -247,12 +247,13 @@ class ChatApp(BaseApp):
             self._measured = head
             for figures in self.figures:
                 figures.clear(session.used, session.context_size)
-        self.show_title()
+        self._show_title()
         self._tell_store()
         self._show_system()
         self._files.show()
 
-    def show_title(self) -> None:
+    def _show_title(self) -> None:
+        """Show the title of the chat, and the list of chats."""
         self.title_bar.show(self.session)
         sidebar = self.query_one(Sidebar)
         sidebar.open_chat = self.session.chat

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import get_args
 
 from edgespec.core.verify import VerifyRule
@@ -57,6 +58,13 @@ class Mode:
     @property
     def drafters(self) -> tuple[str, ...]:
         return drafters_of(self.spec_type)
+
+    @property
+    def draft_model(self) -> str:
+        """The draft model it needs: "draft" for one in a file, or a self-draft such as "self:8"; empty for none."""
+        if not {"draft", *HEADS}.isdisjoint(self.drafters):
+            return "draft"
+        return next((name for name in self.spec_type.split(",") if name.startswith(SELF)), "")
 
     @property
     def n_max(self) -> int:
@@ -120,8 +128,7 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) 
     """What to load so that each of the modes is possible, with drafts of `n_max` tokens. Raises UsageError for modes
     that need two draft models."""
     used = {name for mode in modes for name in mode.spec_type.split(",")} - {"none"}
-    drafts = used.intersection(("draft", *HEADS))  # of the same file, whatever it is
-    models = sorted([*(name for name in used if name.startswith(SELF)), *sorted(drafts)[:1]])
+    models = sorted({mode.draft_model for mode in modes} - {""})
     if len(models) > 1:
         raise UsageError(
             f"modes name the draft models {' and '.join(models)}",
@@ -163,3 +170,35 @@ def _part(text: str, word: str) -> tuple[str, str]:
     near = difflib.get_close_matches(word, ["plain", "auto", EVERY, *DRAFTERS, *RULES], n=1)
     why = f"unknown word {word!r}" + (f", did you mean {near[0]}?" if near else "")
     raise UsageError(f"invalid mode {text!r}", why=why, hint=EXAMPLE)
+
+
+@dataclass(slots=True, frozen=True)
+class Contest:
+    """Modes, plain decoding among them, that one load of a model can measure, with the draft model they need."""
+
+    draft: Path | None
+    modes: tuple[Mode, ...]
+
+    def settings(self, base: LoadSettings, target: Path) -> LoadSettings:
+        """How to load `target` for these modes."""
+        draft = None if self.draft is None else str(self.draft)
+        return settings_for(replace(base, model=str(target), draft_model=draft), self.modes)
+
+
+def contests(modes: Iterable[Mode], drafts: Sequence[Path]) -> list[Contest]:
+    """Return what to load for these modes: each draft model once, and if no mode needs one, only the target.
+
+    Raises UsageError for a mode that needs a draft model if there is none.
+    """
+    by_model: dict[str, list[Mode]] = {}
+    for mode in with_plain(modes):
+        by_model.setdefault(mode.draft_model, []).append(mode)
+    if "draft" in by_model and not drafts:
+        raise UsageError(f"mode {by_model['draft'][0].name!r} needs a draft model", hint="pass one (-md)")
+    alone = by_model.pop("", [])
+    found = []
+    for model, dependent in by_model.items() or [("", [])]:
+        for draft in drafts if model == "draft" else [None]:
+            found.append(Contest(draft, tuple(with_plain([*alone, *dependent]))))
+            alone = []  # modes without a draft model are measured once
+    return found

@@ -1,30 +1,30 @@
-"""A benchmark as one picture: speedups with their intervals, and the cost of wider passes of the target."""
+"""Pictures of measurements: the speedups of a benchmark; speed and quality of compared files."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from edgespec.bench.paired import PLAIN
-from edgespec.bench.report import duration, machine_line
-from edgespec.bench.summary import Result, Summary, summarise
-from edgespec.core.theory import CostCurve
+from edgespec.bench.compared import Comparison
+from edgespec.bench.comparison_report import way
+from edgespec.bench.measure import BenchResult
+from edgespec.bench.modes import PLAIN
+from edgespec.bench.report import machine_line
+from edgespec.bench.summary import summarise
 from edgespec.errors import EdgespecError, UsageError, told_as
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg")
 # Okabe and Ito's colour-blind safe colours, in an order in which they also differ in grey
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000")
 MARKERS = ("o", "s", "^", "D", "v")
 GREY = "#666666"
-MOST_MARKED = 4  # positions: further ones would lie on each other
 
 
 def check_plot(path: Path) -> None:
@@ -37,9 +37,41 @@ def check_plot(path: Path) -> None:
         )
 
 
+def plot_bench(result: BenchResult, path: Path) -> None:
+    """Draw the speedup of each mode at each temperature, with intervals. Raises UsageError, EdgespecError."""
+    summary = summarise(result)
+    modes = [mode for mode in summary.modes if mode != PLAIN.name]
+    names = [str(model["name"]) for model in result.models.values() if model]
+    count = len(summary.temperatures)
+    height = 1.6 + max(2.0, len(modes) * (0.16 + 0.16 * count))
+    with _picture(path, ", drafted by ".join(names), machine_line(result.machine), (8.5, height)) as axes:
+        for number, temperature in enumerate(summary.temperatures):
+            offset = (number - (count - 1) / 2) * min(0.22, 0.8 / count)
+            cells = [cell for mode in modes if (cell := summary.cell(mode, temperature)) and cell.speedup is not None]
+            speedups = [cell.speedup or 0.0 for cell in cells]
+            below = [s - (cell.speedup_low or s) for s, cell in zip(speedups, cells, strict=True)]
+            above = [(cell.speedup_high or s) - s for s, cell in zip(speedups, cells, strict=True)]
+            axes.errorbar(
+                speedups,
+                [modes.index(cell.mode) + offset for cell in cells],
+                xerr=[below, above],
+                fmt=MARKERS[number % len(MARKERS)],
+                color=COLOURS[number % len(COLOURS)],
+                markersize=5.5,
+                capsize=2.5,
+                label=f"temp {temperature:g}",
+            )
+        axes.axvline(1.0, color=GREY, linewidth=1, linestyle="--", zorder=0)
+        axes.set_yticks(range(len(modes)), modes, parse_math=False)
+        axes.set_ylim(max(1, len(modes)) - 0.5, -0.5)
+        axes.set_xlabel("speedup, median over prompts with 95 % interval")
+        low, high = axes.get_xlim()
+        axes.set_xlim(min(low, 0.9), max(high, 1.3))  # do not magnify noise
+
+
 @contextmanager
-def picture(path: Path, title: str, machine: str, size: tuple[float, float]) -> Iterator[Figure]:
-    """A figure to draw in, which is then written to `path`. Raises UsageError as `check_plot` does, EdgespecError."""
+def _picture(path: Path, title: str, machine: str, size: tuple[float, float]) -> Iterator[Axes]:
+    """Yield axes to draw in, then write the picture to `path`. Raises UsageError as `check_plot`, EdgespecError."""
     check_plot(path)
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -47,7 +79,12 @@ def picture(path: Path, title: str, machine: str, size: tuple[float, float]) -> 
     # Text of an SVG stays text; a picture of the same result is the same file.
     with rc_context({"font.size": 9.5, "svg.fonttype": "none", "svg.hashsalt": "edgespec"}):
         figure = Figure(figsize=size, layout="constrained")
-        yield figure
+        axes = figure.subplots()
+        yield axes
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=8.5)
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, parse_math=False)
         figure.supxlabel(machine, x=0.01, ha="left", fontsize=8, color=GREY, parse_math=False)
         dated = {"Date": None} if path.suffix.lower() == ".svg" else {}
@@ -55,112 +92,39 @@ def picture(path: Path, title: str, machine: str, size: tuple[float, float]) -> 
             figure.savefig(path, dpi=150, metadata=dated)
 
 
-def plot(result: Result, path: Path) -> None:
-    """Draw a result into `path`. Raises as `picture` does."""
-    summary = summarise(result)
-    modes = [mode for mode in summary.modes if mode != PLAIN and summary.cell(mode)]
-    height = 1.9 + max(2.4, len(modes) * (0.16 + 0.16 * len(summary.temperatures)))
-    machine = machine_line(result.get("machine") or {})
-    with picture(path, _models(result), machine, (13.5, height)) as figure:
-        parts = figure.subplots(
-            1, 2 if summary.curve is None else 3, width_ratios=(1.5, 1, 1)[: 2 + bool(summary.curve)]
-        )
-        _draw_speedups(parts[0], summary, modes)
-        _draw_reach(parts[1], summary, modes)
-        if summary.curve is not None:
-            _draw_passes(parts[2], summary.curve)
-
-
-def legend_above(axes: Axes, columns: int) -> None:
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        borderaxespad=0,
-        ncols=columns,
-        columnspacing=1.2,
-        frameon=False,
-        fontsize=8.5,
-    )
-
-
-def tidy(axes: Axes, grid: Literal["x", "both"]) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-
-
-def _draw_speedups(axes: Axes, summary: Summary, modes: list[str]) -> None:
-    """A row for each mode, with a point for each temperature."""
-    count = len(summary.temperatures)
-    for number, temperature in enumerate(summary.temperatures):
-        offset = (number - (count - 1) / 2) * min(0.22, 0.8 / count)
-        rows, speedups, below, above = [], [], [], []
-        for row, mode in enumerate(modes):
-            cell = summary.cell(mode, temperature)
-            if cell is None or cell.speedup is None:
-                continue
-            rows.append(row + offset)
-            speedups.append(cell.speedup)
-            below.append(0.0 if cell.speedup_low is None else cell.speedup - cell.speedup_low)
-            above.append(0.0 if cell.speedup_high is None else cell.speedup_high - cell.speedup)
-        axes.errorbar(
-            speedups,
-            rows,
-            xerr=[below, above],
-            fmt=MARKERS[number % len(MARKERS)],
-            color=COLOURS[number % len(COLOURS)],
-            markersize=5.5,
-            capsize=2.5,
-            linewidth=1.4,
-            label=f"temp {temperature:g}",
-        )
-    axes.axvline(1.0, color=GREY, linewidth=1, linestyle="--", zorder=0)
-    axes.set_yticks(range(len(modes)), modes, parse_math=False)
-    axes.set_ylim(max(1, len(modes)) - 0.5, -0.5)
-    axes.set_xlabel("speedup, median over prompts with 95 % interval")
-    low, high = axes.get_xlim()
-    axes.set_xlim(min(low, 0.9), max(high, 1.3))  # do not magnify noise
-    legend_above(axes, 5)
-    tidy(axes, "x")
-
-
-def _draw_reach(axes: Axes, summary: Summary, modes: list[str]) -> None:
-    """On the rows of the speedups, the share of steps in which 1, 2, ... draft tokens or more were accepted."""
-    count = len(summary.temperatures)
-    for number, temperature in enumerate(summary.temperatures):
-        for row, mode in enumerate(modes):
-            cell = summary.cell(mode, temperature)
-            height = row + (number - (count - 1) / 2) * min(0.3, 0.8 / count)
-            for at, share in enumerate(cell.reach[:MOST_MARKED] if cell else ()):
-                colour = COLOURS[number % len(COLOURS)]
-                axes.plot(100 * share, height, color=colour, marker=f"${at + 1}$", markersize=6, linestyle="")
-    axes.set_yticks(range(len(modes)), [])
-    axes.set_ylim(max(1, len(modes)) - 0.5, -0.5)
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("% of steps with 1, 2, ... draft tokens accepted")
-    tidy(axes, "both")
-
-
-def _draw_passes(axes: Axes, curve: CostCurve) -> None:
-    """t(n) / t(1), beside the cost of as many passes over one token."""
-    from matplotlib.ticker import MaxNLocator
-
-    widths, costs = list(curve.target), list(curve.target.values())
-    axes.plot(widths, costs, color=COLOURS[0], marker=MARKERS[0], markersize=5, label="measured")
-    axes.plot(
-        [1, widths[-1]], [1, widths[-1]], color=GREY, linewidth=1, linestyle="--", label="n passes over one token"
-    )
-    axes.set_ylim(0, max(2.0, 1.15 * max(costs)))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("n, tokens in one target pass")
-    axes.set_ylabel("cost of the pass, t(n) / t(1)")
-    draft = "" if curve.draft is None else f", a draft pass {curve.draft:.2f} t(1)"
-    axes.set_title(f"t(1) = {duration(curve.pass_s)}{draft}", loc="left", fontsize=9.5)
-    axes.legend(loc="lower right", frameon=False, fontsize=8.5)
-    tidy(axes, "both")
-
-
-def _models(result: Result) -> str:
-    models: Mapping[str, Any] = result.get("models") or {}
-    names = [str(models[role]["name"]) for role in ("target", "draft") if models.get(role)]
-    return ", drafted by ".join(names)
+def plot_comparison(result: Comparison, path: Path) -> None:
+    """Draw the speed of each row against the divergence of its file from the reference, with rings around the rows that
+    no other beats in both. Raises UsageError, EdgespecError."""
+    divergences = {file.label: file.quality.kl for file in result.files if file.quality}
+    points = [(row, row.tokens_per_s, divergences[row.file]) for row in result.rows if row.file in divergences]
+    known = [(row, speed, kl) for row, speed, kl in points if speed]
+    if not known:
+        raise UsageError("there is nothing to plot", why="no file has both speed and quality")
+    files = list(dict.fromkeys(row.file for row, _, _ in known))
+    ways = list(dict.fromkeys(way(result, row) for row, _, _ in known))
+    title = f"Speed of each file, and its divergence from {result.reference}"
+    with _picture(path, title, machine_line(result.machine), (8.5, 5.5)) as axes:
+        for row, speed, kl in known:
+            colour = COLOURS[files.index(row.file) % len(COLOURS)]
+            marker = MARKERS[ways.index(way(result, row)) % len(MARKERS)]
+            # hollow: perhaps not faster than plain decoding
+            axes.plot(speed, kl, marker, color=colour, markerfacecolor=colour if row.is_candidate else "white")
+            if row.is_best:
+                axes.plot(speed, kl, "o", markersize=14, markerfacecolor="none", markeredgecolor=GREY)
+            if speed == max(each for other, each, _ in known if other.file == row.file):
+                axes.annotate(
+                    row.file,
+                    (speed, kl),
+                    (11, 0),
+                    textcoords="offset points",
+                    va="center",
+                    color=colour,
+                    parse_math=False,
+                )
+        for number, each in enumerate(ways):
+            axes.plot([], [], MARKERS[number % len(MARKERS)], color=GREY, label=each)
+        axes.set_xlim(0, 1.2 * max(speed for _, speed, _ in known))
+        axes.set_xlabel("tokens per second, median over prompts (right is faster)")
+        if positive := [kl for _, _, kl in known if kl > 0]:
+            axes.set_yscale("symlog", linthresh=min(positive), linscale=0.5)
+        axes.set_ylabel(f"mean KL divergence from {result.reference}, nats per token (lower is closer)")

@@ -32,7 +32,7 @@ def ask(
     llm: Runtime, items: Iterable[Item], tokens: int | None, *, reference: bool
 ) -> tuple[list[Question], list[str]]:
     """The items that can be asked, and messages about the others. Answers have `tokens` tokens. With `reference` they
-    are the items' own, up to that length."""
+    are the items' own, up to that length. Raises UsageError if there is no item that can be asked."""
     questions, messages = [], []
     for item in items:
         if len(item.turns) > 1:
@@ -41,6 +41,8 @@ def ask(
             questions.append(_question(llm, item, tokens, reference=reference))
         except UsageError as error:
             messages.append(f"skipped {item.id}: {error.what}")
+    if not questions:
+        raise UsageError("there is nothing to measure", why="; ".join(messages) or "there are no prompts")
     return questions, messages
 
 

@@ -1,285 +1,74 @@
-"""A benchmark for its reader: the table of speedups, where they come from, and what they mean."""
+"""The reports of benchmarks for a terminal: one run, or two runs side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from edgespec.bench.headroom import Headroom
-from edgespec.bench.paired import ALL, PLAIN, Temperature, guessing
-from edgespec.bench.summary import Cell, Result, Summary, summarise
+from edgespec.bench.measure import BenchResult
+from edgespec.bench.modes import PLAIN, Mode, parse_mode
+from edgespec.bench.statistics import plain_spread
+from edgespec.bench.summary import ALL, Cell, Summary, summarise
 from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
-from edgespec.core.theory import CostCurve
+from edgespec.core.theory import cost_curve
 from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-BUSY_SPREAD = 0.15
-REPEATED = 0.2
+BUSY_SPREAD = 0.15  # a larger spread of equal work means that the machine was busy
+REPEATED = 0.2  # share of repeated 4-grams that is worth a warning
 MOST_POSITIONS = 8
-SEEN = 0.01  # tokens gained per step
+SEEN = 0.01  # tokens gained per step, below which there is nothing to show
 FEW_PROMPTS = 6  # with fewer, not even the whole range contains the median 95 times in 100
 
 
-def table(result: Result) -> RenderableType:
-    """The full report of a result for a terminal: conditions, figures, conclusions."""
+def table(result: BenchResult) -> RenderableType:
+    """Return the full report of a result: conditions, figures, conclusions."""
     summary = summarise(result)
-    parts: list[RenderableType] = [Lines(list(_heading(result, summary)))]
-    parts += [_main_table(summary, temperature) for temperature in summary.temperatures]
+    parts: list[RenderableType] = [Lines(list(_heading(result)))]
+    parts += [_speed_table(summary, temperature) for temperature in summary.temperatures]
     if len(summary.categories) > 1:
         parts += [_category_table(summary, temperature) for temperature in summary.temperatures]
     for temperature in summary.temperatures:
-        parts += [*_reach_table(summary, temperature), *_guesser_table(summary, temperature)]
-    if summary.curve is not None:
-        parts.append(Lines([("passes", curve_line(summary.curve))]))
-    return stacked([*parts, Lines([("-", line) for line in verdicts(result, summary)])])
+        parts += [*_reach_table(summary, temperature), *_drafter_table(summary, temperature)]
+    lines = [_with_spaces(line) for line in (*_verdicts(summary), *_warnings(result, summary), *result.messages)]
+    return stacked([*parts, Lines([("-", line) for line in lines])])
 
 
-def cells(result: Result) -> list[dict[str, Any]]:
-    """The cells of the summary as plain data."""
-    return [asdict(cell) for cell in summarise(result).cells.values()]
+def side_by_side(a: BenchResult, b: BenchResult) -> RenderableType:
+    """Return the conditions in which two runs differ, and their speeds side by side."""
+    differences = list(_differences(a, b))
+    head = "These runs differ:" if differences else "Same machine, build, models, settings and prompts."
+    parts: list[RenderableType] = [Lines([("", head)]), *([Lines(differences)] if differences else [])]
+    left, right = summarise(a), summarise(b)
+    for temperature in dict.fromkeys([*left.temperatures, *right.temperatures]):
+        rows = []
+        for mode in dict.fromkeys([*left.modes, *right.modes]):
+            cells = left.cell(mode, temperature), right.cell(mode, temperature)
+            speeds, rates = ([getattr(cell, name, None) for cell in cells] for name in ("speedup", "tokens_per_s"))
+            rows.append([mode, *map(times, speeds), _overlap(*cells), *map(rate, rates), times(_quotient(*rates))])
+        header = ["mode", "A", "B", "intervals", "A tok/s", "B tok/s", "B / A"]
+        parts.append(Figures(f"Speedup at temperature {temperature:g}", header, rows))
+    return stacked(parts)
 
 
-# --- what was measured ------------------------------------------------------------------------------------------------
-
-
-def _heading(result: Result, summary: Summary) -> Iterator[tuple[str, str]]:
-    settings = result["settings"]
-    started = str(result.get("started", ""))[:16].replace("T", " ")
-    yield "run", f"{started} UTC, edgespec {result.get('edgespec', '')}"
-    for role in ("target", "draft"):
-        model = (result.get("models") or {}).get(role)
-        if model:
-            yield role, ", ".join(str(model[key]) for key in ("name", "description") if model.get(key))
-    machine = machine_line(result.get("machine") or {})
-    if machine:
-        yield "machine", machine
-    prompts = len({(sample["category"], sample["item"]) for sample in result["samples"]})
-    parts = [counted(prompts, "prompt"), counted(settings.get("repeat") or 1, "repeat")]
-    if settings.get("tokens"):
-        parts.append(f"{settings['tokens']} tokens per answer")
-    if settings.get("threads"):
-        parts.append(counted(settings["threads"], "thread"))
-    if settings.get("reference"):
-        parts.append("reference answers")
-    yield "settings", ", ".join(parts)
-    if not result.get("complete", True):
-        yield "stopped", f"after {counted(len(result['samples']), 'answer')}"
+def run_line(started: str, version: str) -> str:
+    return f"{started[:16].replace('T', ' ')} UTC, edgespec {version}"
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
-    """Processors and system in one line, as far as they are known."""
+    """Return processors and system in one line, as far as they are known."""
     cores = machine.get("physical_cores") or machine.get("logical_cores")
     parts = [machine.get("cpu"), counted(cores, "core") if cores else None, *(machine.get("gpus") or ())]
     return ", ".join(str(part) for part in [*parts, machine.get("system")] if part)
 
 
-def curve_line(curve: CostCurve) -> str:
-    """t(n) and c."""
-    wider = ", ".join(f"{width}: {cost:.2f}" for width, cost in curve.target.items() if width > 1)
-    line = f"t(1) {duration(curve.pass_s)}" + (f"; t(n) / t(1) for n = {wider}" if wider else "")
-    if curve.draft is not None:
-        line += f"; c, the cost of a draft pass, {curve.draft:.2f} of t(1)"
-    return line
-
-
-# --- figures ----------------------------------------------------------------------------------------------------------
-
-
-def _main_table(summary: Summary, temperature: float) -> Figures:
-    found = [cell for mode in summary.modes if (cell := summary.cell(mode, temperature))]
-    columns = {
-        "mode": [cell.mode for cell in found],
-        "speed-\nup": [times(cell.speedup) for cell in found],
-        "95 %\ninterval": [
-            NOTHING if cell.mode == PLAIN else interval(cell.speedup_low, cell.speedup_high) for cell in found
-        ],
-        "theory": [times(cell.predicted_speedup) for cell in found],
-        "tok/s": [rate(cell.tokens_per_s) for cell in found],
-        "tok/\nstep": [_figure(cell.tokens_per_round) for cell in found],
-        "acc.\n%": [_percent(cell.acceptance) for cell in found],
-        "target/\ndraft/\nother %": [_shares(cell) for cell in found],
-        "equal\n%": [_percent(cell.equal_share) for cell in found],
-        "J/tok": [_figure(cell.joules_per_token) for cell in found],
-    }
-    return Figures.of(f"Temperature {temperature:g}", columns, _fastest(found))
-
-
-def _category_table(summary: Summary, temperature: float) -> Figures:
-    names = [ALL, *summary.categories]
-    modes = [mode for mode in summary.modes if mode != PLAIN and summary.cell(mode, temperature)]
-    rows = []
-    for mode in modes:
-        row = [summary.cell(mode, temperature, name) for name in names]
-        rows.append([mode, *(times(cell.speedup if cell else None) for cell in row)])
-    overall = [cell for mode in modes if (cell := summary.cell(mode, temperature))]
-    header = ["mode", *(name.replace("_", "\n").replace(" ", "\n") for name in names)]
-    return Figures(f"Speedup by category, temperature {temperature:g}", header, rows, _fastest(overall))
-
-
-def _reach_table(summary: Summary, temperature: float) -> Iterator[Figures]:
-    found = [cell for mode in summary.modes if (cell := summary.cell(mode, temperature)) and sum(cell.reach) >= SEEN]
-    if found:
-        positions = range(min(MOST_POSITIONS, max(len(cell.reach) for cell in found)))
-        rows = [
-            [cell.mode, *(_percent(dict(enumerate(cell.reach)).get(at, 0.0)) for at in positions)] for cell in found
-        ]
-        title = f"Steps in which so many draft tokens or more were accepted, %, temperature {temperature:g}"
-        yield Figures(title, ["mode", *(str(at + 1) for at in positions)], rows)
-
-
-def _guesser_table(summary: Summary, temperature: float) -> Iterator[Figures]:
-    """What each drafter did with the automatic draft length, if there is such a mode."""
-    rows = [
-        [
-            "" if number else mode,
-            drafter.name,
-            str(drafter.asked),
-            str(drafter.proposed),
-            _percent(drafter.accepted / drafter.proposed if drafter.proposed else None),
-            _figure(drafter.ms),
-            NOTHING if drafter.gained_per_s is None else f"{drafter.gained_per_s:+.1f}",
-        ]
-        for mode in summary.modes
-        if (parsed := guessing(mode)) and parsed.length is None and (cell := summary.cell(mode, temperature))
-        for number, drafter in enumerate(cell.guessers)
-    ]
-    if rows:
-        header = ["mode", "drafter", "asked,\ntimes", "drafted,\ntokens", "acc.\n%", "ms\neach", "tok/s\ngained"]
-        yield Figures(f"Drafters, temperature {temperature:g}", header, rows)
-
-
-def _fastest(found: list[Cell]) -> list[int]:
-    drafted = [(cell.speedup, -number) for number, cell in enumerate(found) if not _drafted_nothing(cell)]
-    known = [(speedup, place) for speedup, place in drafted if speedup is not None]
-    return [-max(known)[1]] if known else []
-
-
-def _drafted_nothing(cell: Cell) -> bool:
-    """Whether the mode was plain decoding in effect."""
-    return guessing(cell.mode) is not None and cell.acceptance is None
-
-
-# --- words ------------------------------------------------------------------------------------------------------------
-
-
-def verdicts(result: Result, summary: Summary) -> Iterator[str]:
-    """Conclusions from the figures, and caveats."""
-    idle = {mode for mode in summary.modes if (cell := summary.cell(mode)) and _drafted_nothing(cell)}
-    families = {parsed.family for mode in summary.modes if mode not in idle and (parsed := guessing(mode))}
-    for room in summary.headroom:
-        if room.family in families and (len(room.fixed) > 2 or room.auto_speedup is not None):
-            yield _headroom_verdict(room)
-    if idle:
-        names = ", ".join(mode for mode in summary.modes if mode in idle)
-        yield f"nothing was drafted, so a speedup is noise: {names}"
-    yield from _theory_verdict(summary)
-    yield from _peer_verdict(summary)
-    yield from _warnings(result, summary)
-    yield from result.get("messages") or ()
-
-
-def _headroom_verdict(room: Headroom) -> str:
-    many = len(room.oracle_lengths) > 1
-    line = f"{room.family} {_at(room.temperature)}{', mean of the categories' if many else ''}: "
-    lengths = ", ".join(str(length) for length in room.fixed if length)
-    if len(room.fixed) == 2:
-        line += f"the only fixed length, {lengths}, reaches {times(room.fixed[int(lengths)])}"
-    elif room.best_length:
-        line += f"the best fixed length (of {lengths}) is {room.best_length}, {times(room.best_speedup)}"
-    else:
-        line += f"no fixed length (of {lengths}) is faster than plain decoding"
-    if set(room.oracle_lengths.values()) != {room.best_length}:
-        line += f"; the best for each category would reach {times(room.oracle_speedup)}"
-    elif many and room.best_length and len(room.fixed) > 2:
-        line += ", and is the best in every category"
-    if room.auto_speedup is not None:
-        line += f"; auto reaches {times(room.auto_speedup)}, {room.auto_speedup / room.best_speedup:.0%} of "
-        line += "plain decoding" if not room.best_length else "the best fixed length" if len(room.fixed) > 2 else "it"
-    return _percent_signs(line)
-
-
-def _theory_verdict(summary: Summary) -> Iterator[str]:
-    found = []
-    for mode in summary.modes:
-        parsed = guessing(mode)
-        for temperature in summary.temperatures if parsed and parsed.length is not None else ():
-            cell = summary.cell(mode, temperature)
-            if cell and cell.speedup is not None and cell.predicted_speedup is not None:
-                found.append((cell.speedup / cell.predicted_speedup, cell))
-    if not found:
-        return
-    shares = [share for share, _ in found]
-    _, worst = max(found, key=lambda pair: abs(pair[0] - 1))
-    span, which = f"{min(shares):.0%}", "; "
-    if len(found) > 1:
-        span, which = f"{span} to {max(shares):.0%}", "; the largest difference: "
-    yield _percent_signs(
-        f"theory, E / (cK + t(K+1)): fixed lengths reach {span} of it{which}{worst.mode} {_at(worst.temperature)}, "
-        f"{times(worst.predicted_speedup)} predicted from alpha = {worst.alpha:.2f}, {times(worst.speedup)} measured"
-    )
-
-
-def _peer_verdict(summary: Summary) -> Iterator[str]:
-    """Whose drafts are better, independent of the program's speed."""
-    cells = [(mode, summary.cell(mode)) for mode in summary.modes if mode != PLAIN]
-    known = [(mode, cell.table_speedup) for mode, cell in cells if cell is not None and cell.table_speedup is not None]
-    if any(guessing(mode) is None for mode, _ in known):
-        figures = ", ".join(f"{mode} {times(speedup)}" for mode, speedup in known)
-        yield f"counting target passes only, each at the t(n) of its width: {figures}"
-
-
-def _warnings(result: Result, summary: Summary) -> Iterator[str]:
-    spread = (result.get("load") or {}).get("spread")
-    if spread is not None and spread > BUSY_SPREAD:
-        yield _percent_signs(f"the machine was busy: the same work took up to {spread:.0%} longer at times")
-    plain_cells = [
-        cell
-        for temperature in summary.temperatures
-        for category in summary.categories
-        if (cell := summary.cell(PLAIN, temperature, category))
-    ]
-    repeated = [
-        f"{cell.category} {cell.repeated_4grams:.0%} {_at(cell.temperature)}"
-        for cell in plain_cells
-        if cell.repeated_4grams is not None and cell.repeated_4grams > REPEATED
-    ]
-    if repeated:
-        line = "repetitive text flatters drafters that copy from earlier text; share of repeated 4-grams: "
-        yield _percent_signs(line + ", ".join(repeated))
-    unequal = [
-        f"{mode} {1 - cell.equal_share:.1%}"
-        for mode in summary.modes
-        if (cell := summary.cell(mode)) and cell.equal_share is not None and cell.equal_share < 1
-    ]
-    if unequal:
-        yield _percent_signs(f"texts that differ from plain decoding: {', '.join(unequal)}")
-    few = [cell.items for cell in summary.cells.values() if cell.category == ALL and cell.temperature == ALL]
-    if few and min(few) < FEW_PROMPTS:
-        yield _percent_signs(f"with {counted(min(few), 'prompt')} the real coverage of an interval is below 95 %")
-    if summary.unpaired:
-        yield f"{counted(summary.unpaired, 'answer')} could not be compared with plain decoding"
-    missing = [
-        f"{mode} {_at(temperature)}"
-        for mode in summary.modes
-        for temperature in summary.temperatures
-        if not summary.cell(mode, temperature)
-    ]
-    if missing:
-        yield f"not measured: {', '.join(missing)}"
-
-
-def _at(temperature: Temperature) -> str:
-    return "at all temperatures" if isinstance(temperature, str) else f"at temperature {temperature:g}"
-
-
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def times(speedup: float | None) -> str:
-    return NOTHING if speedup is None else f"{speedup:.2f}x" if speedup < 9.995 else f"{speedup:.1f}x"
+def times(factor: float | None) -> str:
+    return NOTHING if factor is None else f"{factor:.2f}x" if factor < 9.995 else f"{factor:.1f}x"
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -290,25 +79,225 @@ def rate(per_s: float | None) -> str:
     return NOTHING if per_s is None else f"{per_s:.0f}" if per_s >= 99.95 else f"{per_s:.1f}"
 
 
-def _figure(value: float | None) -> str:
+def figure(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.2f}"
 
 
-def _percent(share: float | None) -> str:
-    """Rounded towards 0, so that 100 means all."""
+def percent(share: float | None) -> str:
+    """A share in per cent, rounded down so that 100 means all."""
     return NOTHING if share is None else f"{int(share * 100 + 1e-9)}"
-
-
-def _shares(cell: Cell) -> str:
-    shares = (cell.target_share, cell.draft_share, cell.other_share)
-    known = [share for share in shares if share is not None]
-    return "/".join(f"{share * 100:.0f}" for share in known) or NOTHING
 
 
 def duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
 
 
-def _percent_signs(line: str) -> str:
-    """With a non-breaking space in front."""
+# --- conditions -------------------------------------------------------------------------------------------------------
+
+
+def _heading(result: BenchResult) -> Iterator[tuple[str, str]]:
+    settings = result.settings
+    yield "run", run_line(result.started, result.edgespec)
+    for role, model in result.models.items():
+        if model:
+            yield role, ", ".join(str(model[key]) for key in ("name", "description") if model.get(key))
+    if machine := machine_line(result.machine):
+        yield "machine", machine
+    prompts = len({sample.item for sample in result.samples})
+    parts = [counted(prompts, "prompt"), counted(settings.get("repeat") or 1, "repeat")]
+    if settings.get("tokens"):
+        parts.append(f"{settings['tokens']} tokens per answer")
+    if settings.get("threads"):
+        parts.append(counted(settings["threads"], "thread"))
+    if settings.get("reference"):
+        parts.append("reference answers")
+    yield "settings", ", ".join(parts)
+    curve = cost_curve(result.costs)
+    if curve is not None:
+        line = f"{duration(curve.pass_s)} for a pass over 1 token"
+        if len(curve.target) > 1:
+            wider = ", ".join(f"{cost:.2f} for {width}" for width, cost in curve.target.items() if width > 1)
+            line += f"; relative to that, {wider} tokens"
+        yield "costs", line + (f"; {curve.draft:.2f} for a draft pass" if curve.draft is not None else "")
+    if not result.complete:
+        yield "stopped", f"after {counted(len(result.samples), 'answer')}"
+
+
+def _differences(a: BenchResult, b: BenchResult) -> Iterator[tuple[str, str]]:
+    """The conditions in which two runs differ, with both values."""
+    for name in ("edgespec", "machine", "build", "models", "settings", "complete"):
+        left, right = (dict(_flat(getattr(result, name), name)) for result in (a, b))
+        for key in dict.fromkeys([*left, *right]):
+            if left.get(key) != right.get(key):
+                yield key, f"A {_shown(left.get(key))}; B {_shown(right.get(key))}"
+    prompts = [{sample.item for sample in result.samples} for result in (a, b)]
+    if prompts[0] != prompts[1]:
+        yield "prompts", f"A {len(prompts[0])}, B {len(prompts[1])}, {len(prompts[0] & prompts[1])} in common"
+
+
+def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The values of nested objects by their paths; the build flags of llama.cpp one by one."""
+    if isinstance(value, str) and "|" in value:
+        value = dict.fromkeys(flag.strip() for flag in value.split("|"))
+        value = {flag: True for flag in value if flag}
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _flat(part, f"{name}.{key}")
+    else:
+        yield name, value
+
+
+def _shown(value: object) -> str:
+    shown = NOTHING if value is None or value == [] else str(value)
+    return shown[:12] + "..." if len(shown) == 64 else shown  # a SHA-256
+
+
+def _overlap(a: Cell | None, b: Cell | None) -> str:
+    """Return whether the intervals separate the speedups of two runs."""
+    ends = [(cell.speedup_low, cell.speedup_high) for cell in (a, b) if cell]
+    known = [(low, high) for low, high in ends if low is not None and high is not None]
+    if len(known) < 2:
+        return NOTHING
+    return "overlap" if known[0][0] <= known[1][1] and known[1][0] <= known[0][1] else "apart"
+
+
+def _quotient(a: float | None, b: float | None) -> float | None:
+    return b / a if a and b is not None else None
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _speed_table(summary: Summary, temperature: float) -> Figures:
+    cells = summary.overall(temperature)
+    columns = {
+        "mode": [cell.mode for cell in cells],
+        "speed-\nup": [times(cell.speedup) for cell in cells],
+        "95 %\ninterval": [interval(cell.speedup_low, cell.speedup_high) for cell in cells],
+        "tok/s": [rate(cell.tokens_per_s) for cell in cells],
+        "tok/\nstep": [figure(cell.tokens_per_step) for cell in cells],
+        "acc.\n%": [percent(cell.acceptance) for cell in cells],
+        "target/\ndraft/\nother %": [_shares(cell) for cell in cells],
+        "equal\n%": [percent(cell.equal_share) for cell in cells],
+    }
+    return Figures.of(f"Temperature {temperature:g}", columns, _fastest(cells))
+
+
+def _category_table(summary: Summary, temperature: float) -> Figures:
+    names = [ALL, *summary.categories]
+    cells = [cell for cell in summary.overall(temperature) if cell.mode != PLAIN.name]
+    rows = []
+    for mode in (cell.mode for cell in cells):
+        row = [summary.cell(mode, temperature, name) for name in names]
+        rows.append([mode, *(times(cell.speedup if cell else None) for cell in row)])
+    header = ["mode", *(name.replace("_", "\n").replace(" ", "\n") for name in names)]
+    return Figures(f"Speedup by category, temperature {temperature:g}", header, rows, _fastest(cells))
+
+
+def _reach_table(summary: Summary, temperature: float) -> Iterator[Figures]:
+    cells = [cell for cell in summary.overall(temperature) if sum(cell.reach) >= SEEN]
+    if cells:
+        n = min(MOST_POSITIONS, max(len(cell.reach) for cell in cells))
+        rows = [[cell.mode, *map(percent, [*cell.reach, *[0.0] * n][:n])] for cell in cells]
+        title = f"Steps in which so many draft tokens or more were accepted, %, temperature {temperature:g}"
+        yield Figures(title, ["mode", *(str(at + 1) for at in range(n))], rows)
+
+
+def _drafter_table(summary: Summary, temperature: float) -> Iterator[Figures]:
+    """What each drafter did with the automatic draft length, if there is such a mode."""
+    rows = [
+        [
+            "" if number else cell.mode,
+            drafter.name,
+            str(drafter.asked),
+            str(drafter.proposed),
+            percent(drafter.accepted / drafter.proposed if drafter.proposed else None),
+            figure(drafter.ms),
+            NOTHING if drafter.gained_per_s is None else f"{drafter.gained_per_s:+.1f}",
+        ]
+        for cell in summary.overall(temperature)
+        if parse_mode(cell.mode, ()).pace == "auto"
+        for number, drafter in enumerate(cell.drafters)
+    ]
+    if rows:
+        header = ["mode", "drafter", "asked,\ntimes", "drafted,\ntokens", "acc.\n%", "ms\neach", "tok/s\ngained"]
+        yield Figures(f"Drafters, temperature {temperature:g}", header, rows)
+
+
+def _fastest(cells: list[Cell]) -> list[int]:
+    """The row of the fastest mode; of several the first."""
+    known = [(cell.speedup, -row) for row, cell in enumerate(cells) if not cell.drafted_nothing and cell.speedup]
+    return [-max(known)[1]] if known else []
+
+
+def _shares(cell: Cell) -> str:
+    shares = [share for share in (cell.target_share, cell.draft_share, cell.other_share) if share is not None]
+    return "/".join(f"{share * 100:.0f}" for share in shares) or NOTHING
+
+
+# --- conclusions ------------------------------------------------------------------------------------------------------
+
+
+def _verdicts(summary: Summary) -> Iterator[str]:
+    """For each group of modes that differ only in the draft length: the best fixed length, and what auto reaches."""
+    for temperature in summary.temperatures:
+        families: dict[tuple[Any, ...], list[tuple[Mode, float]]] = {}
+        for cell in summary.overall(temperature):
+            mode = parse_mode(cell.mode, ())
+            if mode != PLAIN and cell.speedup is not None and not cell.drafted_nothing:
+                families.setdefault((mode.spec_type, mode.tree, mode.rule), []).append((mode, cell.speedup))
+        for modes in families.values():
+            yield from _family_verdict(modes, temperature)
+
+
+def _family_verdict(modes: list[tuple[Mode, float]], temperature: float) -> Iterator[str]:
+    fixed = {mode.pace.removeprefix("fixed:"): speedup for mode, speedup in modes if mode.pace != "auto"}
+    auto = next((speedup for mode, speedup in modes if mode.pace == "auto"), None)
+    if not fixed or (auto is None and len(fixed) == 1):
+        return
+    best = max(fixed, key=fixed.__getitem__)
+    line = f"{modes[0][0].spec_type} {_at(temperature)}: "
+    if fixed[best] > 1:
+        line += f"the best fixed length (of {', '.join(fixed)}) is {best}, {times(fixed[best])}"
+    else:
+        line += f"no fixed length (of {', '.join(fixed)}) is faster than plain decoding"
+    if auto is not None:
+        line += f"; auto reaches {times(auto)}, {auto / max(1.0, fixed[best]):.0%} of "
+        line += "the best fixed length" if fixed[best] > 1 else "plain decoding"
+    yield line
+
+
+def _warnings(result: BenchResult, summary: Summary) -> Iterator[str]:
+    cells = [cell for temperature in summary.temperatures for cell in summary.overall(temperature)]
+    idle = [f"{cell.mode} {_at(cell.temperature)}" for cell in cells if cell.drafted_nothing]
+    if idle:
+        yield f"nothing was drafted, so a speedup is noise: {', '.join(idle)}"
+    spread = plain_spread(result.samples)
+    if spread is not None and spread > BUSY_SPREAD:
+        yield f"the machine was busy: plain decoding took up to {spread:.0%} longer at times"
+    repeated = [
+        f"{cell.category} {cell.repeated_4grams:.0%} {_at(cell.temperature)}"
+        for cell in summary.cells
+        if cell.mode == PLAIN.name and cell.category != ALL and cell.repeated_4grams > REPEATED
+    ]
+    if repeated:
+        yield (
+            "repetitive text flatters drafters that copy from earlier text; share of repeated 4-grams: "
+            + ", ".join(repeated)
+        )
+    unequal = [(cell, cell.equal_share) for cell in cells if cell.equal_share is not None and cell.equal_share < 1]
+    if unequal:
+        shares = [f"{cell.mode} {1 - share:.1%} {_at(cell.temperature)}" for cell, share in unequal]
+        yield f"texts that differ from plain decoding: {', '.join(shares)}"
+    few = min((cell.prompts for cell in cells), default=FEW_PROMPTS)
+    if few < FEW_PROMPTS:
+        yield f"with {counted(few, 'prompt')} the real coverage of an interval is below 95 %"
+
+
+def _at(temperature: float) -> str:
+    return f"at temperature {temperature:g}"
+
+
+def _with_spaces(line: str) -> str:
+    """The line with a non-breaking space in front of each per cent sign."""
     return line.replace(" %", "%").replace("%", "\xa0%")

@@ -1,81 +1,101 @@
-"""Measure costs and acceptance of a drafter on this machine, and the speed with and without it.
+"""`edgespec tune`: is a drafter worth it on this machine, and why?
 
-First the passes are measured: t(n) and c. Then texts of every category are decoded plainly with an unverified draft at
-every token, from which every draft length is replayed. Finally plain decoding and the measured draft policy answer the
-same prompts alternately, as many of each category. The next start uses the costs that the policy learns here.
-`verdict.py` decides.
+Plain decoding, drafts of a fixed length and the automatic draft length answer the same prompts in turns. The speedup of
+the automatic length over plain decoding decides. The acceptance rate of the fixed length and the cost of passes explain
+the decision. What the draft-length policy learns is saved for the next start.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from statistics import geometric_mean
 from time import perf_counter
 from typing import Any
 
-from edgespec.bench.fastest import expected, fastest
-from edgespec.bench.measure import Plan, Result, run_bench
 from edgespec.bench.modes import PLAIN, Mode
-from edgespec.bench.paired import ratios
-from edgespec.bench.questions import Question, ask
-from edgespec.bench.replay import Tape, new_pace, replay_all, replay_auto, table
+from edgespec.bench.questions import ask
+from edgespec.bench.runner import Runner, Sample
+from edgespec.bench.statistics import mean_of_categories, median, speedups
 from edgespec.bench.suites import Item
-from edgespec.bench.verdict import Kind, break_even, judge, measured_speedup
 from edgespec.cancel import CancelFlag
-from edgespec.core.sampling import SamplingSettings
-from edgespec.core.theory import CostCurve, cost_curve
-from edgespec.engine.trace import Trace, read_trace
+from edgespec.core.theory import CostCurve, acceptance_probability, cost_curve
 from edgespec.errors import UsageError
 from edgespec.events import Progress
+from edgespec.llama.context import CancelledError
 from edgespec.runtime.runtime import Runtime
+from edgespec.text.figures import percent
 
 TOKENS = 32
-SHADOW_SHARE = 0.4  # of the time goes into acceptance, the remainder into speedups
-LEAST_MEASURED = 3  # prompts
-MOST_REPEATS = 5  # of the same prompt, if there are no more prompts
+LENGTH = 3  # of the fixed drafts that measure the acceptance rate
+MOST_REPEATS = 20  # of the same prompt
+WORTH_IT, HARMLESS = 1.02, 0.97  # speedups
+DISTURBED = 0.9  # passes over one token: a wider pass cannot be cheaper
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryFigures:
+    """The drafter on the texts of one category, or of all.
+
+    Attributes:
+        alpha: the share of draft tokens that were accepted, given that those before them were; None if nothing was
+            drafted
+        fixed_speedup: of drafts of `LENGTH` tokens over plain decoding
+        auto_speedup: of the automatic draft length over plain decoding
+    """
+
+    category: str
+    alpha: float | None
+    fixed_speedup: float | None
+    auto_speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """A measured speedup over plain decoding with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}x as fast as plain decoding (95 % interval {self.low:.2f} to {self.high:.2f})"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The decision and its reason; `use_it` is None if the figures allow no decision."""
+
+    use_it: bool | None
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result.
+    """The result of `tune`.
 
     Attributes:
-        break_even: the least alpha at which some draft length pays off
-        measured: the speedup of the automatic draft length over plain decoding, with its 95 % interval; None if there
-            was not enough time
-        use_it: None if the figures allow no decision
-        elsewhere: the machines on which drafts would pay, if they cannot pay here
-        fastest: the fastest of this model's weight types measured here; empty if there is one only, or if the
-            measurement was disturbed or stopped early
+        curve: the cost of passes
+        length: of the fixed drafts
+        break_even: the least acceptance rate at which some draft length pays off; None if there is none, or if the
+            drafter has no passes
+        speedup: of the automatic draft length; None if there was not enough time
     """
 
     drafter: str
     curve: CostCurve
-    kinds: list[Kind]
-    overall: Kind
+    length: int
+    categories: list[CategoryFigures]
+    overall: CategoryFigures
     break_even: float | None
-    measured: float | None
-    measured_low: float | None
-    measured_high: float | None
-    verdict: str
-    use_it: bool | None
-    elsewhere: str
-    fastest: str
+    speedup: Speedup | None
+    verdict: Verdict
     messages: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; costs in seconds and in passes over one token."""
-        return {
-            **asdict(self),
-            "curve": {
-                "pass_s": self.curve.pass_s,
-                "passes": {str(width): round(cost, 4) for width, cost in self.curve.target.items()},
-                "guess": self.curve.draft,
-            },
-        }
+        """Return plain data; costs in seconds and relative to a pass over one token."""
+        widths = {str(width): round(cost, 4) for width, cost in self.curve.target.items()}
+        return asdict(self) | {"curve": {"pass_s": self.curve.pass_s, "passes": widths, "draft": self.curve.draft}}
 
 
 def tune(
@@ -87,144 +107,147 @@ def tune(
     progress: Progress | None = None,
     cancel: CancelFlag | None = None,
 ) -> Tuned | None:
-    """Measure the loaded drafter on `items` for about that long; None if it was cancelled before it had any result.
+    """Measure the loaded drafter on `items` for about that long; every category gets at least one answer.
 
-    Raises UsageError if there is no drafter, or no item fits.
+    Returns None if it was cancelled before it had any result. Raises UsageError without a drafter, or if no
+    prompt fits.
     """
-    tell, cancel = progress or (lambda what, done: None), cancel or CancelFlag()
+    progress, cancel = progress or (lambda what, done: None), cancel or CancelFlag()
     if not llm.engine.speculator.drafters:
         raise UsageError(
             "there is nothing to tune: no drafter is loaded", hint="pass a draft model (-md), or --spec-type suffix"
         )
     started_s = perf_counter()
     drafter = llm.engine.speculator.drafters[0].name
-    mode = Mode(llm.settings.spelling(drafter))
+    spelling, length = llm.settings.spelling(drafter), min(LENGTH, llm.settings.draft_n_max)
+    auto, fixed = Mode(spelling), Mode(spelling, f"fixed:{length}")
     questions, messages = ask(llm, items, TOKENS, reference=False)
-    if not questions:
-        raise UsageError("there is nothing to tune with", why="; ".join(messages) or "there are no prompts")
-    sampling = SamplingSettings(temperature=temperature)
-    questions = [replace(q, request=replace(q.request, sampling=sampling)) for q in questions]
-    traces = _shadowed(llm, mode, questions, started_s + SHADOW_SHARE * seconds, seconds, tell, cancel)
-    if not traces:
-        return None
-    _, first = traces[0]
-    seconds_by_width = {int(width): cost_s for width, cost_s in first.costs["target"].items() if cost_s}
-    curve = cost_curve({"target": first.costs["target"], "draft": table(first).step(drafter)})
+    n_categories = len({question.item.category for question in questions})
+    samples: list[Sample] = []
+    with Runner(llm, [PLAIN, auto, fixed], cancel) as runner:
+        try:
+            progress("warming up", 0.0)
+            costs = runner.warm_up(questions[0])
+            for sample in runner.samples(questions, [temperature], MOST_REPEATS):
+                samples.append(sample)
+                share = (perf_counter() - started_s) / seconds
+                progress("comparing with plain decoding", min(1.0, share))
+                turns, rest = divmod(len(samples), len(runner.modes))
+                if share >= 1 and turns >= n_categories and not rest:
+                    break
+        except CancelledError:
+            if not samples:
+                return None
+            messages.append("stopped early: the verdict covers only what was measured")
+    curve = cost_curve(costs)
     assert curve is not None
-    llm.draft_with(pace="auto")
-    # What the texts have shown need not be learned again from answers.
-    tapes = [(category, Tape.of(trace, drafter)) for category, trace in traces]
-    replay_auto([tape for _, tape in tapes], llm.engine.speculator.pace)
-    took_s = perf_counter() - started_s
-    # An answer takes about as long as a shadowed one, most of it for the prompt; there are two of each.
-    n_pairs = int((seconds - took_s) / (2 * took_s / len(traces)))
-    chosen, repeat = _evenly([question.item for question in questions], n_pairs)
-    plan = Plan(chosen, [PLAIN, mode], tokens=TOKENS, temperatures=[temperature], repeat=repeat)
-    result = run_bench(llm, plan, tell, cancel)
-    kinds = _kinds(tapes)
-    measured = measured_speedup(_ratios(result, mode.name), kinds)
-    if cancel.is_set():
-        messages.append("stopped early: the verdict covers only what was measured")
-    overall = _overall(kinds)
-    cheapest = min(seconds_by_width.values()) / seconds_by_width[1]
-    found = judge(drafter, curve, kinds, overall, measured, cheapest=cheapest)
-    best = ""
-    if found.use_it is not None and not cancel.is_set():
-        files = expected(llm, [tape for _, tape in tapes])
-        best = fastest(files if found.use_it else [replace(file, drafting=0.0) for file in files])
+    figures = [_figures(name, samples, auto, fixed) for name in dict.fromkeys(s.category for s in samples)]
+    overall = _figures("all", samples, auto, fixed)
+    found = mean_of_categories(_speedups(samples, auto))
+    speedup = Speedup(*found) if found else None
+    cheapest = min(seconds for seconds in costs["target"].values()) / curve.pass_s
     return Tuned(
         drafter,
         curve,
-        kinds,
+        length,
+        figures,
         overall,
         break_even(curve),
-        measured=measured.speedup if measured else None,
-        measured_low=measured.low if measured else None,
-        measured_high=measured.high if measured else None,
-        verdict=found.why,
-        use_it=found.use_it,
-        elsewhere=found.elsewhere,
-        fastest=best,
-        messages=messages,
+        speedup,
+        judge(drafter, curve, figures, overall.alpha, speedup, cheapest=cheapest),
+        messages,
     )
 
 
-def _evenly(items: Sequence[Item], n_pairs: int) -> tuple[list[Item], int]:
-    """About `n_pairs` prompts with as many of each category, if there is time for all categories, and how often each is
-    asked."""
-    n_categories = len({item.category for item in items})
-    n = max(LEAST_MEASURED, n_pairs)
-    chosen = list(items[: n - n % n_categories if n > n_categories else n])
-    return chosen, min(MOST_REPEATS, max(1, n // len(chosen)))
+def break_even(curve: CostCurve) -> float | None:
+    """Return the least acceptance rate, in steps of a per cent, at which some draft length pays off."""
+    if curve.draft is None:
+        return None
+    return next((alpha / 100 for alpha in range(1, 101) if curve.best(alpha / 100)[1] > 1), None)
 
 
-def _ratios(result: Result, mode: str) -> dict[str, list[float]]:
-    """The speedups of pairs of answers by category."""
-    samples = result["samples"]
-    found: dict[str, list[float]] = {}
-    for sample, ratio in zip(samples, ratios(samples), strict=True):
-        if sample["mode"] == mode and ratio is not None:
-            found.setdefault(sample["category"], []).append(ratio)
-    return found
+def judge(
+    drafter: str,
+    curve: CostCurve,
+    categories: Sequence[CategoryFigures],
+    alpha: float | None,
+    speedup: Speedup | None,
+    *,
+    cheapest: float = 1.0,
+) -> Verdict:
+    """Decide from the measured speedup, and where that is close to 1, from what costs and acceptance rate predict.
+
+    `cheapest` is the measured cost of the cheapest pass, relative to a pass over one token.
+    """
+    if cheapest < DISTURBED:
+        return Verdict(
+            None,
+            "none: another program disturbed the measurement (a wide pass appeared cheaper than a pass over a single "
+            "token); close other programs and run tune again",
+        )
+    if speedup is None:
+        return Verdict(None, "none: there was no time for two answers; run tune again with more --seconds")
+    if speedup.low >= HARMLESS and speedup.value >= WORTH_IT:
+        paying = _paying(categories)
+        most = f", most of it on {', '.join(paying)}" if 0 < len(paying) < len(categories) else ""
+        return Verdict(True, f"worth it: {speedup.value:.2f}x as fast as plain decoding{most}")
+    even = break_even(curve)
+    cannot_pay = curve.draft is not None and (even is None or (alpha or 0.0) < even)
+    if speedup.high < WORTH_IT or (cannot_pay and speedup.low < WORTH_IT):
+        return Verdict(False, f"not worth it ({drafter}): {_reason(curve, categories, alpha, speedup)}")
+    return Verdict(
+        None,
+        f"too close to call: between {speedup.low:.2f}x and {speedup.high:.2f}x as fast as plain decoding; run tune "
+        "again with more --seconds, while no other program is busy",
+    )
 
 
-def _shadowed(
-    llm: Runtime,
-    mode: Mode,
-    questions: Sequence[Question],
-    until_s: float,
-    seconds: float,
-    progress: Progress,
-    cancel: CancelFlag,
-) -> list[tuple[str, Trace]]:
-    """Answers with an unverified draft at every token, by category; at least one of each, then as many as there is time
-    for."""
-    seen: set[str] = set()
-    llm.draft_with(spec_type=mode.spec_type, pace="off", spec_tree=1)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trace.jsonl"
-        with llm.recording(file, questions[0].request) as recorder:
-            for question in questions:
-                if cancel.is_set() or (question.item.category in seen and perf_counter() > until_s):
-                    break
-                recorder.begin({"category": question.item.category})
-                for _ in llm.answer(question.request, cancel):
-                    pass
-                seen.add(question.item.category)
-                progress("comparing drafts", min(1.0, 1 - max(0.0, until_s - perf_counter()) / seconds))
-        return [(trace.header["category"], trace) for trace in read_trace(file) if any(r.drafts for r in trace.rounds)]
+def _reason(curve: CostCurve, categories: Sequence[CategoryFigures], alpha: float | None, speedup: Speedup) -> str:
+    """Return why drafting does not pay, and what --pace auto does in that case."""
+    even, step = break_even(curve), curve.draft
+    accepted = "nothing was drafted" if alpha is None else f"{percent(alpha)} of the draft tokens were accepted"
+    costs = f"a pass over 2 tokens costs {curve.at(2):.2f} of a pass over 1"
+    if step is None:
+        why = f"{accepted}, and {costs}"
+    elif step >= 1:
+        why = f"a draft token costs more than a pass of the target itself ({step:.1f} passes)"
+    elif even is None:
+        why = f"{costs}, and a draft token {step:.2g}, so not even {percent(1)} acceptance would pay off"
+    elif (alpha or 0.0) < even:
+        why = f"{costs}, and a draft token {step:.2g}, so break-even is {percent(even)} acceptance; {accepted}"
+    else:
+        why = f"{accepted}, but decoding was only {speedup.value:.2f}x as fast"
+    if speedup.high < HARMLESS:
+        return f"{why}; measured {speedup}"
+    paying = _paying(categories)
+    if paying:
+        return f"{why}; drafts pay off on {', '.join(paying)} only, and --pace auto drafts only where they do"
+    return f"{why}; --pace auto switches drafting off by itself"
 
 
-def _kinds(all_tapes: Sequence[tuple[str, Tape]]) -> list[Kind]:
-    """One row per category, its texts concatenated. The policy knows the pair, as it will in use."""
+def _paying(categories: Sequence[CategoryFigures]) -> list[str]:
+    return [each.category for each in categories if (each.auto_speedup or 0.0) >= WORTH_IT]
+
+
+def _figures(category: str, samples: Sequence[Sample], auto: Mode, fixed: Mode) -> CategoryFigures:
+    """The figures of one category, or of "all"."""
+    drafted = [s.stats for s in samples if s.mode == fixed.name and category in ("all", s.category)]
     found = []
-    everything = [tape for _, tape in all_tapes]
-    pace = new_pace(everything)
-    replay_auto(everything, pace)
-    for category in dict.fromkeys(category for category, _ in all_tapes):
-        tapes = [tape for name, tape in all_tapes if name == category]
-        runs = {run.policy: run for run in replay_all(tapes, pace)}
-        lengths = {0: 1.0} | {
-            int(name.removeprefix("fixed ")): run.speedup for name, run in runs.items() if name.startswith("fixed ")
-        }
-        best = max(lengths, key=lengths.__getitem__)
-        drafts = [draft for tape in tapes for draft in tape.guesses if draft is not None]
-        alpha = sum(draft.matched > 0 for draft in drafts) / max(1, len(drafts))
-        auto, oracle = runs["auto"].speedup, runs["oracle"].speedup
-        found.append(Kind(category, runs["plain"].tokens, alpha, best, lengths[best], auto, oracle))
+    for mode in (fixed, auto):
+        by_category = _speedups(samples, mode)
+        if category == "all":
+            medians = [value for values in by_category.values() if (value := median(values))]
+            found.append(geometric_mean(medians) if medians else None)
+        else:
+            found.append(median(by_category.get(category, ())))
+    alpha = acceptance_probability([(stats.proposed_per_pos, stats.accepted_per_pos) for stats in drafted])
+    return CategoryFigures(category, alpha, *found)
+
+
+def _speedups(samples: Sequence[Sample], mode: Mode) -> Mapping[str, Sequence[float]]:
+    """The speedups of a mode by category."""
+    found: dict[str, list[float]] = {}
+    for sample, ratio in zip(samples, speedups(samples), strict=True):
+        if sample.mode == mode.name and ratio is not None:
+            found.setdefault(sample.category, []).append(ratio)
     return found
-
-
-def _overall(kinds: Sequence[Kind]) -> Kind:
-    """All categories together; the best length is that of the largest share of them."""
-    tokens = sum(kind.tokens for kind in kinds)
-    lengths = [kind.best_length for kind in kinds]
-    return Kind(
-        "all",
-        tokens,
-        sum(kind.alpha * kind.tokens for kind in kinds) / max(1, tokens),
-        max(set(lengths), key=lengths.count),
-        geometric_mean(kind.best_speedup for kind in kinds),
-        geometric_mean(kind.auto_speedup for kind in kinds),
-        geometric_mean(kind.oracle_speedup for kind in kinds),
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -15,6 +15,14 @@ from edgespec.settings import LoadSettings, Message, Request
 Level = Literal["info", "warning", "error"]
 
 
+class AnswerStream(Protocol):
+    """The events of one answer; `close` cancels it."""
+
+    def __iter__(self) -> Iterator[TokenEvent]: ...
+
+    def close(self) -> None: ...
+
+
 class Answerer(Protocol):
     """A Runtime, a Worker with one in a separate process, or a server's model."""
 
@@ -25,7 +33,7 @@ class Answerer(Protocol):
 
     def describe(self) -> dict[str, Any]: ...
 
-    def answer(self, request: Request, cancel: CancelFlag | None = None) -> Generator[TokenEvent, None, None]: ...
+    def submit(self, request: Request, cancel: CancelFlag | None = None) -> AnswerStream: ...
 
     def count(self, messages: Sequence[Message]) -> int: ...
 

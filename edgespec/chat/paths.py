@@ -1,28 +1,30 @@
-"""Names of files as people type, paste and drag them: quotes, escapes, `~`, `file://` and globs."""
+"""Names of files as users type, paste and drag them: with quotes, escapes, `~`, `file://` and patterns."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from fnmatch import fnmatchcase
-from glob import has_magic
+from glob import glob, has_magic
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from edgespec.errors import UsageError
 
-MOST_ENTRIES = 50_000  # that a glob looks at
-MOST_FILES = 100  # that one name may stand for
-LONGEST = 20_000  # characters of a paste that may be paths
-LEFT_OUT = {"__pycache__", "node_modules"}  # by `**`, as hidden folders are
+MOST_ENTRIES = 50_000  # files and folders that one pattern looks at
+MOST_FILES = 100  # files that one name may stand for
+LONGEST = 20_000  # characters of a paste that is checked for paths
+LEFT_OUT = {"__pycache__", "node_modules"}  # folders that `**` leaves out, besides hidden ones
 
 
 def named_files(text: str) -> list[Path]:
-    """The files that a text names: one path, or several with spaces between them, each perhaps a glob or a folder,
-    which stands for all in it. Raises UsageError for a name that is none, and for one of too many files."""
+    """Return the files that a text names: one path, or several with spaces between them.
+
+    A name may be a pattern, or a folder, which stands for all files in it. Raises UsageError if a name stands for no
+    file, or for too many.
+    """
     if "\0" in text:
         raise UsageError("a path cannot contain a null character")
     whole = _path(text.strip())
@@ -31,30 +33,22 @@ def named_files(text: str) -> list[Path]:
     for name in names:
         path = Path(name)
         if _is_folder(path):
-            files = _first(_matches(path, ["**"], _Budget(name)), name)
-            if not files:
-                raise UsageError(f"the folder {path} has no files")
-            found |= dict.fromkeys(files)
+            found |= _matching(str(path / "**"), f"the folder {path} has no files")
         elif has_magic(name) and not os.path.lexists(path):
-            start = Path(path.anchor)
-            files = _first(_matches(start, path.relative_to(start).parts, _Budget(name)), name)
-            if not files:
-                raise UsageError(f"no file matches {name}")
-            found |= dict.fromkeys(files)
+            found |= _matching(name, f"no file matches {name}")
         else:
             found[path] = None
     return list(found)
 
 
 def is_several(name: str) -> bool:
-    """True for a folder or a pattern, which may mean several files."""
+    """Return whether a name is a folder or a pattern."""
     path = _path(name)
     return _is_folder(path) or (has_magic(name) and not os.path.lexists(path))
 
 
 def pasted_files(text: str) -> list[Path]:
-    """The files that a text names and nothing else, each by its whole path, as terminals paste what is dragged onto
-    them; none if it is any other text."""
+    """Return the files of a text that is nothing but absolute paths, as terminals paste dragged files; else []."""
     text = text.strip()
     if len(text) > LONGEST or not re.match(r"/|~|file:|['\"]|[A-Za-z]:\\", text):
         return []
@@ -73,8 +67,10 @@ def pasted_files(text: str) -> list[Path]:
 
 
 def shown_name(path: Path) -> str:
-    """A file's name as the model gets it: its path within the working folder, else its last part. One without a dot or
-    a slash gets one, so that it can be told from a word."""
+    """Return the name that the model gets for a file: its path within the working folder, else its last part.
+
+    A name without a dot or slash gets "./" in front, so that it cannot be confused with a word.
+    """
     with suppress(ValueError, OSError):
         inside = Path(os.path.relpath(path))
         if ".." not in inside.parts and not inside.is_absolute():
@@ -84,7 +80,7 @@ def shown_name(path: Path) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """The words of a shell's line; on Windows backslashes are parts of paths. Raises UsageError."""
+    """Split a line as a shell does; on Windows backslashes are parts of paths. Raises UsageError."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters = True, ""
     lexer.escape = "\\" if os.sep == "/" else ""
@@ -95,7 +91,7 @@ def _words(text: str) -> list[str]:
 
 
 def _path(name: str) -> Path:
-    """The path of a name or of a file:// address."""
+    """Return the path of a name or of a file:// address."""
     if name.startswith("file:"):
         name = unquote(urlsplit(name).path)
         if os.sep != "/":
@@ -114,53 +110,35 @@ def _is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir may raise
 
 
-class _Budget:
-    """Lists folders for a pattern, and ends a search that takes too long."""
-
-    def __init__(self, pattern: str) -> None:
-        self._pattern, self._n_left = pattern, MOST_ENTRIES
-
-    def entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        """By name. Raises UsageError."""
-        found: list[os.DirEntry[str]] = []
-        with suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                found.append(entry)
-                self._n_left -= 1
-                if self._n_left < 0:
-                    what = f"{self._pattern} was given up after {MOST_ENTRIES:,} files and folders"
-                    raise UsageError(what, hint="name a smaller folder")
-        return sorted(found, key=lambda entry: entry.name)
-
-
-def _first(files: Iterator[Path], pattern: str) -> list[Path]:
-    """All of them. Raises UsageError if there are too many."""
+def _matching(pattern: str, problem: str) -> dict[Path, None]:
+    """Return the files that match a pattern. Raises UsageError with `problem` if there are none."""
     found: dict[Path, None] = {}
-    for file in files:
+    for file in _matches(pattern):
         found[file] = None
         if len(found) > MOST_FILES:
             raise UsageError(f"{pattern} has more than {MOST_FILES} files", hint="choose some: /file src/**/*.py")
-    return list(found)
+    if not found:
+        raise UsageError(problem)
+    return dict.fromkeys(sorted(found))
 
 
-def _matches(folder: Path, parts: Sequence[str], budget: _Budget) -> Iterator[Path]:
-    """The files below `folder` that match the parts of a pattern; `**` stands for any folders but hidden ones."""
-    part, rest = parts[0], parts[1:]
-    if part == "**":
-        yield from _matches(folder, rest or ["*"], budget)
-        for entry in budget.entries(folder):
-            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and entry.name not in LEFT_OUT:
-                yield from _matches(folder / entry.name, parts, budget)
-    elif not has_magic(part):
-        path = folder / part
-        if rest and _is_folder(path):
-            yield from _matches(path, rest, budget)
-        elif not rest and _is_file(path):
-            yield path
-    else:
-        for entry in budget.entries(folder):
-            if fnmatchcase(entry.name, part) and entry.name.startswith(".") <= part.startswith("."):
-                if rest and _is_folder(folder / entry.name):
-                    yield from _matches(folder / entry.name, rest, budget)
-                elif not rest and _is_file(folder / entry.name):
-                    yield folder / entry.name
+def _matches(pattern: str) -> Iterator[Path]:
+    """Yield the files that match a pattern; `**` stands for any folders but hidden ones and `LEFT_OUT`."""
+    parts = Path(pattern).parts
+    if "**" not in parts:
+        yield from (path for path in map(Path, glob(pattern)) if _is_file(path))  # noqa: PTH207
+        return
+    n_before = parts.index("**")
+    start, end = str(Path(*parts[:n_before])), str(Path(*(parts[n_before + 1 :] or ["*"])))
+    n_left = MOST_ENTRIES
+    for top in glob(start) if has_magic(start) else [start]:  # noqa: PTH207 - Path.glob finds hidden names
+        for folder, folders, files in os.walk(top):
+            folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in LEFT_OUT)
+            n_left -= len(folders) + len(files)
+            if n_left < 0:
+                what = f"{pattern} was given up after {MOST_ENTRIES:,} files and folders"
+                raise UsageError(what, hint="name a smaller folder")
+            for name in sorted(files):
+                path = Path(folder, name)
+                if path.match(end) and name.startswith(".") <= Path(end).name.startswith(".") and _is_file(path):
+                    yield path

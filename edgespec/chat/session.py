@@ -323,7 +323,7 @@ class Session(Sending, Closable):
             told = request.max_tokens - recording.new_tokens if request.max_tokens >= 0 else -1
             self.states.recall(engine, self._id, messages)
             stretch = replace(request, messages=tuple(messages), left=left, max_tokens=told)
-            with closing(engine.answer(stretch, cancel)) as events:
+            with closing(engine.submit(stretch, cancel)) as events:
                 for event in events:
                     self.used += event.id >= 0
                     if opened and event.finish_reason is None:

@@ -6,20 +6,19 @@ import asyncio
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 from edgespec.batch.sidecar import of_model
-from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError
+from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.remote.member import LostError
-from edgespec.runtime.gathered import Gathered
+from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.runtime.worker.child import error_row
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
@@ -83,7 +82,7 @@ class Actor:
     def __init__(self, settings: LoadSettings, missing: Sequence[str] = ()) -> None:
         self._settings, self._missing = settings, missing
         self._worker: Worker | None = None
-        self._answers: _Answers | None = None
+        self._answers: AsyncAnswers | None = None
         self._notes: list[str] = []
         self._n_told = 0
         self._loading = asyncio.Lock()
@@ -115,12 +114,13 @@ class Actor:
 
         async def answered() -> list[TokenEvent]:
             try:
-                await self._ready()
+                worker = await self._ready()
             except EdgespecError as error:
                 raise LostError(error.what, why=error.why, hint=error.hint) from error
             assert self._answers is not None
             try:
-                return await asyncio.wrap_future(self._answers.of(request))
+                with closing(self._answers.read([worker.submit(request)])) as events:
+                    return [event async for _, event in events]
             except WorkerDiedError as error:
                 note = f"{error.what}{f': {error.why}' if error.why else ''}; restarting it"
                 if note not in self._notes:
@@ -151,6 +151,7 @@ class Actor:
         async with self._loading:
             if self._worker is None or not self._worker.is_alive:
                 self._worker = await asyncio.to_thread(self._opened)
+                self._answers = AsyncAnswers(self._worker.loop)
             return self._worker
 
     def _opened(self) -> Worker:
@@ -159,61 +160,13 @@ class Actor:
             _download(self._missing, with_draft=self._settings.uses_draft)
         worker = Worker(self._settings)
         worker.notes[:0] = self._notes
-        self._notes, self._answers = worker.notes, _Answers(worker)
+        self._notes = worker.notes
         return worker
 
     def _close(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close()
-        if self._answers is not None:
-            self._answers.close()
-
-
-class _Answers:
-    """Whole answers of a worker: one thread reads them all."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._gathered: Gathered = worker.gather()
-        self._open: dict[int, tuple[Future[list[TokenEvent]], list[TokenEvent]]] = {}
-        self._asking = threading.Lock()
-        threading.Thread(target=self._read, name="answers", daemon=True).start()
-
-    def of(self, request: Request) -> Future[list[TokenEvent]]:
-        """The events of an answer, or what it fails with."""
-        future: Future[list[TokenEvent]] = Future()
-        with self._asking:  # or its events might come before anybody knows the number
-            self._open[self._gathered.submit(request)] = future, []
-        return future
-
-    def close(self) -> None:
-        self._gathered.close()
-        with self._asking:
-            left, self._open = self._open, {}
-        for future, _ in left.values():
-            future.set_exception(GenerationError("the answer was broken off"))
-
-    def _read(self) -> None:
-        for news in self._gathered:
-            with self._asking:
-                for number, arrived in news:
-                    if number in self._open:
-                        self._put(number, arrived)
-
-    def _put(self, number: int, arrived: Sequence[TokenEvent | EdgespecError]) -> None:
-        future, events = self._open[number]
-        error = next((event for event in arrived if isinstance(event, EdgespecError)), None)
-        events += [event for event in arrived if isinstance(event, TokenEvent)]
-        is_broken = bool(events) and events[-1].finish_reason in ("error", "cancelled")
-        if error is None and is_broken:
-            error = GenerationError("the answer was broken off")
-        if error is None and not (events and events[-1].is_last):
-            return
-        del self._open[number]
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(events)
 
 
 def _download(specs: Sequence[str], *, with_draft: bool) -> None:

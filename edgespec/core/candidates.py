@@ -65,18 +65,6 @@ def weighed(sampler: Sampler, distribution: Mapping[int, float], position: int, 
     return [DraftCandidate(id, _unsure(known * p)) for id, p in zip(best[:k], _softmax(scores), strict=False)]
 
 
-def certainty(sampler: Sampler, row: FloatRow, tokens: Sequence[int], token: int) -> tuple[float, float]:
-    """The probability of `token` in a draft model's row after the sampling chain, and that distribution's entropy in
-    nats.
-
-    At temperature 0 the distribution is that of temperature 1, as in other programs that stop drafts by confidence.
-    """
-    adjusted = sampler.adjusted(row[: sampler.n_vocab], tokens)
-    greedy = sampler.settings.temperature == 0
-    distribution = Distribution.of(Candidates(None, adjusted) if greedy else draw_from(adjusted, sampler.settings))
-    return distribution.probability(token), distribution.entropy()
-
-
 def _likeliest(sampler: Sampler, adjusted: FloatRow, k: int) -> list[DraftCandidate]:
     """The most likely tokens; typical-p alone can drop some of them."""
     left = Candidates(None, adjusted) if sampler.settings.typical_p == 1 else truncate(adjusted, sampler.settings)

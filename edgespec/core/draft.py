@@ -33,8 +33,7 @@ class Draft:
 
     `confidence[i]` is the drafter's estimate that the node is accepted given that its parent was. `distributions[i]` is
     what the token was sampled from, given the siblings before it; None if it was not sampled. `source` is the drafter;
-    if several contributed, `sources` are those of the nodes. `certainty`, if requested, holds each token's probability
-    under the drafter and the entropy of its distribution, in nats. `recalled`, if it is not empty, says of each node
+    if several contributed, `sources` are those of the nodes. `recalled`, if it is not empty, says of each node
     whether it was copied from an earlier answer.
     """
 
@@ -43,7 +42,6 @@ class Draft:
     confidence: list[float]
     distributions: list[Distribution | None]
     source: str = ""
-    certainty: list[tuple[float, float]] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     recalled: list[bool] = field(default_factory=list)
 

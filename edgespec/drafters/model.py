@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.candidates import certainty, draft_candidates
+from edgespec.core.candidates import draft_candidates
 from edgespec.core.draft import Draft
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
@@ -65,7 +65,6 @@ class Growth:
     tree: Tree
     n_tokens: int
     ids: dict[int, int] = field(default_factory=dict)
-    certainty: list[tuple[float, float]] = field(default_factory=list)
     n_learnt: int = 0
     states: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # of a draft head: by node, what its row is of
 
@@ -80,11 +79,9 @@ class ModelDrafter(Drafter):
     """`context` holds the draft model, with as many sequences as the target's. `width` is the maximum number of a
     node's candidates, and of nodes of a tree decoded at a time; trees need a branch for each of their leaves.
 
-    With `tells_certainty`, chains carry the probability and the entropy of each draft token as well. Drafts are in the
-    target's ids, the cache is in the draft's own: `translation` converts where they differ.
+    Drafts are in the target's ids, the cache is in the draft's own: `translation` converts where they differ.
     """
 
-    tells_certainty = False
     assumed_s = None
 
     def __init__(
@@ -128,12 +125,7 @@ class ModelDrafter(Drafter):
             if last is not None:
                 growth.n_learnt = self._estimates.learn(last.tree, growth.sequence, last.n_tokens, last.n_learnt)
         self._draft(growing)
-        return [
-            replace(growth.tree.draft(self.name), certainty=growth.certainty)
-            if self.tells_certainty
-            else growth.tree.draft(self.name)
-            for growth in growths
-        ]
+        return [growth.tree.draft(self.name) for growth in growths]
 
     def forget(self) -> None:
         """Something else used the cache: start again with an empty one."""
@@ -325,8 +317,6 @@ class ModelDrafter(Drafter):
             min(self.width, tree.budget.leaves),
             (sequence.round << 20) + node + 1 if sequence.draws else None,
         )
-        if self.tells_certainty and candidates:
-            growth.certainty.append(certainty(sequence.sampler, logits, growth.prefix(node), candidates[0].token))
         for child in self._estimates.hang(tree, node, sequence, candidates):
             if self._is_end(tree.tokens[child]):
                 tree.close(child)

@@ -8,7 +8,7 @@ learnt since is kept per model file, draft, machine, build, threads and cache, a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from statistics import median
 from time import perf_counter
@@ -20,7 +20,7 @@ from edgespec.core.policy.policy import pass_widths
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.model import ModelDrafter
-from edgespec.files.paths import cache_dir, read_cache, write_cache
+from edgespec.files.paths import read_cache, write_cache
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
@@ -100,19 +100,6 @@ def _spread_out(widths: Sequence[int]) -> list[int]:
             order.append(widths[middle])
             gaps += [(low, middle), (middle, high)]
     return list(dict.fromkeys(order))
-
-
-def remembered_costs() -> Iterator[tuple[dict[str, Any], Costs]]:
-    """What is known of every target that has drafted on this machine with this build: facts and costs."""
-    for file in sorted(cache_dir().glob("pace/*.json")):
-        try:
-            state = json.loads(read_cache(f"pace/{file.name}") or "")
-            costs = Costs(BY_BITS[-1][1])
-            costs.restore(state["costs"])
-            if state["version"] == VERSION and state["facts"]["build"] == build_id():
-                yield state["facts"], costs
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            continue
 
 
 class CostModelCache:

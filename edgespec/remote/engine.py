@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
@@ -12,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
-from edgespec.closable import Closable
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.remote.connection import Connection
-from edgespec.remote.member import POLL_S, Arrived
-from edgespec.remote.wire import Partial, body_of, events, messages_of
+from edgespec.remote.deliveries import Deliveries
+from edgespec.remote.member import Put
+from edgespec.remote.wire import body_of, events, messages_of
+from edgespec.runtime.backend import Backend
 from edgespec.runtime.options import DraftingOptions, drafting_changes
-from edgespec.runtime.stream import Answer
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.text.printable import one_line
 
@@ -39,7 +38,7 @@ FOREIGN = {"description": "a model of another server", "draft_model": None} | {
 }
 
 
-class RemoteEngine(Closable):
+class RemoteEngine(Backend):
     """What a chat or a batch needs of a `Worker`, with the model `settings.model` of a server; for "" it is the first
     one that the server has of `also`, or of all, which are `models`.
 
@@ -63,6 +62,11 @@ class RemoteEngine(Closable):
         self._bytes: dict[int, bytes] = {}
         self._drafting: dict[str, Any] = {}
         self.connection = Connection(url, key)
+        self.loop = Deliveries(
+            self.begin,
+            lambda request: self._counts.get(request.messages, 0),
+            lambda: self.notes.append(f"{url} is busy: waiting for it"),
+        )
         try:
             self.models, props = self.connection.wait_for(self._introduction(also), cancel)
             self._about, self.texts_depend_on = self._read(props)
@@ -74,6 +78,9 @@ class RemoteEngine(Closable):
 
     def close(self) -> None:
         """End all answers; the server keeps its model."""
+        self.loop.is_closed = True
+        for stream in [*self.loop.streams]:
+            stream.close()
         self.connection.close()
 
     # --- what the server has ------------------------------------------------------------------------------------------
@@ -181,37 +188,9 @@ class RemoteEngine(Closable):
         """The bytes of a token that an answer with log-probabilities had."""
         return self._bytes.get(token, b"")
 
-    def answer(self, request: Request, cancel: CancelFlag | None = None) -> Answer:
-        """The events of one answer, the last one with its finish reason. Raises UsageError; GenerationError, behind a
-        last event."""
-        arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
-        future = self.begin(request, arrived.put)
-        made, is_waiting = Partial(self._counts.get(request.messages, 0)), False
-        try:
-            while True:
-                if cancel is not None and cancel.is_set():
-                    yield TokenEvent(-1, "", finish_reason="cancelled", stats=made.stats)
-                    return
-                try:
-                    event = arrived.get(timeout=POLL_S)
-                except queue.Empty:
-                    continue
-                if event is None:
-                    if not is_waiting:
-                        is_waiting = True
-                        self.notes.append(f"{self.url} is busy: waiting for it")
-                        yield TokenEvent(-1, "")  # so that the note is seen now
-                elif isinstance(event, TokenEvent):
-                    made.add(event)
-                    yield event
-                    if event.is_last:
-                        return
-                else:
-                    if isinstance(event, GenerationError):
-                        yield TokenEvent(-1, "", finish_reason="error", stats=made.stats)
-                    raise event
-        finally:
-            future.cancel()
+    @property
+    def room(self) -> int:
+        return self.n_slots
 
     # --- what a fleet asks of a member ------------------------------------------------------------------------------
 
@@ -221,7 +200,7 @@ class RemoteEngine(Closable):
     def name(self) -> str:
         return self.url
 
-    def begin(self, request: Request, put: Callable[[Arrived], None]) -> Future[None]:
+    def begin(self, request: Request, put: Put) -> Future[None]:
         """Ask for an answer; `put` receives what comes of it."""
         return self.connection.submit(self.deliver(request, put))
 
@@ -242,7 +221,7 @@ class RemoteEngine(Closable):
 
     # --- in the loop of the connection --------------------------------------------------------------------------------
 
-    async def deliver(self, request: Request, put: Callable[[Arrived], None]) -> None:
+    async def deliver(self, request: Request, put: Put) -> None:
         """Hand over what comes of a request, at last an event that is the last one, or an error."""
         try:
             async with aclosing(self.generate(request, lambda: put(None))) as made:

@@ -1,45 +1,53 @@
-"""Several members as one engine: each row goes to one that is free, and on to another one if that is lost."""
+"""Several members as one backend: each request goes to a free member, and to another one if that is lost."""
 
 from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any
 
 from edgespec.cancel import CancelFlag
-from edgespec.closable import Closable
-from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.core.stats import Stats
+from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.remote.member import POLL_S, Arrived, LostError, Member, Recruits
-from edgespec.runtime.stream import Events
+from edgespec.runtime.backend import Backend
+from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 
-PROBES = 3  # of a member that was lost, before it counts as dead
-PROBE_S = 1.0  # between them
-REVIVE_S = 10.0  # between looks at a dead one
+PROBES = 3  # of a lost member, before it counts as dead
+PROBE_S = 1.0  # between probes
+REVIVE_S = 10.0  # between probes of a dead member
 IN_SYNC = ("model", "model size", "model digest", "served by")
-"""What all members of a job must have in common, beside what texts depend on; named first in errors."""
+"""What all members must have in common, in addition to what texts depend on; named first in errors."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Flight:
-    """A request on its way: the events of its answer so far, which nobody sees before it is whole."""
+    """A request on its way, and the events of its answer so far, which nobody sees before the answer is whole.
 
-    index: int
+    `n_lost` counts the members that were lost with it. A suspect may be the reason why the engine failed, or a second
+    member was lost; `failed_at` are the places where that happened.
+    """
+
+    stream: Stream
+    number: int
     request: Request
+    cancel: CancelFlag
     events: list[TokenEvent] = field(default_factory=list)
-    n_lost: int = 0  # members that had it
-    is_suspect: bool = False  # the engine, or a second member, may have failed because of it
-    failed_at: set[int] = field(default_factory=set)  # the places where it was then
+    n_lost: int = 0
+    is_suspect: bool = False
+    failed_at: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """A member, and the requests that it has: with `is_alone` a suspect, and no other beside it."""
+    """A member and its requests; with `is_alone` it has a suspect, and no other request."""
 
     member: Member
     room: int
@@ -54,29 +62,46 @@ class _Place:
     def free(self) -> int:
         return 0 if self.is_lost or self.is_busy or self.is_alone else self.room - len(self.flights)
 
+    def remove(self, token: int) -> _Flight:
+        """Forget a request, and hear no more of it."""
+        flight, future = self.flights.pop(token)
+        future.cancel()
+        self.is_alone = False
+        self.is_busy &= bool(self.flights)
+        return flight
 
-class Fleet(Closable):
-    """An engine for `Job` that answers at its members, `room` rows at a time at each (0: one more than it has slots, so
-    that none is idle while a row is on its way). `kind` is what messages call a member; `recruits` may bring others.
 
-    A member that is lost is asked for a sign of life a few times, and now and then later on; its rows go to others.
-    Rows at which the engine fails, or that were with two lost members, are retried alone, elsewhere if there is such a
-    place; what fails then gets an error. `notes` says what happened; `tell` is called when there are new ones. Raises
-    UsageError if members differ in what texts depend on.
+class Fleet(Loop, Backend):
+    """Several members that answer as one, `room` requests at a time at each. With 0 it is one request more than the
+    member has slots, so that no slot is idle while a request is on its way.
+
+    A lost member is probed a few times, and now and then later; its requests go to others. Requests at which the engine
+    failed, or that were at two lost members, are tried again alone, at another member if there is one; then their error
+    is final. Answers end with LostError when no member is left. Raises UsageError if members differ in what texts
+    depend on.
+
+    Attributes:
+        notes: what happened to members.
+        kind: what messages call a member.
+        tell: called when there are new notes.
     """
 
     def __init__(
         self, members: Sequence[Member], room: int = 0, *, kind: str = "server", recruits: Recruits | None = None
     ) -> None:
+        super().__init__()
+        self.loop = self
         self.notes: list[str] = [] if recruits is None else recruits.notes
         self.kind, self._room, self._recruits = kind, room, recruits
         for other in members[1:]:
             if unlike := difference(members[0], other):
                 raise UsageError(f"{members[0].name} and {other.name} would not give the same texts", why=unlike)
         self._places = [self._place(member) for member in members]
+        self._waiting: deque[_Flight] = deque()
+        self._again: deque[_Flight] = deque()  # flights whose member was lost, and suspects
         self._arrived: queue.SimpleQueue[tuple[_Place, int, Arrived]] = queue.SimpleQueue()
         self._tokens = self._n_told = 0
-        self._present_s = monotonic()  # when somebody was there
+        self._present_s = monotonic()  # when a member was last there
         self.tell: Callable[[], None] = lambda: None
 
     def close(self) -> None:
@@ -85,75 +110,83 @@ class Fleet(Closable):
                 stack.callback(self._recruits.close)
             for place in self._places:
                 stack.callback(place.member.close)
+            for stream in [*self.streams]:
+                stack.callback(stream.close)
 
     @property
     def n_members(self) -> int:
-        """Those that are there."""
+        """How many members are there."""
         return sum(not place.is_lost for place in self._places)
 
-    # --- what a job asks ----------------------------------------------------------------------------------------------
+    @property
+    def room(self) -> int:
+        return max(1, sum(place.room for place in self._places if not place.is_lost))
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": self.kind, "members": [place.member.name for place in self._places]}
 
     def check_settings(self, request: Request) -> None:
-        """Raises UsageError."""
         self._places[0].member.check_settings(request)
 
-    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
-        """The events of answers, each answer at once when it is whole. Raises LostError when no member is left.
+    # --- requests on their way to members -----------------------------------------------------------------------------
 
-        Requests are taken as `runtime.stream.feed` takes them.
-        """
-        arriving, is_last, n_taken = iter(requests), False, 0
-        is_ready: Callable[[], bool] = getattr(arriving, "is_ready", lambda: True)
-        again: deque[_Flight] = deque()
-        for place in self._places:
-            if place.is_lost:
-                place.is_dead = False
-                self._probe(place, PROBE_S)
+    def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag, *, tells: bool) -> None:
+        if not (self._waiting or self._again or any(place.flights for place in self._places)):
+            self._look_again()
+        self._waiting.append(_Flight(stream, number, what, cancel))
+
+    def turn(self) -> None:
+        self._remove(lambda flight: flight.cancel.is_set())
+        self._assign()
         try:
-            while True:
-                if cancel is not None and cancel.is_set():
-                    return
-                self._assign_again(again)
-                is_idle = not again and not any(place.flights for place in self._places)
-                while not is_last and not again and (free := self._freest()) is not None and (is_idle or is_ready()):
-                    try:
-                        request = next(arriving)
-                    except StopIteration:
-                        is_last = True
-                        break
-                    self._send(free, _Flight(n_taken, request))
-                    n_taken += 1
-                    is_idle = False
-                if is_last and is_idle:
-                    return
-                yield from self._hear(again)
-        finally:
-            for place in self._places:
-                for _, future in place.flights.values():
-                    future.cancel()
-                if place.probing is not None:
-                    place.probing.cancel()
-                place.flights.clear()
-                place.probing = None
-                place.is_busy = place.is_alone = False
+            self._muster()
+        except LostError as error:
+            for flight in self._remove(lambda flight: True):
+                flight.stream.fail(flight.number, error)
+            return
+        if any(stream.has_news for stream in [*self.streams]):
+            return
+        try:
+            place, token, event = self._arrived.get(timeout=POLL_S)
+        except queue.Empty:
+            return
+        if token in place.flights:
+            self._hear(place, token, event)
 
-    # --- rows on their way --------------------------------------------------------------------------------------------
+    def settle(self) -> None:
+        self._remove(lambda flight: flight.stream.is_closed)
+
+    def _remove(self, is_over: Callable[[_Flight], bool]) -> list[_Flight]:
+        """End the answers that nobody waits for any more, and return them."""
+        removed = []
+        for flights in (self._waiting, self._again):
+            for flight in filter(is_over, [*flights]):
+                flights.remove(flight)
+                removed.append(flight)
+        for place in self._places:
+            removed += [place.remove(token) for token, (flight, _) in [*place.flights.items()] if is_over(flight)]
+        for flight in removed:
+            if flight.cancel.is_set():
+                flight.stream.put(flight.number, TokenEvent(-1, "", finish_reason="cancelled", stats=Stats()))
+        return removed
+
+    def _assign(self) -> None:
+        """Send requests to members that are free; suspects to an idle member, for which new requests wait."""
+        for flight in [*self._again]:
+            place = self._idle(flight) if flight.is_suspect else self._freest()
+            if place is not None:
+                self._again.remove(flight)
+                self._send(place, flight)
+                place.is_alone = flight.is_suspect
+        while self._waiting and not self._again and (free := self._freest()) is not None:
+            self._send(free, self._waiting.popleft())
 
     def _freest(self) -> _Place | None:
         found = max(self._places, key=lambda place: place.free / place.room, default=None)
         return found if found is not None and found.free > 0 else None
 
-    def _assign_again(self, again: deque[_Flight]) -> None:
-        """Rows whose member was lost go to whoever is free, suspects to one that is idle."""
-        for flight in [*again]:
-            place = self._idle(flight) if flight.is_suspect else self._freest()
-            if place is not None:
-                again.remove(flight)
-                self._send(place, flight)
-                place.is_alone = flight.is_suspect
-
     def _idle(self, suspect: _Flight) -> _Place | None:
-        """A place for a suspect: where it has not failed, unless that is everywhere."""
+        """Return an idle place for a suspect: where it has not failed, unless it failed everywhere."""
         there = [place for place in self._places if not place.is_lost]
         others = [place for place in there if id(place) not in suspect.failed_at]
         return next((place for place in others or there if place.free > 0 and not place.flights), None)
@@ -161,21 +194,13 @@ class Fleet(Closable):
     def _send(self, place: _Place, flight: _Flight) -> None:
         flight.events.clear()
         self._tokens += 1
-        token, arrived = self._tokens, self._arrived  # what comes of an earlier attempt has another number
+        token, arrived = self._tokens, self._arrived  # events of an earlier attempt have another number
         future = place.member.begin(flight.request, lambda event: arrived.put((place, token, event)))
         place.flights[token] = flight, future
 
     # --- answers on their way back ------------------------------------------------------------------------------------
 
-    def _hear(self, again: deque[_Flight]) -> Iterator[tuple[int, TokenEvent | EdgespecError]]:
-        """What arrives next, if that is a whole answer or an error of its row."""
-        self._muster()
-        try:
-            place, token, event = self._arrived.get(timeout=POLL_S)
-        except queue.Empty:
-            return
-        if token not in place.flights:
-            return
+    def _hear(self, place: _Place, token: int, event: Arrived) -> None:
         flight = place.flights[token][0]
         place.is_busy = event is None
         if event is None:
@@ -183,35 +208,32 @@ class Fleet(Closable):
         if isinstance(event, TokenEvent):
             flight.events.append(event)
             if event.is_last:
-                self._landed(place, token)
-                yield from ((flight.index, each) for each in flight.events)
+                place.remove(token)
+                for each in flight.events:
+                    flight.stream.put(flight.number, each)
         elif isinstance(event, LostError):
-            yield from self._lose(place, again, event)
+            self._lose(place, event)
         elif isinstance(event, GenerationError) and not place.is_alone:
             flight.is_suspect = True
             flight.failed_at.add(id(place))
-            again.append(flight)
-            self._landed(place, token)
+            self._again.append(flight)
+            place.remove(token)
         else:
-            self._landed(place, token)
-            yield flight.index, event
+            place.remove(token)
+            flight.stream.put(flight.number, event)
 
-    def _landed(self, place: _Place, token: int) -> None:
-        del place.flights[token]
-        place.is_alone = False
-
-    def _lose(self, place: _Place, again: deque[_Flight], error: LostError) -> Iterator[tuple[int, EdgespecError]]:
-        """Give the rows of a member to others, and find out whether it still lives. A row that was alone fails."""
-        for flight, future in place.flights.values():
-            future.cancel()
+    def _lose(self, place: _Place, error: LostError) -> None:
+        """Give the requests of a member to others, and probe it. A request that was alone fails."""
+        was_alone = place.is_alone
+        for token in [*place.flights]:
+            flight = place.remove(token)
             flight.n_lost += 1
             flight.is_suspect = flight.n_lost > 1
-            if place.is_alone:
-                yield flight.index, error
+            if was_alone:
+                flight.stream.put(flight.number, error)
             else:
-                again.append(flight)
-        place.flights.clear()
-        place.is_lost, place.is_alone = True, False
+                self._again.append(flight)
+        place.is_lost = True
         self._probe(place, PROBE_S)
 
     # --- who is there -------------------------------------------------------------------------------------------------
@@ -220,10 +242,20 @@ class Fleet(Closable):
         return _Place(member, self._room or member.n_slots + 1)
 
     def _probe(self, place: _Place, after_s: float) -> None:
+        if place.probing is not None:
+            place.probing.cancel()
         place.probing = place.member.probe(after_s, 1 if place.is_dead else PROBES)
 
+    def _look_again(self) -> None:
+        """Probe lost members as if they had just been lost."""
+        self._present_s = monotonic()
+        for place in self._places:
+            if place.is_lost:
+                place.is_dead = False
+                self._probe(place, PROBE_S)
+
     def _muster(self) -> None:
-        """Let those in that are new, look after those that were lost. Raises LostError when all are dead."""
+        """Add new members, and look at the probes of lost ones. Raises LostError when all are dead."""
         if self._recruits is not None:
             self._places += map(self._place, self._recruits.joined())
         for place in [*self._places]:

@@ -15,6 +15,8 @@ POLL_S = 0.03  # how long a cancel may go unnoticed
 Arrived = TokenEvent | EdgespecError | None
 """What comes of a request: events, what it fails with, or that the member is too busy for it as yet."""
 
+Put = Callable[[Arrived], None]
+
 
 class LostError(GenerationError):
     """The member cannot be reached, or has gone in the middle of an answer."""
@@ -42,7 +44,7 @@ class Member(Protocol):
     def check_settings(self, request: Request) -> None:
         """Raises UsageError."""
 
-    def begin(self, request: Request, put: Callable[[Arrived], None]) -> Future[None]:
+    def begin(self, request: Request, put: Put) -> Future[None]:
         """Ask for an answer. `put` receives what comes of it, in any thread, at last an event that is the last one, or
         an error; LostError: the member's other answers are lost too. Cancel what is returned to hear no more."""
 

@@ -36,12 +36,10 @@ log = logging.getLogger(__name__)
 Made = TypeVar("Made")
 Prepared = tuple[Request, Prompt, "LLMatcher | None"]
 """A request with its prompt, and its constraint if it has one."""
-Job = Prepared | EdgespecError
-"""What can be answered, or why it is refused."""
 
 
 @dataclass(slots=True)
-class _Answer:
+class _Running:
     """One sequence of the engine on its way to the reader, who knows it by its number."""
 
     stream: Stream
@@ -104,10 +102,12 @@ class Answering(Loop):
         self._loaded, self._note, self._progress = loaded, note, progress
         self.model, self.context, self.engine = loaded.model, loaded.context, loaded.engine
         self._added: deque[tuple[Stream, int, Prepared, CancelFlag, bool]] = deque()
-        self._answers: dict[Sequence, _Answer] = {}
+        self._answers: dict[Sequence, _Running] = {}
         self._ignored: set[str] = set()
 
-    def add(self, stream: Stream, number: int, what: Job, cancel: CancelFlag, *, tells: bool) -> None:
+    def add(
+        self, stream: Stream, number: int, what: Prepared | EdgespecError, cancel: CancelFlag, *, tells: bool
+    ) -> None:
         if isinstance(what, EdgespecError):
             stream.put(number, what)
         else:
@@ -151,7 +151,7 @@ class Answering(Loop):
         matcher: LLMatcher | None,
         cancel: CancelFlag,
         tells: bool,
-    ) -> _Answer:
+    ) -> _Running:
         tokens = prompt.tokens
         constraint: Ends | GrammarConstraint | None = ends_of(request, self.model, len(tokens))
         start = self._answer_start(request, tokens)
@@ -178,7 +178,7 @@ class Answering(Loop):
         sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting)
         sequence.ends = frozenset(request.stop_token_ids)
         self.stats = sequence.stats
-        return _Answer(stream, number, sequence, self.model, text, tells, request.remembered)
+        return _Running(stream, number, sequence, self.model, text, tells, request.remembered)
 
     def _note_ignored(self, notes: Iterable[str]) -> None:
         """Note what of a constraint is ignored. Their number is limited: a server takes any number of schemas."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edgespec.errors import PromptTooLongError, UsageError
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate, tokenize_leniently
-from edgespec.settings import Request
+from edgespec.settings import Message, Request
 
 MESSAGE = 256  # characters that are read in the time that a template takes for one message
 LONGEST_TOKEN = 512  # characters; there are vocabularies with 128 blanks in one
@@ -46,6 +46,10 @@ class Prompts:
                 hint=f"shorten it, or use a larger context (-c {len(tokens) + 256} or more)",
             )
         return prompt
+
+    def tokens_of(self, messages: Sequence[Message]) -> list[int]:
+        """Return the prompt of some messages as ids, however long it is."""
+        return self.tokenized(Request(messages=tuple(messages), lenient=True)).tokens
 
     @staticmethod
     def length(request: Request) -> int:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from edgespec.cancel import CancelFlag
-from edgespec.closable import Closable
 from edgespec.core.policy.measured import MeasuredPolicy, PolicyVerdict
-from edgespec.core.policy.policy import pass_widths
 from edgespec.core.stats import Stats
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import kind_of
-from edgespec.engine.trace import Recorder
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
-from edgespec.runtime.answer_threads import AnswerThreads
-from edgespec.runtime.answering import Answering, Job, Prepared, attempted
+from edgespec.runtime.answering import Answering, Prepared, attempted
+from edgespec.runtime.asynchronous import AsyncAnswers
+from edgespec.runtime.backend import Backend
 from edgespec.runtime.kept_states import KeptStates
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.options import (
@@ -34,7 +33,7 @@ from edgespec.runtime.options import (
     turns,
 )
 from edgespec.runtime.prompts import Prompts
-from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
+from edgespec.runtime.stream import Answer
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.validation import check_load_settings, check_request, check_rule
 
@@ -43,10 +42,9 @@ MEASURED_DEPTH = 128  # tokens behind which passes are measured
 log = logging.getLogger(__name__)
 
 AsyncAnswer = AsyncGenerator[TokenEvent, None]
-Answers = Generator[tuple[int, TokenEvent], None, None]
 
 
-class Runtime(Closable):
+class Runtime(Backend):
     """A loaded target, with its draft model if it has one.
 
     `notes` are messages for the user about how it runs, `stats` those of the answer that was started last (each answer
@@ -62,10 +60,10 @@ class Runtime(Closable):
         self._loaded = loaded = ModelSession(settings, self._progress, self.note)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
         self.draft_header, self.grammars = loaded.draft_header, loaded.grammars
-        self._answering = Answering(loaded, self.note, self._progress)
+        self.loop = Answering(loaded, self.note, self._progress)
         self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
         self.kept_states = KeptStates(loaded.engine)
-        self._threads = AnswerThreads(loaded.context.sequences)
+        self._async: AsyncAnswers | None = None
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
         """Change drafters, draft length or tree width from the next answer on; None keeps a setting.
@@ -75,7 +73,7 @@ class Runtime(Closable):
         """
         drafting = self._loaded.drafting
         wanted = drafting.changed(drafting_changes(changes))
-        with self._answering.alone():
+        with self.loop.alone():
             drafting.use(wanted)
 
     @property
@@ -86,7 +84,7 @@ class Runtime(Closable):
     @property
     def stats(self) -> Stats:
         """Those of the answer that was started last; `Completion.stats` and the last event have an answer's own."""
-        return self._answering.stats
+        return self.loop.stats
 
     def note(self, text: str) -> None:
         """Add a message for the user."""
@@ -96,10 +94,10 @@ class Runtime(Closable):
     def close(self) -> None:
         """End the current answers, and free models and caches; safe to call twice. Raises UsageError when called from
         within one of their steps."""
-        self._threads.close()
-        for stream in [*self._answering.streams]:
+        self.loop.is_closed = True
+        for stream in [*self.loop.streams]:
             stream.close()
-        with self._answering.alone() as is_alone:
+        with self.loop.alone() as is_alone:
             if not is_alone:
                 raise UsageError("a model cannot be closed in the middle of a step")
             self._loaded.tuning.save()
@@ -142,13 +140,11 @@ class Runtime(Closable):
         """Why drafters are active or backed off on requests like this one; empty without an automatic draft length."""
         own = self._loaded.drafting.of(request)
         pace = self.engine.speculator.pace if own is None else own.pace
-        if isinstance(pace, Recorder):
-            pace = pace.pace
         return pace.verdicts(_kind(request)) if isinstance(pace, MeasuredPolicy) else []
 
     def forget(self) -> None:
         """Clear the KV caches, so that the next answer starts from nothing."""
-        with self._answering.alone():
+        with self.loop.alone():
             self.engine.scheduler.forget()
             for drafter in self._draft_models():
                 drafter.forget()
@@ -156,52 +152,17 @@ class Runtime(Closable):
     def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
         """Write what the KV cache has of a chat, for `recall_state` in another process, if reading it again takes
         longer; returns the bytes written, -1 if there is no time. `most_bytes` bounds the folder, where others go."""
-        with self._answering.alone():
-            return self.kept_states.keep(self._tokens(messages), file, most_bytes, within_s)
+        with self.loop.alone():
+            return self.kept_states.keep(self.prompts.tokens_of(messages), file, most_bytes, within_s)
 
     def recall_state(self, messages: Sequence[Message], file: Path) -> int:
         """Let the KV cache have what was written of a chat, if it is valid for this model, build and context; returns
         how many tokens need not be read now. The next answer is the one that it would have been."""
-        with self._answering.alone():
-            return self.kept_states.recall(self._tokens(messages), file)
-
-    def _tokens(self, messages: Sequence[Message]) -> list[int]:
-        return self.prompts.tokenized(Request(messages=tuple(messages), lenient=True)).tokens
+        with self.loop.alone():
+            return self.kept_states.recall(self.prompts.tokens_of(messages), file)
 
     def _draft_models(self) -> list[ModelDrafter]:
         return [drafter for drafter in self.engine.speculator.drafters if isinstance(drafter, ModelDrafter)]
-
-    @contextmanager
-    def recording(self, file: Path, request: Request) -> Iterator[Recorder]:
-        """Trace answers to requests like this one into `file`. At every token where the policy drafts nothing, a draft
-        is made but not verified. Measures passes first. Raises UsageError, EdgespecError."""
-        engine, n_max = self.engine, self.engine.speculator.n_max
-        if not engine.speculator.drafters:
-            raise UsageError("a trace needs a drafter", hint="pass a draft model (-md), or --spec-type lookup")
-        if engine.speculator.tree_width > 1 or self.settings.sequences > 1:
-            raise UsageError("a trace records chains of one answer", hint="leave out --spec-tree")
-        header = {
-            "kind": _kind(request),
-            "temperature": request.sampling.temperature,
-            "seed": request.seed,
-            "n_max": n_max,
-            "pace": self.settings.pace,
-            "model": self.model.path.name,
-            "draft_model": self.draft_header and self.draft_header.path.name,
-            "threads": self.context.threads,
-            "costs": self.measure_costs(pass_widths(n_max)),
-        }
-        pace, models = engine.speculator.pace, self._draft_models()
-        try:
-            with closing(Recorder(pace, file, header)) as recorder:
-                engine.speculator.pace = recorder
-                for model in models:
-                    model.tells_certainty = True
-                yield recorder
-        finally:
-            engine.speculator.pace = pace
-            for model in models:
-                model.tells_certainty = False
 
     def measure_costs(
         self, widths: Sequence[int], repeat: int = 5, cancel: CancelFlag | None = None
@@ -210,7 +171,7 @@ class Runtime(Closable):
         token of prefill ("read"). The draft-length policy learns them too. Raises CancelledError when `cancel` is
         set."""
         depth = min(MEASURED_DEPTH, self.context.n_ctx // 2)
-        with self._answering.alone():
+        with self.loop.alone():
             if self.engine.scheduler.active:
                 raise UsageError("this model is already generating", hint="finish or close the other answers first")
             self.engine.scheduler.forget()
@@ -237,17 +198,17 @@ class Runtime(Closable):
         The last event is no token (`is_last`). A set `cancel` ends the answer there, with the text so far. Raises
         UsageError at once, GenerationError in the middle of the answer.
         """
-        return self.answer(request_of(options, prompt=prompt), cancel)
+        return self.submit(request_of(options, prompt=prompt), cancel)
 
     def chat(self, messages: Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer the last of `messages` through the model's chat template; everything else as in `generate`."""
-        return self.answer(request_of(options, messages=turns(messages)), cancel)
+        return self.submit(request_of(options, messages=turns(messages)), cancel)
 
     def complete(
         self, prompt: str | Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]
     ) -> Completion:
-        """The whole answer at once: `prompt` as in `generate`, or messages as in `chat`."""
-        return Completion.of(self.answer(asked(prompt, options), cancel))
+        """Return the whole answer at once: `prompt` as in `generate`, or messages as in `chat`."""
+        return Completion.of(self.submit(asked(prompt, options), cancel))
 
     def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
         """`generate` for asyncio: `async for token in llm.agenerate(...)`. The answer is generated in a thread.
@@ -256,16 +217,31 @@ class Runtime(Closable):
         cancelling the task ends the answer, within a forward pass. Errors are raised by the first step; UsageError for
         unknown keywords at once.
         """
-        return self._threads.stream(partial(self.answer, request_of(options, prompt=prompt)))
+        return self._asynchronous(request_of(options, prompt=prompt))
 
     def achat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
         """`chat` for asyncio, as `agenerate`."""
-        return self._threads.stream(partial(self.answer, request_of(options, messages=turns(messages))))
+        return self._asynchronous(request_of(options, messages=turns(messages)))
 
     async def acomplete(self, prompt: str | Messages, **options: Unpack[AnswerOptions]) -> Completion:
         """`complete` for asyncio, as `agenerate`."""
-        async with aclosing(self._threads.stream(partial(self.answer, asked(prompt, options)))) as events:
+        async with aclosing(self._asynchronous(asked(prompt, options))) as events:
             return Completion.of([event async for event in events])
+
+    async def _asynchronous(self, request: Request) -> AsyncAnswer:
+        if self._async is None or self._async.event_loop is not asyncio.get_running_loop():
+            self._async = AsyncAnswers(self.loop)
+        cancel = CancelFlag()
+        try:
+            events = self._async.read([await asyncio.to_thread(self.submit, request, cancel)])
+            try:
+                async for _, event in events:
+                    yield event
+            finally:
+                cancel.set()  # stops a long pass too
+                events.close()
+        finally:
+            cancel.set()
 
     def batch(
         self,
@@ -294,43 +270,15 @@ class Runtime(Closable):
             **options,
         )
 
-    def answer(self, request: Request, cancel: CancelFlag | None = None) -> Answer:
-        """The events of one answer, the last one with its finish reason. The request is checked before the first one.
+    @property
+    def room(self) -> int:
+        return self.context.sequences
 
-        Raises UsageError for a prompt that is empty or longer than the context.
+    def prepared(self, request: Request, cancel: CancelFlag | None = None) -> Prepared | EdgespecError:
+        """Return a request with its prompt and its constraint, or the error with which it is refused.
+
+        Compiling a new constraint takes up to seconds; `cancel` ends that.
         """
-        return self._one(self._checked(request, cancel), cancel or CancelFlag())
-
-    def submit(self, request: Request, cancel: CancelFlag | None = None) -> Submitted:
-        """`answer` for servers: the request waits for a free slot from now on, and is decoded together with others,
-        while anybody waits for events. Each may be asked for and read in a thread of its own.
-
-        Closing what is returned, or setting `cancel`, ends this answer and no other. Errors come with the events.
-        """
-        stream = Stream(self._answering)
-        stream.add(0, self.prepared(request, cancel), cancel or CancelFlag(), tells=True)
-        return Submitted(stream)
-
-    def answers(self, requests: Sequence[Request], cancel: CancelFlag | None = None) -> Answers:
-        """Several answers at once, each event with the index of its request.
-
-        Up to `sequences` of them are decoded together; a finished one makes room for the next.
-        """
-        return self._raising([self._checked(request, cancel) for request in requests], cancel or CancelFlag())
-
-    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
-        """As `answers`, for requests that are taken when there is room for them, until `cancel` is set. Where they are
-        an iterator that may be slow, its method `is_ready` tells whether the next one is there, so that no answer waits
-        for it. An error in place of an event is the reason why a request fails; the others continue."""
-        stream = self.open()
-        return feed(stream, requests, self.context.sequences, cancel or CancelFlag(), self.prepared)
-
-    def open(self, *, apart: bool = False) -> Stream:
-        """A stream of events, to which `prepared` requests can be added; `apart` each fails alone."""
-        return Stream(self._answering, apart=apart)
-
-    def prepared(self, request: Request, cancel: CancelFlag | None = None) -> Job:
-        """A request that can be answered, or its refusal. A new constraint takes up to seconds; `cancel` ends that."""
         return attempted(partial(self._checked, request, cancel))
 
     def check_settings(self, request: Request, cancel: CancelFlag | None = None) -> None:
@@ -348,28 +296,9 @@ class Runtime(Closable):
         matcher = request.constraint and self.grammars.matcher(*request.constraint, cancel)
         return request, self.prompts.of(request), matcher
 
-    def _opened(self, jobs: Sequence[Job], cancel: CancelFlag) -> Stream:
-        stream = self.open()
-        for number, job in enumerate(jobs):
-            stream.add(number, job, cancel, tells=True)
-        return stream
-
-    def _one(self, job: Job, cancel: CancelFlag) -> Answer:
-        with closing(self._opened([job], cancel).answer()) as events:
-            yield from events
-
-    def _raising(self, jobs: Sequence[Job], cancel: CancelFlag) -> Answers:
-        """One answer that fails ends the others."""
-        with self._opened(jobs, cancel) as stream:
-            for index, event in stream:
-                if isinstance(event, EdgespecError):
-                    yield index, TokenEvent(-1, "", finish_reason="error", stats=self.stats)
-                    raise event
-                yield index, event
-
     def count(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of these messages, however many the context holds."""
-        return len(self._tokens(messages))
+        return len(self.prompts.tokens_of(messages))
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt of a request as ids. Raises UsageError."""

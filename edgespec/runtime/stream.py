@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -14,11 +14,9 @@ from edgespec.closable import Closable
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.settings import Request
 
 Event = tuple[int, TokenEvent | EdgespecError]
 Events = Generator[Event, None, None]
-Answer = Generator[TokenEvent, None, None]
 
 
 class Waiter(Protocol):
@@ -42,6 +40,12 @@ class Loop(ABC):
         self._condition = threading.Condition()
         self._leader: int | None = None
         self._is_settled = True
+        self.is_closed = False
+
+    def check(self) -> None:
+        """Raise EdgespecError if nothing can be asked for any more."""
+        if self.is_closed:
+            raise closed_error()
 
     @abstractmethod
     def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag, *, tells: bool) -> None:
@@ -144,6 +148,10 @@ class Stream(Closable):
         self.open.clear()
 
     @property
+    def stats(self) -> Stats:
+        return self._loop.stats
+
+    @property
     def has_news(self) -> bool:
         return bool(self._arrived) or not self.open
 
@@ -179,70 +187,37 @@ class Stream(Closable):
             self.open.clear()
             self._loop.closed(self)
 
-    def answer(self) -> Answer:
-        """The events of the only request. Raises what became of it, behind a last event if it had begun."""
-        events = iter(self)
-        try:
-            for _, event in events:
-                if isinstance(event, GenerationError):
-                    yield TokenEvent(-1, "", finish_reason="error", stats=self._loop.stats)
-                if isinstance(event, EdgespecError):
-                    raise event
-                yield event
-        finally:
-            events.close()
 
+class Answer(Closable, Iterator[TokenEvent]):
+    """The events of one answer, for one reader; the last one has its finish reason.
 
-class Submitted(Closable):
-    """An answer that was asked for: its events, for one reader. `close` cancels it, also from another thread; then
-    there is no last event."""
+    `close` cancels the answer, also from another thread; then there is no last event. Raises what became of the answer,
+    after a last event if it had begun.
+    """
 
     def __init__(self, stream: Stream) -> None:
-        self._stream, self._events = stream, stream.answer()
-
-    def __iter__(self) -> Submitted:
-        return self
+        self.stream, self._events = stream, _events_of(stream)
 
     def __next__(self) -> TokenEvent:
         return next(self._events)
 
     def close(self) -> None:
-        self._stream.close()
+        self.stream.close()
 
     def __del__(self) -> None:
-        self._stream.close()
+        self.stream.close()
 
 
-def feed(
-    stream: Stream,
-    requests: Iterable[Request],
-    room: int,
-    cancel: CancelFlag,
-    prepared: Callable[[Request], Any] = lambda request: request,
-) -> Events:
-    """The events of the answers to `requests`, numbered from 0. One is taken when fewer than `room` are open; but of an
-    iterator with a method `is_ready` none while others are open and that says no. `cancel` ends everything."""
-    arriving, n_taken, is_last = iter(requests), 0, False
-    is_ready: Callable[[], bool] = getattr(arriving, "is_ready", lambda: True)
-    with stream:
-        while not stream.is_closed:
-            while not is_last and len(stream.open) < room and (not stream.open or is_ready()):
-                if cancel.is_set():
-                    is_last = True
-                    break
-                try:
-                    request = next(arriving)
-                except StopIteration:
-                    is_last = True
-                    break
-                stream.add(n_taken, prepared(request), cancel)
-                n_taken += 1
-                yield from stream.arrived()
-            if is_last and not stream.open:
-                yield from stream.take()
-                return
-            yield from stream.take()
+def _events_of(stream: Stream) -> Iterator[TokenEvent]:
+    """The events of the only request of a stream."""
+    for _, event in stream:
+        if isinstance(event, GenerationError):
+            yield TokenEvent(-1, "", finish_reason="error", stats=stream.stats)
+        if isinstance(event, EdgespecError):
+            raise event
+        yield event
 
 
 def closed_error() -> UsageError:
+    """The error for a model that is closed."""
     return UsageError("this model is closed")

@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from edgespec.batch.known import Known
+from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import known, native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
@@ -64,23 +65,22 @@ class Server:
             {"notes": call.notes} if call.notes else {}
         )
 
-    async def pieces(self, request: Request, model: Served, call: Call) -> AsyncGenerator[Piece, None]:
+    async def pieces(self, request: Request, call: Call, events: AsyncStream) -> AsyncGenerator[Piece, None]:
         """What the answers of a call consist of, counted."""
         record: dict[str, Any] = request.scope["record"]
-        async with aclosing(self.pool.answers(model, call.requests)) as events:
-            async for piece in pieces(call, events):
-                if piece.end is not None:
-                    self.metrics.count(piece.end.stats, piece.end.reason)
-                    stats = piece.end.stats
-                    for name, count in (
-                        ("prompt_tokens", stats.prompt_tokens),
-                        ("cached_tokens", stats.cached_tokens),
-                        ("tokens", piece.end.n_tokens),
-                        ("draft_tokens", stats.proposed),
-                        ("accepted_tokens", stats.accepted),
-                    ):
-                        record[name] = record.get(name, 0) + count
-                yield piece
+        async for piece in pieces(call, events):
+            if piece.end is not None:
+                self.metrics.count(piece.end.stats, piece.end.reason)
+                stats = piece.end.stats
+                for name, count in (
+                    ("prompt_tokens", stats.prompt_tokens),
+                    ("cached_tokens", stats.cached_tokens),
+                    ("tokens", piece.end.n_tokens),
+                    ("draft_tokens", stats.proposed),
+                    ("accepted_tokens", stats.accepted),
+                ):
+                    record[name] = record.get(name, 0) + count
+            yield piece
 
 
 Handler = Callable[[Server, Request], Awaitable[Response]]
@@ -196,8 +196,8 @@ def _answering(
                 async with server.pool.lend(name) as model:
                     call = await server.read(request, partial(read, body, model))
                     server.begin(request, call)
-                    async with aclosing(server.pieces(request, model, call)) as found:
-                        yield write(call, body, model), found
+                    with server.pool.submit(model, call.requests) as events:
+                        yield write(call, body, model), server.pieces(request, call, events)
 
         async def whole() -> Any:
             async with begun() as (answer, found):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, OutOfMemoryError
-from edgespec.events import TokenEvent
+from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.runtime.worker import Worker
 from edgespec.serve.errors import ApiError, busy, unavailable
 from edgespec.serve.served import Served
@@ -184,18 +184,25 @@ class Pool:
             if not place.users:
                 self._wait_for_use(place)
 
-    async def answers(self, model: Served, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenEvent], None]:
-        """The answers of a model, if the queue has room for them. Raises ApiError, EdgespecError."""
+    @contextmanager
+    def submit(self, model: Served, requests: Sequence[Request]) -> Iterator[AsyncStream]:
+        """Ask a model for answers, if its queue has room for them; they are cancelled at the end of this block.
+
+        Raises ApiError, EdgespecError.
+        """
         waiting = max(0, model.n_open + len(requests) - model.n_slots)
         if waiting > self._limits.max_waiting and model.n_open:
             raise busy(self.load[1])
         model.n_open += len(requests)
         try:
-            async with aclosing(model.answers(requests)) as events:
-                async for event in events:
-                    yield event
+            events = model.submit(requests)
+            try:
+                yield events
+            finally:
+                events.close()
         finally:
             model.n_open -= len(requests)
+            model.show_notes()
 
     async def close(self) -> None:
         """End all models, and what is being loaded."""

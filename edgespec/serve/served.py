@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -13,10 +13,9 @@ from typing import TypeVar
 from edgespec.batch.vocabulary import Vocabulary
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError
-from edgespec.events import TokenEvent
 from edgespec.gguf_file.header import read_header
+from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
 from edgespec.runtime.worker import NoReplyError, Worker
-from edgespec.serve.answers import Answers
 from edgespec.serve.errors import ApiError, unavailable
 from edgespec.serve.threads import in_thread
 from edgespec.serve.tools.formats import WORDS
@@ -46,7 +45,7 @@ class Served:
         self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
         self.control_ids = {word: id for word in WORDS if (id := self._vocabulary.control(word)) is not None}
         self.special_ids = {word: id for word in WORDS if (id := self._vocabulary.special(word)) is not None}
-        self._answers: Answers | None = None
+        self._answers: AsyncAnswers | None = None
         self._asking = asyncio.Semaphore(MOST_ASKING)
         self._prefix_cache: Mapping[str, int] = {}
         self._is_closed = False
@@ -64,16 +63,14 @@ class Served:
     def n_slots(self) -> int:
         return int(self.about["sequences"])
 
-    async def answers(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenEvent], None]:
-        """The events of these answers, each with the index of its request; closing this cancels them."""
+    def submit(self, requests: Sequence[Request]) -> AsyncStream:
+        """Ask for the answers to these requests; close what is returned to cancel them. Raises GenerationError."""
         if self._is_closed:
             raise _closed(self.name)
         if self._answers is None:
-            self._answers = Answers(self.worker, lambda: self.n_open > self.n_slots)
-        async with aclosing(self._answers.of(requests)) as events:
-            async for event in events:
-                yield event
-        self.show_notes()
+            others_wait, closed = lambda: self.n_open > self.n_slots, partial(_closed, self.name)
+            self._answers = AsyncAnswers(self.worker.loop, others_wait, closed)
+        return self._answers.read([self.worker.submit(request) for request in requests])
 
     async def ask(self, question: Callable[[Worker], Made], within_s: float = REPLY_S) -> Made:
         """What the worker says, which may have to finish a forward pass first. Raises ApiError if that takes longer."""
@@ -101,8 +98,6 @@ class Served:
     async def close(self) -> None:
         """End the answers and the worker."""
         self._is_closed = True
-        if self._answers is not None:
-            self._answers.close(_closed(self.name))
         await in_thread(self.worker.close, f"closes {self.name}")
         self._vocabulary.close()
 

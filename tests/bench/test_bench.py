@@ -1,29 +1,26 @@
-"""The bench itself: modes and their names, whose turn it is, and what a result says about answers."""
+"""The runner of benchmarks: modes and their names, the turns, and what a result says about answers."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tiny_gguf import write_model
 
-import edgespec
-from edgespec.bench.answers import OwnMode, repeated_4grams
-from edgespec.bench.energy import EnergyMeter
 from edgespec.bench.machine import without_folders
-from edgespec.bench.measure import Plan, Result, run_bench
-from edgespec.bench.modes import PLAIN, Mode, default_modes, parse_mode, settings_for, with_plain
+from edgespec.bench.measure import BenchResult, Plan, load_result, run_bench
+from edgespec.bench.modes import PLAIN, Contest, Mode, contests, default_modes, parse_mode, settings_for, with_plain
 from edgespec.bench.questions import Question, ask
+from edgespec.bench.runner import Runner, Sample
+from edgespec.bench.statistics import speedups
 from edgespec.bench.suites import Item
+from edgespec.bench.summary import summarise
 from edgespec.cancel import CancelFlag
-from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import GenerationError, UsageError
-from edgespec.llama import kernels
-from edgespec.llama.peer import Peer, _CountingLlama
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
@@ -34,19 +31,18 @@ ITEMS = [
     Item("three", "chat", ("And now?", "Go on."), REPETITIVE),
 ]
 ALL = ("suffix", "recycling", "draft")
-MODES = [Mode("draft", "fixed:2"), Mode("lookup", "fixed:4"), Mode("draft,lookup"), Mode("draft", "fixed:3", 2)]
+MODES = [Mode("draft", "fixed:2"), Mode("suffix", "fixed:4"), Mode("suffix,draft"), Mode("draft", "fixed:3", 2)]
 
 
 @pytest.fixture(scope="module")
 def llm(home: Path) -> Iterator[Runtime]:
-    plan = Plan(ITEMS, MODES, peer=True)
-    with Runtime(settings_for(LoadSettings("demo", threads=1), MODES, plan.least_n_max)) as llm:
+    with Runtime(settings_for(LoadSettings("demo", threads=1), MODES)) as llm:
         yield llm
 
 
 @pytest.fixture(scope="module")
-def result(llm: Runtime) -> Result:
-    return run_bench(llm, Plan(ITEMS, MODES, tokens=8, repeat=2, peer=True, command="edgespec bench"))
+def result(llm: Runtime) -> BenchResult:
+    return run_bench(llm, Plan(ITEMS, MODES, tokens=8, repeat=2, command="edgespec bench"))
 
 
 # --- modes ------------------------------------------------------------------------------------------------------------
@@ -57,9 +53,9 @@ def result(llm: Runtime) -> Result:
     [
         ("plain", PLAIN, "plain"),
         ("auto", Mode("draft"), "draft auto"),
-        ("lookup", Mode("lookup"), "lookup auto"),
+        ("suffix", Mode("suffix"), "suffix auto"),
         ("fixed:04", Mode("draft", "fixed:4"), "draft fixed:4"),
-        ("draft,lookup  AUTO", Mode("lookup,draft"), "lookup,draft auto"),
+        ("draft,suffix  AUTO", Mode("suffix,draft"), "suffix,draft auto"),
         ("tree:4 fixed:6 draft", Mode("draft", "fixed:6", 4), "draft fixed:6 tree:4"),
         ("rejection auto", Mode("draft", rule="rejection"), "draft auto rejection"),
         ("draft tree:1 coupled", Mode("draft"), "draft auto"),
@@ -80,7 +76,7 @@ def test_a_mode_has_one_name_however_it_is_written(text: str, mode: Mode, name: 
     [
         ("", "it is empty"),
         ("plain auto", "plain takes no other words"),
-        ("draft lookup", "it has both draft and lookup"),
+        ("draft suffix", "it has both draft and suffix"),
         ("auto fixed:2", "it has both auto and fixed:2"),
         ("fixed:0", "K from 1 to"),
         ("fixed:", "K from 1 to"),
@@ -109,7 +105,7 @@ def test_where_no_drafter_is_named_the_suffix_drafter_drafts_if_there_is_no_draf
 def test_a_model_is_loaded_for_the_longest_drafts_and_the_widest_trees() -> None:
     settings = settings_for(LoadSettings("demo", pace="fixed:4", threads=2), [PLAIN, *MODES, Mode("draft", "fixed:40")])
     assert settings == LoadSettings(
-        "demo", spec_type="lookup,draft", spec_draft_n_max=40, spec_tree=2, threads=2, store=False
+        "demo", spec_type="suffix,draft", spec_draft_n_max=40, spec_tree=2, threads=2, store=False
     )
     assert settings_for(LoadSettings("demo"), [PLAIN]).spec_type == "none"
     assert settings_for(LoadSettings("demo"), [Mode("self:4"), Mode("suffix,self:4")]).spec_type == "suffix,self:4"
@@ -126,122 +122,112 @@ def test_plain_decoding_is_always_among_them_and_no_mode_twice() -> None:
         assert {drafter for mode in modes for drafter in mode.drafters} == set(possible)
 
 
-# --- turns ------------------------------------------------------------------------------------------------------------
-
-
-def test_no_mode_is_always_first(result: Result) -> None:
-    first: dict[tuple[str, float, int], str] = {}
-    for sample in result["samples"]:
-        first.setdefault((sample["item"], sample["temperature"], sample["repeat"]), sample["mode"])
-    assert len(set(first.values())) > 1
-
-
-def test_no_draft_finds_a_prompt_in_its_cache() -> None:
-    """An answer begins cold, whatever was asked before it."""
-    with edgespec.load("demo", spec_type="draft", pace="fixed:2", threads=1) as llm:
-        mode = OwnMode(llm, parse_mode("draft fixed:2", ALL), EnergyMeter())
-        [question], _ = ask(llm, ITEMS[:1], 4, reference=False)
-        decodes = []
-        for _ in range(2):
-            [drafter] = llm.engine.speculator.drafters
-            assert isinstance(drafter, ModelDrafter)
-            before = drafter.context.decodes
-            mode.answer(question, CancelFlag())
-            decodes.append(drafter.context.decodes - before)
-            assert drafter.context.length(0) >= len(question.prompt)
-            llm.forget()
-            assert drafter.context.length(0) == 0
-        assert decodes[0] == decodes[1]
+def test_each_draft_model_is_loaded_once_and_modes_without_one_are_measured_once() -> None:
+    draft, other = Path("draft.gguf"), Path("other.gguf")
+    drafting = (Mode("suffix,draft"), Mode("draft"))
+    found = contests([Mode("suffix"), *drafting, Mode("self:2")], [draft, other])
+    assert [(contest.draft, contest.modes) for contest in found] == [
+        (draft, (PLAIN, Mode("suffix"), *drafting)),
+        (other, (PLAIN, *drafting)),
+        (None, (PLAIN, Mode("self:2"))),
+    ]
+    settings = found[1].settings(LoadSettings("demo", threads=1), Path("target.gguf"))
+    assert (settings.model, settings.draft_model, settings.spec_type) == ("target.gguf", "other.gguf", "suffix,draft")
+    assert contests([PLAIN], []) == [Contest(None, (PLAIN,))]
+    with pytest.raises(UsageError, match="'draft auto' needs a draft model"):
+        contests([Mode("draft")], [])
 
 
 # --- a result ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_mode_answers_every_prompt(result: Result) -> None:
-    names = ["plain", *(mode.name for mode in MODES), "llama-cpp-python", "llama-cpp-python lookup"]
-    samples = result["samples"]
-    assert result["complete"]
-    assert result["settings"]["modes"] == names
-    kinds = Counter((s["mode"], s["item"], s["temperature"], s["repeat"]) for s in samples)
+def test_every_mode_answers_every_prompt_in_turns(result: BenchResult) -> None:
+    names = ["plain", *(mode.name for mode in MODES)]
+    assert result.complete and result.modes == names
+    kinds = Counter((s.mode, s.item, s.temperature, s.repeat) for s in result.samples)
     expected = {(name, item.id, t, repeat) for name in names for item in ITEMS for t in (0.0, 0.8) for repeat in (0, 1)}
-    assert set(kinds) == expected
-    assert set(kinds.values()) == {1}
-    assert [sample["order"] for sample in samples] == list(range(len(samples)))
-    assert {sample["tokens"] for sample in samples} == {8}
+    assert set(kinds) == expected and set(kinds.values()) == {1}
+    first = [turn[0].mode for turn in zip(*[iter(result.samples)] * len(names), strict=True)]
+    assert len(set(first)) > 1  # no mode is always first
+    assert None not in speedups(result.samples)
 
 
-def test_the_parts_of_an_answer_add_up(result: Result) -> None:
-    for sample in result["samples"]:
-        widths = {int(width): count for width, count in sample["widths"].items()}
-        assert sum(widths.values()) == sample["rounds"] - 1
-        assert sum((width - 1) * count for width, count in widths.items()) == sample["proposed"]
-        assert sample["tokens"] == sample["rounds"] + sample["accepted"]
-        assert sum(sample["proposed_per_pos"]) == sample["proposed"]
-        assert sum(sample["accepted_per_pos"]) == sample["accepted"]
-        assert sample["tokens_per_s"] == sample["tokens"] / sample["seconds"]
-        if sample["draft_s"] is not None:
-            assert sum(sample[part] for part in ("draft_s", "target_s", "other_s")) == pytest.approx(sample["seconds"])
+def test_the_parts_of_an_answer_add_up(result: BenchResult) -> None:
+    for sample in result.samples:
+        stats = sample.stats
+        assert len(sample.tokens) == 8 == stats.rounds + stats.accepted
+        assert sum(stats.proposed_per_pos) == stats.proposed and sum(stats.accepted_per_pos) == stats.accepted
+        assert stats.draft_s + stats.target_s + stats.other_s == pytest.approx(stats.generation_s)
+        assert sample.mode != "plain" or not stats.proposed
 
 
-def test_only_plain_decoding_drafts_nothing(result: Result) -> None:
-    speculating = {sample["mode"] for sample in result["samples"] if sample["proposed"]}
-    assert not speculating & {"plain", "llama-cpp-python"}
-    assert {"draft fixed:2", "draft fixed:3 tree:2"} <= speculating
+def test_answers_equal_those_of_plain_decoding(result: BenchResult) -> None:
+    assert {cell.equal_share for cell in summarise(result).cells} == {1.0}
 
 
-def test_answers_are_compared_with_those_of_plain_decoding(result: Result) -> None:
-    for sample in result["samples"]:
-        assert (sample["equal"] is None) == sample["mode"].startswith("llama-cpp-python")
-        if sample["mode"] == "plain":
-            assert sample["equal"]
+def test_a_result_says_how_it_was_made_and_can_be_loaded(result: BenchResult, llm: Runtime, tmp_path: Path) -> None:
+    text = json.dumps(result.as_json(), allow_nan=False)
+    assert str(llm.model.path.parent) not in text
+    assert list(result.costs["target"]) == ["1", "2", "3", "4", "5", "6", "8", "10", "12", "16", "24", "32"]
+    assert min(result.costs["draft"], *result.costs["target"].values()) > 0
+    assert len(result.models["draft"]["sha256"]) == 64 and result.models["target"]["name"] == "demo"
+    assert (result.settings["threads"], result.settings["tokens"]) == (1, 8)
+    assert result.machine["cpu"] and result.build["llama_cpp_python"]
+    assert "three: only the first of 2 turns is used" in result.messages
+    (tmp_path / "a.json").write_text(text, encoding="utf-8")
+    loaded = load_result(tmp_path / "a.json")
+    assert [(s.mode, s.item, s.tokens) for s in loaded.samples] == [(s.mode, s.item, s.tokens) for s in result.samples]
+    assert (loaded.settings, loaded.modes, loaded.complete) == (result.settings, result.modes, True)
 
 
-def test_a_result_tells_about_machine_build_models_and_costs(result: Result, llm: Runtime) -> None:
-    assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert str(llm.model.path.parent) not in json.dumps(result)
-    assert list(result["costs"]["target"]) == ["1", "2", "3", "4", "5", "6", "8", "10", "12", "16", "24", "32"]
-    assert min(result["costs"]["draft"], *result["costs"]["target"].values()) > 0
-    assert result["load"]["spread"] == max(result["load"]["passes"], result["load"]["plain"])
-    assert len(result["models"]["draft"]["sha256"]) == 64
-    assert result["models"]["target"]["name"] == "demo"
-    assert (result["settings"]["threads"], result["settings"]["tokens"]) == (1, 8)
-    assert result["machine"]["cpu"] and result["build"]["llama_cpp_python"]
-    assert "three: only the first of 2 turns is used" in result["messages"]
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "samples": []}', '{"version": 2, "samples": [{}]}'])
+def test_other_files_are_no_results(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"x\.json (is not a bench result|was written by another version)"):
+        load_result(tmp_path / "x.json")
 
 
-def test_a_reference_is_the_answer_and_lookup_drafts_what_it_repeats(llm: Runtime) -> None:
+def test_an_answer_begins_with_empty_caches(llm: Runtime) -> None:
+    [question], _ = ask(llm, ITEMS[:1], 4, reference=False)
+    decodes = []
+    with Runner(llm, [Mode("draft", "fixed:2")], CancelFlag()) as runner:
+        for _ in range(2):
+            drafter = next(d for d in llm.engine.speculator.drafters if isinstance(d, ModelDrafter))
+            before = drafter.context.decodes
+            runner.answer(runner.modes[-1], question, 0.0)
+            decodes.append(drafter.context.decodes - before)
+    assert decodes[0] == decodes[1]
+
+
+def test_a_reference_is_the_answer_and_the_suffix_drafter_drafts_what_it_repeats(llm: Runtime) -> None:
     modes = [*MODES, Mode("draft", rule="rejection")]
-    result = run_bench(llm, Plan(ITEMS[:2], modes, tokens=40, temperatures=[0.8], reference=True, peer=True))
-    lookups = [sample for sample in result["samples"] if sample["mode"] == "lookup fixed:4"]
-    assert [sample["accepted"] > 20 for sample in lookups] == [True, True]
-    assert {sample["equal"] for sample in result["samples"]} == {True, None}
-    assert len({(s["item"], s["tokens"], s["repeated_4grams"]) for s in result["samples"]}) == len(ITEMS[:2])
-    assert "skipped draft auto rejection: reference answers need the coupled rule" in result["messages"]
-
-
-def test_all_of_a_reference_unless_a_length_is_given(llm: Runtime) -> None:
+    result = run_bench(llm, Plan(ITEMS[:2], modes, tokens=40, temperatures=[0.8], reference=True))
+    copied = [sample for sample in result.samples if sample.mode == "suffix fixed:4"]
+    assert [sample.stats.accepted > 20 for sample in copied] == [True, True]
+    assert len({(sample.item, *sample.tokens) for sample in result.samples}) == 2
+    assert "skipped draft auto rejection: reference answers need the coupled rule" in result.messages
     n = len(llm.model.tokenize(ITEMS[1].reference, add_special=False, parse_special=False))
-    result = run_bench(llm, Plan(ITEMS[1:2], [PLAIN], temperatures=[0.0], reference=True))
-    assert [sample["tokens"] for sample in result["samples"]] == [n]
+    [whole] = run_bench(llm, Plan(ITEMS[1:2], [PLAIN], temperatures=[0.0], reference=True)).samples
+    assert len(whole.tokens) == n
 
 
-def test_what_does_not_fit_or_has_no_reference_is_left_out(llm: Runtime) -> None:
+def test_prompts_that_do_not_fit_or_have_no_reference_are_left_out(llm: Runtime) -> None:
     items = [Item("long", "chat", ("word " * 2000,)), Item("bare", "chat", ("Hello",)), ITEMS[0]]
     result = run_bench(llm, Plan(items, [PLAIN], tokens=8, temperatures=[0.0]))
-    assert {sample["item"] for sample in result["samples"]} == {"bare", "one"}
-    assert any(message.startswith("skipped long: the prompt has ") for message in result["messages"])
+    assert {sample.item for sample in result.samples} == {"bare", "one"}
+    assert any(message.startswith("skipped long: the prompt has ") for message in result.messages)
     with pytest.raises(UsageError, match="skipped bare: it has no reference answer"):
         run_bench(llm, Plan(items[1:2], [PLAIN], reference=True))
 
 
 def test_modes_that_the_model_cannot_do_are_left_out(home: Path, tmp_path: Path) -> None:
     write_model(tmp_path / "tiny.gguf", "mamba")  # whose memory cannot be rolled back
-    modes = [Mode("lookup", "fixed:2")]
+    modes = [Mode("suffix", "fixed:2")]
     with Runtime(settings_for(LoadSettings(str(tmp_path / "tiny.gguf"), threads=1), modes)) as llm:
         result = run_bench(llm, Plan(ITEMS[:1], modes, tokens=4, temperatures=[0.0]))
-    assert result["settings"]["modes"] == ["plain"]
-    assert "skipped lookup fixed:2: drafter lookup is not loaded" in result["messages"]
-    assert result["models"]["draft"] is result["costs"]["draft"] is None
+    assert result.modes == ["plain"]
+    assert "skipped suffix fixed:2: drafter suffix is not loaded" in result.messages
+    assert result.models["draft"] is result.costs["draft"] is None
 
 
 # --- what ends too soon -----------------------------------------------------------------------------------------------
@@ -255,70 +241,23 @@ def test_what_was_measured_before_it_was_cancelled_is_kept(llm: Runtime) -> None
             cancel.set()
 
     result = run_bench(llm, Plan(ITEMS[:2], MODES, tokens=8), stop_in_the_middle, cancel)
-    assert not result["complete"]
-    assert result["failure"] is None
-    assert len(result["samples"]) == 10  # of 20
-    assert result["costs"]["target"]
-
-
-def test_cancelled_before_the_first_answer_it_is_empty(llm: Runtime) -> None:
-    cancel = CancelFlag()
-    cancel.set()
-    result = run_bench(llm, Plan(ITEMS[:2], MODES, tokens=8), None, cancel)
-    assert (result["complete"], result["samples"], result["costs"]) == (False, [], {"target": {}, "draft": None})
+    assert not result.complete and result.failure is None and result.costs["target"]
+    assert len(result.samples) == 10  # of 20
+    nothing = run_bench(llm, Plan(ITEMS[:2], MODES, tokens=8), None, cancel)
+    assert (nothing.complete, nothing.samples, nothing.costs) == (False, [], {})
 
 
 def test_what_was_measured_before_the_model_failed_is_kept(llm: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, calls = OwnMode.answer, iter(range(100))
+    real, calls = Runner.answer, iter(range(100))
 
-    def fail_late(self: OwnMode, question: Question, cancel: CancelFlag) -> object:
+    def fail_late(self: Runner, mode: Mode, question: Question, temperature: float, repeat: int = 0) -> Sample:
         if next(calls) == 4:  # two to warm up
             raise GenerationError("decoding failed", why="it is broken")
-        return real(self, question, cancel)
+        return real(self, mode, question, temperature, repeat)
 
-    monkeypatch.setattr(OwnMode, "answer", fail_late)
+    monkeypatch.setattr(Runner, "answer", fail_late)
     result = run_bench(llm, Plan(ITEMS[:2], MODES[:1], tokens=8))
-    assert (result["complete"], result["failure"], len(result["samples"])) == (
-        False,
-        "decoding failed: it is broken",
-        2,
-    )
-
-
-# --- figures ----------------------------------------------------------------------------------------------------------
-
-
-def test_energy_is_the_sum_of_the_packages_and_counters_go_round(tmp_path: Path) -> None:
-    for zone, name, value in (
-        ("intel-rapl:0", "package-0", 900_000),
-        ("intel-rapl:0:0", "core", 5),
-        ("intel-rapl:1", "package-1", 100_000),
-        ("intel-rapl-mmio:0", "package-0", 900_000),
-    ):
-        folder = tmp_path / zone
-        folder.mkdir()
-        (folder / "name").write_text(f"{name}\n")
-        (folder / "max_energy_range_uj").write_text("999999\n")
-        (folder / "energy_uj").write_text(f"{value}\n")
-    meter = EnergyMeter(tmp_path)
-    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("200000")
-    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("400000")
-    assert meter.joules() == pytest.approx(0.3 + 0.3)
-    meter.start()
-    assert meter.joules() == 0
-    (tmp_path / "intel-rapl:1" / "energy_uj").unlink()
-    assert meter.joules() is None
-
-
-def test_without_counters_energy_is_unknown(tmp_path: Path) -> None:
-    assert EnergyMeter(tmp_path / "nowhere").joules() is None
-
-
-@pytest.mark.parametrize(
-    ("tokens", "share"), [([1, 2, 3], 0), ([1, 2, 3, 4, 5], 0), ([1] * 13, 0.9), ([1, 2, 3, 4, 1, 2, 3, 4], 0.2)]
-)
-def test_repetition_is_the_share_of_4grams_that_were_there_before(tokens: list[int], share: float) -> None:
-    assert repeated_4grams(tokens) == pytest.approx(share)
+    assert (result.complete, result.failure, len(result.samples)) == (False, "decoding failed: it is broken", 2)
 
 
 @pytest.mark.parametrize(
@@ -331,28 +270,3 @@ def test_repetition_is_the_share_of_4grams_that_were_there_before(tokens: list[i
 )
 def test_messages_name_files_without_their_folders(text: str, shown: str) -> None:
     assert without_folders(text) == shown
-
-
-def test_the_peer_decodes_with_llama_cpp_s_own_kernels_whatever_the_weights(
-    llm: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used: list[object] = []
-    evaluate = _CountingLlama.eval
-
-    def watched(self: _CountingLlama, tokens: Sequence[int]) -> None:
-        used.append(kernels._used)
-        evaluate(self, tokens)
-
-    monkeypatch.setattr(_CountingLlama, "eval", watched)
-    # Weights that an exact context leaves as they are; the peer repacks them, as this build can.
-    monkeypatch.setitem(llm.model.fingerprint, "extra_buffers", False)
-    list(llm.generate("x", max_tokens=2))
-    with Peer(llm.context, llm.settings, 64) as peer:
-        peer.answer([1, 2, 3], 3, CancelFlag(), lookup=False, sampling=SamplingSettings(temperature=0), seed=1)
-    assert used == [kernels.STOCK] * 3
-
-
-def test_a_build_that_crashes_with_repacked_weights_has_no_peer(llm: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.llama.peer.self_check", lambda: "works without extra buffers")
-    with pytest.raises(GenerationError, match="cannot compare"):
-        Peer(llm.context, llm.settings, 64)

@@ -14,7 +14,7 @@ from edgespec.cli.options.given import load_settings, request
 from edgespec.settings import LoadSettings, Message, Request
 
 ELSEWHERE = {
-    *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose", "version", "trace"),
+    *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose", "version"),
     *("offline", "yes", "persona"),
 }
 """Parameters that configure neither model nor request; tests/test_cli_run.py shows what they do."""

@@ -15,7 +15,6 @@ from tiny_gguf import CHATML, write_model
 from tiny_head import write_hydra
 
 import edgespec as api
-from edgespec.engine.trace import read_trace
 from edgespec.errors import OutOfMemoryError
 from edgespec.models.names.spec import BUNDLED
 from edgespec.runtime.runtime import Runtime
@@ -428,11 +427,6 @@ def test_prompt_files_that_cannot_be_read_are_refused(home: Path) -> None:
     assert "the folder empty has no files" in refusal(edgespec_here("run", "-f", "empty", *FIRST, home=home))
 
 
-def test_a_trace_of_several_samples_is_refused(home: Path) -> None:
-    done = edgespec_here("run", "x", "--samples", "2", "--trace", "t.jsonl", *FIRST, home=home)
-    assert "a trace records one answer" in refusal(done)
-
-
 def test_logprobs_without_json_are_refused(home: Path) -> None:
     assert "--logprobs shows in JSON only" in refusal(edgespec_here("run", "x", "--logprobs", "1", *FIRST, home=home))
 
@@ -490,34 +484,6 @@ def test_a_cache_that_cannot_be_written_is_noted_and_no_more(
 
 
 # --- the pace ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_trace_records_every_step_and_changes_no_text(home: Path) -> None:
-    plain = edgespec_here("run", PROMPT, *FIRST, "--spec-type", "none", home=home)
-    for pace in ("off", "auto", "fixed:2"):
-        done = edgespec_here(
-            "run", PROMPT, *FIRST, "-md", "draft.gguf", "--pace", pace, "--trace", "t.jsonl", home=home
-        )
-        assert done.returncode == 0 and done.stdout == plain.stdout
-        [trace] = read_trace(home / "t.jsonl")
-        assert len(trace.text) == 23  # the first one comes out of the pass over the prompt
-        assert all(round.drafts for round in trace.rounds[1:-1])
-        verified = {draft.verified for round in trace.rounds for draft in round.drafts}
-        assert verified == {0} if pace == "off" else verified <= set(range(9))
-        assert set(trace.costs["target"]) >= {"1", "2", "3"} and trace.costs["step"]["draft"] > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["-md", "draft.gguf", "--trace", "no/such/folder/t.jsonl"], b"cannot be written"),
-        (["--spec-type", "none", "--trace", "t.jsonl"], b"needs a drafter"),
-        (["-md", "draft.gguf", "--spec-tree", "4", "--trace", "t.jsonl"], b"chains"),
-    ],
-)
-def test_what_cannot_be_traced_is_refused(home: Path, arguments: list[str], words: bytes) -> None:
-    done = edgespec_here("run", PROMPT, *FIRST, *arguments, home=home)
-    assert done.returncode and words in done.stderr and not done.stdout
 
 
 def test_what_the_policy_decided_is_said_and_explained(home: Path) -> None:

@@ -29,7 +29,7 @@ def plain(events: list[TokenEvent]) -> list[TokenEvent]:
 
 def test_answers_are_those_of_a_worker_and_survive_its_death() -> None:
     with Worker(DEMO) as worker:
-        wanted = [plain(list(worker.answer(request))) for request in ASKED]
+        wanted = [plain(list(worker.submit(request))) for request in ASKED]
 
     async def asked() -> None:
         actor, before = Actor(DEMO), set(psutil.Process().children())

@@ -51,7 +51,7 @@ def texts(llm: edgespec.LLM, prompts: list[str], temperature: float = 0.0, n: in
     for seed, prompt in enumerate(prompts):
         sampling = SamplingSettings(temperature=temperature)
         request = Request(prompt=prompt, max_tokens=n, sampling=sampling, seed=seed, ignore_eos=True)
-        found.append([event.id for event in llm.answer(request) if event.id >= 0])
+        found.append([event.id for event in llm.submit(request) if event.id >= 0])
     return found
 
 
@@ -96,7 +96,7 @@ def test_several_sequences_and_long_prompts_are_read(bigram: Path, tmp_path: Pat
         assert events[-1].stats is not None
         assert events[-1].stats.acceptance_rate > 0.9
         with load(bigram, None, ctx_size=2048) as plain:
-            assert [event.id for event in plain.answer(request)] == [event.id for event in events]
+            assert [event.id for event in plain.submit(request)] == [event.id for event in events]
 
 
 def test_a_continued_chat_feeds_the_head_what_is_new(bigram: Path, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_continued_chat_feeds_the_head_what_is_new(bigram: Path, tmp_path: Pat
     with load(bigram, head, ctx_size=2048) as llm:
         for turn in range(3):
             request = Request(messages=tuple(messages), max_tokens=30, ignore_eos=True)
-            events = [event for event in llm.answer(request) if event.id >= 0]
+            events = [event for event in llm.submit(request) if event.id >= 0]
             assert llm.stats.acceptance_rate > 0.8
             assert (llm.stats.cached_tokens > 0) == (turn > 0)
             text = "".join(event.text for event in events)
@@ -165,7 +165,7 @@ def test_a_head_switched_on_in_the_middle_begins_there(bigram: Path, tmp_path: P
         llm.draft_with(spec_type="none")
         request = Request(prompt=PROMPT, max_tokens=40, ignore_eos=True)
         sources = []
-        for number, event in enumerate(llm.answer(request)):
+        for number, event in enumerate(llm.submit(request)):
             if number == 10:
                 llm.draft_with(spec_type="eagle3", pace="fixed:4")
             sources.append(event.source)
@@ -299,7 +299,7 @@ def test_several_sequences_draft_with_it(deep: Path, tmp_path: Path, kind: str) 
             answers.setdefault(index, []).append(event.id)
     with load(deep, None) as plain:
         for index, request in enumerate(requests):
-            assert [event.id for event in plain.answer(request)] == answers[index]
+            assert [event.id for event in plain.submit(request)] == answers[index]
 
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle1"])

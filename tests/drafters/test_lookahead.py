@@ -16,6 +16,7 @@ from edgespec.core.verify import verify
 from edgespec.drafters import lookahead
 from edgespec.drafters.base import Budget, Outcome
 from edgespec.drafters.lookahead import WINDOW, LookaheadDrafter, NGrams
+from edgespec.events import TokenEvent
 from edgespec.settings import Request
 
 TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" * 2
@@ -105,14 +106,15 @@ def test_lookahead_changes_no_text(spec_type: str, tree: int, temperature: float
         for n in (1, 2)
     ]
     with edgespec.load("demo", spec_type="none", spec_tree=tree, threads=1) as plain:
-        want = [[event.id for event in plain.answer(request)] for request in requests]
+        want = [[event.id for event in plain.submit(request)] for request in requests]
     for sequences in (1, 2):
         with edgespec.load(
             "demo", spec_type=spec_type, pace="fixed:8", spec_tree=tree, sequences=sequences, threads=1
         ) as llm:
             got: list[list[int]] = [[], []]
             accepted = 0
-            for index, event in llm.answers(requests):
+            for index, event in llm.stream(requests):
+                assert isinstance(event, TokenEvent)
                 got[index].append(event.id)
                 accepted += event.from_draft and event.source == "lookahead"
             assert got == want

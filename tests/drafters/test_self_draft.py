@@ -1,8 +1,7 @@
-"""Drafts made of the target itself, and files made of models: layers, smaller weights, answers to learn from."""
+"""Drafts made of the target itself, and files made of models: layers, smaller weights."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,15 @@ from cli_program import edgespec_here
 from tiny_gguf import write_model
 
 import edgespec
-from edgespec.bench.suites import Item
-from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair import self_draft as making
 from edgespec.models.pair.self_draft import self_draft
 from edgespec.models.pair.slice import slice_layers
-from edgespec.runtime.collect import collect
-from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 from edgespec.validation import check_spec_type
 
 TARGET = resolve("demo").path
-ITEMS = [Item(name, "chat", (f"What does os.{name} do?",), "") for name in ("walk", "stat", "path")]
 
 
 def test_a_slice_has_the_first_layers_as_they_are_and_says_so(tmp_path: Path) -> None:
@@ -118,53 +112,6 @@ def test_lists_that_mean_nothing_are_refused(spec_type: str) -> None:
     assert LoadSettings("demo", spec_type="suffix,self:2").self_draft == "2"
 
 
-# --- data to train a draft on ----------------------------------------------------------------------------------------
-
-
-def collected(llm: Runtime, items: list[Item], out: Path, **more: Any) -> tuple[int, list[str]]:
-    settings: dict[str, Any] = {"chat": True, "max_tokens": 8, "sampling": SamplingSettings(temperature=0), "seed": 0}
-    return collect(llm, items, out, **settings | more)
-
-
-def test_answers_are_collected_and_gone_on_with(tmp_path: Path, home: Path) -> None:
-    out = tmp_path / "data.jsonl"
-    with edgespec.load("demo", threads=1) as llm:
-        assert collected(llm, ITEMS[:2], out) == (2, [])
-        with out.open("ab") as file:
-            file.write(b'{"id": "pa')  # the program was killed
-        assert collected(llm, ITEMS, out) == (1, [])
-        assert collected(llm, ITEMS, out) == (0, [])
-        out.write_bytes(
-            out.read_bytes().rstrip(b"\n")
-        )  # killed before the end of the line, or edited: the line is whole
-        assert collected(llm, ITEMS, out) == (0, [])
-        want = "".join(event.text for event in llm.chat([{"role": "user", "content": ITEMS[0].prompt}], max_tokens=8,
-                                                        temperature=0.0))  # fmt: skip
-    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [row["id"] for row in rows] == ["walk", "stat", "path"]
-    assert rows[0]["messages"] == [
-        {"role": "user", "content": ITEMS[0].prompt},
-        {"role": "assistant", "content": want},
-    ]
-
-
-def test_texts_without_a_chat_have_completions_and_what_is_too_long_is_left_out(tmp_path: Path, home: Path) -> None:
-    out = tmp_path / "data.jsonl"
-    items = [Item("long", "x", ("word " * 400,), ""), Item("ok", "x", ("import os",), "")]
-    with edgespec.load("demo", threads=1, ctx_size=128) as llm:
-        n_answered, problems = collected(llm, items, out, chat=False)
-    assert n_answered == 1 and len(problems) == 1 and problems[0].startswith("long:")
-    assert json.loads(out.read_text(encoding="utf-8")).keys() == {"id", "prompt", "completion"}
-
-
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path, home: Path) -> None:
-    out = tmp_path / "data.jsonl"
-    out.write_text("precious\n", encoding="utf-8")
-    with edgespec.load("demo", threads=1) as llm, pytest.raises(UsageError, match="was not written by draft collect"):
-        collected(llm, ITEMS, out)
-    assert out.read_text(encoding="utf-8") == "precious\n"
-
-
 def test_the_commands(tmp_path: Path) -> None:
     def call(*arguments: str, status: int = 0) -> str:
         done = edgespec_here(*arguments, home=tmp_path)
@@ -176,7 +123,3 @@ def test_the_commands(tmp_path: Path) -> None:
     assert "has 10 layers" in call("draft", "slice", "demo", "-n", "20", "-o", str(out), status=2)
     assert "loses quality twice" in call("draft", "quantize", "demo", "-t", "q4_0", "-o", str(out))
     call("draft", "quantize", "demo", "-t", "Q99", "-o", str(out), status=2)
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"id": "a", "prompt": "import os"}\nbroken\n', encoding="utf-8")
-    said = call("draft", "collect", str(prompts), "-o", str(tmp_path / "d.jsonl"), "-n", "4", "-t", "1")
-    assert "1 answers more" in said and "line 2" in said

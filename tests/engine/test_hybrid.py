@@ -19,6 +19,7 @@ from edgespec.datastore.corpus import build
 from edgespec.drafters.base import Outcome
 from edgespec.engine.speculator import OBSERVE_EVERY
 from edgespec.errors import UsageError
+from edgespec.events import TokenEvent
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths
 from edgespec.models.names.spec import resolve
@@ -223,7 +224,8 @@ def test_strict_without_a_proof_guesses_nothing_from_a_corpus_either(
 
 def texts(llm: Runtime, requests: list[Request]) -> list[str]:
     found = [""] * len(requests)
-    for index, event in llm.answers(requests):
+    for index, event in llm.stream(requests):
+        assert isinstance(event, TokenEvent)
         found[index] += event.text
     return found
 

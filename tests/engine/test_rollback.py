@@ -291,11 +291,12 @@ def test_answers_decoded_together_are_those_given_alone(
 ) -> None:
     requests = [_request(seed, PROMPT + " x" * seed, 12 + 5 * seed) for seed in range(5)]
     with load(files[architecture]) as plain:
-        alone = [list(plain.answer(request)) for request in requests]
+        alone = [list(plain.submit(request)) for request in requests]
     with drafting(files, architecture, spec_type=drafter, sequences=sequences) as llm:
         together: list[list[TokenEvent]] = [[] for _ in requests]
         proposed = accepted = 0
-        for index, event in llm.answers(requests):
+        for index, event in llm.stream(requests):
+            assert isinstance(event, TokenEvent)
             together[index].append(event)
             if event.stats:
                 proposed += event.stats.proposed

@@ -25,6 +25,7 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.tree import ROOT, Tree
 from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Sequence as Answer
+from edgespec.events import TokenEvent
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.settings import Request
@@ -545,7 +546,8 @@ def test_sequences_that_end_give_their_branches_back(rule: VerifyRule) -> None:
         "demo", spec_type="draft", exact=False, sequences=4, spec_tree=16, pace="fixed:48", threads=1, ctx_size=256
     ) as llm:
         counts = [0] * len(requests)
-        for index, event in llm.answers(requests):
+        for index, event in llm.stream(requests):
+            assert isinstance(event, TokenEvent)
             counts[index] += event.id >= 0
         assert counts == [request.max_tokens for request in requests]
         assert not llm.notes

@@ -15,11 +15,10 @@ from edgespec.core.draft import Draft
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import FixedPolicy, pass_widths
-from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, DraftContext, Drafter
-from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.calibrate import VERSION, CostModelCache, assumed_shape, measure_passes
 from edgespec.errors import UsageError
+from edgespec.events import TokenEvent
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.runtime.runtime import Runtime
@@ -245,7 +244,8 @@ def test_answers_given_together_are_paced_too(fresh: Path) -> None:
     for spec_type in ("none", "draft,lookup"):
         with edgespec.load("demo", spec_type=spec_type, sequences=2, flash_attention="off", threads=1) as llm:
             got: dict[int, list[int]] = {}
-            for index, event in llm.answers(requests):
+            for index, event in llm.stream(requests):
+                assert isinstance(event, TokenEvent)
                 got.setdefault(index, []).append(event.id)
             texts.append(got)
     assert sum(a == b for a, b in zip(texts[0].values(), texts[1].values(), strict=True)) >= 3  # up to rounding
@@ -283,7 +283,7 @@ def test_no_pass_verifies_more_rows_than_are_allowed(fresh: Path) -> None:
 
         llm.context.decode = counting  # type: ignore[method-assign,assignment]
         requests = [Request(prompt=PROMPT, max_tokens=48, seed=seed) for seed in (1, 2)]
-        list(llm.answers(requests))
+        list(llm.stream(requests))
     assert 9 in widths and set(widths[-20:]) <= set(range(10))
 
 
@@ -304,17 +304,6 @@ def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> N
         assert llm.engine.speculator.pace.least_width == llm.engine.least_width >= 2
         llm.draft_with(pace="off")
         assert answer(llm) == first
-
-
-def test_after_a_trace_the_draft_tells_no_more_than_before(fresh: Path) -> None:
-    request = Request(prompt=PROMPT, max_tokens=8, sampling=SamplingSettings(temperature=0))
-    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
-        [drafter], pace = llm.engine.speculator.drafters, llm.engine.speculator.pace
-        assert isinstance(drafter, ModelDrafter)
-        with llm.recording(fresh / "t.jsonl", request):
-            assert drafter.tells_certainty
-            list(llm.answer(request))
-        assert not drafter.tells_certainty and llm.engine.speculator.pace is pace
 
 
 @pytest.mark.parametrize(("token_s", "depth", "n_widths"), [(1e-4, 64, 12), (3e-3, 64, 12), (1e-2, 0, 10), (0.3, 0, 1)])

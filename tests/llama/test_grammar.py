@@ -208,7 +208,8 @@ def test_many_answers_at_once_each_fit_their_own(llm: Runtime) -> None:
             Request("A: ", grammar='root ::= "no"', max_tokens=20),
         ]
         texts = [""] * 4
-        for index, event in runtime.answers(asked):
+        for index, event in runtime.stream(asked):
+            assert isinstance(event, TokenEvent)
             texts[index] += event.text
     assert re.fullmatch("[0-9]{4}", texts[0])
     assert is_person(texts[1])
@@ -219,7 +220,7 @@ def test_many_answers_at_once_each_fit_their_own(llm: Runtime) -> None:
 def test_an_answer_that_was_begun_goes_on_as_the_grammar_wants(llm: Runtime) -> None:
     begun = tuple(llm.model.tokenize("12", add_special=False))
     messages = (Message("user", "A number"), Message("assistant", "12", begun))
-    events = llm.answer(Request(messages=messages, regex="[0-9]{4}", max_tokens=20))
+    events = llm.submit(Request(messages=messages, regex="[0-9]{4}", max_tokens=20))
     assert re.fullmatch("[0-9]{2}", text_of(events))
 
 
@@ -227,7 +228,7 @@ def test_an_answer_that_was_begun_counts_whether_its_ids_are_known_or_not(llm: R
     for begun in ((), tuple(llm.model.tokenize("12"))):
         messages = (Message("user", "A number"), Message("assistant", "12", begun))
         assert re.fullmatch(
-            "[0-9]{2}", text_of(llm.answer(Request(messages=messages, regex="[0-9]{4}", max_tokens=20)))
+            "[0-9]{2}", text_of(llm.submit(Request(messages=messages, regex="[0-9]{4}", max_tokens=20)))
         )
 
 

@@ -179,7 +179,7 @@ def test_a_model_with_such_a_template_still_continues_plain_prompts(
             "  use --raw"
         )
         assert len(list(llm.generate("hello", max_tokens=2))) == 3
-        assert len(list(llm.answer(Request(messages=messages, max_tokens=2, lenient=True)))) == 3
+        assert len(list(llm.submit(Request(messages=messages, max_tokens=2, lenient=True)))) == 3
         assert "(it takes more than 67.1 MB of memory to render): using ChatML instead" in llm.notes[-1]
         assert llm.describe()["opens_thinking"] is False
 

@@ -85,7 +85,7 @@ def until(condition: Callable[[], bool]) -> None:
     ],
 )  # fmt: skip
 def test_answers_are_those_of_a_worker(worker: Worker, engine: RemoteEngine, request_: Request) -> None:
-    here, there = [*worker.answer(request_)], [*engine.answer(request_)]
+    here, there = [*worker.submit(request_)], [*engine.submit(request_)]
     assert told(here) == told(there)
     ends = [(end.finish_reason, end.cut) for end in (here[-1], there[-1])]
     assert ends[0] == ends[1]
@@ -112,7 +112,7 @@ def test_a_server_tells_what_a_worker_does(worker: Worker, engine: RemoteEngine)
 
 
 def test_bytes_of_tokens_come_with_log_probabilities(worker: Worker, engine: RemoteEngine) -> None:
-    events = [*engine.answer(Request("def f(", max_tokens=6, logprobs=3))]
+    events = [*engine.submit(Request("def f(", max_tokens=6, logprobs=3))]
     ids = {id for event in events for id, _ in event.top_logprobs} | {event.id for event in events} - {-1}
     assert [engine.token_bytes(id) for id in ids] == worker.token_bytes([*ids])
 
@@ -122,9 +122,9 @@ def test_settings_are_checked_before_rows_are_sent(engine: RemoteEngine) -> None
     with pytest.raises(UsageError, match="grammar"):
         engine.check_settings(Request(grammar="nonsense ::="))
     with pytest.raises(PromptTooLongError, match="1024"):
-        next(engine.answer(Request("word " * 3000)))
+        next(engine.submit(Request("word " * 3000)))
     with pytest.raises(UsageError, match="follow"):
-        next(engine.answer(Request("x", reference=(1, 2))))
+        next(engine.submit(Request("x", reference=(1, 2))))
 
 
 def test_a_chat_is_that_of_a_worker(worker: Worker, server: Serving, tmp_path: Path) -> None:
@@ -153,15 +153,15 @@ def test_a_chat_is_that_of_a_worker(worker: Worker, server: Serving, tmp_path: P
 
 def test_how_to_draft_goes_with_requests(other: StandIn) -> None:
     with RemoteEngine(other.url, settings=LoadSettings("", pace="fixed:2")) as engine:
-        [*engine.answer(Request("x"))]
+        [*engine.submit(Request("x"))]
         engine.draft_with(spec_type="suffix", pace="auto", spec_tree=1)
-        [*engine.answer(Request("x"))]
+        [*engine.submit(Request("x"))]
         engine.draft_with(spec_draft_n_max=4)
-        [*engine.answer(Request("x"))]
+        [*engine.submit(Request("x"))]
         with pytest.raises(UsageError, match="spec-tree is up to the server"):
             engine.draft_with(spec_tree=2)
         engine.is_own = True  # a server that knows all fields
-        [*engine.answer(Request("x", spec_type="none", draft_n_max=3))]
+        [*engine.submit(Request("x", spec_type="none", draft_n_max=3))]
     asked = [{name: body.get(name) for name in ("spec_type", "pace", "draft_n_max")} for body in other.bodies]
     assert asked == [
         {"spec_type": None, "pace": "fixed:2", "draft_n_max": None},
@@ -175,9 +175,9 @@ def test_how_to_draft_goes_with_requests(other: StandIn) -> None:
 def test_ends_are_not_asked_of_a_server_that_would_ignore_them(other: StandIn, asked: dict[str, Any]) -> None:
     with RemoteEngine(other.url, settings=LoadSettings("")) as engine:
         with pytest.raises(UsageError, match=f"this server does not support {min(asked)}"):
-            [*engine.answer(Request("x", **asked))]
+            [*engine.submit(Request("x", **asked))]
         engine.is_own = True
-        [*engine.answer(Request("x", cache_prompt=False, **asked))]
+        [*engine.submit(Request("x", cache_prompt=False, **asked))]
     (body,) = other.bodies
     assert {name: body[name] for name in asked} == {
         name: [*v] if isinstance(v, tuple) else v for name, v in asked.items()
@@ -190,7 +190,7 @@ def test_ends_are_not_asked_of_a_server_that_would_ignore_them(other: StandIn, a
 
 def test_a_cancelled_answer_ends_on_the_server_too(server: Serving, engine: RemoteEngine) -> None:
     cancel, events = CancelFlag(), list[TokenEvent]()
-    for event in engine.answer(Request("def f(", max_tokens=900, ignore_eos=True), cancel):
+    for event in engine.submit(Request("def f(", max_tokens=900, ignore_eos=True), cancel):
         events.append(event)
         if len(events) == 3:
             cancel.set()
@@ -198,7 +198,7 @@ def test_a_cancelled_answer_ends_on_the_server_too(server: Serving, engine: Remo
     assert events[-1].stats is not None
     assert events[-1].stats.generated_tokens == len(events) - 1
     until(lambda: server.served.n_open == 0)
-    left = engine.answer(Request("def f(", max_tokens=900, ignore_eos=True))
+    left = engine.submit(Request("def f(", max_tokens=900, ignore_eos=True))
     next(left)
     left.close()
     until(lambda: server.served.n_open == 0)
@@ -206,7 +206,7 @@ def test_a_cancelled_answer_ends_on_the_server_too(server: Serving, engine: Remo
 
 def test_closing_ends_answers_in_other_threads(server: Serving) -> None:
     engine = RemoteEngine(server.url)
-    answer = engine.answer(Request("def f(", max_tokens=900, ignore_eos=True))
+    answer = engine.submit(Request("def f(", max_tokens=900, ignore_eos=True))
     next(answer)
     engine.close()
     engine.close()
@@ -229,12 +229,12 @@ def test_a_server_that_goes_in_the_middle_leaves_what_came(other: StandIn) -> No
     with RemoteEngine(other.url) as engine:
         events = list[TokenEvent]()
         with pytest.raises(LostError, match="in the middle of the answer"):
-            for event in engine.answer(Request("a b c d")):
+            for event in engine.submit(Request("a b c d")):
                 events.append(event)
         assert "".join(event.text for event in events) == "a b"
         assert events[-1].finish_reason == "error"
         assert events[-1].stats is not None
-        assert "".join(event.text for event in engine.answer(Request("a b c d"))) == "a b c d and so on"
+        assert "".join(event.text for event in engine.submit(Request("a b c d"))) == "a b c d and so on"
 
 
 def test_a_chat_keeps_the_message_and_what_came(other: StandIn, tmp_path: Path) -> None:
@@ -274,14 +274,14 @@ def test_a_message_to_a_server_that_is_gone_is_kept(tmp_path: Path) -> None:
 def test_errors_of_a_server_are_told(other: StandIn, how: str, error: str) -> None:
     other.fails.append(how)
     with RemoteEngine(other.url) as engine, pytest.raises(EdgespecError, match=error) as raised:
-        [*engine.answer(Request("a b c d"))]
+        [*engine.submit(Request("a b c d"))]
     assert isinstance(raised.value, UsageError if how == "odd" else GenerationError)
 
 
 def test_a_busy_server_is_waited_for(other: StandIn) -> None:
     other.fails += ["busy", "busy"]
     with RemoteEngine(other.url) as engine:
-        said = "".join(event.text for event in engine.answer(Request("x")))
+        said = "".join(event.text for event in engine.submit(Request("x")))
         assert said == "x and so on"
         assert engine.notes == [f"{other.url} is busy: waiting for it"]
     assert len(other.bodies) == 3
@@ -291,7 +291,7 @@ def test_a_busy_server_is_not_waited_for_once_the_answer_is_cancelled(other: Sta
     other.fails += ["busy"] * 10_000
     cancel = CancelFlag()
     with RemoteEngine(other.url) as engine:
-        events = engine.answer(Request("x"), cancel)
+        events = engine.submit(Request("x"), cancel)
         next(events)
         cancel.set()
         assert [event.finish_reason for event in events] == ["cancelled"]
@@ -300,13 +300,13 @@ def test_a_busy_server_is_not_waited_for_once_the_answer_is_cancelled(other: Sta
 @pytest.mark.skipif(os.name != "posix", reason="kills a process")
 def test_a_worker_that_dies_on_the_server_ends_one_answer() -> None:
     with Worker(DEMO) as worker, serving(worker) as server, RemoteEngine(server.url) as engine:
-        answer = engine.answer(Request("def f(", max_tokens=900, ignore_eos=True))
+        answer = engine.submit(Request("def f(", max_tokens=900, ignore_eos=True))
         next(answer)
-        assert server.served.worker._pipes.process.pid is not None
-        os.kill(server.served.worker._pipes.process.pid, signal.SIGKILL)
+        assert server.served.worker.loop.process.pid is not None
+        os.kill(server.served.worker.loop.process.pid, signal.SIGKILL)
         with pytest.raises(GenerationError, match="killed"):
             list(answer)
-        assert [*engine.answer(Request("def f(", max_tokens=3))][-1].finish_reason == "length"
+        assert [*engine.submit(Request("def f(", max_tokens=3))][-1].finish_reason == "length"
 
 
 def test_another_program_answers_too(other: StandIn) -> None:
@@ -314,7 +314,7 @@ def test_another_program_answers_too(other: StandIn) -> None:
     with RemoteEngine(other.url) as engine:
         assert engine.describe()["ctx_size"] == 512
         assert engine.count([Message("user", "abc")]) == 3
-        [*events, end] = engine.answer(Request(messages=(Message("user", "abc"),), seed=5))
+        [*events, end] = engine.submit(Request(messages=(Message("user", "abc"),), seed=5))
     assert "".join(event.text for event in events) == "abc \u2028\x85 end"
     assert end.stats is not None
     assert (end.stats.prompt_tokens, end.stats.proposed, end.stats.accepted) == (4, 4, 3)

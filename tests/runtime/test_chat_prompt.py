@@ -123,7 +123,7 @@ def test_a_template_that_wants_turns_gets_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("template", ["{{ nothing.here }}", "{% for %}", "{{ raise_exception('no') }}"])
 def test_chatml_takes_the_place_of_a_template_that_raises(tmp_path: Path, template: str) -> None:
     with tiny(tmp_path, template) as llm:
-        assert len(list(llm.answer(Request(messages=(QUESTION,), max_tokens=2, lenient=True)))) == 3
+        assert len(list(llm.submit(Request(messages=(QUESTION,), max_tokens=2, lenient=True)))) == 3
         assert "using ChatML instead" in llm.notes[-1]
         text = llm.model.detokenize(llm.tokenize(lenient(QUESTION)), special=True).decode()
         assert text.endswith("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")

@@ -131,13 +131,13 @@ def test_prompts_that_are_completed_verbatim_share_what_they_begin_with(llm: Run
 
 def test_answers_of_several_threads_share_steps_and_are_those_of_each_alone(llm: Runtime) -> None:
     requests = [request(number, 30) for number in range(6)]
-    wanted = [ids(llm.answer(each)) for each in requests]
+    wanted = [ids(llm.submit(each)) for each in requests]
     found: dict[int, list[TokenEvent]] = {}
     started = threading.Barrier(len(requests))
 
     def ask(number: int) -> None:
         started.wait()
-        found[number] = list(llm.answer(requests[number]))
+        found[number] = list(llm.submit(requests[number]))
 
     decodes = llm.context.decodes
     in_threads(*((lambda number=number: ask(number)) for number in range(6)))
@@ -216,7 +216,7 @@ def test_of_running_and_waiting_answers_each_can_be_cancelled(name: str, request
     assert not next(answers[0]).is_last
     for answer in answers:
         answer.close()
-    assert Completion.of(model.answer(replace(LONG, max_tokens=4))).finish_reason == "length"
+    assert Completion.of(model.submit(replace(LONG, max_tokens=4))).finish_reason == "length"
 
 
 def n_alive() -> int:
@@ -229,6 +229,7 @@ def n_alive() -> int:
 def test_a_thousand_answers_with_cancels_lose_no_slot(name: str, request: pytest.FixtureRequest) -> None:
     model: Runtime | Worker = request.getfixturevalue(name)
     ended: list[str | None] = []
+    list(model.submit(Request(PROMPTS[0], max_tokens=4)))  # drafters remember the last sequence
     n_before = n_alive()
 
     def client(number: int) -> None:
@@ -250,9 +251,8 @@ def test_a_thousand_answers_with_cancels_lose_no_slot(name: str, request: pytest
     in_threads(*((lambda number=number: client(number)) for number in range(5)))
     assert len(ended) > 700
     assert {*ended} == {"length", "cancelled"}
-    assert Completion.of(model.answer(replace(LONG, max_tokens=4))).finish_reason == "length"
-    loop = model._answering if isinstance(model, Runtime) else model._pipes
-    assert not loop.streams
+    assert Completion.of(model.submit(replace(LONG, max_tokens=4))).finish_reason == "length"
+    assert not model.loop.streams
     assert n_alive() <= n_before
     if isinstance(model, Runtime):
         assert not model.engine.scheduler.active and not model.engine.scheduler.waiting
@@ -266,7 +266,7 @@ def test_closing_the_model_ends_answers_of_other_threads() -> None:
 
     def ask(number: int) -> None:
         events: list[TokenEvent] = []
-        for event in model.answer(replace(LONG, seed=number)):
+        for event in model.submit(replace(LONG, seed=number)):
             events.append(event)
             begun.release()
         found.append(events)
@@ -322,13 +322,13 @@ def test_a_step_that_fails_in_the_worker_ends_the_answers_in_it_and_no_others(wo
     for answer in answers[4:]:
         assert not next(answer).is_last  # it had no slot then
         answer.close()
-    assert Completion.of(worker.answer(request(1, 4))).finish_reason == "length"
+    assert Completion.of(worker.submit(request(1, 4))).finish_reason == "length"
     stream = worker.stream([replace(LONG, seed=number) for number in range(3)])
     next(stream)
     worker._call("context.__setattr__", "decode", fail_once)
     with pytest.raises(GenerationError, match="decoding failed"):
         list(stream)
-    assert Completion.of(worker.answer(request(1, 4))).finish_reason == "length"
+    assert Completion.of(worker.submit(request(1, 4))).finish_reason == "length"
 
 
 def test_an_answer_of_no_tokens_waits_for_no_slot(llm: Runtime) -> None:
@@ -397,11 +397,11 @@ def test_what_is_refused_is_refused_alone(llm: Runtime, worker: Worker) -> None:
 
 def test_over_the_worker_answers_are_those_of_each_alone(worker: Worker, llm: Runtime) -> None:
     requests = [request(number, 30) for number in range(6)]
-    wanted = [ids(llm.answer(each)) for each in requests]
+    wanted = [ids(llm.submit(each)) for each in requests]
     found: dict[int, list[int]] = {}
 
     def ask(number: int) -> None:
-        found[number] = ids(worker.answer(requests[number]))
+        found[number] = ids(worker.submit(requests[number]))
         assert worker.count([SYSTEM]) > 10
 
     in_threads(*((lambda number=number: ask(number)) for number in range(6)))
@@ -412,7 +412,7 @@ def test_a_stream_and_single_answers_go_on_together(worker: Worker) -> None:
     requests = [request(number) for number in range(20)]
     with closing(worker.stream(requests)) as stream:
         events = [next(stream)]
-        assert len(list(worker.answer(request(3)))) == 9
+        assert len(list(worker.submit(request(3)))) == 9
         events += stream
     assert len(events) == 20 * 9
 
@@ -422,8 +422,8 @@ def test_death_is_told_to_every_reader() -> None:
     with Worker(SETTINGS) as worker:
         answers = [worker.submit(replace(LONG, seed=number)) for number in range(6)]
         next(answers[0])
-        assert worker._pipes.process.pid is not None
-        os.kill(worker._pipes.process.pid, signal.SIGKILL)
+        assert worker.loop.process.pid is not None
+        os.kill(worker.loop.process.pid, signal.SIGKILL)
         deaths: list[WorkerDiedError] = []
 
         def read(number: int) -> None:

@@ -29,7 +29,7 @@ def answered(llm: Runtime, **asked: Any) -> tuple[list[int], str, str]:
     """The ids, the text and the reason of an answer, which is the same without drafts."""
     found = []
     for spec_type in (None, "none"):
-        *tokens, last = llm.answer(replace(Request("def f(", max_tokens=30, seed=3), spec_type=spec_type, **asked))
+        *tokens, last = llm.submit(replace(Request("def f(", max_tokens=30, seed=3), spec_type=spec_type, **asked))
         text = "".join(event.text for event in (*tokens, last))
         found.append(([event.id for event in tokens], text, str(last.finish_reason)))
     assert found[0] == found[1]
@@ -74,7 +74,7 @@ def test_bad_words_of_one_token_and_of_several_do_not_appear(llm: Runtime, sampl
 def test_a_prompt_that_is_not_to_be_cached_is_read_anew(llm: Runtime) -> None:
     asked = Request(messages=(Message("user", "Tell me about rivers, please. " * 20),), max_tokens=4, seed=1)
     for request, is_cached in ((asked, False), (asked, True), (replace(asked, cache_prompt=False), False)):
-        *tokens, last = llm.answer(request)
+        *tokens, last = llm.submit(request)
         assert last.stats is not None
         assert (last.stats.cached_tokens > 0) == is_cached, request.cache_prompt
         assert tokens
@@ -95,4 +95,4 @@ def test_a_prompt_that_is_not_to_be_cached_is_read_anew(llm: Runtime) -> None:
 )
 def test_what_cannot_be_combined_or_is_out_of_range_is_refused(llm: Runtime, asked: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        [*llm.answer(replace(Request("a", max_tokens=20), **asked))]
+        [*llm.submit(replace(Request("a", max_tokens=20), **asked))]

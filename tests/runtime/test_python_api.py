@@ -7,11 +7,12 @@ import asyncio
 import gc
 import inspect
 import threading
+import time
 import traceback
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import MISSING, fields, replace
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from loaded import loaded_after
@@ -24,8 +25,9 @@ from edgespec.batch.row_settings import request_fields
 from edgespec.cli.commands.run import run
 from edgespec.core.stats import Stats
 from edgespec.errors import FLAGS, EdgespecError, UsageError
-from edgespec.runtime.answer_threads import AnswerThreads
+from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.options import AnswerOptions, BatchOptions
+from edgespec.runtime.stream import Answer, Loop, Stream
 
 PROMPT = "def fibonacci(n):"
 QUESTION = {"role": "user", "content": "What does shutil.copytree do?"}
@@ -196,108 +198,95 @@ def test_asyncio_raises_what_the_answer_raises(llm: Runtime) -> None:
     assert llm.complete(PROMPT, max_tokens=2, ignore_eos=True).finish_reason == "length"
 
 
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that happens within a forward pass."""
+    deadline_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
 def test_leaving_an_asynchronous_answer_ends_it(llm: Runtime) -> None:
     async def leave() -> None:
         async with aclosing(llm.agenerate(PROMPT, ignore_eos=True)) as tokens:
             async for _ in tokens:
                 break
-        assert not llm.engine.scheduler.active
 
     asyncio.run(leave())
+    until(lambda: not llm.engine.scheduler.active)
     assert llm.stats.generated_tokens < 1000
     assert llm.complete(PROMPT, max_tokens=2, ignore_eos=True).finish_reason == "length"
 
 
+def test_a_cancelled_task_ends_its_answer_and_no_other(llm: Runtime) -> None:
+    async def cancelled() -> Completion:
+        tasks = [asyncio.create_task(llm.acomplete(PROMPT, max_tokens=n, ignore_eos=True)) for n in (900, 800, 4)]
+        await asyncio.sleep(0)
+        for task in tasks[:2]:  # one is being answered, or will be; the others wait for it
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return await tasks[2]
+
+    assert len(asyncio.run(cancelled()).tokens) == 4
+
+
 def test_closing_the_model_ends_asynchronous_answers() -> None:
-    async def close() -> list[Completion | BaseException]:
+    async def close() -> Sequence[Any]:
         llm = edgespec.load("demo", spec_type="none", threads=1)
-        tasks = [asyncio.create_task(llm.acomplete(PROMPT, ignore_eos=True)) for _ in range(2)]
-        while not llm.stats.generated_tokens:
-            await asyncio.sleep(0)
+        events = llm.agenerate(PROMPT, ignore_eos=True)
+        await anext(events)
+        waiting = asyncio.create_task(llm.acomplete(PROMPT, ignore_eos=True))
+        await asyncio.sleep(0)
         llm.close()
-        tasks.append(asyncio.create_task(llm.acomplete(PROMPT)))
-        return await asyncio.gather(*tasks, return_exceptions=True)
 
-    first, second, third = asyncio.run(close())
-    assert isinstance(first, Completion)
-    assert first.finish_reason == "cancelled"
-    assert "closed" in str(second)
-    assert "closed" in str(third)
+        async def rest() -> list[TokenEvent]:
+            return [event async for event in events]
 
+        return await asyncio.gather(rest(), waiting, llm.acomplete(PROMPT), return_exceptions=True)
 
-class Endless:
-    """An answer that goes on until it is cancelled, or its reader is gone."""
-
-    def __init__(self) -> None:
-        self.go_on, self.ended = threading.Event(), threading.Event()
-
-    def __call__(self, cancel: CancelFlag) -> Generator[TokenEvent, None, None]:
-        try:
-            yield TokenEvent(1, "a")
-            while not cancel.is_set():
-                self.go_on.wait(0.001)
-                yield TokenEvent(2, "b")
-            yield TokenEvent(-1, "", finish_reason="cancelled", stats=Stats())
-        finally:
-            self.ended.set()
+    assert all("closed" in str(each) for each in asyncio.run(close()))
 
 
-@pytest.fixture
-def thread() -> Iterator[AnswerThreads]:
-    thread = AnswerThreads()
-    yield thread
-    thread.close()
-
-
-def test_the_event_loop_runs_while_the_model_does(thread: AnswerThreads) -> None:
-    loop_has_run = threading.Event()
-
-    def answer(cancel: CancelFlag) -> Generator[TokenEvent, None, None]:
-        assert loop_has_run.wait(60)  # a native call
-        yield TokenEvent(-1, "", finish_reason="stop", stats=Stats())
-
-    async def both() -> list[TokenEvent]:
-        asyncio.get_running_loop().call_soon(loop_has_run.set)
-        return [event async for event in thread.stream(answer)]
-
-    assert len(asyncio.run(both())) == 1
-
-
-def test_a_cancelled_task_waits_until_its_answer_has_ended(thread: AnswerThreads) -> None:
-    endless, later = Endless(), Endless()
-
-    async def cancelled() -> None:
-        begun = asyncio.Event()
-
-        async def read(answer: Endless) -> None:
-            async for _ in thread.stream(answer):
-                begun.set()
-
-        task, waiting = asyncio.create_task(read(endless)), asyncio.create_task(read(later))
-        await begun.wait()
-        waiting.cancel()  # before its turn
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert not endless.ended.is_set()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert endless.ended.is_set()
-
-    asyncio.run(cancelled())
-    thread.close()
-    assert not later.ended.is_set()
-
-
-def test_an_answer_ends_when_its_event_loop_is_gone(thread: AnswerThreads) -> None:
-    endless = Endless()
-    events: AsyncGenerator[TokenEvent, None] = thread.stream(endless)
+def test_an_answer_ends_when_its_event_loop_is_gone(llm: Runtime) -> None:
+    events = llm.agenerate(PROMPT, ignore_eos=True)
     loop = asyncio.new_event_loop()
-    assert loop.run_until_complete(anext(events)).id == 1
+    assert loop.run_until_complete(anext(events)).id >= 0
     loop.close()
-    assert endless.ended.wait(60)
+    until(lambda: not llm.engine.scheduler.active)
+    assert llm.stats.generated_tokens < 1000
     del events
     gc.collect()
+
+
+class SlowLoop(Loop):
+    """Answers after a turn that takes until `may_end` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end, self._asked = threading.Event(), list[Stream]()
+
+    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag, *, tells: bool) -> None:
+        self._asked.append(stream)
+
+    def turn(self) -> None:
+        assert self.may_end.wait(60)  # a native call
+        for stream in self._asked:
+            stream.put(0, TokenEvent(-1, "", finish_reason="stop", stats=Stats()))
+        self._asked.clear()
+
+    def settle(self) -> None: ...
+
+
+def test_the_event_loop_runs_while_the_model_does() -> None:
+    async def both() -> list[int]:
+        loop = SlowLoop()
+        stream = Stream(loop)
+        stream.add(0, None, CancelFlag())
+        asyncio.get_running_loop().call_soon(loop.may_end.set)
+        return [index async for index, _ in AsyncAnswers(loop).read([Answer(stream)])]
+
+    assert asyncio.run(both()) == [0]
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -89,14 +89,14 @@ def test_a_lost_worker_ends_the_answer_and_comes_back() -> None:
     with lent() as (address, process):
         settings = LoadSettings("demo", rpc=(address,), threads=1, gpu_layers="all", spec_type="none", store=False)
         with Worker(settings) as worker:
-            events = worker.answer(LONG)
+            events = worker.submit(LONG)
             next(events)
             process.kill()
             with pytest.raises(WorkerDiedError, match=f"the connection to a worker broke off: {address}"):
                 for _ in events:
                     pass
     with lent(int(address.rpartition(":")[2])), Worker(settings) as worker:
-        assert next(worker.answer(LONG))
+        assert next(worker.submit(LONG))
 
 
 HANGS = """

@@ -145,7 +145,8 @@ def test_several_requests_are_answered_together() -> None:
     with edgespec.load("demo", spec_type="draft", sequences=2, pace="fixed:3") as llm:
         answers: dict[int, list[TokenEvent]] = {0: [], 1: [], 2: []}
         order, decodes = [], llm.context.decodes
-        for index, event in llm.answers(requests):
+        for index, event in llm.stream(requests):
+            assert isinstance(event, TokenEvent)
             answers[index].append(event)
             order.append(index)
         decodes = llm.context.decodes - decodes
@@ -175,9 +176,9 @@ def test_a_prompt_beyond_all_measure_is_refused_without_reading_it(
         patch.setattr(llm.prompts, "tokenized", None)
         for request in (Request(much), Request(messages=(QUESTION, Message("user", much)))):
             with pytest.raises(UsageError, match="characters, more than fit into 1024 tokens"):
-                llm.answer(request)
+                llm.submit(request)
     with pytest.raises(UsageError, match="tokens, the context holds"):
-        llm.answer(Request("x " * 5000))
+        llm.submit(Request("x " * 5000))
 
 
 def test_how_many_answers_are_made_at_a_time_is_what_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

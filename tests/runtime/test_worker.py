@@ -65,10 +65,10 @@ def is_whole(events: list[TokenEvent]) -> bool:
 def test_the_same_seed_gives_the_same_events_as_in_process(worker: Worker) -> None:
     request = replace(LONG, max_tokens=60, seed=7, logprobs=2, stop=("never comes",))
     with Runtime(DEMO) as runtime:
-        *wanted, last = runtime.answer(request)
+        *wanted, last = runtime.submit(request)
         assert worker.describe() == runtime.describe()
         assert worker.has_chat_template == runtime.has_chat_template
-    *events, end = worker.answer(request)
+    *events, end = worker.submit(request)
     assert events == wanted
     assert {event.source for event in events} == {"", "draft"}
     assert last.stats is not None
@@ -80,14 +80,14 @@ def test_the_same_seed_gives_the_same_events_as_in_process(worker: Worker) -> No
 
 def test_tokens_come_while_the_answer_is_made(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
-    original = worker._pipes._events
+    original = worker.loop._events
 
     def counting(rows: list[Any]) -> Any:
         sizes.append(len(rows))
         return original(rows)
 
-    monkeypatch.setattr(worker._pipes, "_events", counting)
-    list(worker.answer(replace(LONG, prompt="while True:\n", max_tokens=200)))  # which is not in the cache
+    monkeypatch.setattr(worker.loop, "_events", counting)
+    list(worker.submit(replace(LONG, prompt="while True:\n", max_tokens=200)))  # which is not in the cache
     assert sum(sizes) == 201
     assert len(sizes) > 3
     assert sizes[0] == 1  # nothing came before it that it could share a message with
@@ -121,7 +121,7 @@ def test_a_stream_takes_requests_while_others_are_answered() -> None:
         assert {**n_tokens} == {number: 4 + number for number in range(12) if number != 5}
         assert {*ended} == {*n_tokens}
         assert all(event.finish_reason == "length" for event in ended.values())
-        assert is_whole(list(worker.answer(SHORT)))
+        assert is_whole(list(worker.submit(SHORT)))
 
 
 def test_a_stream_does_not_wait_for_a_request_that_is_still_to_come() -> None:
@@ -172,7 +172,7 @@ def test_a_stream_that_is_cancelled_takes_no_more() -> None:
         next(stream)
         stream.close()
         assert list(worker.stream([])) == []
-        assert is_whole(list(worker.answer(SHORT)))
+        assert is_whole(list(worker.submit(SHORT)))
 
 
 def test_prompts_are_counted_and_tokens_shown(worker: Worker) -> None:
@@ -185,10 +185,10 @@ def test_prompts_are_counted_and_tokens_shown(worker: Worker) -> None:
 def test_a_conversation_goes_on_from_the_cache_unless_it_is_forgotten(worker: Worker) -> None:
     request = Request(messages=(Message("user", "What does os.walk do?"),), max_tokens=2)
     for forget in (False, True):
-        list(worker.answer(request))
+        list(worker.submit(request))
         if forget:
             worker.forget()
-        list(worker.answer(request))
+        list(worker.submit(request))
         assert (worker.stats.cached_tokens == 0) is forget
 
 
@@ -196,7 +196,7 @@ def test_progress_is_told_while_loading_and_while_a_long_prompt_is_read() -> Non
     told: list[tuple[str, float]] = []
     with Worker(DEMO, lambda what, done: told.append((what, done))) as worker:
         assert ("loading", 1.0) in told
-        list(worker.answer(Request("x = 1\n" * 180, max_tokens=2)))
+        list(worker.submit(Request("x = 1\n" * 180, max_tokens=2)))
     assert [what for what, done in told if 0.4 < done < 1 and what == "prompt"]
 
 
@@ -206,7 +206,7 @@ def test_drafting_changes_here_and_there(worker: Worker) -> None:
         worker.draft_with(pace="off", spec_draft_n_max=2)
         assert worker.settings == replace(before, pace="off", spec_draft_n_max=2)
         assert worker.describe()["pace"] == "off"
-        list(worker.answer(SHORT))
+        list(worker.submit(SHORT))
         assert worker.stats.proposed == 0
         with pytest.raises(UsageError, match="do not fit") as refused:
             worker.draft_with(spec_draft_n_max=50)
@@ -226,7 +226,7 @@ def test_a_worker_takes_the_old_names_too() -> None:
 def test_verdicts_of_the_pace_come_over() -> None:
     request = replace(LONG, max_tokens=60)
     with Worker(replace(DEMO, pace="auto")) as worker:
-        list(worker.answer(request))
+        list(worker.submit(request))
         assert [verdict.drafter for verdict in worker.pace_verdicts(request)] == ["draft"]
 
 
@@ -235,7 +235,7 @@ def test_notes_of_loading_and_of_answers_are_kept(tiny: Path) -> None:
     with Worker(settings) as worker:
         [note] = worker.notes
         assert note.startswith("the model was trained for")
-        list(worker.answer(replace(SHORT, verify="rejection")))
+        list(worker.submit(replace(SHORT, verify="rejection")))
         limit = "rejection accepts drafts of lookup only where the target samples the same token"
         assert [note for note in worker.notes if note.startswith(limit)]
 
@@ -277,47 +277,47 @@ def test_what_loading_fails_of_is_raised_as_in_process(settings: LoadSettings, k
 
 def test_a_request_that_cannot_be_meant_is_refused_before_the_first_event(worker: Worker) -> None:
     with pytest.raises(UsageError, match=r"prompt has \d+ tokens, the context holds") as refused:
-        worker.answer(Request("x = 1\n" * 2000))
+        next(worker.submit(Request("x = 1\n" * 2000)))
     assert "-c " in refused.value.hint
-    assert is_whole(list(worker.answer(SHORT)))
+    assert is_whole(list(worker.submit(SHORT)))
 
 
 def test_other_errors_come_over_too(worker: Worker) -> None:
     with pytest.raises(TypeError, match="bad operand type"):
         worker.token_text("x")  # type: ignore[arg-type]
     with pytest.raises(AttributeError, match="pickle"):
-        worker.answer(Request(prompt=lambda: "x"))  # type: ignore[arg-type]
-    assert is_whole(list(worker.answer(SHORT)))
+        worker.submit(Request(prompt=lambda: "x"))  # type: ignore[arg-type]
+    assert is_whole(list(worker.submit(SHORT)))
 
 
 def test_while_it_answers_it_can_be_asked_and_not_changed(worker: Worker) -> None:
     messages = [Message("user", "What does os.walk do?")]
     n_tokens = worker.count(messages)
-    with closing(worker.answer(LONG)) as events:
+    with closing(worker.submit(LONG)) as events:
         next(events)
         for change in (worker.forget, worker.draft_with):
             with pytest.raises(UsageError, match="is already generating"):
                 change()
         assert worker.count(messages) == n_tokens
         with pytest.raises(UsageError, match="the context holds"):
-            worker.answer(Request("x = 1\n" * 2000))
+            next(worker.submit(Request("x = 1\n" * 2000)))
         assert worker.describe()["drafters"] == ["draft"]
         assert worker.is_alive
         assert not next(events).is_last
 
 
 def test_of_two_answers_one_waits_for_the_slot_of_the_other(worker: Worker) -> None:
-    first, second = worker.answer(SHORT), worker.answer(replace(SHORT, prompt="import"))
+    first, second = worker.submit(SHORT), worker.submit(replace(SHORT, prompt="import"))
     next(first)
     assert is_whole(list(second))
     assert len(list(first)) == 4
-    assert is_whole(list(worker.answer(SHORT)))
+    assert is_whole(list(worker.submit(SHORT)))
 
 
 def test_answers_that_were_asked_for_together_are_not_mixed_up(worker: Worker) -> None:
     requests = SHORT, replace(SHORT, prompt="import")
-    wanted = [[event.id for event in worker.answer(request)] for request in requests]
-    answers = [worker.answer(request) for request in requests]
+    wanted = [[event.id for event in worker.submit(request)] for request in requests]
+    answers = [worker.submit(request) for request in requests]
     assert [[event.id for event in answer] for answer in answers] == wanted
     assert wanted[0] != wanted[1]
 
@@ -338,22 +338,22 @@ def test_threads_that_ask_at_once_take_turns(worker: Worker) -> None:
 
 def test_what_is_closed_is_closed() -> None:
     worker = Worker(DEMO)
-    events = worker.answer(LONG)
+    events = worker.submit(LONG)
     next(events)
     worker.close()
     assert not list(events)
     assert not worker.is_alive
     assert worker.describe()["ctx_size"] == 1024
     with pytest.raises(UsageError, match="this model is closed"):
-        worker.answer(SHORT)
+        worker.submit(SHORT)
     worker.close()
 
 
 def test_closing_saves_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
     with Worker(replace(DEMO, pace="auto")) as worker:
-        list(worker.answer(replace(LONG, max_tokens=60)))
-        log_file = worker._pipes.log_file
+        list(worker.submit(replace(LONG, max_tokens=60)))
+        log_file = worker.loop.log_file
         assert log_file.exists()
     assert list(tmp_path.glob("cache/pace/*.json"))
     assert not log_file.exists()
@@ -372,7 +372,7 @@ def test_cancelling_stops_in_the_middle_of_a_long_prompt(tiny: Path) -> None:
     request = Request(messages=(Message("user", "x = 1\n" * 12_000),), max_tokens=1)
     settings = LoadSettings(str(tiny), ctx_size=90_000, threads=1, spec_type="none")
     with Worker(settings, stop) as worker:
-        [end] = worker.answer(request, cancel)
+        [end] = worker.submit(request, cancel)
         assert end.finish_reason == "cancelled"
         assert worker.stats.generated_tokens == 0
         (slot,) = worker.slots()
@@ -382,26 +382,26 @@ def test_cancelling_stops_in_the_middle_of_a_long_prompt(tiny: Path) -> None:
 def test_a_cancelled_answer_is_whole_up_to_there(worker: Worker) -> None:
     cancel = CancelFlag()
     events = []
-    for event in worker.answer(LONG, cancel):
+    for event in worker.submit(LONG, cancel):
         events.append(event)
         cancel.set()
     assert events[-1].finish_reason == "cancelled"
     assert events[-1].stats is not None
     assert len(events) - 1 == events[-1].stats.generated_tokens < 900
     # A flag of the past is not one of the next answer.
-    assert is_whole(list(worker.answer(SHORT)))
+    assert is_whole(list(worker.submit(SHORT)))
 
 
 def test_a_flag_that_is_set_beforehand_counts(worker: Worker) -> None:
     cancel = CancelFlag()
     cancel.set()
-    assert list(worker.answer(LONG, cancel))[-1].finish_reason == "cancelled"
+    assert list(worker.submit(LONG, cancel))[-1].finish_reason == "cancelled"
 
 
 def test_walking_away_from_an_answer_frees_its_place(worker: Worker) -> None:
     for _ in range(3):
-        next(worker.answer(LONG))
-        assert is_whole(list(worker.answer(SHORT)))
+        next(worker.submit(LONG))
+        assert is_whole(list(worker.submit(SHORT)))
     assert worker.stats.generated_tokens == 4
 
 
@@ -428,16 +428,16 @@ def test_loading_can_be_stopped() -> None:
 )
 def test_death_in_an_answer_is_explained(name: str, told: str) -> None:
     with Worker(DEMO) as worker:
-        events = worker.answer(LONG)
+        events = worker.submit(LONG)
         assert next(events).id >= 0
-        assert worker._pipes.process.pid is not None
-        os.kill(worker._pipes.process.pid, getattr(signal, name))
+        assert worker.loop.process.pid is not None
+        os.kill(worker.loop.process.pid, getattr(signal, name))
         with pytest.raises(WorkerDiedError, match=told) as death:
             list(events)
         assert death.value.hint.startswith("restart it")
         assert death.value.out_of_memory == (name == "SIGKILL")
         assert not worker.is_alive
-        for ask in (worker.forget, lambda: worker.answer(SHORT), lambda: worker.count([])):
+        for ask in (worker.forget, lambda: worker.submit(SHORT), lambda: worker.count([])):
             with pytest.raises(WorkerDiedError, match=told):
                 ask()
         assert worker.describe()["ctx_size"] == 1024
@@ -455,11 +455,11 @@ def test_last_words_are_the_reason_and_not_on_the_terminal(capfd: pytest.Capture
 @posix
 def test_death_while_nobody_asks_is_found_at_the_next_question() -> None:
     with Worker(DEMO) as worker:
-        worker._pipes.process.kill()
-        worker._pipes.process.join()
+        worker.loop.process.kill()
+        worker.loop.process.join()
         assert not worker.is_alive
         with pytest.raises(WorkerDiedError, match="was killed"):
-            worker.answer(SHORT)
+            next(worker.submit(SHORT))
 
 
 @pytest.fixture
@@ -474,10 +474,10 @@ def pinged_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("pinged_often")
 def test_a_process_that_is_stopped_is_ended_and_the_reason_told() -> None:
     with Worker(DEMO) as worker:
-        events = worker.answer(LONG)
+        events = worker.submit(LONG)
         next(events)
-        psutil.Process(worker._pipes.process.pid).suspend()
-        worker._pipes._watch.missed = 4
+        psutil.Process(worker.loop.process.pid).suspend()
+        worker.loop._watch.missed = 4
         with pytest.raises(WorkerDiedError, match="stopped or hung, and gave no sign of life") as death:
             list(events)
         assert death.value.hint.startswith("restart it")
@@ -490,15 +490,15 @@ def test_a_process_that_is_stopped_is_ended_and_the_reason_told() -> None:
 @pytest.mark.usefixtures("pinged_often")
 def test_a_process_that_was_stopped_in_the_middle_of_a_message_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with Worker(DEMO) as worker:
-        child = psutil.Process(worker._pipes.process.pid)
-        hear = worker._pipes._replies.recv
+        child = psutil.Process(worker.loop.process.pid)
+        hear = worker.loop._replies.recv
 
         def stopped() -> Any:
             child.suspend()
-            worker._pipes._watch.missed = 4
+            worker.loop._watch.missed = 4
             return hear()
 
-        monkeypatch.setattr(worker._pipes._replies, "recv", stopped)
+        monkeypatch.setattr(worker.loop._replies, "recv", stopped)
         with pytest.raises(WorkerDiedError, match="no sign of life"):
             worker.token_bytes([70] * 200_000)  # more than a pipe holds
 
@@ -507,18 +507,18 @@ def test_a_process_that_computes_for_long_is_not_ended(tiny: Path, monkeypatch: 
     """It answers pings while it reads a long prompt."""
     kinds: list[str] = []
     with Worker(LoadSettings(str(tiny), ctx_size=90_000, threads=1, spec_type="none")) as worker:
-        hear = worker._pipes._replies.recv
+        hear = worker.loop._replies.recv
 
         def noting() -> Any:
             message = hear()
             kinds.append(message[0])
             return message
 
-        monkeypatch.setattr(worker._pipes._replies, "recv", noting)
+        monkeypatch.setattr(worker.loop._replies, "recv", noting)
         with worker.submit(Request("x = 1\n" * 8000, max_tokens=1)) as answer:
             while PONG not in kinds:
-                worker._pipes._sender.put((PING, 0))
-                worker._pipes.wait(answer._stream)
+                worker.loop._sender.put((PING, 0))
+                worker.loop.wait(answer.stream)
     assert "events" not in kinds
 
 
@@ -526,7 +526,7 @@ def test_a_process_that_computes_for_long_is_not_ended(tiny: Path, monkeypatch: 
 def test_asking_a_process_that_is_stopped_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     with Worker(DEMO) as worker:
         monkeypatch.setattr("edgespec.runtime.worker.pipes.GRACE_S", 0.01)
-        psutil.Process(worker._pipes.process.pid).suspend()
+        psutil.Process(worker.loop.process.pid).suspend()
         with worker.submit(Request("x" * 10**6)), pytest.raises(NoReplyError):  # more than a pipe holds
             worker.within(0.01).slots()
         assert worker.is_alive
@@ -534,7 +534,7 @@ def test_asking_a_process_that_is_stopped_blocks_nobody(monkeypatch: pytest.Monk
 
 def test_a_worker_that_nobody_has_any_more_ends() -> None:
     worker = Worker(DEMO)
-    child = psutil.Process(worker._pipes.process.pid)
+    child = psutil.Process(worker.loop.process.pid)
     del worker
     gc.collect()
     assert psutil.wait_procs([child], timeout=30)[1] == []
@@ -588,7 +588,7 @@ def at(stage): print(stage, flush=True); time.sleep(60)
 settings = LoadSettings("demo", threads=1)
 worker = Worker(settings, lambda *_: at("loading")) if "loading" in sys.argv else Worker(settings)
 if "idle" in sys.argv: at("idle")
-for event in worker.answer(Request("def", max_tokens=900, ignore_eos=True)):
+for event in worker.submit(Request("def", max_tokens=900, ignore_eos=True)):
     if "answering" in sys.argv: print("answering", flush=True)
 """
 
@@ -685,7 +685,7 @@ class NoFile:
 sys.stderr = NoFile()
 threading.Thread(target=press).start()
 with Worker(LoadSettings("demo", threads=1, ctx_size=2048)) as worker:  # which llama.cpp warns of
-    events = list(worker.answer(Request("def", max_tokens=20, ignore_eos=True)))
+    events = list(worker.submit(Request("def", max_tokens=20, ignore_eos=True)))
     ready.set()
 print(events[-1].finish_reason, *sorted({*heard}))
 """
@@ -750,4 +750,4 @@ def test_every_remedy_of_the_bundled_pair_can_be_loaded() -> None:
     assert len(found) == 4
     for remedy in found:
         with Runtime(remedy.settings) as runtime:
-            assert is_whole(list(runtime.answer(SHORT)))
+            assert is_whole(list(runtime.submit(SHORT)))

@@ -31,7 +31,7 @@ def completed(server: Serving, status: int = 200, path: str = PATH, **body: Any)
 
 
 def test_a_completion_has_the_text_and_the_figures_under_llama_cpps_names(server: Serving) -> None:
-    events = [*server.served.worker.answer(Request("def f(", max_tokens=8, seed=3))]
+    events = [*server.served.worker.submit(Request("def f(", max_tokens=8, seed=3))]
     found = completed(server, return_tokens=True)
     assert found["content"] == "".join(event.text for event in events)
     assert found["tokens"] == [event.id for event in events if not event.is_last]

@@ -161,13 +161,13 @@ def test_a_reader_that_stops_reading_is_cut_off(server: Serving, monkeypatch: py
 
 
 def test_an_answer_that_nobody_reads_gives_its_slot_to_others(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.serve.answers.MOST_UNREAD", 100)
+    monkeypatch.setattr("edgespec.runtime.asynchronous.MOST_UNREAD", 100)
     with connected(server, window=4096) as sock:
         body = {"prompt": "x", "logprobs": 20, "max_tokens": 900, "n": 16, "stream": True, "ignore_eos": True}
         sock.sendall(sent(body))
-        while not (server.served._answers and server.served._answers._readers):
+        while not (server.served._answers and server.served._answers._open):
             time.sleep(0.01)
-        while server.served._answers._readers:  # its connection is open
+        while server.served._answers._open:  # its connection is open
             time.sleep(0.05)
         assert is_well(server)
     while server.served.n_open:
@@ -216,7 +216,7 @@ def test_the_server_ends_although_its_worker_is_stuck(monkeypatch: pytest.Monkey
         ThreadPoolExecutor(1) as pool,
     ):
         with serving(worker) as server:
-            psutil.Process(worker._pipes.process.pid).suspend()
+            psutil.Process(worker.loop.process.pid).suspend()
             with server.client() as client:
                 answer = pool.submit(client.post, "/v1/completions", json={"prompt": "x"})
                 while not server.served.n_open:

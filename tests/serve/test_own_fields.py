@@ -41,7 +41,7 @@ def post(client: httpx2.Client, path: str, status: int = 200, **body: Any) -> di
 
 def test_tokens_are_returned_with_what_is_known_of_them(server: Serving, client: httpx2.Client) -> None:
     asked = {"max_tokens": 20, "seed": 4, "return_tokens": True}
-    events = [*server.served.worker.answer(Request("def f(", max_tokens=20, seed=4))]
+    events = [*server.served.worker.submit(Request("def f(", max_tokens=20, seed=4))]
     ids = [event.id for event in events if not event.is_last]
     whole = post(client, TEXT, prompt="def f(", **asked)["choices"][0]
     assert [token["id"] for token in whole["tokens"]] == ids

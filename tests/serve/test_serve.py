@@ -312,7 +312,7 @@ def test_a_worker_that_dies_fails_its_answers_and_is_started_again(server: Servi
     with client.stream("POST", TEXT, json=endless) as response:
         lines = response.iter_lines()
         next(lines)
-        pid = server.served.worker._pipes.process.pid
+        pid = server.served.worker.loop.process.pid
         assert pid is not None
         if os.name == "posix":
             os.kill(pid, signal.SIGKILL)

@@ -60,7 +60,7 @@ def events(server: Serving, *kinds: str) -> list[tuple[str, str]]:
 def pid_of(server: Serving, name: str) -> int:
     served = server.pool._places[name].served
     assert served is not None
-    pid = served.worker._pipes.process.pid
+    pid = served.worker.loop.process.pid
     assert pid is not None
     return pid
 
@@ -154,7 +154,7 @@ def test_answers_of_a_model_that_is_closed_end_with_an_error() -> None:
         served = server.pool._places["small"].served
         assert served is not None
         assert served._answers is not None
-        asyncio.run_coroutine_threadsafe(served.close(), served._answers._loop).result()
+        asyncio.run_coroutine_threadsafe(served.close(), served._answers.event_loop).result()
         said = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         assert said[-1]["error"]["code"] == "engine_error"
         assert ask(server, "small").status_code == 200
@@ -198,7 +198,7 @@ def test_a_worker_that_is_stuck_holds_up_no_other_model(monkeypatch: pytest.Monk
         assert ask(server, "demo").status_code == 200
         small = server.pool._places["small"].served
         assert small is not None
-        small.worker._pipes._watch.missed = 4
+        small.worker.loop._watch.missed = 4
         assert "no sign of life" in stuck.result().json()["error"]["message"]
         assert ask(server, "small").status_code == 200
         assert events(server, "died") == [("died", "small")]

@@ -76,7 +76,7 @@ class FakeEngine:
             "drops_thinking": True,
         }
 
-    def answer(self, request: Request, cancel: CancelFlag | None = None) -> Generator[TokenEvent, None, None]:
+    def submit(self, request: Request, cancel: CancelFlag | None = None) -> Generator[TokenEvent, None, None]:
         """Checked before the first event, as the real one's. Raises UsageError."""
         if not request.prompt and not request.messages:
             raise UsageError("the prompt is empty")

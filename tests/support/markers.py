@@ -13,8 +13,8 @@ CALLS = {
     "edgespec.load": "native",
     "edgespec.llama.model.Model": "native",
     "edgespec.llama.quantize.quantize": "native",
-    "edgespec.compare.measure.run_comparison": "native",
-    "edgespec.compare.quants.make_quant": "native",
+    "edgespec.bench.comparison.run_comparison": "native",
+    "edgespec.bench.quants.make_quant": "native",
     "edgespec.runtime.runtime.Runtime": "native",
     "edgespec.runtime.worker.Worker": "native",
     "fake_index.FakeIndex": "native",  # the model that it offers is converted
@@ -30,7 +30,7 @@ CALLS = {
 
 
 ROOT = Path(__file__).parents[2]
-HELPERS = {path.stem for folder in ("tests/support", "scripts") for path in (ROOT / folder).glob("*.py")}
+HELPERS = {path.stem for folder in ("tests/support", "scripts", "scripts/lab") for path in (ROOT / folder).glob("*.py")}
 
 
 @cache

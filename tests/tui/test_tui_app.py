@@ -15,7 +15,6 @@ from textual.widgets import Static
 from textual.widgets._toast import Toast
 from tui_harness import wait_until
 
-from edgespec.chat import idle as idle_work
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.chat.slash import COMMANDS
@@ -368,21 +367,6 @@ def test_a_chat_found_by_what_was_said_is_opened_there() -> None:
         await wait_until(pilot, lambda: marked() == [])
 
     on_screen(steps)
-
-
-def test_a_title_of_the_models_is_shown_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_work, "TITLE_AFTER_S", 0.0)
-    engine = FakeEngine("Light is scattered.", "Blue Light")
-    about = engine.describe() | {"can_cut": True}
-    monkeypatch.setattr(engine, "describe", lambda: about)
-
-    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        await type_in(app, pilot, "why is the sky blue?")
-        await wait_until(pilot, lambda: app.session.title == "Blue Light")
-        await wait_until(pilot, lambda: "Blue Light" in str(app.title_bar.query_one("#title", Static).render()))
-        await wait_until(pilot, lambda: "Blue Light" in str(app.query_one(ChatList).options[1].prompt))
-
-    on_screen(steps, engine)
 
 
 def test_versions_of_an_answer_are_switched_by_keys() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +26,12 @@ from edgespec.files.paths import write_whole
 from edgespec.settings import HEADS, MTP, LoadSettings
 
 if TYPE_CHECKING:
-    from edgespec.bench.measure import Result
+    from edgespec.bench.measure import BenchResult
     from edgespec.bench.modes import Mode
+    from edgespec.bench.runner import Sample
     from edgespec.bench.suites import Item
 
 PER_CATEGORY = 3
-PEERS = ("llama-cpp-python",)
 _FILE = click.Path(dir_okay=False, allow_dash=True)
 
 OPTIONS = [
@@ -46,9 +46,6 @@ OPTIONS = [
             "rejection'. 'all' are suffix, recycling, a corpus, the draft model or head, and mtp where the model "
             "has the block. Repeatable."
         ),
-    ),
-    option(
-        "Speculation", "--peer", type=click.Choice(PEERS), help="Measure this program on the same prompts, too.",
     ),
     option(
         "Prompt", "--suite", "categories", multiple=True, type=Text(), metavar="CATEGORY", show_default="all",
@@ -106,7 +103,10 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     if values["compare"]:
-        _compare(output, *map(Path, values["compare"]))
+        from edgespec.bench.measure import load_result
+        from edgespec.bench.report import side_by_side
+
+        output.show(side_by_side(*(load_result(Path(file)) for file in values["compare"])))
         return
     values["model"] = one_model(target, values["model"]) or default_model(ctx, output)
     settings = load_settings(values)
@@ -118,21 +118,21 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     modes = _modes(settings, values["modes"], output)
     result, interrupts = _measure(ctx, output, settings, modes, items, values, files.get("json"))
     # Do not replace the file of an earlier run with nothing.
-    failures = list(_write(files, result, output)) if result["samples"] else []
+    failures = list(_write(files, result, output)) if result.samples else []
     if STDOUT in files.values():
-        for message in result["messages"]:
+        for message in result.messages:
             output.note(message)
-    elif result["samples"]:
+    elif result.samples:
         from edgespec.bench.report import table
 
         output.show(table(result))
     for problem in problems:
         output.note(f"{values['prompts']}: {problem}")
-    for failure in [result["failure"], *failures]:
+    for failure in [result.failure, *failures]:
         if failure:
             output.error(failure)
     interrupts.raise_if_received()
-    if result["failure"] or failures:
+    if result.failure or failures:
         ctx.exit(EdgespecError.exit_code)
 
 
@@ -176,7 +176,7 @@ def _measure(
     items: list[Item],
     values: dict[str, Any],
     file: str | None,
-) -> tuple[Result, Interrupts]:
+) -> tuple[BenchResult, Interrupts]:
     """The result, complete or not, and what stopped it. Partial results are written to `file` after every prompt."""
     output.progress(f"loading {settings.model}", 0)
     from edgespec.bench.measure import TEMPERATURES, Plan, run_bench
@@ -199,7 +199,6 @@ def _measure(
         temperatures=temperatures,
         repeat=values["repeat"],
         reference=values["reference"],
-        peer=values["peer"] is not None,
         command=typed(ctx),
     )
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
@@ -208,13 +207,13 @@ def _measure(
         if what != "prompt":  # there are many; the total progress is shown
             output.progress(PROGRESS[what].format(settings.model), done)
 
-    def keep(result: Result) -> None:
+    def keep(result: BenchResult) -> None:
         with suppress(OSError):  # the final write reports it
             write_whole(Path(str(file)), _as_text(result))
 
     try:
         # Before anything is measured there is nothing to save: while the model is loaded, Ctrl-C ends the program.
-        with Runtime(settings_for(settings, modes, plan.least_n_max), tell) as llm, interrupts.cancelling(cancel):
+        with Runtime(settings_for(settings, modes), tell) as llm, interrupts.cancelling(cancel):
             return run_bench(llm, plan, output.progress, cancel, None if file in (None, STDOUT) else keep), interrupts
     finally:
         output.end_progress()
@@ -223,50 +222,32 @@ def _measure(
 # --- the result -------------------------------------------------------------------------------------------------------
 
 
-def _write(files: dict[str, str], result: Result, output: Output) -> Iterator[str]:
+def _write(files: dict[str, str], result: BenchResult, output: Output) -> Iterator[str]:
     """Write the files, and report those that failed."""
-    from edgespec.bench.plot import plot
+    from edgespec.bench.plot import plot_bench
     from edgespec.bench.tables import to_csv
 
-    def put(name: str, text: str, show: Callable[[], None]) -> None:
-        show() if name == STDOUT else write_whole(Path(name), text)
+    def put(name: str, text: str) -> None:
+        output.line(text.rstrip("\n")) if name == STDOUT else write_whole(Path(name), text)
 
-    csv = to_csv(result["samples"])
     writers = {
-        "csv": lambda name: put(name, csv, lambda: output.line(csv.rstrip("\n"))),
-        "json": lambda name: put(name, _as_text(result), lambda: output.json(result)),
-        "plot": lambda name: plot(result, Path(name)),
+        "csv": lambda name: put(name, to_csv([_row(sample) for sample in result.samples])),
+        "json": lambda name: put(name, _as_text(result)),
+        "plot": lambda name: plot_bench(result, Path(name)),
     }
     return write_files(files, writers)
 
 
-def _as_text(result: Result) -> str:
-    """JSON with one row per line and six-digit numbers, to be read with a pager."""
-    return "{\n" + ",\n".join(f"{json.dumps(name)}: {_block(value)}" for name, value in result.items()) + "\n}\n"
+def _row(sample: Sample) -> dict[str, Any]:
+    """A line of the CSV file: everything but lists and objects."""
+    found = sample.as_json()
+    found |= found.pop("timings")
+    return {name: value for name, value in found.items() if not isinstance(value, list | dict)}
 
 
-def _block(value: Any) -> str:
-    if isinstance(value, list) and value:
-        return "[\n " + ",\n ".join(_line(row) for row in value) + "\n]"
-    return _line(value)
-
-
-def _line(value: Any) -> str:
-    return json.dumps(_rounded(value), ensure_ascii=False)
-
-
-def _rounded(value: Any) -> Any:
-    match value:
-        case float():
-            return float(f"{value:.6g}")
-        case dict():
-            return {name: _rounded(part) for name, part in value.items()}
-        case list():
-            return [_rounded(part) for part in value]
-    return value
-
-
-def _compare(output: Output, a: Path, b: Path) -> None:
-    from edgespec.bench.compare import compare, load_result
-
-    output.show(compare(load_result(a), load_result(b)))
+def _as_text(result: BenchResult) -> str:
+    """The result as JSON with one sample per line, to be read with a pager."""
+    about = result.as_json()
+    samples = [json.dumps(sample, ensure_ascii=False) for sample in about.pop("samples")]
+    lines = [f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in about.items()]
+    return "{\n" + ",\n".join(lines) + ',\n"samples": [\n' + ",\n".join(samples) + "\n]\n}\n"

@@ -56,10 +56,6 @@ def _options(command: Decorated) -> Decorated:
             help="Save this conversation on disk, or not.",
         ),
         click.option(
-            "--titles/--no-titles", cls=Option, section="Prompt", default=True, show_default=True,
-            help="Let the model give new chats a title, or use their first line.",
-        ),
-        click.option(
             "--cache-disk", cls=Option, section="Model", type=Integer(0, MOST_CACHE_RAM), default=None,
             metavar="MIB", show_default="a tenth of the free disk, at most 4096",
             help="Disk space for the KV cache of chats, which lets resumed chats start faster. 0 keeps none.",
@@ -211,7 +207,6 @@ def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, v
         interrupts,
         details=values["stats"],
         remembers=values["history"],
-        makes_titles=values["titles"],
         fetch=fetch,
     )
     return repl.run(values["message"])
@@ -273,7 +268,7 @@ def _show_screen(session: Session, interrupts: Interrupts, values: Mapping[str, 
     from edgespec.tui.app import ChatApp
 
     logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
-    app = ChatApp(session, message=values["message"], makes_titles=values["titles"])
+    app = ChatApp(session, message=values["message"])
     asked = threading.Event()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()

@@ -24,11 +24,13 @@ from edgespec.gguf_file.head_check import mtp_mismatch
 from edgespec.settings import MTP
 
 if TYPE_CHECKING:
-    from edgespec.compare.measure import Plan, Result
-    from edgespec.compare.targets import Targets
+    from edgespec.bench.compared import Comparison
+    from edgespec.bench.comparison import Plan
+    from edgespec.bench.targets import Targets
     from edgespec.events import Progress
 
 TOKENS, PER_CATEGORY = 48, 1
+DEFAULT_MODES = ("plain,all auto",)
 _FILE = click.Path(dir_okay=False)
 
 OPTIONS = [
@@ -125,7 +127,7 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
     try:
         with interrupts.cancelling(cancel):
             plan, problems = _plan(ctx, targets, values, tell)
-            from edgespec.compare.measure import run_comparison
+            from edgespec.bench.comparison import run_comparison
 
             result = run_comparison(plan, output.progress, cancel)
     except Interrupted:
@@ -133,24 +135,21 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
         raise
     finally:
         output.end_progress()
+    from edgespec.bench.comparison_report import doubts, table, verdicts
+
     if values["as_json"]:
-        from edgespec.compare.doubts import doubts
-        from edgespec.compare.report import verdicts
-
-        output.json(result | {"doubts": list(doubts(result)), "verdicts": list(verdicts(result))})
-    elif result["rows"] or any(target["quality"] for target in result["targets"]):
-        from edgespec.compare.report import table
-
+        output.json(result.as_json() | {"doubts": list(doubts(result)), "verdicts": list(verdicts(result))})
+    elif result.n_finished:
         output.show(table(result))
     failures = list(_write(files, result))
     for problem in problems:
         output.note(f"{values['prompts']}: {problem}")
-    for failure in [*result["failures"], *failures]:
+    for failure in [*result.failures, *failures]:
         output.error(failure)
     if cancel.is_set():
-        output.note(_what_is_kept(result["parts"], values))
+        output.note(_what_is_saved(result, values))
     interrupts.raise_if_received()
-    if result["failures"] or failures:
+    if result.failures or failures:
         ctx.exit(EdgespecError.exit_code)
 
 
@@ -161,27 +160,27 @@ def _plan(
     ctx: click.Context, specs: Sequence[str], values: dict[str, Any], progress: Progress
 ) -> tuple[Plan, list[str]]:
     """What to compare, and what is wrong with some of the user's prompts. Creates missing quantisations."""
-    from edgespec.bench.modes import possible_drafters
+    from edgespec.bench.comparison import Plan
+    from edgespec.bench.modes import contests, parse_mode, possible_drafters
+    from edgespec.bench.quants import check_quants
     from edgespec.bench.suites import CATEGORIES, chosen
-    from edgespec.compare.contests import contests, split_modes
-    from edgespec.compare.measure import Plan
-    from edgespec.compare.quants import check_quants
-    from edgespec.compare.targets import find_targets
-    from edgespec.compare.windows import default_text, read_text
+    from edgespec.bench.targets import find_targets
+    from edgespec.bench.windows import default_text, read_text
 
     quants = check_quants(name for text in values["quants"] for name in text.split(","))
     text = default_text() if values["text"] is None else read_text(Path(values["text"]))
     name = values["prompts"]
     file, categories = (None, [name] if name else []) if name in (None, *CATEGORIES) else (name, [])
     items, problems = chosen(file, categories, values["per_category"], LARGEST if categories else PER_CATEGORY)
-    modes = split_modes(values["modes"])
     targets = find_targets(specs, quants, values["reference"], progress)
     settings = load_settings(values | {"model": str(targets.reference.path)})
     drafts = _drafts(values["drafts"], targets)
     with_weights = ["draft"] * bool(drafts) + [MTP] * (not any(mtp_mismatch(target.header) for target in targets.all))
+    possible = possible_drafters(settings, with_weights)
+    modes = [parse_mode(mode, possible) for mode in _split_modes(values["modes"])]
     plan = Plan(
         targets,
-        contests(modes, drafts, possible_drafters(settings, with_weights)),
+        contests(modes, drafts),
         items,
         values["tokens"],
         text,
@@ -195,10 +194,8 @@ def _plan(
 
 def _drafting_for(targets: Sequence[str], values: dict[str, Any]) -> Sequence[str]:
     """The models whose default drafts would be used: the reference, or those that may become it."""
-    from edgespec.compare.contests import split_modes
-
     references = [values["reference"]] if values["reference"] else targets
-    modes = [mode.replace("+", ",") for mode in split_modes(values["modes"])]
+    modes = _split_modes(values["modes"])
     settings = load_settings(values | {"model": references[0]})
     return references if not values["drafts"] and uses_draft(settings, modes) else ()
 
@@ -211,17 +208,21 @@ def _drafts(names: Sequence[str], targets: Targets) -> list[Path]:
     return list(dict.fromkeys(resolve(name).path for name in names)) or ([default] if default else [])
 
 
-# --- stopped ----------------------------------------------------------------------------------------------------------
+def _split_modes(texts: Sequence[str]) -> list[str]:
+    """The modes, which commas separate; in a mode "+" joins drafters."""
+    return [mode.replace("+", ",") for text in texts or DEFAULT_MODES for mode in text.split(",")]
 
 
-def _what_is_kept(parts: dict[str, Any], values: dict[str, Any]) -> str:
-    """What a stopped comparison has saved, and how to resume."""
-    if not parts["finished"] and not parts["begun"]:
+# --- the result -------------------------------------------------------------------------------------------------------
+
+
+def _what_is_saved(result: Comparison, values: dict[str, Any]) -> str:
+    """Say what a stopped comparison has saved, and how to resume."""
+    if not result.n_finished:
         return _nothing_measured(values)
-    if not parts["kept"]:
+    if not result.is_saved:
         return "stopped; nothing was saved, because the cache folder is not writable"
-    begun = ", and some of another" if parts["begun"] else ""
-    return f"stopped: {parts['finished']} of {parts['all']} parts are saved{begun}; add --resume to continue"
+    return f"stopped: {result.n_finished} of {result.n_parts} parts are saved; add --resume to continue"
 
 
 def _nothing_measured(values: dict[str, Any]) -> str:
@@ -229,16 +230,13 @@ def _nothing_measured(values: dict[str, Any]) -> str:
     return f"stopped before anything was measured; {made}the same command starts again"
 
 
-# --- the result -------------------------------------------------------------------------------------------------------
-
-
-def _write(files: dict[str, str], result: Result) -> Iterator[str]:
+def _write(files: dict[str, str], result: Comparison) -> Iterator[str]:
     """Write the files, and report those that failed."""
-    from edgespec.compare.plot import plot
-    from edgespec.compare.report import to_csv
+    from edgespec.bench.comparison_report import to_csv
+    from edgespec.bench.plot import plot_comparison
 
     writers = {
         "csv": lambda name: write_whole(Path(name), to_csv(result)),
-        "plot": lambda name: plot(result, Path(name)),
+        "plot": lambda name: plot_comparison(result, Path(name)),
     }
-    return write_files(files if result["rows"] else {}, writers)
+    return write_files(files if result.rows else {}, writers)

@@ -1,8 +1,7 @@
-"""`edgespec draft`: drafts made from a target, and data to train one on."""
+"""`edgespec draft`: drafts made from a target."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +10,9 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
 from edgespec.cli.options.common import QUIET, Decorated, option, with_options
-from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL, SAMPLING, SPEC_TYPE
-from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.generation import LARGEST
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Count, Integer, ModelSpec, Number
-from edgespec.cli.setup.default_model import default_model
-from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.settings import LoadSettings
@@ -32,7 +28,7 @@ OUT = click.option(
 
 @click.group(cls=Group)
 def draft() -> None:
-    """Make a draft from a target, train a draft head for it, or collect data to train a draft on.
+    """Make a draft from a target, or train a draft head for it.
 
     'run --spec-type self:8' and 'self:Q2_K' create such drafts automatically, and keep them.
     """
@@ -81,67 +77,6 @@ def quantize(model: str, type: str, out: Path, quiet: bool) -> None:
     finally:
         output.end_progress()
     output.line(f"{out}: {model} as {type.upper()}")
-
-
-def _collect_options(command: Decorated) -> Decorated:
-    return with_options(command, [*MODEL, DRAFT_MODEL, SPEC_TYPE, CORPUS, *SAMPLING])
-
-
-@draft.command(cls=Command, short_help="Collect a target's answers to prompts, to train a draft on.")
-@click.argument("prompts", type=click.Path(dir_okay=False), metavar="PROMPTS.jsonl")
-@option(
-    "Output", "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="JSON lines to write, or to resume.",
-)  # fmt: skip
-@click.option(
-    "-n", "--max-tokens", "max_tokens", cls=Option, type=Integer(1, LARGEST), default=512, show_default=True,
-    metavar="N", help="Maximum tokens per answer.",
-)  # fmt: skip
-@_collect_options
-@QUIET
-@click.pass_context
-def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **values: Any) -> None:
-    """Collect a target's answers to PROMPTS.jsonl, to train a draft on.
-
-    Lines of PROMPTS.jsonl have a 'prompt' (and an 'id'). Each answer is written when it is complete; after an
-    interruption, the same command resumes.
-    """
-    output = Output(quiet=values["quiet"])
-    values["model"] = values["model"] or default_model(ctx, output)
-    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
-    output.progress(f"loading {values['model']}", 0)
-    from edgespec.bench.suites import read_items
-    from edgespec.cli.options.given import sampling_settings
-    from edgespec.events import PROGRESS
-    from edgespec.runtime.collect import collect as answer_all
-    from edgespec.runtime.runtime import Runtime
-
-    items, problems = read_items(Path(prompts))
-    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
-
-    def tell(what: str, done: float) -> None:
-        if what != "prompt":
-            output.progress(PROGRESS.get(what, what).format(values["model"]), done)
-
-    try:
-        with Runtime(replace(load_settings(values), store=False), tell) as llm, interrupts.cancelling(cancel):
-            n_answered, left_out = answer_all(
-                llm,
-                items,
-                out,
-                chat=llm.has_chat_template,
-                max_tokens=max_tokens,
-                sampling=sampling_settings(values),
-                seed=max(0, values["seed"]),
-                progress=tell,
-                cancel=cancel,
-            )
-    finally:
-        output.end_progress()
-    for problem in [*(f"{prompts}: {problem}" for problem in problems), *left_out]:
-        output.note(problem)
-    output.line(f"{out}: {n_answered} answers more")
-    interrupts.raise_if_received()
 
 
 JUDGING_S = 60
@@ -261,8 +196,6 @@ def _judge(settings: TrainingSettings, output: Output, interrupts: Interrupts, c
         output.end_progress()
     if found is None:
         return
-    output.line(f"The verdict here: {found.verdict}")
-    if found.elsewhere:
-        output.line(f"It would pay {found.elsewhere}")
+    output.line(f"The verdict here: {found.verdict.why}")
     for message in found.messages:
         output.note(message)

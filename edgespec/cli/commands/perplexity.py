@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgespec.bench import LEAST_WINDOW, WINDOW
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option, with_options
@@ -18,11 +19,10 @@ from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_missing
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
-from edgespec.compare import LEAST_WINDOW, WINDOW
 from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
-    from edgespec.compare.perplexity import Perplexity
+    from edgespec.bench.quality import Perplexity
 
 OPTIONS = [
     option(
@@ -62,9 +62,9 @@ def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None
     name = one_model(target, values["model"]) or default_model(ctx, output)
     fetch_missing(ctx, [name], output, yes=values["yes"])
     output.progress(f"loading {name}", 0)
+    from edgespec.bench.quality import perplexity as measure
     from edgespec.bench.time_left import TimeLeft
-    from edgespec.compare.perplexity import perplexity as measure
-    from edgespec.compare.windows import default_text, opened, read_text, windows
+    from edgespec.bench.windows import default_text, opened, read_text, windows
     from edgespec.models.names.spec import resolve
 
     text = default_text() if values["text"] is None else read_text(Path(values["text"]))

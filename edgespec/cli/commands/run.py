@@ -5,14 +5,13 @@ from __future__ import annotations
 import secrets
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Command, Option
+from edgespec.cli.options.command import Command
 from edgespec.cli.options.generation import generation_options
 from edgespec.cli.options.given import load_settings, request
 from edgespec.cli.render.footer import explanation, footer
@@ -24,7 +23,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW
-from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError, UsageError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import CONSTRAINTS, LoadSettings, Request
 from edgespec.text.figures import counted
@@ -32,7 +31,8 @@ from edgespec.text.repetition import Repetition, RepetitionDetector
 from edgespec.validation import check_rule
 
 if TYPE_CHECKING:
-    from edgespec.runtime.runtime import Answers, Runtime
+    from edgespec.runtime.runtime import Runtime
+    from edgespec.runtime.stream import Events
 
 LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may keep it from that"
 TOGETHER = 8  # samples decoded together, each with a cache of its own
@@ -42,11 +42,6 @@ TOGETHER = 8  # samples decoded together, each with a cache of its own
 @click.argument("prompt", required=False)
 @generation_options
 @PERSONA
-@click.option(
-    "--trace", cls=Option, section="Speculation", config=False, metavar="FILE", type=click.Path(dir_okay=False),
-    help="Record each step in FILE (JSON lines): drafts, their confidence, accepted tokens, pass times. Where the "
-    "policy drafts nothing, a draft is made but not used, so the run is slower; the text is the same.",
-)  # fmt: skip
 @click.pass_context
 def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     """Answer one prompt.
@@ -87,14 +82,13 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
         seed = secrets.randbits(32) if draws_seed else values["seed"]
         asked = request(values, text, chat=chat, seed=seed)
         cancel = CancelFlag()
-        stream = llm.answers([replace(asked, sample=number) for number in range(values["samples"])], cancel)
+        llm.check_settings(asked)  # errors come before anything is shown
+        llm.tokenize(asked)
+        stream = llm.stream((replace(asked, sample=number) for number in range(values["samples"])), cancel)
         if draws_seed and values["temperature"] > 0 and not output.quiet:
             output.aside(f"seed {seed}")  # the same text needs this number
         interrupts = ctx.find_object(Interrupts) or Interrupts()
         with ExitStack() as stack:
-            if values["trace"] is not None:
-                stack.enter_context(llm.recording(Path(values["trace"]), asked))
-                output.end_progress()
             stack.enter_context(interrupts.cancelling(cancel))
             stack.enter_context(closing(stream))
             shown = _Samples(values["samples"], output, as_json=values["as_json"])
@@ -118,8 +112,6 @@ def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]
     typed_logprobs = ctx.get_parameter_source("logprobs") is click.ParameterSource.COMMANDLINE
     if typed_logprobs and not values["as_json"]:
         raise UsageError("--logprobs shows in JSON only", hint="add --json")
-    if values["trace"] is not None and values["samples"] > 1:
-        raise UsageError("a trace records one answer", hint="leave out --samples")
 
 
 def _load(settings: LoadSettings, output: Output) -> Runtime:
@@ -206,12 +198,14 @@ class _Samples:
         return total
 
 
-def _show_answers(llm: Runtime, stream: Answers, output: Output, samples: _Samples) -> GenerationError | None:
+def _show_answers(llm: Runtime, stream: Events, output: Output, samples: _Samples) -> GenerationError | None:
     """Show answers as they stream, with the notes before and after; returns the error that ended them, if any."""
     shown = _show_notes(llm, output, 0)
     failure = None
     try:
         for index, event in stream:
+            if isinstance(event, EdgespecError):
+                raise event
             samples.add(index, event)
     except GenerationError as error:
         failure = error

@@ -9,7 +9,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE, Decorated, option, with_options
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option, with_options
 from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL
 from edgespec.cli.options.given import load_settings, one_model
 from edgespec.cli.options.types import Integer, ModelSpec, Number, SpecType
@@ -19,12 +19,12 @@ from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.settings import DRAFT_N_MAX, HEADS, MAX_DRAFT, MTP, SELF, SPELLINGS, drafters_of
+from edgespec.text.figures import percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edgespec.bench.tune import Tuned
-    from edgespec.bench.verdict import Kind
+    from edgespec.bench.tune import CategoryFigures, Tuned
 
 SECONDS = 60
 MODEL_N_MAX = 8  # each is a pass of the draft model at every token
@@ -55,13 +55,9 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-def _options(command: Decorated) -> Decorated:
-    return with_options(command, [*MODEL, *OPTIONS])
-
-
 @click.command(cls=Command)
 @click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
-@_options
+@lambda command: with_options(command, [*MODEL, *OPTIONS])
 @click.pass_context
 def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     """Measure in a minute whether a draft is worth it here.
@@ -123,37 +119,20 @@ def _report(found: Tuned) -> list[RenderableType]:
         ["tokens", *map(str, widths)],
         [["cost", *(f"{found.curve.target[width]:.2f}" for width in widths)]],
     )
-    kinds = Figures(
-        "Expected gain of drafting, replayed from plain decoding with a draft at every token",
-        ["", "accept.\nrate", "best\nK", "speedup\nat K", "with\nauto", "upper\nbound"],
-        [_row(kind) for kind in [*found.kinds, found.overall]],
-        bold=[len(found.kinds)],
-    )
-    about = [
-        ("target", f"{found.curve.pass_s * 1e3:.3g} ms a pass over one token"),
-        (found.drafter, f"{found.curve.draft or 0.0:.3f} of that for a draft token"),
-    ]
+    header = ["", "accept.\nrate", f"speedup\nof fixed:{found.length}", "speedup\nof auto"]
+    rows = [_row(each) for each in [*found.categories, found.overall]]
+    categories = Figures("Speedup over plain decoding", header, rows, bold=[len(found.categories)])
+    about = [("target", f"{found.curve.pass_s * 1e3:.3g} ms a pass over one token")]
+    if found.curve.draft is not None:
+        about.append((found.drafter, f"{found.curve.draft:.3f} of that for a draft token"))
     if found.break_even is not None:
-        about.append(("even", f"break-even at {found.break_even:.0%} acceptance".replace("%", " %")))
-    if found.measured is not None:
-        interval = ""
-        if found.measured_low is not None and found.measured_high is not None:
-            interval = f" (95 % interval {found.measured_low:.2f} to {found.measured_high:.2f})"
-        about.append(("measured", f"{found.measured:.2f}x as fast as plain decoding{interval}"))
-    about.append(("verdict", found.verdict))
-    if found.elsewhere:
-        about.append(("elsewhere", f"it would pay {found.elsewhere}"))
-    if found.fastest:
-        about.append(("fastest", found.fastest))
-    return [curve, kinds, Lines(about)]
+        about.append(("even", f"break-even at {percent(found.break_even)} acceptance"))
+    about.append(("measured", str(found.speedup) if found.speedup else "nothing"))
+    about.append(("verdict", found.verdict.why))
+    return [curve, categories, Lines(about)]
 
 
-def _row(kind: Kind) -> list[str]:
-    return [
-        kind.category,
-        f"{kind.alpha:.0%}".replace("%", " %"),
-        str(kind.best_length),
-        f"{kind.best_speedup:.2f}",
-        f"{kind.auto_speedup:.2f}",
-        f"{kind.oracle_speedup:.2f}",
-    ]
+def _row(found: CategoryFigures) -> list[str]:
+    figures = (found.fixed_speedup, found.auto_speedup)
+    rate = "-" if found.alpha is None else percent(found.alpha)
+    return [found.category, rate, *("-" if value is None else f"{value:.2f}" for value in figures)]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from copy import copy
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
-from edgespec.closable import Closable
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError
 from edgespec.events import Progress
-from edgespec.runtime.gathered import Gathered
+from edgespec.runtime.backend import Backend
 from edgespec.runtime.options import DraftingOptions, drafting_changes
-from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
 from edgespec.runtime.worker.death import NoReplyError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.pipes import Pipes
 from edgespec.settings import LoadSettings, Message, Request
@@ -33,7 +30,7 @@ class LoadingStoppedError(EdgespecError):
     """The cancel flag was set before the model was loaded."""
 
 
-class Worker(Closable):
+class Worker(Backend):
     """A `Runtime` in a process of its own, with the same requests, events and errors.
 
     It loads before it returns, calls `progress` as a Runtime does, and stops when `cancel` is set: LoadingStoppedError.
@@ -49,25 +46,25 @@ class Worker(Closable):
         self.settings = settings
         self.notes: list[str] = []
         self._within_s = float("inf")
-        self._pipes = Pipes(settings, progress or (lambda what, done: None), self.notes)
+        self.loop: Pipes = Pipes(settings, progress or (lambda what, done: None), self.notes)
         try:
-            loaded = self._pipes.loaded(cancel or CancelFlag())
+            loaded = self.loop.loaded(cancel or CancelFlag())
             if loaded is None:
                 raise LoadingStoppedError(f"loading {settings.model} was cancelled")
         except BaseException:
-            self._pipes.kill()
+            self.loop.kill()
             raise
         self.has_chat_template, self.settings, self._about = loaded
 
     @property
     def stats(self) -> Stats:
         """Those of the answer that ended last, empty while another one is generated."""
-        return self._pipes.stats
+        return self.loop.stats
 
     @property
     def is_alive(self) -> bool:
         """Whether it can be asked for anything."""
-        pipes = self._pipes
+        pipes = self.loop
         return not pipes.is_closed and pipes.death is None and not wait([pipes.process.sentinel], timeout=0)
 
     def within(self, seconds: float) -> Worker:
@@ -78,7 +75,7 @@ class Worker(Closable):
 
     def close(self) -> None:
         """Let the child save what it learnt and end, or end it; safe to call twice. Answers in the making end."""
-        self._pipes.close()
+        self.loop.close()
 
     # --- what a Runtime has ---------------------------------------------------------------------------------------
 
@@ -101,11 +98,11 @@ class Worker(Closable):
 
     def count(self, messages: Sequence[Message]) -> int:
         """Tokens of the prompt that these messages make."""
-        return int(self._call("count", list(messages)))
+        return len(self._tokens(messages))
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt of a request as ids. Raises UsageError."""
-        return list(self._call("tokenize", request))
+        return list(self._call("prompts.of", request).tokens)
 
     def prompt_length(self, request: Request) -> int:
         """The number of tokens of a request's prompt, however many the context holds. Raises UsageError."""
@@ -137,49 +134,23 @@ class Worker(Closable):
 
     def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
         """Let the child write what its KV cache has of a chat, as `Runtime.keep_state`."""
-        return int(self._call("keep_state", list(messages), file, most_bytes, within_s))
+        return int(self._call("kept_states.keep", self._tokens(messages), file, most_bytes, within_s))
 
     def recall_state(self, messages: Sequence[Message], file: Path) -> int:
         """Let the child read it, as `Runtime.recall_state`."""
-        return int(self._call("recall_state", list(messages), file))
+        return int(self._call("kept_states.recall", self._tokens(messages), file))
 
     def forget(self) -> None:
         """Let the next answer find nothing in a cache that the last one has left."""
         self._call("forget")
 
-    def answer(self, request: Request, cancel: CancelFlag | None = None) -> Answer:
-        """The events of one answer, the last one with its finish reason; none such when the worker is closed meanwhile.
+    @property
+    def room(self) -> int:
+        return AHEAD * int(self._about["sequences"])
 
-        Raises UsageError as a Runtime does, WorkerDiedError in the middle of the answer.
-        """
-        self._call("check", request)
-        return self._answer(request, cancel or CancelFlag())
-
-    def submit(self, request: Request, cancel: CancelFlag | None = None) -> Submitted:
-        """Ask for an answer that is made together with others, as `Runtime.submit` does. Raises UsageError when closed,
-        WorkerDiedError."""
-        stream = self._open()
-        stream.add(0, request, cancel or CancelFlag(), tells=True)
-        return Submitted(stream)
-
-    def gather(self) -> Gathered:
-        """Answers to requests that come from everywhere, for one thread that reads them all."""
-        return Gathered(self._pipes)
-
-    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
-        """Many answers at once, as `Runtime.stream`; requests are taken a few ahead. Raises WorkerDiedError."""
-        return feed(self._open(), requests, AHEAD * int(self._about["sequences"]), cancel or CancelFlag())
-
-    def _answer(self, request: Request, cancel: CancelFlag) -> Answer:
-        stream = self._open()
-        stream.add(0, request, cancel, tells=True)
-        with closing(stream.answer()) as events:
-            yield from events
-
-    def _open(self) -> Stream:
-        self._pipes.check()
-        return Stream(self._pipes)
+    def _tokens(self, messages: Sequence[Message]) -> list[int]:
+        return list(self._call("prompts.tokens_of", list(messages)))
 
     def _call(self, name: str, *args: Any, **settings: Any) -> Any:
         """What the child's method of that name returns or raises."""
-        return self._pipes.call(name, args, settings, self._within_s)
+        return self.loop.call(name, args, settings, self._within_s)

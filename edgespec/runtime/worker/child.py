@@ -20,32 +20,33 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgespec.cancel import CancelFlag
+from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.files.unfinished import remove_unfinished
+from edgespec.runtime.stream import Stream
 from edgespec.settings import LoadSettings, Request
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from edgespec.runtime.runtime import Runtime
-    from edgespec.runtime.stream import Stream
 
 BATCH_S = 0.015  # tokens that come faster than this share a message
 COMPILING = 32  # threads: many more than can wait for the slow compiler (`compiler.MOST_WAITING`)
 LONG = 2**15  # characters of a prompt that other answers are not to wait for
 ADD, CALL, CANCEL, CLOSE, PING = "add", "call", "cancel", "close", "ping"
 PONG = "pong"
-READ = "read"  # a request of ADD, when its prompt is
+READY = "ready"  # a request of ADD that the engine can begin with; None: it was cancelled before
 OF_TEXTS = "prompts."  # calls that need no engine
 LOADED = 0  # the id of the first reply
-CHECKS = ("check", "check_settings")  # calls that compile the constraint of a request
 WHILE_IDLE = ("draft_with", "forget")  # calls that would change answers in the making
 DEAF_TO = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)}
 
@@ -109,10 +110,10 @@ class _Child:
         self._sending = threading.Lock()
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
+        self._rendering = ThreadPoolExecutor(1, thread_name_prefix="rendering")
         self._compiling = ThreadPoolExecutor(COMPILING, thread_name_prefix="compiling")
         self._flags: dict[int, CancelFlag] = {}  # of requests that are open, or still in the inbox
         self._open: set[int] = set()
-        self._checked: tuple[Request, Any] | None = None
         self._rows: list[tuple[int, tuple[Any, ...]]] = []
         self._sent_s = float("-inf")
         self._notes: list[str] = []
@@ -132,7 +133,7 @@ class _Child:
             self._notes = runtime.notes
             runtime.kept_states.gives_way = lambda: not self._inbox.empty()
             self.send("done", (LOADED, (runtime.has_chat_template, runtime.settings, runtime.describe())))
-            stream = runtime.open(apart=True)
+            stream = Stream(runtime.loop, apart=True)
             while (command := self._next(wait=stream.is_over)) is None or command[0] != CLOSE:
                 if command is not None:
                     self._obey(runtime, stream, *command)
@@ -141,10 +142,10 @@ class _Child:
                     self._tell(stream.take())
                 except Exception as error:  # nobody knows what of: it ends all answers
                     stream.close()
-                    stream = runtime.open(apart=True)
+                    stream = Stream(runtime.loop, apart=True)
                     self._tell_failure(error)
-            self._reading.shutdown(cancel_futures=True)
-            self._compiling.shutdown(cancel_futures=True)
+            for threads in (self._reading, self._rendering, self._compiling):
+                threads.shutdown(cancel_futures=True)
 
     def send(self, kind: str, value: Any) -> None:
         """One message to the parent, with the notes that are new."""
@@ -195,36 +196,45 @@ class _Child:
         os._exit(1)
 
     def _obey(self, runtime: Runtime, stream: Stream, kind: str, id: int, what: Any, tells: bool = False) -> None:
+        """Do what was asked, or let another thread do what the engine must not wait for."""
         os.ftruncate(2, 0)  # words about what went before are not the last ones
         try:
-            if kind == CALL:
+            if kind == READY and what is None:
+                stream.put(id, TokenEvent(-1, "", finish_reason="cancelled", stats=Stats()))
+            elif kind == READY:
+                self._open.add(id)
+                stream.add(id, what, self._flags[id], tells=tells)
+            elif kind == ADD:
+                self._elsewhere(runtime, pickle.loads(what), self._prepare, runtime, id, tells)
+            else:
                 name, args, settings = pickle.loads(what)
                 if name.startswith(OF_TEXTS):
                     self._reading.submit(self._answer, id, lambda: attrgetter(name)(runtime)(*args, **settings))
-                elif name in CHECKS and runtime.grammars.must_compile(args[0]):
-                    self._compiling.submit(
-                        self._answer, id, lambda: self._called(runtime, stream, name, args, settings)
+                elif name == "check_settings":
+                    self._elsewhere(
+                        runtime, args[0], lambda request: self._answer(id, partial(runtime.check_settings, request))
                     )
                 else:
                     self._answer(id, lambda: self._called(runtime, stream, name, args, settings))
-                return
-            if kind == ADD:
-                what = pickle.loads(what)
-                checked, self._checked = self._checked, None
-                if checked and checked[0] == what:
-                    what = checked[1]
-                elif runtime.grammars.must_compile(what):
-                    self._compiling.submit(self._read, runtime, id, what, tells)
-                    return
-                elif runtime.prompts.effort(what) > LONG:
-                    self._reading.submit(self._read, runtime, id, what, tells)
-                    return
-                else:
-                    what = runtime.prepared(what)
-            self._open.add(id)
-            stream.add(id, what, self._flags[id], tells=tells)
         except Exception as error:
             stream.put(id, _unexpected(error))
+
+    def _elsewhere(self, runtime: Runtime, request: Request, work: Callable[..., None], *args: Any) -> None:
+        """Do some work with a request; in another thread if it takes long, or waits for another process."""
+        if runtime.grammars.must_compile(request):
+            self._compiling.submit(work, *args, request)
+        elif runtime.prompts.effort(request) > LONG:
+            self._reading.submit(work, *args, request)
+        elif request.messages:
+            self._rendering.submit(work, *args, request)
+        else:
+            work(*args, request)
+
+    def _prepare(self, runtime: Runtime, id: int, tells: bool, request: Request) -> None:
+        """Make a request ready for the engine, unless it is cancelled."""
+        cancel = self._flags[id]
+        prepared = None if cancel.is_set() else runtime.prepared(request, cancel)
+        self._inbox.put((READY, id, None if cancel.is_set() else prepared, tells))
 
     def _answer(self, id: int, call: Callable[[], Any]) -> None:
         try:
@@ -232,22 +242,9 @@ class _Child:
         except Exception as error:
             self._fail(id, error)
 
-    def _read(self, runtime: Runtime, id: int, request: Request, tells: bool) -> None:
-        """Prepare a request in another thread than the engine's."""
-        job: Any = UsageError("nobody waits for this answer")
-        if not self._flags[id].is_set():
-            job = runtime.prepared(request, self._flags[id])
-        self._inbox.put((READ, id, job, tells))
-
     def _called(
         self, runtime: Runtime, stream: Stream, name: str, args: tuple[Any, ...], settings: dict[str, Any]
     ) -> Any:
-        if name == "check":
-            job = runtime.prepared(args[0])
-            if isinstance(job, EdgespecError):
-                raise job
-            self._checked = args[0], job
-            return None
         if name in WHILE_IDLE:
             while stream.open and all(self._flags[number].is_set() for number in stream.open):
                 self._tell(stream.take())  # nobody waits for these any more

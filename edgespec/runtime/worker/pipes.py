@@ -80,7 +80,6 @@ class Pipes(Loop):
     def __init__(self, settings: LoadSettings, progress: Progress, notes: list[str]) -> None:
         super().__init__()
         self._progress, self._notes = progress, notes
-        self.is_closed = False
         self.death: WorkerDiedError | None = None
         self._ids = count(LOADED + 1)
         self._asked: dict[int, _Asked] = {}
@@ -99,8 +98,7 @@ class Pipes(Loop):
 
     def check(self) -> None:
         """Raises UsageError when closed, WorkerDiedError."""
-        if self.is_closed:
-            raise closed_error()
+        super().check()
         if self.death is not None:
             raise self.death.with_traceback(None)
 

@@ -1,0 +1,196 @@
+"""The result of `edgespec compare`: typed data about files, and a row for each file and mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from edgespec.bench.modes import PLAIN, Contest
+from edgespec.bench.quality import Quality
+from edgespec.bench.runner import Sample
+from edgespec.bench.statistics import bootstrap_interval, by_prompt, median, median_by_prompt, speedups
+from edgespec.core.prefix import common_prefix
+
+VERSION = 3
+
+
+@dataclass(slots=True, frozen=True)
+class Row:
+    """The speed of one file in one mode: medians over prompts, None for what is unknown.
+
+    Attributes:
+        speedup: over plain decoding of the same prompts on the same load, with its 95 % interval
+        first_token_s: the time to the first token
+        memory_bytes: the observed peak memory of the process
+        run: when the run that measured it started, which may be an earlier one
+        is_best: True if no other row is better in both speed and closeness to the reference
+    """
+
+    file: str
+    draft: str | None
+    mode: str
+    prompts: int
+    tokens_per_s: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    first_token_s: float | None
+    tokens_per_step: float | None
+    memory_bytes: int
+    run: str
+    is_best: bool = False
+
+    @property
+    def is_faster(self) -> bool:
+        """True if the interval shows a speedup over plain decoding; noise alone does not."""
+        return self.speedup_low is not None and self.speedup_low > 1 and (self.tokens_per_step or 0) > 1
+
+    @property
+    def is_candidate(self) -> bool:
+        """True for plain decoding, and for modes that are certainly faster."""
+        return self.mode == PLAIN.name or self.is_faster
+
+
+@dataclass(slots=True, frozen=True)
+class ComparedFile:
+    """One of the compared files.
+
+    Attributes:
+        types: the share of each weight type
+        quality: None if it was not measured; `quality_run` is when the run that measured it started
+        greedy_same: the mean share of a greedy answer before it differs from the reference's
+        spread: how much the speed of plain decoding varied
+    """
+
+    label: str
+    name: str
+    file: str
+    quantisation: str
+    size_bytes: int
+    parameters: int
+    types: dict[str, float]
+    quality: Quality | None
+    quality_run: str | None
+    greedy_same: float | None
+    spread: float | None
+
+
+@dataclass(slots=True, frozen=True)
+class Comparison:
+    """The result, complete or not.
+
+    Attributes:
+        reference: the label of the reference
+        reference_again: the reference's speed at the end of this run over its speed in the rows; None if it was not
+            measured again
+        n_parts, n_finished: parts of the comparison
+        is_saved: whether finished parts were saved in the cache folder
+    """
+
+    command: str
+    started: str
+    edgespec: str
+    machine: dict[str, Any]
+    build: dict[str, Any]
+    settings: dict[str, Any]
+    reference: str
+    files: list[ComparedFile]
+    rows: list[Row]
+    reference_again: float | None
+    messages: list[str]
+    failures: list[str]
+    n_parts: int
+    n_finished: int
+    is_saved: bool
+
+    @property
+    def is_complete(self) -> bool:
+        return self.n_finished == self.n_parts
+
+    def as_json(self) -> dict[str, Any]:
+        return {"version": VERSION, "complete": self.is_complete, **asdict(self)}
+
+
+@dataclass(slots=True)
+class Speed:
+    """The samples of one load of a file, and when the run that measured them started."""
+
+    run: str
+    samples: list[Sample] = field(default_factory=list)
+    memory_bytes: int = 0
+    messages: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        about = {"run": self.run, "memory_bytes": self.memory_bytes, "messages": self.messages}
+        return {**about, "samples": [sample.as_json() for sample in self.samples]}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Speed:
+        samples = [Sample.from_json(row) for row in found["samples"]]
+        return cls(found["run"], samples, found["memory_bytes"], found["messages"])
+
+
+def rows_of(label: str, contest: Contest, speed: Speed) -> Iterator[Row]:
+    """Yield a row for each mode of one load of a file."""
+    ratios = speedups(speed.samples)
+    for mode in contest.modes:
+        chosen = [at for at, sample in enumerate(speed.samples) if sample.mode == mode.name]
+        samples = [speed.samples[at] for at in chosen]
+        if not samples:
+            continue
+        paired = list(by_prompt(samples, [ratios[at] for at in chosen]).values())
+        low, high = (None, None) if mode == PLAIN else bootstrap_interval(paired) or (None, None)
+        steps = sum(sample.stats.rounds for sample in samples)
+        yield Row(
+            label,
+            contest.draft.stem if contest.draft and mode.draft_model == "draft" else None,
+            mode.name,
+            len(samples),
+            median_by_prompt(samples, [sample.tokens_per_s for sample in samples]),
+            median(paired),
+            low,
+            high,
+            median_by_prompt(samples, [sample.stats.prompt_s for sample in samples]),
+            sum(len(sample.tokens) for sample in samples) / steps if steps else None,
+            speed.memory_bytes,
+            speed.run,
+        )
+
+
+def with_best(rows: Sequence[Row], closeness: Mapping[str, float]) -> list[Row]:
+    """Return the rows, with those marked that no other beats in both speed and closeness.
+
+    `closeness` is the KL divergence by file. Speculation counts only if it is certainly faster than plain decoding.
+    """
+    points = [
+        (row.tokens_per_s, closeness[row.file])
+        if row.tokens_per_s is not None and row.file in closeness and row.is_candidate
+        else None
+        for row in rows
+    ]
+    known = [point for point in points if point is not None]
+    return [
+        replace(row, is_best=point is not None and not any(_beats(other, point) for other in known))
+        for row, point in zip(rows, points, strict=True)
+    ]
+
+
+def times_as_fast(samples: Sequence[Sample], before: Sequence[Sample]) -> float | None:
+    """Return the speed of samples over that of earlier ones, the median over common prompts."""
+    earlier = {sample.item: sample.tokens_per_s for sample in before}
+    pairs = [(sample.tokens_per_s, earlier.get(sample.item)) for sample in samples]
+    return median(rate / rate_before for rate, rate_before in pairs if rate and rate_before)
+
+
+def greedy_same(samples: Sequence[Sample], reference: Sequence[Sample]) -> float | None:
+    """Return the mean share of a plain answer before it differs from the reference's; None without common prompts."""
+    expected = {sample.item: sample.tokens for sample in reference}
+    plain = {sample.item: sample.tokens for sample in samples if sample.mode == PLAIN.name and sample.item in expected}
+    shares = [common_prefix(tokens, expected[item]) / len(expected[item]) for item, tokens in plain.items()]
+    return sum(shares) / len(shares) if shares else None
+
+
+def _beats(other: tuple[float, float], point: tuple[float, float]) -> bool:
+    """Whether one point is faster and at least as close to the reference, or closer and at least as fast."""
+    return other != point and other[0] >= point[0] and other[1] <= point[1]

@@ -1,0 +1,286 @@
+"""The report of a comparison: the files, how fast each is in every mode, and what that means.
+
+Files are measured one after another, so a ratio of two files' speeds is as reliable as the machine was steady. Verdicts
+say so where it was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from math import floor, inf, isfinite, log10
+from typing import TYPE_CHECKING
+
+from edgespec.bench import tables
+from edgespec.bench.compared import ComparedFile, Comparison, Row
+from edgespec.bench.modes import PLAIN
+from edgespec.bench.report import BUSY_SPREAD, FEW_PROMPTS, figure, interval, machine_line, rate, run_line, times
+from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
+from edgespec.text.figures import counted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+ALIKE = 0.03  # smaller differences are noise
+BEST, KEPT = "*", "^"  # marks of rows
+
+
+@dataclass(slots=True, frozen=True)
+class Doubt:
+    """Why a ratio of speeds is unreliable, and the factor by which it may be wrong."""
+
+    factor: float
+    why: str
+
+
+def table(result: Comparison) -> RenderableType:
+    """Return the full report of a result for a terminal."""
+    parts: list[RenderableType] = [Lines(list(_heading(result))), _files(result)]
+    if result.rows:
+        parts.append(_speeds(result))
+    lines = [*doubts(result), *verdicts(result), *_legend(result), *result.messages]
+    return stacked([*parts, Lines([("-", line.replace(" %", "\xa0%")) for line in lines])])
+
+
+def to_csv(result: Comparison) -> str:
+    """Return a line for each row, with the figures of its file."""
+    files = {file.label: file for file in result.files}
+    lines = []
+    for row in result.rows:
+        about = asdict(files[row.file]) | {"label": row.file}
+        quality = about.pop("quality") or {}
+        del about["types"]
+        lines.append(about | quality | asdict(row) | {"file": about["file"]})
+    return tables.to_csv(lines)
+
+
+def doubt_about(result: Comparison, label: str) -> Doubt | None:
+    """Return the doubt about a file's speed relative to the reference's, if there is one."""
+    again = result.reference_again
+    spreads = [file.spread for file in result.files if file.label in (label, result.reference)]
+    known = [1 + spread for spread in spreads if spread is not None]
+    known += [max(again, 1 / again)] if again else []
+    factor = max(known, default=1.0)
+    if factor > 1 + BUSY_SPREAD:
+        return Doubt(factor, "the machine was busy at times")
+    if len({row.run for row in result.rows if row.file in (label, result.reference)}) > 1:
+        return Doubt(factor, "measured in different runs")
+    return None
+
+
+def is_doubtful(result: Comparison) -> bool:
+    """Whether there is a doubt about any file's speed."""
+    return any(doubt_about(result, label) for label in {row.file for row in result.rows} - {result.reference})
+
+
+def doubts(result: Comparison) -> Iterator[str]:
+    """Yield caveats of all verdicts on speed."""
+    yield from _kept(result)
+    spread = max((file.spread for file in result.files if file.spread is not None), default=0.0)
+    if spread > BUSY_SPREAD:
+        yield f"the machine was busy: about the same work took up to {spread:.0%} longer at times".replace("%", " %")
+    again = result.reference_again
+    if again and max(again, 1 / again) > 1 + BUSY_SPREAD:
+        yield f"at the end of this run, {result.reference} was {times(again)} as fast as in the table"
+
+
+def verdicts(result: Comparison) -> Iterator[str]:
+    """Yield what each file gains and loses against the reference, and which rows are worth choosing."""
+    files = {file.label: file for file in result.files}
+    base = files[result.reference]
+    for file in files.values():
+        if file is not base:
+            yield f"{file.label}: {', '.join(_differences(result, file, base))}"
+    best = [row for row in result.rows if row.is_best]
+    if best and len({row.file for row in result.rows}) > 1:
+        names = [f"{row.file} {way(result, row)}" for row in sorted(best, key=lambda row: -(row.tokens_per_s or 0))]
+        unsure = "as far as these speeds can be compared, " if is_doubtful(result) else ""
+        yield f"{unsure}best trade-offs of speed and closeness to {base.label}, fastest first: {'; '.join(names)}"
+    yield from _fastest(result)
+
+
+def way(result: Comparison, row: Row) -> str:
+    """Return a row's mode, and the draft model if there are several."""
+    drafts = {row.draft for row in result.rows} - {None}
+    return f"{row.mode} by {row.draft}" if row.draft and len(drafts) > 1 else row.mode
+
+
+def nats(value: float) -> str:
+    """A divergence; very small ones are rounding."""
+    return "0" if value < 5e-6 else f"{value:.2g}" if value >= 1e-4 else f"{value:.1e}"
+
+
+def ago(time: str, now: str) -> str:
+    """How long before `now` a time was; both in ISO 8601."""
+    minutes = round((datetime.fromisoformat(now) - datetime.fromisoformat(time)).total_seconds() / 60)
+    for unit, size in (("day", 24 * 60), ("hour", 60), ("minute", 1)):
+        if minutes >= size:
+            return f"{counted(round(minutes / size), unit)} ago"
+    return "a moment ago"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _heading(result: Comparison) -> Iterator[tuple[str, str]]:
+    settings = result.settings
+    yield "run", run_line(result.started, result.edgespec)
+    if line := machine_line(result.machine):
+        yield "machine", line
+    yield "files", ", ".join(file.name for file in result.files)
+    asked = f"{counted(settings['prompts'], 'prompt')}, greedy answers of {settings['tokens']} tokens"
+    yield "speed", asked + (f", {counted(settings['threads'], 'thread')}" if settings["threads"] else "")
+    positions = max((file.quality.positions for file in result.files if file.quality), default=0)
+    if positions:
+        read = f"{positions} tokens of a text, {counted(settings['windows'], 'window')} of {settings['window']}"
+        yield "quality", f"{read}; the reference is {result.reference}"
+    if not result.is_complete:
+        yield "stopped", "before the end" + (": --resume continues from here" if result.is_saved else "")
+
+
+def _files(result: Comparison) -> Figures:
+    rows = []
+    for file in result.files:
+        quality, is_reference = file.quality, file.label == result.reference
+        is_new = file.quality_run in (None, result.started)
+        cells = [file.label if is_new else f"{file.label} {KEPT}", f"{file.size_bytes / 1e6:.0f}"]
+        if quality is None:
+            cells += [NOTHING] * 6
+        else:
+            far = [*map(nats, (quality.kl, quality.kl_median, quality.kl_99)), _percent(quality.same_top)]
+            cells += [NOTHING] * 4 if is_reference else far
+            cells.append(_with_error(quality.perplexity, quality.perplexity_error))
+            ratio = _with_error(quality.perplexity_ratio, quality.perplexity_ratio_error)
+            cells.append(NOTHING if is_reference else ratio)
+        rows.append([*cells, NOTHING if is_reference else _percent(file.greedy_same)])
+    header = ["file", "MB", "KL", "KL\nmedian", "KL\n99 %", "same\ntop %", "perplexity", "of the\nreference's"]
+    return _table("Files", [*header, "greedy\nsame %"], rows)
+
+
+def _speeds(result: Comparison) -> Figures:
+    rows, before = [], ""
+    has_drafts = len({row.draft for row in result.rows} - {None}) > 1
+    for row in result.rows:
+        first = row.first_token_s
+        marks = BEST * row.is_best + KEPT * (row.run != result.started)
+        rows.append(
+            [
+                row.file if row.file != before else "",
+                (has_drafts and row.draft) or NOTHING,
+                row.mode,
+                f"{marks} {rate(row.tokens_per_s)}".lstrip(),
+                times(row.speedup),
+                interval(row.speedup_low, row.speedup_high),
+                NOTHING if first is None else f"{first:.2f} s" if first >= 0.0995 else f"{first * 1e3:.0f} ms",
+                figure(row.tokens_per_step),
+                f"{row.memory_bytes / 1e6:.0f}",
+            ]
+        )
+        before = row.file
+    header = ["file", "draft", "mode", "tok/s", "speedup", "95 %\ninterval", "first\ntoken", "tok/\nstep"]
+    return _table("Speed", [*header, "memory\nMB"], rows)
+
+
+def _table(title: str, header: list[str], rows: list[list[str]]) -> Figures:
+    return Figures.of(title, dict(zip(header, zip(*rows, strict=True), strict=True)))
+
+
+def _legend(result: Comparison) -> Iterator[str]:
+    if any(row.is_best for row in result.rows):
+        yield (
+            f"{BEST} marks rows that none beats in both; files are measured one after another, modes of a file in turns"
+        )
+    if any(row.mode != PLAIN.name for row in result.rows):
+        yield (
+            "speedup is the median over prompts of the ratio to plain decoding of the same prompt, not the quotient of "
+            "the medians in tok/s"
+        )
+    few = min((row.prompts for row in result.rows), default=FEW_PROMPTS)
+    if few < FEW_PROMPTS:
+        yield f"speeds over {counted(few, 'prompt')} say little (--per-category, --prompts)"
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def _kept(result: Comparison) -> Iterator[str]:
+    """Yield which parts are from which earlier run."""
+    runs: dict[str, dict[str, list[str]]] = {}
+    for row in result.rows:
+        if row.run != result.started and row.file not in runs.setdefault(row.run, {}).setdefault("speed", []):
+            runs[row.run]["speed"].append(row.file)
+    for file in result.files:
+        if file.quality_run not in (None, result.started):
+            runs.setdefault(str(file.quality_run), {}).setdefault("quality", []).append(file.label)
+    for run in sorted(runs):
+        of = [f"the {what} of {', '.join(labels)}" for what, labels in runs[run].items()]
+        yield f"{KEPT} is from an earlier run, started {ago(run, result.started)}: {' and '.join(of)}"
+
+
+def _differences(result: Comparison, file: ComparedFile, base: ComparedFile) -> Iterator[str]:
+    yield _more(base.size_bytes / file.size_bytes, "smaller", "larger", "as large")
+    plain, plain_base = (_plain_rate(result, each.label) for each in (file, base))
+    if plain and plain_base:
+        yield _speed(plain / plain_base, doubt_about(result, file.label))
+        faster = [row for row in result.rows if row.file == file.label and row.is_faster]
+        best = max(faster, key=lambda row: row.speedup or 0.0, default=None)
+        if best and (best.speedup or 0) > 1 + ALIKE:
+            yield f"speculative decoding ({way(result, best)}) makes it {times(best.speedup)} faster"
+    if file.quality is not None:
+        yield f"KL {nats(file.quality.kl)}"
+        yield f"same most likely token at {_percent(file.quality.same_top)} % of the positions"
+        yield f"perplexity {file.quality.perplexity_ratio:.3f} times the reference's"
+
+
+def _fastest(result: Comparison) -> Iterator[str]:
+    """Yield the fastest combination of weights and drafting on this machine, if there was a choice."""
+    known = [(row.tokens_per_s, row) for row in result.rows if row.tokens_per_s and row.is_candidate]
+    plain_speed, plain = max(
+        ((speed, row) for speed, row in known if row.mode == PLAIN.name), key=lambda pair: pair[0], default=(0.0, None)
+    )
+    if plain is None or len(result.rows) < 2:
+        return
+    speed, fastest = max(known, key=lambda pair: pair[0])
+    unsure = "as far as these speeds can be compared, the " if is_doubtful(result) else ""
+    if fastest is plain:
+        yield f"{unsure}fastest on this machine: {plain.file} without drafting, {rate(speed)} tok/s"
+        return
+    yield (
+        f"{unsure}fastest on this machine: {fastest.file} with {way(result, fastest)}, {rate(speed)} tok/s, "
+        f"{times(speed / plain_speed)} the fastest without drafting ({plain.file})"
+    )
+
+
+def _plain_rate(result: Comparison, label: str) -> float | None:
+    return next((row.tokens_per_s for row in result.rows if (row.file, row.mode) == (label, PLAIN.name)), None)
+
+
+def _speed(ratio: float, doubt: Doubt | None) -> str:
+    """Say what a ratio of speeds means, no more than is certain."""
+    if doubt is None:
+        return _more(ratio, "faster", "slower", "as fast")
+    low, high = ratio / doubt.factor, ratio * doubt.factor
+    if low <= 1 <= high:
+        return f"faster or slower is uncertain ({times(low)} to {times(high)} as fast: {doubt.why})"
+    bounds = (low, high) if low > 1 else (1 / high, 1 / low)
+    return f"about {_more(ratio, 'faster', 'slower', 'as fast')} ({' to '.join(map(times, bounds))}: {doubt.why})"
+
+
+def _more(factor: float, more: str, less: str, alike: str) -> str:
+    if 1 - ALIKE <= factor <= 1 + ALIKE:
+        return alike
+    return f"{times(factor)} {more}" if factor > 1 else f"{times(1 / factor)} {less}"
+
+
+def _with_error(value: float, error: float) -> str:
+    """A figure with as many digits as its standard error justifies."""
+    if not (isfinite(value) and 0 < error < inf):
+        return f"{value:.4g}"
+    digits = max(0, 1 - floor(log10(error)))
+    return f"{value:.{digits}f} ±{error:.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    """A share in per cent with one digit, rounded down so that 100 means all."""
+    return NOTHING if share is None else f"{int(share * 1000 + 1e-9) / 10:g}"

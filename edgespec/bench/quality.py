@@ -1,0 +1,189 @@
+"""How well a model predicts a text: its perplexity, and its divergence from a reference model.
+
+While other models are compared with the reference, the reference's predictions are kept on disk. A row is the
+logarithms of V probabilities as float16: 2 V bytes, 304 kB for a vocabulary of 152 thousand. Rows are normalised again
+when they are read, so that this rounding, about 0.02 % of each number, changes a divergence by less than the rounding
+of kernels.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.bench.windows import Windows, counted, log_probabilities, watching
+from edgespec.cancel import CancelFlag
+from edgespec.errors import UsageError, told_as
+from edgespec.files.paths import cache_dir, make_room
+from edgespec.llama.context import CancelledError, Context
+
+MOST_BYTES = 1_000_000_000  # of the reference's rows
+MOST_WINDOWS = 12  # 3060 positions of windows of 512 tokens
+SMALLEST = np.float16(-65504)
+
+Told = Callable[[int, int], None]
+"""Called with the number of windows done, and of all."""
+
+
+@dataclass(slots=True, frozen=True)
+class Perplexity:
+    """exp of the mean negative log-likelihood over `positions` tokens, with its standard error, and the time it
+    took."""
+
+    value: float
+    standard_error: float
+    positions: int
+    windows: int
+    seconds: float
+    tokens_per_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class Quality:
+    """How far a file is from its reference, over `positions` tokens of a text.
+
+    Attributes:
+        perplexity_ratio: the file's perplexity over the reference's; its standard error accounts for the common text
+        kl: the mean Kullback-Leibler divergence of the file's probabilities from the reference's, in nats per token
+        kl_99: the 99th percentile
+        same_top: the share of positions with the same most likely token
+    """
+
+    positions: int
+    perplexity: float
+    perplexity_error: float
+    perplexity_ratio: float = 1.0
+    perplexity_ratio_error: float = 0.0
+    kl: float = 0.0
+    kl_error: float = 0.0
+    kl_median: float = 0.0
+    kl_99: float = 0.0
+    same_top: float = 1.0
+
+
+@dataclass(slots=True)
+class ReferenceRows:
+    """The reference's predictions: its rows in a file, its most likely token and the loss (nats) at each position."""
+
+    file: IO[bytes]
+    n_vocab: int
+    likeliest: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+    @property
+    def quality(self) -> Quality:
+        """The quality of the reference itself."""
+        return Quality(len(self.losses), *exp_of_mean(self.losses))
+
+    def __iter__(self) -> Iterator[NDArray[np.float64]]:
+        """Yield the log-probabilities float64[V] of each position, in order."""
+        self.file.seek(0)
+        for _ in self.losses:
+            row = np.frombuffer(self.file.read(2 * self.n_vocab), np.float16).astype(np.float64)
+            yield row - np.log(np.exp(row).sum())
+
+
+def perplexity(context: Context, text: Windows, tell: Told, cancel: CancelFlag) -> Perplexity | None:
+    """Return the perplexity over the windows of `text`, or over those read before it was cancelled, if any. Raises
+    GenerationError."""
+    losses: list[float] = []
+    done, started_s, took_s = 0, perf_counter(), 0.0
+    with watching(context, cancel):
+        try:
+            for window in text:
+                tell(done, len(text))
+                losses += [-float(row[token]) for token, row in [*log_probabilities(context, window)]]
+                done, took_s = done + 1, perf_counter() - started_s
+            tell(done, len(text))
+        except CancelledError:
+            pass
+    if not done:
+        return None
+    value, error = exp_of_mean(losses)
+    return Perplexity(value, error, len(losses), done, took_s, done * len(text[0]) / took_s)
+
+
+@contextmanager
+def room_for_rows(n_vocab: int, size: int, n_windows: int) -> Iterator[ReferenceRows]:
+    """Yield empty rows in a file in the cache folder, which is deleted afterwards. Raises UsageError without room."""
+    folder = cache_dir() / "compare"
+    make_room(
+        folder,
+        _size_bytes(n_vocab, size, n_windows),
+        no_place="there is no space for the reference's log probabilities in",
+        no_room="the reference's log probabilities do not fit into",
+        needs=f"{n_windows} windows take",
+        less="compare fewer (--limit), ",
+    )
+    with tempfile.TemporaryFile(dir=folder) as file:  # gone as soon as the program ends, in whichever way
+        yield ReferenceRows(file, n_vocab)
+
+
+def default_limit(n_vocab: int, size: int) -> int:
+    """Return the default number of windows: fewer if rows would take more than `MOST_BYTES`."""
+    return max(1, min(MOST_WINDOWS, MOST_BYTES // _size_bytes(n_vocab, size, 1)))
+
+
+def keep_rows(context: Context, text: Windows, rows: ReferenceRows, tell: Told, cancel: CancelFlag) -> None:
+    """Fill `rows` with what the model in `context` predicts. Raises CancelledError, GenerationError, UsageError."""
+    with told_as(UsageError, "the reference's log probabilities cannot be written"), watching(context, cancel):
+        for done, window in enumerate(text):
+            tell(done, len(text))
+            for token, row in log_probabilities(context, window):
+                rows.likeliest.append(int(row.argmax()))
+                rows.losses.append(-float(row[token]))
+                rows.file.write(np.maximum(row, SMALLEST).astype(np.float16).tobytes())
+        rows.file.flush()
+        tell(len(text), len(text))
+
+
+def compare_with(rows: ReferenceRows, context: Context, text: Windows, tell: Told, cancel: CancelFlag) -> Quality:
+    """Return the quality of the model in `context` over the text of `rows`. Raises CancelledError, GenerationError."""
+    divergences: list[float] = []
+    losses: list[float] = []
+    same = 0
+    reference = zip(rows, rows.likeliest, strict=True)
+    with watching(context, cancel):
+        for done, window in enumerate(text):
+            tell(done, len(text))
+            for (token, row), (expected, likeliest) in zip(log_probabilities(context, window), reference, strict=False):
+                divergences.append(divergence(expected, row))
+                losses.append(-float(row[token]))
+                same += int(row.argmax()) == likeliest
+        tell(len(text), len(text))
+    n = len(losses)
+    return Quality(
+        n,
+        *exp_of_mean(losses),
+        *exp_of_mean(np.subtract(losses, rows.losses).tolist()),
+        kl=float(np.mean(divergences)),
+        kl_error=float(np.std(divergences) / np.sqrt(n - 1)),
+        kl_median=float(np.median(divergences)),
+        kl_99=float(np.quantile(divergences, 0.99)),
+        same_top=same / n,
+    )
+
+
+def divergence(reference: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Return the sum of p (log p - log q) over the vocabulary, in nats; both are log-probabilities."""
+    p = np.exp(reference)
+    with np.errstate(invalid="ignore"):
+        return float(np.sum(p * (reference - other), where=p > 0))
+
+
+def exp_of_mean(losses: Sequence[float]) -> tuple[float, float]:
+    """Return exp of the mean, and its standard error."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = np.exp(np.mean(losses))
+        return float(value), float(value * np.std(losses) / np.sqrt(len(losses) - 1))
+
+
+def _size_bytes(n_vocab: int, size: int, n_windows: int) -> int:
+    return 2 * n_vocab * len(counted(size)) * n_windows

@@ -1,0 +1,131 @@
+"""The compared files: their identity, their labels in tables, and which one is the reference."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from edgespec.bench.quants import describe_types, make_quant
+from edgespec.errors import UsageError
+from edgespec.gguf_file.header import Header
+from edgespec.models.names.local import local_model
+from edgespec.models.names.spec import resolve
+from edgespec.models.pair.check import shown
+from edgespec.models.pair.vocabulary import Vocabulary
+
+
+@dataclass(slots=True, frozen=True)
+class Target:
+    """A file to compare: `name` identifies it, `label` distinguishes it from the others in tables."""
+
+    name: str
+    path: Path
+    quantisation: str
+    size_bytes: int
+    header: Header = field(repr=False)
+    default_draft: Path | None
+    label: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Targets:
+    """All of them; `messages` say how they were made."""
+
+    all: tuple[Target, ...]
+    reference: Target
+    messages: tuple[str, ...]
+
+
+def find_targets(
+    specs: Sequence[str],
+    quants: Sequence[str] = (),
+    reference: str | None = None,
+    progress: Callable[[str, float], None] = lambda what, done: None,
+) -> Targets:
+    """The files that `specs` name, and `quants` of the reference; missing ones are created.
+
+    The reference is the largest file unless one is named. Raises ModelNotFoundError, ModelFileError, UsageError.
+    """
+    targets: list[Target] = []
+    for spec in specs:
+        _find_or_add(targets, spec)
+    base = _find_or_add(targets, reference) if reference else max(targets, key=lambda target: target.size_bytes)
+    for target in targets:
+        if target is not base:
+            _check_vocabulary(base, target)
+    messages = []
+    if quants and base.quantisation not in ("F32", "F16", "BF16"):
+        messages.append(f"{base.name} is already {base.quantisation}: files made from it lose quality twice")
+    for type in quants:
+        if any(target.quantisation == type for target in targets):
+            continue
+        path = make_quant(base.path, type, lambda done, type=type: progress(f"making {type} of {base.name}", done))  # type: ignore[misc]
+        made = _target(str(path), f"{base.name} {type}")
+        targets.append(made)
+        messages.append(f"created {made.name}: {describe_types(made.header, type)}")
+    named = [replace(target, name=name) for target, name in zip(targets, _names(targets), strict=True)]
+    labelled = [replace(target, label=label) for target, label in zip(named, _labels(named), strict=True)]
+    return Targets(tuple(labelled), labelled[targets.index(base)], tuple(messages))
+
+
+def _find_or_add(targets: list[Target], spec: str) -> Target:
+    """The target that `spec` names, however it is spelt."""
+    new = _target(spec)
+    for target in targets:
+        if target.path.samefile(new.path):
+            return target
+    targets.append(new)
+    return new
+
+
+def _target(spec: str, name: str = "") -> Target:
+    model = local_model(spec)
+    assert model.header is not None
+    name = name or resolve(spec).name.removesuffix(".gguf")
+    return Target(name, model.path, model.quantisation, model.size_bytes, model.header, model.default_draft)
+
+
+def _check_vocabulary(base: Target, target: Target) -> None:
+    """Two models can be compared only if their tokens mean the same."""
+    ours, theirs = Vocabulary.of(base.header), Vocabulary.of(target.header)
+    sizes = [f"{vocabulary.kind} of {len(vocabulary.texts)} tokens" for vocabulary in (ours, theirs)]
+    texts = enumerate(zip(ours.texts, theirs.texts, strict=False))
+    differing = [(id, *pair) for id, pair in texts if pair[0] != pair[1]]
+    if sizes[0] != sizes[1]:
+        why = f"one vocabulary has {sizes[0]}, the other {sizes[1]}"
+    elif differing:
+        id, our, their = differing[0]
+        why = f"their vocabularies differ: token {id} is {shown(our)} in one and {shown(their)} in the other"
+    elif (ours.adds_bos, ours.bos) != (theirs.adds_bos, theirs.bos):
+        why = "they add different tokens at the start of a text"
+    else:
+        return
+    raise UsageError(
+        f"{target.name} cannot be compared with {base.name}", why=why, hint="compare files of the same model"
+    )
+
+
+def _names(targets: Sequence[Target]) -> list[str]:
+    """Their names; for several files with the same name, with as many folders in front as needed."""
+    names, depth = [target.name for target in targets], 1
+    paths = [Path(os.path.abspath(target.path).removesuffix(".gguf")).parts for target in targets]  # noqa: PTH100
+    while len(set(names)) < len(names):
+        depth += 1
+        names = ["/".join(path[-depth:]) for path in paths]
+    return names
+
+
+def _labels(targets: Sequence[Target]) -> list[str]:
+    """Short names: the quantisation if it distinguishes the files of one model, else the part of the names that
+    differs."""
+    quantisations = [target.quantisation for target in targets]
+    if len(set(quantisations)) == len(targets) and len({target.header.n_params for target in targets}) == 1:
+        return quantisations
+    names = [target.name for target in targets]
+    shared = re.sub(r"[^-._ /\\]*$", "", os.path.commonprefix(names))  # noqa: RUF071 - characters are meant
+    file = {name.rpartition("/")[2] for name in names}
+    tail = f"/{file.pop()}" if len(file) == 1 else ""
+    return [name.removeprefix(shared).removesuffix(tail) or name for name in names]

@@ -1,0 +1,183 @@
+"""Answers for asyncio: one thread waits for the events of all, and no coroutine waits for a forward pass."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+
+from edgespec.errors import EdgespecError, GenerationError
+from edgespec.events import TokenEvent
+from edgespec.runtime.stream import Answer, Event, Loop, Stream, closed_error
+
+MOST_UNREAD = 2**13  # events
+UNREAD_S = 10.0  # for a reader to take an event
+WANTED_S = 3.0  # the same while other answers wait for a slot
+
+
+class AsyncAnswers:
+    """Reads the open answers of one model for one event loop. The thread runs while an answer is open.
+
+    An answer whose reader takes no events is cancelled: its slot is of more use to others.
+
+    Attributes:
+        others_wait: returns True while another answer waits for a slot; then a slow reader is cancelled sooner.
+        closed_error: makes the error for answers that were open when the model was closed.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        others_wait: Callable[[], bool] = lambda: False,
+        closed_error: Callable[[], EdgespecError] = closed_error,
+    ) -> None:
+        self._loop, self.event_loop = loop, asyncio.get_running_loop()
+        self.others_wait, self.closed_error = others_wait, closed_error
+        self._open: set[AsyncStream] = set()
+        self._lock = threading.Lock()
+        self._is_running = False
+
+    def read(self, answers: Sequence[Answer]) -> AsyncStream:
+        """Return the events of these answers for one coroutine."""
+        stream = AsyncStream(self, answers)
+        with self._lock:
+            self._open.add(stream)
+            if not self._is_running:
+                threading.Thread(target=self._run, name="answers", daemon=True).start()
+                self._is_running = True
+        return stream
+
+    def forget(self, stream: AsyncStream) -> None:
+        """Deliver no more events of a stream."""
+        with self._lock:
+            self._open.discard(stream)
+
+    @property
+    def has_news(self) -> bool:
+        return any(stream.has_news for stream in [*self._open])
+
+    def _run(self) -> None:
+        while (streams := self._readable()) is not None:
+            try:
+                if not self.has_news:
+                    self._loop.wait(self)
+                news = [(stream, arrived) for stream in streams if (arrived := stream.arrived())]
+            except Exception as error:  # nobody knows which answer it came from: it ends all
+                broken = GenerationError(f"unexpected {type(error).__name__}", why=str(error))
+                news = [(stream, [(0, broken)]) for stream in streams]
+                for stream in streams:
+                    stream.cancel()
+            try:
+                if news:
+                    self.event_loop.call_soon_threadsafe(self._deliver, news)
+            except RuntimeError:  # the event loop is closed
+                for stream in streams:
+                    stream.cancel()
+
+    def _readable(self) -> list[AsyncStream] | None:
+        """Return the open streams; None ends the thread."""
+        with self._lock:
+            self._is_running = bool(self._open)
+            return [*self._open] or None
+
+    def _deliver(self, news: Sequence[tuple[AsyncStream, Sequence[Event | None]]]) -> None:
+        for stream, arrived in news:
+            stream.deliver(arrived)
+
+
+class AsyncStream:
+    """The events of some answers, each with the index of its answer, for one coroutine.
+
+    Raises EdgespecError if one of the answers fails. `close` cancels all that are not over; call it in the thread of
+    the event loop.
+    """
+
+    def __init__(self, source: AsyncAnswers, answers: Sequence[Answer]) -> None:
+        self._source, self._answers = source, [*answers]
+        self._left = {index: answer.stream for index, answer in enumerate(answers)}
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: there are no more
+        self._taken_s = source.event_loop.time()  # when an event was taken last, or there was none to take
+        self._is_closed = False
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> tuple[int, TokenEvent]:
+        while not self._is_closed or not self._events.empty():
+            arrived = await self._events.get()
+            self._taken_s = self._source.event_loop.time()
+            if arrived is None:
+                break
+            index, event = arrived
+            if isinstance(event, TokenEvent):
+                if event.finish_reason == "error":  # the next event is the reason
+                    continue
+                if event.finish_reason != "cancelled":
+                    return index, event
+                event = GenerationError("the answer was broken off")
+            self.close()
+            raise event
+        self._is_closed = True
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        """Cancel the answers that are not over, and forget what was not read."""
+        self._is_closed = True
+        while not self._events.empty():
+            self._events.get_nowait()
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the answers that are not over, from any thread."""
+        self._source.forget(self)
+        for answer in self._answers:
+            answer.close()
+
+    @property
+    def has_news(self) -> bool:
+        return any(stream.has_news or stream.is_closed for stream in [*self._left.values()])
+
+    def arrived(self) -> list[Event | None]:
+        """Return what has arrived; called in the thread that reads."""
+        events: list[Event | None] = []
+        for index, stream in [*self._left.items()]:
+            if stream.has_news or stream.is_closed:
+                events += self._arrived_at(index, stream)
+        if not self._left:
+            self._source.forget(self)
+            events.append(None)
+        return events
+
+    def _arrived_at(self, index: int, stream: Stream) -> list[Event]:
+        events: list[Event] = []
+        try:
+            events += [(index, event) for _, event in stream.take()]
+        except EdgespecError as error:
+            events.append((index, error))
+        if stream.is_over:
+            del self._left[index]
+            if not (events and _is_end(events[-1][1])):
+                events.append((index, self._source.closed_error()))
+            stream.close()
+        return events
+
+    def deliver(self, arrived: Sequence[Event | None]) -> None:
+        """Pass on what has arrived, unless the reader takes nothing; called in the thread of the event loop."""
+        if self._is_closed:
+            return
+        if self._events.empty():
+            self._taken_s = self._source.event_loop.time()
+        elif self._is_stuck():
+            self.cancel()
+            why = "its client did not read the events"
+            arrived = [(0, GenerationError("the answer was cancelled", why=why))]
+        for event in arrived:
+            self._events.put_nowait(event)
+
+    def _is_stuck(self) -> bool:
+        limit_s = WANTED_S if self._source.others_wait() else UNREAD_S
+        return self._source.event_loop.time() - self._taken_s > limit_s or self._events.qsize() > MOST_UNREAD
+
+
+def _is_end(event: TokenEvent | EdgespecError) -> bool:
+    return isinstance(event, EdgespecError) or event.is_last

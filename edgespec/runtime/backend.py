@@ -1,0 +1,89 @@
+"""The one way to ask for answers, whoever gives them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from edgespec.cancel import CancelFlag
+from edgespec.closable import Closable
+from edgespec.errors import EdgespecError
+from edgespec.runtime.stream import Answer, Events, Loop, Stream
+from edgespec.settings import Request
+
+
+class Backend(Closable):
+    """A model that answers requests: in this process (Runtime), in a worker process (Worker), on a server
+    (RemoteEngine), or on several machines (Fleet).
+
+    A request is submitted; its answer is a stream of events, and closing the stream cancels the answer. Threads iterate
+    over the stream; coroutines read it through `AsyncAnswers`.
+
+    Attributes:
+        notes: messages for the user about how the model runs.
+        loop: makes the events of all answers.
+    """
+
+    notes: list[str]
+    loop: Loop
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what is loaded, as plain data."""
+
+    @abstractmethod
+    def check_settings(self, request: Request) -> None:
+        """Raise UsageError if the model does not support the settings of a request, whatever its prompt is."""
+
+    @property
+    @abstractmethod
+    def room(self) -> int:
+        """How many requests of `stream` are open at a time."""
+
+    def prepared(self, request: Request, cancel: CancelFlag | None = None) -> Any:
+        """Return what the loop needs of a request, or the error with which it is refused."""
+        return request
+
+    def submit(self, request: Request, cancel: CancelFlag | None = None) -> Answer:
+        """Ask for an answer, and return its events.
+
+        The request waits for a free slot from now on, and is decoded together with others. Setting `cancel` ends the
+        answer with the text so far. Raises UsageError, at once or with the first event.
+        """
+        self.loop.check()
+        cancel = cancel or CancelFlag()
+        prepared = self.prepared(request, cancel)
+        if isinstance(prepared, EdgespecError):
+            raise prepared
+        stream = Stream(self.loop)
+        stream.add(0, prepared, cancel, tells=True)
+        return Answer(stream)
+
+    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
+        """Ask for many answers, and yield the events of each with the index of its request.
+
+        A request is taken when fewer than `room` are open, until `cancel` is set. If `requests` is an iterator with a
+        method `is_ready`, none is taken while others are open and `is_ready` returns False, so that no answer waits for
+        a request that is still to come. An error in place of an event is the reason why this request fails; the others
+        continue.
+        """
+        self.loop.check()
+        return self._stream(requests, cancel or CancelFlag())
+
+    def _stream(self, requests: Iterable[Request], cancel: CancelFlag) -> Events:
+        arriving, n_taken, is_last = iter(requests), 0, False
+        is_ready: Callable[[], bool] = getattr(arriving, "is_ready", lambda: True)
+        with Stream(self.loop) as stream:
+            while not stream.is_closed:
+                while not is_last and len(stream.open) < self.room and (not stream.open or is_ready()):
+                    request = None if cancel.is_set() else next(arriving, None)
+                    if request is None:
+                        is_last = True
+                        break
+                    stream.add(n_taken, self.prepared(request, cancel), cancel)
+                    n_taken += 1
+                    yield from stream.arrived()
+                yield from stream.take()
+                if is_last and stream.is_over:
+                    return

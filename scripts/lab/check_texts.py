@@ -1,0 +1,114 @@
+"""Check that the same seed gives the same text plainly and with drafts, at contexts of 50 to 4,000 tokens.
+
+    python scripts/lab/check_texts.py smollm2                       24 prompts x temperature 0 and 0.8, 4 played chats
+    python scripts/lab/check_texts.py smollm2 --prompts 200 -n 64 --chats 20
+
+Counts the answers that are equal token by token to plain decoding with the same settings: chains of measured and of
+fixed length, trees, single drafters, and several answers at a time. Then it plays chats in each of these ways
+(played_chats.py) and counts the operations whose tokens and log-probabilities are all equal. The exit code is 1 if
+anything differs although the build is exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import sysconfig
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from played_chats import Player
+
+import edgespec
+from edgespec.core.sampling import SamplingSettings
+from edgespec.events import TokenEvent
+from edgespec.models.names.spec import resolve
+from edgespec.runtime.runtime import Runtime
+from edgespec.settings import Message, Request
+
+ASKED = ("Summarise this:", "Repeat this:", "What does this do?", "Write a test for this:")
+LENGTHS = (50, 300, 600, 1200, 2000, 4000)  # tokens of context, roughly
+DRAFTERS = ("draft", "lookup", "suffix", "recycling", "lookahead", "self:8", "self:Q2_K")
+MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what is compared with what
+    "chains, auto": ({}, {}),
+    "chains of 6": ({"pace": "fixed:6"}, {}),
+    "chains of 31": ({"pace": "fixed:31"}, {}),
+    "trees of 6": ({"pace": "fixed:6", "spec_tree": 4}, {"spec_tree": 4}),
+    **{f"{name}, chains of 6": ({"pace": "fixed:6", "spec_type": name}, {}) for name in DRAFTERS},
+    "4 at a time": ({"sequences": 4, "spec_type": "none"}, {}),
+    "4 at a time, auto": ({"sequences": 4}, {}),
+    "16 at a time, auto": ({"sequences": 16}, {}),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="demo")
+    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--chats", type=int, default=4, help="how many chats to play, of 14 operations each")
+    parser.add_argument("-n", type=int, default=32, help="tokens per answer")
+    parser.add_argument("-c", type=int, default=4608, help="context size")
+    parser.add_argument("-t", type=int, default=0, help="threads")
+    parser.add_argument("-md", "--draft-model")
+    args = parser.parse_args()
+    common: dict[str, Any] = {"store": False, "ctx_size": args.c, "threads": args.t, "draft_model": args.draft_model}
+    plain: dict[str, tuple[list[Any], list[Any]]] = {}
+    failed = False
+    for mode, (how, beside) in MODES.items():
+        if how.get("spec_type") == "draft" and not (args.draft_model or resolve(args.model).default_draft):
+            continue
+        if str(beside) not in plain:
+            with edgespec.load(args.model, spec_type="none", **common | beside) as llm:
+                plain[str(beside)] = answers(llm, requests(llm, args)), played(llm, args)
+        with edgespec.load(args.model, **common | how) as llm:
+            found = answers(llm, requests(llm, args)), played(llm, args)
+            exact = llm.rounding in (0.0, None) and llm.context.exact
+        counts = []
+        for these, those in zip(found, plain[str(beside)], strict=True):
+            equal = sum(one == other for one, other in zip(these, those, strict=True))
+            counts.append(f"{equal} of {len(these)} equal")
+            failed |= exact and equal < len(these)
+        note = "" if exact else "   (not exact on this machine)"
+        print(f"{mode:24}{counts[0]:>20}, chats: {counts[1]:>16}{note}", flush=True)
+    return int(failed)
+
+
+def played(llm: Runtime, args: argparse.Namespace) -> list[Any]:
+    """What each operation of the played chats generated."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-c]*.py"))
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files[:20]]
+    return [
+        operation
+        for seed in range(args.chats)
+        for operation in Player(llm, texts, seed, n_chats=1 + seed % 3, n_context=min(700, args.c // 2)).play(14)
+    ]
+
+
+def requests(llm: Runtime, args: argparse.Namespace) -> list[Request]:
+    """Real text behind a question, cut to every length in turn."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-h]*.py"))
+    text = "".join(file.read_text(encoding="utf-8", errors="replace") for file in files[:40])
+    made = []
+    for number, (asked, length) in enumerate(zip(cycle(ASKED), islice(cycle(LENGTHS), args.prompts), strict=False)):
+        piece = text[number * 5000 : number * 5000 + 3 * length]
+        message = Message("user", f"{asked}\n\n{piece}")
+        if llm.count([message]) + args.n >= args.c:
+            message = Message("user", message.content[: 2 * length])
+        for temperature in (0.0, 0.8):
+            what: dict[str, Any] = {"max_tokens": args.n, "seed": number, "sampling": SamplingSettings(temperature)}
+            chat = llm.has_chat_template
+            made.append(Request(messages=(message,), **what) if chat else Request(message.content, **what))
+    return made
+
+
+def answers(llm: Runtime, asked: list[Request]) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in asked]
+    for index, event in llm.stream(asked):
+        assert isinstance(event, TokenEvent)
+        found[index].append(event.id)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

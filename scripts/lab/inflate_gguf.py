@@ -1,0 +1,369 @@
+"""Make a trained Llama larger without changing what it says: benchmark pairs of any size without a download.
+
+    python scripts/lab/inflate_gguf.py demo -o target.gguf --params 0.9e9
+    python scripts/lab/inflate_gguf.py demo:draft -o draft.gguf --width 768 --layers 3 --type F16
+    python scripts/lab/inflate_gguf.py --pair bench     # targets in three types, drafts of 1/10 and 1/30 of their cost
+
+The source is a GGUF file of the architecture `llama`, or `demo` or `demo:draft` for the bundled ones. Except for
+rounding, the logits stay the same:
+
+- **Width** from d to D: every matrix gets rows and columns of zeros, so the new channels of the residual stream stay
+  zero. RMSNorm divides by the root of a mean, now over D values: its weights are multiplied by sqrt(d/D), its epsilon
+  by d/D, which undoes that exactly. New attention heads have the size of the old ones, come after them and share keys
+  and values in the same ratio, so the old heads find theirs; the feed-forward rows grow with the width.
+- **Layers** are added after the old ones. Their weights are random (of unit gain, so that nothing overflows) except
+  for the two output projections, `attn_output` and `ffn_down`: those are zero, so the residual stream passes.
+- With `--scramble`, the embeddings are in random order: the model takes every token for another, and as a draft is
+  confident and wrong.
+
+Q8_0 blocks of the source are copied bit by bit, and a width of 4, 16, ... times the old one keeps even the rounding of
+the norms. Other types round once more; K-quants, made by llama.cpp from F16, round so much that texts change soon.
+Costs are counted in the parameters read for one token: all matrices but the embedding table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import EdgespecError, ModelFileError, UsageError
+from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.model_check import check_model
+from edgespec.llama.quantize import TYPES, quantize
+from edgespec.models.names.spec import resolve
+
+DIRECT = {"F32": 1, "F16": 1, "BF16": 1, "Q8_0": 32}  # types that are written here; weights in a block
+LAYER = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
+MAX_WIDTH, MAX_LAYERS = 8192, 512
+WIDTH_PER_LAYER = 64  # of models people use: between 40 and 130
+TARGET = {"params": 0.9e9}
+# The drafts are wide for their few layers, because each layer costs time besides that of its parameters. On one thread
+# of an x86 server their passes take about 1/10, 1/26 and 1/28 of the Q8_0 target's time.
+PAIR: dict[str, tuple[str, dict[str, Any]]] = {
+    "target-f16.gguf": ("demo", TARGET | {"type": "F16"}),
+    "target-q8_0.gguf": ("demo", TARGET | {"type": "Q8_0"}),
+    "target-q4_k_m.gguf": ("demo", TARGET | {"type": "Q4_K_M"}),
+    "draft-10.gguf": ("demo:draft", {"width": 1280, "layers": 4}),
+    "draft-30.gguf": ("demo:draft", {"width": 768, "layers": 3}),
+    "draft-useless.gguf": ("demo:draft", {"width": 768, "layers": 3, "scramble": True}),
+}
+
+Values = NDArray[np.float32]
+
+
+def inflate(
+    source: Path,
+    destination: Path,
+    *,
+    params: float | None = None,
+    width: int | None = None,
+    layers: int | None = None,
+    type: str = "Q8_0",
+    scramble: bool = False,
+) -> Shape:
+    """Write `source` to `destination` with about `params` parameters, or with `width` and `layers`; what is not given
+    stays. `destination` appears when it is complete. Returns the new shape.
+
+    Raises UsageError, ModelNotFoundError, ModelFileError.
+    """
+    header, type = check_model(source), type.upper()
+    old = new = shape_of(header)
+    if params is not None:
+        new = choose_shape(old, params, type)
+    elif width is not None and width > old.width:
+        new = widened(old, width, type)
+    new = replace(new, width=new.width if width is None else width, layers=new.layers if layers is None else layers)
+    check_growth(old, new, type)
+    if not destination.parent.is_dir():
+        raise UsageError(f"cannot write {destination}", why=f"there is no folder {destination.parent}")
+    if destination.is_dir() or (destination.exists() and destination.samefile(source)):
+        raise UsageError(f"cannot write {destination}", why="it is the source or a folder", hint="name another file")
+    unfinished = destination.with_name(f"{destination.name}.{os.getpid()}.inflated")
+    try:
+        _write(source, unfinished, old, new, type if type in DIRECT else "F16", scramble=scramble)
+        if type in DIRECT:
+            unfinished.replace(destination)
+        else:
+            quantize(unfinished, destination, type)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return new
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def _write(source: Path, path: Path, old: Shape, new: Shape, type: str, *, scramble: bool) -> None:
+    """Write tensor by tensor, so that at most one is in memory, and one of each kind of the added layers, which are all
+    the same."""
+    reader = gguf.GGUFReader(source)
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    eps = float(reader.fields["llama.attention.layer_norm_rms_epsilon"].contents()) * old.width / new.width
+    names = ["token_embd.weight"]
+    names += [f"blk.{layer}.{kind}.weight" for layer in range(new.layers) for kind in LAYER]
+    names += [name for name in ("output_norm.weight", "output.weight", "rope_freqs.weight") if name in tensors]
+    kinds = {name: gguf.GGMLQuantizationType[type if len(new.tensor(name)) > 1 else "F32"] for name in names}
+    writer, added = gguf.GGUFWriter(path, "llama"), dict[str, NDArray[Any]]()
+    try:
+        for entry in _metadata(reader, new, eps, type):
+            writer.add_key_value(*entry)
+        for name, kind in kinds.items():
+            block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+            size_bytes = math.prod(new.tensor(name)) // block * block_bytes
+            writer.add_tensor_info(name, new.tensor(name), np.dtype(np.float32), size_bytes, kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for name, kind in kinds.items():
+            suffix = name.partition(".")[2].partition(".")[2]
+            if name in tensors:
+                values = gguf.quants.dequantize(tensors[name].data, tensors[name].tensor_type)
+                data = gguf.quants.quantize(_grown(name, values, old, new, scramble=scramble), kind)
+            elif suffix in added:
+                data = added[suffix]
+            else:
+                data = added[suffix] = gguf.quants.quantize(_added(name, new), kind)
+            writer.write_tensor_data(data)
+    finally:
+        writer.close()
+
+
+def _grown(name: str, values: Values, old: Shape, new: Shape, *, scramble: bool) -> Values:
+    """A tensor of the source with zeros around it."""
+    if scramble and name == "token_embd.weight":
+        values = np.random.default_rng(0).permutation(values)
+    grown = np.zeros(new.tensor(name), np.float32)
+    grown[tuple(slice(n) for n in values.shape)] = values
+    if name.endswith("norm.weight"):
+        grown *= np.float32(math.sqrt(old.width / new.width))
+    return grown
+
+
+def _added(name: str, new: Shape) -> Values:
+    """A tensor of an added layer."""
+    shape = new.tensor(name)
+    if len(shape) == 1:
+        return np.ones(shape, np.float32)
+    if name.endswith(("attn_output.weight", "ffn_down.weight")):
+        return np.zeros(shape, np.float32)
+    return np.random.default_rng(0).standard_normal(shape, np.float32) / np.float32(math.sqrt(shape[1]))
+
+
+def _metadata(reader: Any, new: Shape, eps: float, type: str) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Yield key, value, its type and that of its elements: the source's entries, with the sizes among them replaced."""
+    kinds = gguf.GGUFValueType
+    sizes: dict[str, int | float] = {
+        "llama.embedding_length": new.width,
+        "llama.block_count": new.layers,
+        "llama.feed_forward_length": new.feed_forward,
+        "llama.attention.head_count": new.heads,
+        "llama.attention.head_count_kv": new.heads_kv,
+        "llama.attention.layer_norm_rms_epsilon": eps,
+        "general.file_type": TYPES[type],
+    }
+    if new.heads * new.head_size != new.width:
+        sizes |= {"llama.attention.key_length": new.head_size, "llama.attention.value_length": new.head_size}
+    for key, field in reader.fields.items():
+        value = field.contents()
+        is_written = not key.startswith("GGUF.") and key not in ("general.architecture", "general.alignment")
+        if is_written and value != []:
+            yield key, sizes.pop(key, value), field.types[0], field.types[-1] if len(field.types) > 1 else None
+    for key, value in sizes.items():
+        yield key, value, kinds.UINT32 if isinstance(value, int) else kinds.FLOAT32, None
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a Llama."""
+
+    width: int
+    layers: int
+    heads: int
+    heads_kv: int
+    head_size: int
+    feed_forward: int
+    vocabulary: int
+
+    @property
+    def n_params(self) -> int:
+        """Parameters read for one token."""
+        layer = sum(math.prod(self.tensor(f"blk.0.{kind}.weight")) for kind in LAYER)
+        return self.layers * layer + self.width + self.vocabulary * self.width
+
+    def tensor(self, name: str) -> tuple[int, ...]:
+        """numpy's shape of a tensor, row length last."""
+        width, heads, keys = self.width, self.heads * self.head_size, self.heads_kv * self.head_size
+        match name.removesuffix(".weight").rpartition(".")[2]:
+            case "token_embd" | "output":
+                return (self.vocabulary, width)
+            case "attn_q":
+                return (heads, width)
+            case "attn_k" | "attn_v":
+                return (keys, width)
+            case "attn_output":
+                return (width, heads)
+            case "ffn_gate" | "ffn_up":
+                return (self.feed_forward, width)
+            case "ffn_down":
+                return (width, self.feed_forward)
+            case "rope_freqs":
+                return (self.head_size // 2,)
+        return (width,)
+
+
+def shape_of(header: Header) -> Shape:
+    """The sizes of a plain Llama. Raises ModelFileError for every other model."""
+    if header.architecture != "llama":
+        raise strange(header, f"its architecture is {header.architecture!r}, and only 'llama' is known here")
+    if header.parts:
+        raise strange(header, "it is split into parts; join them first")
+    width, heads = header.number("embedding_length"), header.number("attention.head_count")
+    heads_kv = header.number("attention.head_count_kv", heads)
+    if not heads or not heads_kv or not header.number("feed_forward_length"):
+        raise strange(header, "its layers differ in size")
+    shape = Shape(
+        width=width,
+        layers=header.number("block_count"),
+        heads=heads,
+        heads_kv=heads_kv,
+        head_size=header.number("attention.key_length", width // heads),
+        feed_forward=header.number("feed_forward_length"),
+        vocabulary=header.n_vocab,
+    )
+    known = {f"blk.{layer}.{kind}.weight" for layer in range(shape.layers) for kind in LAYER}
+    known |= {"token_embd.weight", "output_norm.weight"}
+    if extra := header.tensors.keys() - known - {"output.weight", "rope_freqs.weight"}:
+        raise strange(header, f"it is no plain Llama: it has a tensor {min(extra)!r}")
+    for name in known | header.tensors.keys():
+        if name not in header.tensors or header.tensors[name].shape[::-1] != shape.tensor(name):
+            raise strange(header, f"tensor {name!r} is missing or has another shape than its metadata say")
+    return shape
+
+
+def choose_shape(old: Shape, params: float, type: str) -> Shape:
+    """About `params` parameters (5 %), as wide for its layers as models are. Raises UsageError if there is none."""
+    if not math.isfinite(params) or params < old.n_params * 0.95:
+        raise UsageError(f"cannot make {params:,.0f} of the source's {old.n_params:,} parameters: it can only grow")
+    tried = []
+    for step in (256, 32) if type in DIRECT else (256,):
+        for width in range(_up(old.width, step), MAX_WIDTH + 1, step):
+            shape = widened(old, width, type)
+            rest = replace(shape, layers=0).n_params
+            layers = round((params - rest) / (replace(shape, layers=1).n_params - rest))
+            tried.append(replace(shape, layers=min(max(layers, old.layers), MAX_LAYERS)))
+        if found := [shape for shape in tried if abs(shape.n_params / params - 1) <= 0.05]:
+            return min(found, key=lambda shape: abs(math.log(shape.width / shape.layers / WIDTH_PER_LAYER)))
+    nearest = min(tried, key=lambda shape: abs(shape.n_params - params))
+    raise UsageError(f"no shape has about {params:,.0f} parameters", why=f"the nearest has {nearest.n_params:,}")
+
+
+def widened(old: Shape, width: int, type: str) -> Shape:
+    """The shape with attention and feed-forward grown in proportion, their rows in whole blocks of the type."""
+    block = 256 if type not in DIRECT else 32 if width % 32 == 0 else 1
+    group, attention = old.heads // old.heads_kv, old.heads * old.head_size
+    unit = math.lcm(group * old.head_size, block)
+    heads = _nearest(attention * width / old.width, unit, attention) // old.head_size
+    unit = 256 if width % 256 == 0 else block
+    feed_forward = _nearest(old.feed_forward * width / old.width, unit, old.feed_forward)
+    return replace(old, width=width, heads=heads, heads_kv=heads // group, feed_forward=feed_forward)
+
+
+def check_growth(old: Shape, new: Shape, type: str) -> None:
+    if type not in TYPES:
+        raise UsageError(f"{type!r} is no type known here", hint=f"take one of {', '.join(TYPES)}")
+    for what in ("width", "layers"):
+        before, after = getattr(old, what), getattr(new, what)
+        if after < before:
+            raise UsageError(f"{what}: {after:,} is less than the source's {before:,}, which can only grow")
+    if new.layers > MAX_LAYERS:
+        raise UsageError(f"layers: {new.layers:,} are more than the {MAX_LAYERS} llama.cpp takes")
+    block = DIRECT.get(type, 256)
+    for name in ("attn_q", "attn_output", "ffn_down"):
+        if new.tensor(name)[-1] % block:
+            raise UsageError(
+                f"{type} packs weights in blocks of {block}, which rows of {new.tensor(name)[-1]} do not fill",
+                hint=f"give a width that is a multiple of {block}, or take another type",
+            )
+
+
+def strange(header: Header, why: str) -> ModelFileError:
+    return ModelFileError(f"{header.path} cannot be inflated", why=why)
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _nearest(value: float, step: int, least: int) -> int:
+    """The multiple of `step` nearest to `value` and not below `least`."""
+    return max(round(value / step) * step, _up(least, step))
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", nargs="?", metavar="IN", help="a GGUF file, demo or demo:draft")
+    parser.add_argument("-o", "--output", type=Path, metavar="OUT")
+    parser.add_argument("--params", type=float, metavar="N", help="about so many parameters, such as 0.9e9")
+    parser.add_argument("--width", type=int, metavar="D")
+    parser.add_argument("--layers", type=int, metavar="L")
+    parser.add_argument("--type", default="Q8_0", help=f"{', '.join(TYPES)} (default: Q8_0)")
+    parser.add_argument("--scramble", action="store_true", help="make a model that says something else after all")
+    parser.add_argument(
+        "--pair", type=Path, metavar="FOLDER", help="write those files of a benchmark that are not there"
+    )
+    args = parser.parse_args(arguments)
+    if args.pair is None and (args.source is None or args.output is None):
+        parser.error("give a source and -o OUT, or --pair FOLDER")
+    if args.params is not None and not args.width is args.layers is None:
+        parser.error("--params chooses width and layers itself: leave them out")
+    sizes = {"params": args.params, "width": args.width, "layers": args.layers}
+    try:
+        if args.pair is None:
+            _inflate_and_tell(args.source, args.output, **sizes, type=args.type, scramble=args.scramble)
+        else:
+            write_pair(args.pair)
+    except EdgespecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def write_pair(folder: Path) -> None:
+    """Write the files of PAIR that are not in `folder` yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (source, settings) in PAIR.items():
+        if (folder / name).exists():
+            print(f"{folder / name} is there already")
+        else:
+            _inflate_and_tell(source, folder / name, **settings)
+
+
+def _inflate_and_tell(source: str, path: Path, **settings: Any) -> None:
+    shape = inflate(resolve(source).path, path, **settings)
+    print(
+        f"{path}: {shape.n_params:,} parameters a token, {shape.layers} layers of {shape.width} ({shape.heads} heads, "
+        f"{shape.heads_kv} of keys and values, feed-forward {shape.feed_forward}), {shape.vocabulary:,} tokens, "
+        f"{path.stat().st_size / 1e6:,.0f} MB",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

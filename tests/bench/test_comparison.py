@@ -1,0 +1,534 @@
+"""`edgespec compare`: which files are measured, what is saved, and what the report says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_program import Finished, ctrl_c_in, edgespec_changed, edgespec_here
+from other_vocabulary import permute_vocabulary
+from rich.console import Console
+from tiny_gguf import write_model
+
+from edgespec.bench import quants
+from edgespec.bench.compared import (
+    ComparedFile,
+    Comparison,
+    Row,
+    Speed,
+    greedy_same,
+    rows_of,
+    times_as_fast,
+    with_best,
+)
+from edgespec.bench.comparison import Plan, run_comparison
+from edgespec.bench.comparison_report import ago, doubts, nats, table, to_csv, verdicts
+from edgespec.bench.modes import PLAIN, Contest, Mode, contests
+from edgespec.bench.plot import plot_comparison
+from edgespec.bench.quality import Quality
+from edgespec.bench.quants import check_quants, describe_types, make_quant, size_bytes
+from edgespec.bench.runner import Runner, Sample
+from edgespec.bench.suites import Item
+from edgespec.bench.targets import find_targets
+from edgespec.bench.windows import default_text
+from edgespec.cancel import CancelFlag
+from edgespec.core.stats import Stats
+from edgespec.errors import GenerationError, UsageError
+from edgespec.gguf_file.header import read_header
+from edgespec.models.names.spec import resolve
+from edgespec.settings import LoadSettings
+
+TARGET, DRAFT = resolve("demo").path, resolve("demo:draft").path
+ITEMS = [Item("one", "chat", ("Say something about cats.",)), Item("two", "code_completion", ("def quicksort(xs):\n",))]
+DEMO = ["demo", "-t", "1", "-n", "4", "--prompts", "maths", "--per-category", "1", "--limit", "1"]
+MODES = [PLAIN, Mode("suffix"), Mode("draft", "fixed:2")]
+
+
+@pytest.fixture(scope="module")
+def plan(home: Path) -> Plan:
+    """The bundled target, a smaller copy of it, and the draft as a third file."""
+    targets, settings = find_targets(["demo:draft", "demo"], ["Q4_0"]), LoadSettings("demo", threads=1)
+    return Plan(targets, contests(MODES, [DRAFT]), ITEMS, 6, default_text(), settings, limit=1)
+
+
+@pytest.fixture(scope="module")
+def result(plan: Plan) -> Comparison:
+    return run_comparison(plan)
+
+
+# --- which files ------------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_file_is_the_reference_unless_one_is_named(home: Path) -> None:
+    assert find_targets(["demo:draft", "demo"]).reference.name == "demo"
+    twice = find_targets(["demo:draft", str(DRAFT), str(TARGET)], reference="demo")
+    assert [target.path for target in twice.all] == [DRAFT, TARGET]
+    assert twice.reference.path == TARGET
+    found = find_targets(["demo"], reference="demo:draft")
+    assert found.reference.name == "demo:draft"
+    assert [target.name for target in found.all] == ["demo", "demo:draft"]
+
+
+def test_a_quantisation_is_made_once_and_not_where_there_is_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_targets(["demo"], ["Q8_0", "Q4_K_M"])
+    assert [(target.label, target.quantisation) for target in found.all] == [("Q8_0", "Q8_0"), ("Q4_K_M", "Q4_K_M")]
+    made = found.all[1].path
+    assert made.parent == home / "cache" / "quants" and made.stat().st_size < TARGET.stat().st_size
+    assert found.messages[0] == "demo is already Q8_0: files made from it lose quality twice"
+    assert found.messages[1].startswith("created demo Q4_K_M: Q4_K ")
+    monkeypatch.setattr(quants, "quantize", lambda *_, **__: pytest.fail("made again"))
+    assert make_quant(TARGET, "Q4_K_M") == made
+
+
+def test_what_came_out_instead_of_k_quants_is_reported(home: Path, tmp_path: Path) -> None:
+    narrow = write_model(tmp_path / "narrow.gguf", "llama", width=64, type="F16")
+    said = describe_types(read_header(make_quant(narrow, "Q4_K_M")), "Q4_K_M")
+    assert "Q5_0" in said and "not a multiple of 256" in said
+    assert "multiple" not in describe_types(read_header(make_quant(TARGET, "Q4_K_M")), "Q4_K_M")
+    assert "multiple" not in describe_types(read_header(narrow), "Q4_0")
+
+
+def test_an_unknown_quantisation_says_which_there_are() -> None:
+    assert check_quants(["q8_0", " Q4_k_m", "Q8_0"]) == ["Q8_0", "Q4_K_M"]
+    with pytest.raises(UsageError, match=r"cannot make quantisation 'Q9_K'\n  the types are F32, .*Q4_K_M.*Q2_K"):
+        check_quants(["Q4_K_M", "q9_k"])
+
+
+def test_without_room_no_quantisation_is_made(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10})())
+    with pytest.raises(UsageError, match=r"Q3_K_S of target\.gguf may not fit into"):
+        make_quant(TARGET, "Q3_K_S")
+
+
+@pytest.mark.parametrize("type", ["Q8_0", "Q4_K_M", "Q2_K"])
+def test_room_is_asked_for_what_the_file_takes(type: str, home: Path) -> None:
+    path = make_quant(TARGET, type)
+    assert path.stat().st_size * 0.95 < size_bytes(read_header(TARGET).n_params, type) < path.stat().st_size * 1.6
+
+
+def test_files_of_other_vocabularies_are_refused(home: Path, tmp_path: Path) -> None:
+    permute_vocabulary(TARGET, tmp_path / "permuted.gguf")
+    tiny = write_model(tmp_path / "tiny.gguf", "llama")
+    for other, why in ((tmp_path / "permuted.gguf", "token "), (tiny, "8192 tokens")):
+        with pytest.raises(UsageError, match="cannot be compared with demo") as error:
+            find_targets(["demo", str(other)])
+        assert why in error.value.why
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (["big-7b-a.gguf", "big-7b-b.gguf"], ["a", "b"]),
+        (["x.gguf", "x.1.gguf"], ["x", "x.1"]),
+        (["one.gguf", "two.gguf"], ["one", "two"]),
+    ],
+)
+def test_files_of_one_quantisation_are_called_by_what_differs(
+    names: list[str], labels: list[str], home: Path, tmp_path: Path
+) -> None:
+    for name in names:
+        write_model(tmp_path / name, "llama")
+    assert [target.label for target in find_targets([str(tmp_path / name) for name in names]).all] == labels
+
+
+@pytest.mark.parametrize(
+    ("files", "names", "labels"),
+    [
+        (["a/m.gguf", "b/m.gguf"], ["a/m", "b/m"], ["a", "b"]),
+        (["a/x/m.gguf", "b/x/m.gguf"], ["a/x/m", "b/x/m"], ["a/x", "b/x"]),
+        (["a/m.gguf", "b/m.gguf", "b/m.bin"], ["a/m", "b/m", "b/m.bin"], ["a/m", "b/m", "b/m.bin"]),
+    ],
+)
+def test_files_of_the_same_name_are_told_apart_by_their_folders(
+    files: list[str], names: list[str], labels: list[str], home: Path, tmp_path: Path
+) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        write_model(tmp_path / file, "llama")
+    found = find_targets([str(tmp_path / file) for file in files]).all
+    assert ([target.name for target in found], [target.label for target in found]) == (names, labels)
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def test_every_file_is_measured_in_every_mode(plan: Plan, result: Comparison) -> None:
+    assert result.is_complete and not result.failures
+    labels = ["demo:draft", "demo", "demo Q4_0"]
+    assert [file.label for file in result.files] == labels and result.reference == "demo"
+    ways = [(None, "plain"), (None, "suffix auto"), ("draft", "draft fixed:2")]
+    assert [(row.file, row.draft, row.mode) for row in result.rows] == [
+        (label, *way) for label in labels for way in ways
+    ]
+    for row in result.rows:
+        assert row.prompts == 2 and row.run == result.started
+        assert row.tokens_per_s and row.first_token_s and row.memory_bytes > 10**7
+        if row.mode == "plain":
+            assert row.speedup == row.tokens_per_step == 1
+    drafting = {row.file: row.tokens_per_step for row in result.rows if row.draft}
+    assert drafting["demo:draft"] == 6 / 3  # its own draft is always right: 1, 3 and 2 tokens
+    assert result.reference_again
+    assert str(TARGET.parent) not in json.dumps(result.as_json(), allow_nan=False)
+
+
+def test_quality_is_reported_of_every_file(result: Comparison) -> None:
+    draft, demo, small = (file.quality for file in result.files)
+    assert draft and demo and small
+    assert demo.kl == 0 and demo.same_top == demo.perplexity_ratio == 1
+    assert 0 < small.kl < draft.kl and draft.same_top < small.same_top < 1
+    for quality in (draft, demo, small):
+        assert quality.positions == 255
+        assert quality.perplexity_ratio == pytest.approx(quality.perplexity / demo.perplexity)
+    assert result.files[1].greedy_same == 1
+
+
+def test_one_file_alone_has_a_perplexity(plan: Plan, home: Path) -> None:
+    found = run_comparison(replace(plan, targets=find_targets(["demo"]), contests=contests([PLAIN], [])))
+    [file], [row] = found.files, found.rows
+    assert found.is_complete and file.quality and file.quality.perplexity == pytest.approx(63.6, rel=0.005)
+    assert row.is_best and found.reference_again is None
+
+
+def test_what_was_measured_is_not_measured_again(
+    plan: Plan, result: Comparison, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    for name in ("Runtime", "opened"):
+        monkeypatch.setattr(f"edgespec.bench.comparison.{name}", lambda *_, **__: pytest.fail("measured again"))
+    again = run_comparison(replace(plan, resume=True))
+    assert again.is_complete and again.n_finished == 6
+    for row, before in zip(again.rows, result.rows, strict=True):
+        assert (row.mode, row.run) == (before.mode, before.run)
+        assert row.tokens_per_s == pytest.approx(before.tokens_per_s, rel=1e-3)
+    assert [file.quality for file in again.files] == [file.quality for file in result.files]
+    kept = " ".join(line for line in doubts(again) if line.startswith("^"))
+    assert "ago: the speed of demo:draft, demo, demo Q4_0" in kept and "the quality of demo" in kept
+    assert not [line for line in doubts(result) if line.startswith("^")]
+    # anything else is measured anew
+    cancel = CancelFlag()
+    cancel.set()
+    for other in (
+        replace(plan, tokens=7),
+        replace(plan, items=ITEMS[:1]),
+        replace(plan, settings=replace(plan.settings, ctx_size=256)),
+        replace(plan, contests=contests([Mode("suffix")], [])),
+    ):
+        stopped = run_comparison(replace(other, resume=True), cancel=cancel)
+        assert not stopped.rows and all(file.quality for file in stopped.files)
+    stopped = run_comparison(replace(plan, text=default_text()[5:], resume=True), cancel=cancel)
+    assert stopped.rows and not any(file.quality for file in stopped.files)
+
+
+def test_a_stopped_comparison_resumes_with_the_next_part(plan: Plan, home: Path) -> None:
+    plan = replace(plan, tokens=5, contests=contests([PLAIN], []))
+    cancel, answers = CancelFlag(), []
+
+    def stop(what: str, done: float) -> None:
+        answers.extend([what] * what.startswith("generating with demo,"))
+        if answers:
+            cancel.set()
+
+    stopped = run_comparison(plan, stop, cancel)
+    assert not stopped.is_complete and not stopped.failures and stopped.is_saved
+    assert [row.file for row in stopped.rows] == ["demo:draft"] and stopped.n_finished == 3 + 1
+    whole = run_comparison(replace(plan, resume=True))
+    assert whole.is_complete
+    assert [row.run for row in whole.rows] == [stopped.started, whole.started, whole.started]
+    assert {file.quality_run for file in whole.files} == {stopped.started}
+    assert sum("^" in line for line in told(whole).splitlines()) == 1 + 3 + 1
+
+
+def test_if_one_file_fails_the_others_are_measured(plan: Plan, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = Runner.samples, iter(range(100))
+
+    def fail_once(self: Runner, *args: Any) -> Any:
+        if next(calls) == 0:
+            raise GenerationError("decoding failed", why="it is broken")
+        return real(self, *args)
+
+    monkeypatch.setattr(Runner, "samples", fail_once)
+    found = run_comparison(replace(plan, tokens=3, contests=contests([PLAIN], []), items=ITEMS[:1]))
+    assert found.failures == ["demo:draft: decoding failed: it is broken"]
+    assert {row.file for row in found.rows} == {"demo", "demo Q4_0"} and not found.is_complete
+
+
+def test_results_that_cannot_be_saved_are_shown(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "compare").write_text("a file in the way of a folder")
+    alone = replace(plan.targets, all=(plan.targets.reference,))
+    found = run_comparison(replace(plan, targets=alone, tokens=3, contests=contests([PLAIN], []), items=ITEMS[1:]))
+    assert found.is_complete and not found.is_saved and found.rows
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def sample(mode: str, item: str, rate: float, rounds: int = 8, tokens: Sequence[int] = range(8)) -> Sample:
+    stats = Stats(generated_tokens=8, rounds=rounds, generation_s=8 / rate, prompt_s=1 / rate)
+    return Sample(mode, 0.0, "chat", item, 0, list(tokens), stats)
+
+
+def test_a_speedup_is_the_median_over_prompts() -> None:
+    plain, auto = rows_of(
+        "f",
+        Contest(DRAFT, (PLAIN, Mode("draft"))),
+        Speed(
+            "now",
+            [
+                *(sample("plain", item, rate) for item, rate in (("a", 10), ("b", 20), ("c", 40))),
+                *(sample("draft auto", item, rate, 4) for item, rate in (("a", 30), ("b", 20), ("c", 80))),
+            ],
+        ),
+    )
+    assert (plain.tokens_per_s, plain.speedup, plain.draft, plain.tokens_per_step) == (20, 1, None, 1)
+    assert (auto.tokens_per_s, auto.speedup, auto.draft, auto.tokens_per_step) == (30, 2, "draft", 2)
+    assert (auto.speedup_low, auto.speedup_high, plain.speedup_low) == (1, 3, None)
+    assert auto.first_token_s == pytest.approx(1 / 30)
+
+
+def row(file: str, rate: float | None, mode: str = "plain", **figures: Any) -> Row:
+    found = Row(file, None, mode, 8, rate, 1.0, None, None, 0.1, 1.0, 5, NOW)
+    return replace(found, **figures)
+
+
+def test_a_row_is_marked_if_no_other_beats_it_in_both() -> None:
+    points = [("a", 10.0), ("a", 9.0), ("b", 12.0), ("c", 11.0), ("d", 10.0), ("e", None), ("f", 99.0)]
+    marked = with_best([row(*point) for point in points], {"a": 0.0, "b": 0.1, "c": 0.2, "d": 0.0, "e": 0.0})
+    assert [each.is_best for each in marked] == [True, False, True, False, True, False, False]
+
+
+def test_speculation_is_marked_only_if_it_is_certainly_faster() -> None:
+    plain, lucky, alone = row("a", 10.0), row("a", 12.0, "lucky", speedup_low=0.9), row("a", 13.0, "one prompt")
+    idle = row("a", 11.0, "idle", speedup_low=1.01)
+    sure = replace(idle, mode="sure", tokens_per_step=1.5)
+    assert [each.is_best for each in with_best([plain, lucky, alone, idle], {"a": 0.0})] == [True, False, False, False]
+    assert [each.is_best for each in with_best([plain, lucky, sure], {"a": 0.0})] == [False, False, True]
+
+
+def test_answers_and_speeds_are_compared_by_common_prompts() -> None:
+    before = [sample("plain", item, rate) for item, rate in (("a", 10), ("b", 20), ("c", 30))]
+    now = [sample("plain", "a", 20), sample("plain", "b", 30), sample("plain", "d", 99)]
+    assert times_as_fast(now, before) == pytest.approx((2 + 1.5) / 2)
+    assert times_as_fast(now[2:], before) is None
+    other = [sample("plain", "a", 1), sample("plain", "b", 1, tokens=[0, 1, 9, 3, 4, 5, 6, 7])]
+    assert greedy_same(other, before) == (1 + 0.25) / 2
+    assert greedy_same([], before) is None
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
+def told(result: Comparison, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(table(result))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_table_fits_the_terminal(result: Comparison) -> None:
+    for width in (80, 100):
+        text = told(result, width)
+        assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    for label in ("demo:draft", "demo", "demo Q4_0"):
+        assert f"\n{label} " in text
+    assert "the reference is demo" in text and "stopped" not in text
+    assert "stopped" in told(replace(result, n_finished=1))
+
+
+NOW, EARLIER = "2026-05-01T12:00:00.000+00:00", "2026-05-01T09:10:00.000+00:00"
+
+
+def two_files(
+    result: Comparison, small: float, *, runs: Sequence[str] = (NOW,), spread: float = 0.0, again: float | None = 1.0
+) -> Comparison:
+    """A result of plain decoding of F16, 10 tokens a second, and of Q4_K_M."""
+    quality = Quality(255, 50.0, 1.0, kl=0.0213, same_top=0.93, perplexity_ratio=1.012)
+    base = replace(result.files[1], label="F16", size_bytes=420, quality_run=NOW, spread=spread)
+    other: ComparedFile = replace(base, label="Q4_K_M", size_bytes=200, quality=quality, spread=None)
+    rows = [
+        row("F16", 10.0, run=runs[0], is_best=True),
+        row("Q4_K_M", small, run=runs[-1]),
+        row("Q4_K_M", 25.0, "auto", draft="small", speedup=1.5, speedup_low=1.1, tokens_per_step=2.0, is_best=True),
+        row("Q4_K_M", 30.0, "auto", draft="other", speedup=1.8, speedup_low=0.9, tokens_per_step=2.0),
+    ]
+    rows = [*rows[:2], *(replace(each, run=runs[-1]) for each in rows[2:])]
+    return replace(
+        result, reference="F16", started=NOW, files=[base, other], rows=rows, reference_again=again, messages=[]
+    )
+
+
+def test_a_verdict_tells_size_speed_and_quality(result: Comparison) -> None:
+    found = two_files(result, 17.0)
+    assert list(verdicts(found)) == [
+        "Q4_K_M: 2.10x smaller, 1.70x faster, speculative decoding (auto by small) makes it 1.50x faster, KL 0.021, "
+        "same most likely token at 93 % of the positions, perplexity 1.012 times the reference's",
+        "best trade-offs of speed and closeness to F16, fastest first: Q4_K_M auto by small; F16 plain",
+        "fastest on this machine: Q4_K_M with auto by small, 25.0 tok/s, 1.47x the fastest without drafting (Q4_K_M)",
+    ]
+    assert list(doubts(found)) == []
+    found = two_files(result, 30.0)
+    assert list(verdicts(found))[-1] == "fastest on this machine: Q4_K_M without drafting, 30.0 tok/s"
+
+
+@pytest.mark.parametrize(
+    ("small", "circumstances", "said"),
+    [
+        (17.0, {"runs": (EARLIER, NOW)}, "about 1.70x faster (1.70x to 1.70x: measured in different runs)"),
+        (17.0, {"spread": 0.5}, "about 1.70x faster (1.13x to 2.55x: the machine was busy at times)"),
+        (5.0, {"again": 0.8}, "about 2.00x slower (1.60x to 2.50x: the machine was busy at times)"),
+        (17.0, {"again": 2.0}, "faster or slower is uncertain (0.85x to 3.40x as fast: the machine was busy at"),
+    ],
+)
+def test_a_ratio_of_speeds_is_uncertain_if_the_machine_may_have_changed(
+    small: float, circumstances: dict[str, Any], said: str, result: Comparison
+) -> None:
+    first, second, _ = verdicts(two_files(result, small, **circumstances))
+    assert f"2.10x smaller, {said}" in first
+    assert second.startswith("as far as these speeds can be compared, best trade-offs")
+
+
+def test_the_report_says_what_to_be_careful_with(result: Comparison) -> None:
+    [kept] = doubts(two_files(result, 17.0, runs=(EARLIER, NOW)))
+    assert kept == "^ is from an earlier run, started 3 hours ago: the speed of F16"
+    [busy] = doubts(two_files(result, 17.0, spread=0.5))
+    assert busy == "the machine was busy: about the same work took up to 50 % longer at times"
+    [changed] = doubts(two_files(result, 17.0, again=0.5))
+    assert changed == "at the end of this run, F16 was 0.50x as fast as in the table"
+
+
+def test_ages_and_small_figures_are_readable() -> None:
+    times = ["2026-05-01T11:59:45+00:00", "2026-05-01T11:59:00+00:00", "2026-05-01T10:58:00+00:00", "2026-04-29"]
+    assert [ago(time + ("" if "T" in time else "T12:00:00+00:00"), NOW) for time in times] == [
+        "a moment ago", "1 minute ago", "1 hour ago", "2 days ago",
+    ]  # fmt: skip
+    assert [nats(value) for value in (0.0, 1e-7, 2.34e-5, 0.00123, 0.0456, 1.23)] == [
+        "0", "0", "2.3e-05", "0.0012", "0.046", "1.2",
+    ]  # fmt: skip
+
+
+def test_a_line_of_csv_is_a_row_with_its_file(result: Comparison) -> None:
+    lines = list(csv.DictReader(io.StringIO(to_csv(result))))
+    assert [(line["label"], line["mode"]) for line in lines] == [(row.file, row.mode) for row in result.rows]
+    assert result.files[0].quality and float(lines[0]["kl"]) == result.files[0].quality.kl
+    assert lines[0]["file"] == "draft.gguf" and lines[0]["run"] == lines[0]["quality_run"] == result.started
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_a_picture_shows_every_file(result: Comparison, tmp_path: Path) -> None:
+    plot_comparison(result, tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    for text in ("demo Q4_0", "draft fixed:2", "divergence from demo", "lower is closer"):
+        assert text in drawn
+    with pytest.raises(UsageError, match="nothing to plot"):
+        plot_comparison(replace(result, rows=[]), tmp_path / "c.svg")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def compare(home: Path, *args: str) -> Finished:
+    return edgespec_here("compare", *args, home=home)
+
+
+def test_the_command_compares_quantisations_of_the_bundled_target(home: Path) -> None:
+    done = compare(home, *DEMO, "--quants", "q4_k_m,Q2_K", "--modes", "plain,auto", "--csv", "out.csv")
+    assert (done.returncode, done.stderr) == (0, b"")
+    for label in ("Q8_0", "Q4_K_M", "Q2_K"):
+        assert f"\n{label} " in done.stdout.decode()
+    assert len((home / "out.csv").read_text(encoding="utf-8").splitlines()) == 1 + 3 * 2
+    again = compare(home, *DEMO, "--quants", "Q2_K,q4_k_m", "--modes", "plain,auto", "--resume", "--json")
+    result = json.loads(again.stdout)
+    assert result["doubts"][0].endswith("the speed of Q8_0, Q2_K, Q4_K_M and the quality of Q8_0, Q2_K, Q4_K_M")
+    assert result["command"].startswith("edgespec compare demo -t 1")
+    assert {line["draft"] for line in result["rows"]} == {None, "draft"}
+    assert result["verdicts"][0].startswith("Q2_K: ")
+
+
+def test_prompts_that_do_not_fit_are_left_out_and_not_asked_again(home: Path) -> None:
+    rows = [{"id": "long", "prompt": "word " * 2000}, {"id": "short", "prompt": "Hello"}]
+    (home / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\nbroken\n", encoding="utf-8")
+    args = ["demo", "-t", "1", "-n", "4", "--limit", "1", "--modes", "plain", "--prompts", "prompts.jsonl", "--json"]
+    for resume, kept in (([], 0), (["--resume"], 1)):
+        done = compare(home, *args, *resume)
+        result = json.loads(done.stdout)
+        assert result["rows"][0]["prompts"] == 1 and result["complete"]
+        assert sum("from an earlier run" in line for line in result["doubts"]) == kept
+        assert any(message.startswith("skipped long") for message in result["messages"])
+        assert b"prompts.jsonl: line 3" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "said", "code"),
+    [
+        ([], "Missing argument", 2),
+        ([*DEMO, "--quants", "Q9"], "cannot make quantisation 'Q9'", 2),
+        ([*DEMO, "--modes", "fast"], "unknown word 'fast'", 2),
+        (["demo", "--prompts", "missing.jsonl"], "missing.jsonl", 2),
+        ([*DEMO, "--text", "empty.txt"], "the text is empty", 2),
+        ([*DEMO, "--text", "short.txt"], "the text is shorter than one window", 2),
+        ([*DEMO, "--csv", "nowhere/x.csv"], "nowhere/x.csv cannot be written: there is no folder nowhere", 2),
+        ([*DEMO, "--plot", "x.pdf"], ".png or .svg", 2),
+        ([*DEMO, "tiny.gguf"], "tiny cannot be compared with demo", 2),
+        ([*DEMO, "-md", "nothing.gguf"], "nothing.gguf", 3),
+        ([*DEMO, "--limit", "100000000", "--text", "long.txt", "--quants", "Q2_K"], "fit into", 2),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_once(
+    home: Path, args: Sequence[str], said: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "empty.txt").write_bytes(b"")
+    (home / "short.txt").write_bytes(b"a few words")
+    if "long.txt" in args:
+        (home / "long.txt").write_bytes(b"word " * 2000)
+        monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 4_000_000})())
+    write_model(home / "tiny.gguf", "llama")
+    monkeypatch.setattr(Runner, "samples", lambda *_, **__: pytest.fail("measured"))
+    done = compare(home, *args)
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert said in done.stderr.decode()
+
+
+def test_a_failure_is_reported_and_the_exit_code_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise GenerationError("decoding failed")
+
+    monkeypatch.setattr(Runner, "samples", fail)
+    done = compare(home, *DEMO)
+    assert done.returncode == 1
+    assert done.stderr == b"edgespec: Q8_0: decoding failed\n"
+    assert b"\nQ8_0 " in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_ctrl_c_shows_what_there_is_and_keeps_it(home: Path) -> None:
+    code = ctrl_c_in("edgespec.bench.runner", "Runner.answer", call=4)  # one to warm up
+    args = ["compare", "demo", "-t", "1", "-n", "300", "--limit", "1", "--modes", "plain", "--per-category", "9"]
+    done = edgespec_changed(code, *args, home=home)
+    assert done.returncode == 128 + signal.SIGINT
+    assert done.stderr == (b"note: stopped: 1 of 2 parts are saved; add --resume to continue\n")
+    assert b"\nstopped " in done.stdout and b"\nQ8_0 " in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("targets make_quant", "; new quantisations are saved, and the same command starts again"),
+        ("comparison run_comparison", "; new quantisations are saved, and the same command starts again"),
+    ],
+)
+def test_ctrl_c_before_anything_was_measured_says_so(where: str, said: str, home: Path) -> None:
+    module, name = where.split()
+    code = ctrl_c_in(f"edgespec.bench.{module}", name)
+    done = edgespec_changed(code, "compare", *DEMO, "--quants", "Q5_0", home=home)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, b"")
+    assert done.stderr.decode() == f"note: stopped before anything was measured{said}\n"
