@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.batch import Batch
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.features import FINAL_STATE, MOST_UNREAD
 from edgespec.core.prefix import common_prefix
@@ -23,7 +24,6 @@ from edgespec.drafters.decoding import HeadDecodingContext
 from edgespec.drafters.model import Growth, ModelDrafter, Slot
 from edgespec.drafters.successors import Successors
 from edgespec.drafters.tree import ROOT
-from edgespec.core.batch import Batch
 
 
 class _Features:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.batch import Batch
 from edgespec.core.candidates import draft_candidates
 from edgespec.core.draft import Draft
 from edgespec.core.prefix import common_prefix
@@ -22,7 +23,6 @@ from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.translation import Translation
 from edgespec.drafters.tree import ROOT, Tree
-from edgespec.core.batch import Batch
 
 
 @dataclass(slots=True)

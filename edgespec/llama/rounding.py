@@ -15,9 +15,9 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.exactness import NARROW
 from edgespec.files.paths import read_cache, write_cache
 from edgespec.llama.context import Context
-from edgespec.llama.kernels import NARROW
 from edgespec.llama.library import build_id
 from edgespec.settings import MAX_STRICT_DRAFT
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edgespec.core.batch import Batch
 from edgespec.core.features import HEAD_BATCH
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.weights import read_rows
-from edgespec.core.batch import Batch
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
