@@ -29,37 +29,42 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 class TokenEvent:
     """One token of an answer, or its end.
 
-    `text` is complete UTF-8 only: bytes of an unfinished character, and text that may become a stop string, are held
-    back and come with a later event. The last event (`is_last`) is no token: it has `id` -1, the rest of the text,
-    `finish_reason`, the `stats` of this answer, and the stop string at which the text was `cut`, if it was: then the
-    tokens hold more than the text. `logprob` is the natural logarithm of the token's probability after bias and
-    penalties, before truncation and temperature; `top_logprobs` holds (id, logprob) pairs, best first. `source` names
-    the drafter if `from_draft`. `round` counts the steps (target passes) of this answer from 0, `proposed` is the
-    number of draft tokens verified in it; `gap` is the distance of the token's score from the second best, and
-    `near_tie` whether the measured rounding of kernels could have changed it.
+    The last event (`is_last`) is no token: its `id` is -1, and its `text` is the rest of the text.
     """
 
     id: int
+    #: Complete UTF-8 only. Bytes of an unfinished character, and text that may become a stop string, come with a later
+    #: event.
     text: str
     from_draft: bool = False
+    #: The drafter of the token, if it is `from_draft`.
     source: str = ""
+    #: The step of this answer, a pass of the target, from 0.
     round: int = 0
+    #: Draft tokens that were verified in this step.
     proposed: int = 0
+    #: The lead of the token's score over the second best one.
     gap: float = math.inf
+    #: Whether the measured rounding of kernels could have changed the token; None if it was not measured.
     near_tie: bool | None = None
+    #: Natural logarithm of the token's probability after bias and penalties, before truncation and temperature.
     logprob: float | None = None
+    #: (id, log-probability) pairs, best first.
     top_logprobs: tuple[tuple[int, float], ...] = ()
+    #: Only in the last event.
     finish_reason: FinishReason | None = None
+    #: The counters of this answer, only in the last event.
     stats: Stats | None = None
+    #: The stop string at which the text was cut, only in the last event. The tokens then hold more than the text.
     cut: str = ""
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the end of the answer, not a token."""
+        """True for the end of the answer, False for a token."""
         return self.finish_reason is not None
 
     def as_json(self) -> dict[str, Any]:
-        """A token as plain data, without what has its default; an infinite log-probability is null."""
+        """Return the event as plain data, without fields that have their default. Infinite numbers are null."""
         plain: dict[str, Any] = {"id": self.id, "text": self.text}
         for item in fields(self)[2:]:
             if (value := getattr(self, item.name)) != item.default:
@@ -70,7 +75,7 @@ class TokenEvent:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TokenEvent:
-        """What `as_json` gave. Raises TypeError, ValueError, KeyError for something else."""
+        """Return the event that `as_json` returned as plain data. Raises TypeError, ValueError, KeyError for others."""
         known = {item.name: plain[item.name] for item in fields(cls) if item.name in plain}
         if "logprob" in known:
             known["logprob"] = _number(known["logprob"])
@@ -89,24 +94,22 @@ def _number(logprob: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer.
-
-    `tokens` are its ids, without the end token; if the text was `cut` at a stop string, they hold more than `text`.
-    `stats` are those of this answer. `logprobs` and `top_logprobs` have one entry per token, as `TokenEvent` describes
-    them, and are empty unless they were asked for.
-    """
+    """A whole answer."""
 
     text: str
+    #: Ids without the end token.
     tokens: tuple[int, ...]
     finish_reason: FinishReason
     stats: Stats
+    #: Whether the text was cut at a stop string. The tokens then hold more than the text.
     cut: bool = False
+    #: One entry for each token if log-probabilities were requested; see `TokenEvent`.
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
 
     @classmethod
     def of(cls, events: Iterable[TokenEvent]) -> Completion:
-        """The answer of these events. Raises UsageError if the last one is missing: the model was closed."""
+        """Join events to an answer. Raises UsageError if the last one is missing: the model was closed."""
         *tokens, last = [*events] or [TokenEvent(-1, "")]
         if last.finish_reason is None or last.stats is None:
             raise UsageError("this model is closed", why="it was closed in the middle of the answer")

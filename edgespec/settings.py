@@ -1,4 +1,4 @@
-"""Plain data: what to load and what to generate. Every default of the program is defined here once."""
+"""Settings as plain data: what to load and what to generate. Each default is defined here, and only here."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ MAX_LEAVES = 16  # each costs a row of logits and a sequence id
 
 @dataclass(frozen=True, slots=True)
 class CacheType:
-    """How numbers of a KV cache are stored: ggml's number of the type, values per block, bytes per block."""
+    """A format for the numbers in a KV cache."""
 
+    #: ggml's number of the format.
     ggml_type: int
+    #: Values in a block.
     block: int
     block_bytes: int
 
@@ -58,52 +60,59 @@ CACHE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """Which models to load, and how.
+    """Which models to load, and how. In numbers of threads and sizes, 0 means that the program chooses; in settings
+    that end in `_draft`, 0 and None mean "as for the target"."""
 
-    `draft_model` None means the default draft of the model, if it has one (the bundled target does), "auto" then also
-    the best one on this machine. `spec_type` is "none", drafters separated by commas, or "auto": every available one.
-    `corpus` is the one that the drafter of this name uses. `spec_draft_n_max` is the maximum number of tokens (None:
-    see `draft_n_max`) and `spec_tree` the maximum number of leaves of a draft. `overlap` lets a draft model draft on
-    while the target verifies: "auto" if they are on different devices. `pace` is the draft-length policy: "auto" (as
-    many tokens as pay off by measured costs), "fixed:K" (always K) or "off" (none). `exact` selects the kernels and
-    widths of a pass with which the output is identical with and without drafting, where this build has them; `strict`
-    pads passes where it has not, and `measure_rounding` measures how far the output may differ otherwise. `store` lets
-    the suffix drafter use answers of earlier runs. `sequences` is the number of answers decoded together, each with a
-    context of `ctx_size` tokens. `rpc` are addresses of workers (HOST:PORT), which hold `gpu_layers` of the target.
-    With `must_fit` a model too large for the free memory is an error, not slow and not loaded with less context.
-    `cache_ram` is how many MiB of main memory may hold what the KV cache loses: prompts that lose their slot, and
-    checkpoints of models whose memory cannot be cut (None: an eighth of the free memory, up to 8192; 0: none). Zero
-    means "choose for me": `ctx_size`, `threads`, `sequences`; `..._draft`: it and None mean "as for the target".
-    """
-
+    #: The target: a file, a name of the catalogue, a repository of the hub, or "demo".
     model: str
+    #: A draft model or head. None: the default draft of the target, if it has one; "auto": else the best one here.
     draft_model: str | None = None
+    #: Drafters separated by commas, "none", or "auto" for all available ones.
     spec_type: str = "auto"
+    #: The most tokens of a draft; None: see `draft_n_max`.
     spec_draft_n_max: int | None = None
+    #: Draft-length policy: "auto" (as many tokens as pay off by measured costs), "fixed:K" (always K) or "off".
     pace: str = "auto"
+    #: The most leaves of a draft; 1 means chains.
     spec_tree: int = 1
+    #: Whether a draft model drafts while the target verifies; "auto": if they are on different devices.
     overlap: Literal["auto", "on", "off"] = "auto"
+    #: Choose kernels and widths of passes with which the text is the same with and without drafts.
     exact: bool = True
+    #: Pad passes so that the text is the same with and without drafts, on every machine.
     strict: bool = False
+    #: Measure by how much logits depend on the width of a pass, also if `exact` is off.
     measure_rounding: bool = False
+    #: Let the suffix drafter read answers of earlier runs, and save new ones.
     store: bool = True
+    #: The corpus that the corpus drafter searches.
     corpus: str | None = None
+    #: Tokens of context for each answer.
     ctx_size: int = 0
     ctx_size_draft: int = 0
+    #: Threads of passes over one token.
     threads: int = 0
     threads_draft: int = 0
+    #: Threads of wider passes; 0: as `threads`.
     threads_batch: int = 0
     threads_batch_draft: int = 0
+    #: Layers on the GPU or, with `rpc`, on workers.
     gpu_layers: Offload = "auto"
     gpu_layers_draft: Offload = "auto"
+    #: Addresses of workers on other machines (HOST:PORT).
     rpc: Sequence[str] = ()
+    #: How keys and values are stored in the KV cache, by a name in `CACHE_TYPES`.
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     cache_type_k_draft: str | None = None
     cache_type_v_draft: str | None = None
     flash_attention: Literal["auto", "on", "off"] = "auto"
+    #: Answers that are generated at the same time.
     sequences: int = 1
+    #: Raise an error for a model that does not fit into memory, instead of loading it with less context or slowly.
     must_fit: bool = False
+    #: MiB of main memory for prompts that lose their slot, and for checkpoints of models whose memory cannot be cut.
+    #: None: an eighth of the free memory, at most 8192.
     cache_ram: int | None = None
 
     @property
@@ -150,60 +159,71 @@ class LoadSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation. `tokens` are the ids that `content` was generated as: they go into the prompt
-    unchanged, so that the next turn finds them in the KV cache. Empty if the content is to be tokenized. `extra` is a
-    JSON object of what the chat template reads besides, such as `tool_calls`."""
+    """One message of a conversation."""
 
+    #: "system", "user", "assistant", or another role that the chat template knows.
     role: str
     content: str
+    #: The ids that `content` was generated as. They go into the prompt unchanged, so that the next turn finds them in
+    #: the KV cache. Empty: the content is tokenized.
     tokens: tuple[int, ...] = ()
+    #: A JSON object of other fields that the chat template reads, such as `tool_calls`.
     extra: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One answer to generate: a prompt to complete verbatim, or the messages of a chat. If the last message is the
-    assistant's, it is continued.
-
-    `max_tokens` -1 means until the model stops or the context is full. `logprobs` is the number of alternatives to
-    report beside each token's own log probability; None reports nothing. `special` parses special tokens written in the
-    prompt text. `sample` distinguishes samples of one prompt and seed. `verify` is the verification rule: with
-    "coupled" drafts never change the text, with "rejection" and "block" they keep its distribution, "typical" changes
-    that. One of `grammar` (GBNF, or llguidance's dialect of Lark), `json_schema` and `regex` can constrain the whole
-    answer. `reference` are token ids to force as the answer: measures the gain of drafting on a given text. `left`
-    counts the tokens of the conversation that were dropped before the prompt, so that sampling noise continues where it
-    was. `spec_type`, `pace` and `draft_n_max` are what they are in LoadSettings (`spec_draft_n_max` there) for this
-    answer, within what is loaded; None: as for all answers. `lenient` works around messages that the chat template
-    rejects, with a note, instead of raising an error. `template` is a JSON object of the chat template's arguments,
-    such as `tools` and `enable_thinking`. `remembered` lets drafters look the answer up later.
-    """
+    """One answer to generate: a prompt to complete verbatim, or the messages of a chat. An assistant's message at the
+    end is continued."""
 
     prompt: str = ""
     messages: tuple[Message, ...] = ()
+    #: -1: until the model stops or the context is full.
     max_tokens: int = -1
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     seed: int = 0
+    #: Distinguishes several answers to one prompt with the same seed.
     sample: int = 0
+    #: The verification rule. With "coupled" drafts never change the text, with "rejection" and "block" they keep its
+    #: distribution, "typical" changes it.
     verify: VerifyRule = "coupled"
+    #: Token ids to force as the answer, which measures the gain of drafting on a given text.
     reference: tuple[int, ...] = ()
+    #: Texts before which the answer ends.
     stop: tuple[str, ...] = ()
+    #: Alternatives to report next to the log-probability of each token; None reports nothing.
     logprobs: int | None = None
+    #: Parse special tokens that are written in the text of the prompt.
     special: bool = False
+    #: Continue after the end tokens of the model.
     ignore_eos: bool = False
+    #: A GBNF grammar, or llguidance's dialect of Lark, for the whole answer. Excludes the next two.
     grammar: str = ""
+    #: A JSON schema for the whole answer.
     json_schema: str = ""
+    #: A regular expression for the whole answer.
     regex: str = ""
+    #: Tokens of the conversation that were dropped before the prompt: the sampling noise continues after them.
     left: int = 0
+    #: As in `LoadSettings`, for this answer, among the loaded drafters. None: as for all answers.
     spec_type: str | None = None
     pace: str | None = None
+    #: `spec_draft_n_max` for this answer.
     draft_n_max: int | None = None
+    #: Change messages that the chat template rejects, with a note, instead of raising an error.
     lenient: bool = False
+    #: A JSON object of arguments for the chat template, such as `tools` and `enable_thinking`.
     template: str = ""
+    #: Let drafters search this answer later.
     remembered: bool = True
-    min_tokens: int = 0  # the answer cannot end before it has this many tokens
-    stop_token_ids: tuple[int, ...] = ()  # tokens that end the answer as the model's end tokens do
-    bad_words: tuple[str, ...] = ()  # texts that the answer does not contain (`runtime/ends.py`)
-    cache_prompt: bool = True  # False: the whole prompt is read, even if the KV cache holds some of it
+    #: The answer does not end before it has this many tokens.
+    min_tokens: int = 0
+    #: Tokens that end the answer like the end tokens of the model.
+    stop_token_ids: tuple[int, ...] = ()
+    #: Texts that the answer does not contain (`runtime/ends.py`).
+    bad_words: tuple[str, ...] = ()
+    #: False: read the whole prompt, even if the KV cache holds some of it.
+    cache_prompt: bool = True
 
     @property
     def constraint(self) -> tuple[Constraint, str] | None:
@@ -212,27 +232,27 @@ class Request:
 
 
 def fixed_length(pace: str) -> int | None:
-    """The K of "fixed:K", None for other policies."""
+    """Return the K of "fixed:K", None for other policies."""
     return int(pace.removeprefix("fixed:")) if pace.startswith("fixed:") else None
 
 
 def in_order(names: Iterable[str]) -> str:
-    """A list of drafters as `spec_type` spells it, in the order in which they are asked."""
+    """Return a list of drafters as `spec_type` spells it, in the order in which they are asked."""
     return ",".join(sorted(names, key=lambda name: (DRAFTERS.index(drafter_of(name)), name)))
 
 
 def drafters_of(spec_type: str) -> tuple[str, ...]:
-    """The names of the drafters in a list of them."""
+    """Return the names of the drafters that a `spec_type` lists."""
     return () if spec_type == "none" else tuple(drafter_of(name) for name in spec_type.split(","))
 
 
 def drafter_of(name: str) -> str:
-    """The drafter that an item of `spec_type` names: "self" for "self:8"."""
+    """Return the drafter that an item of `spec_type` names: "self" for "self:8"."""
     return name.partition(":")[0] if name.startswith(SELF) and name != SELF else name
 
 
 def shown(value: object) -> str:
-    """A value in a message, not all of it if it is long."""
+    """Return a value as text for a message, shortened if it is long."""
     try:
         text = repr(value[:40] if isinstance(value, str | list) else value)
     except (RecursionError, ValueError):  # lists in lists, or a number of thousands of digits
@@ -241,10 +261,10 @@ def shown(value: object) -> str:
 
 
 def schema_text(schema: object) -> object:
-    """A JSON schema as text; what is none stays what it is. Raises ValueError, TypeError, RecursionError."""
+    """Return a JSON schema as text, and other values unchanged. Raises ValueError, TypeError, RecursionError."""
     return json.dumps(schema) if isinstance(schema, Mapping | bool) else schema
 
 
 def bias_pairs(biases: object) -> object:
-    """(id, bias) pairs; what is no mapping stays what it is."""
+    """Return the (id, bias) pairs of a mapping, and other values unchanged."""
     return tuple(biases.items()) if isinstance(biases, Mapping) else biases

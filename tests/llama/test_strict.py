@@ -52,6 +52,30 @@ def test_rows_that_depend_on_their_place_are_never_exact(tiny: Model) -> None:
         assert measure_widths(context, 250, 4).exact_from is None
 
 
+def test_widths_that_differ_from_plain_decoding_are_found(tiny: Model) -> None:
+    with CoarseContext(tiny, n_ctx=512, max_outputs=32, **EXACT) as context:
+        context.is_coarse = lambda width, index: width >= 8
+        widths = measure_widths(context, 64, 32)
+    for width, difference in zip(widths.widths, widths.differences, strict=True):
+        assert (difference > 0.35) == (width >= 8), width
+    assert widths.exact_to == 7
+
+
+@pytest.mark.parametrize(
+    ("widths", "summary"),
+    [
+        (Widths(32, 0.0, 1, 32), "rows are bit-identical for widths 1 to 32"),
+        (Widths(32, 0.2, None, 7), "rows are bit-identical for widths 1 to 7, others differ by up to 0.2 logits"),
+        (
+            Widths(32, 0.2, 2, 1),
+            "rows are bit-identical for width 1 only and for widths 2 to 32, others differ by up to 0.2 logits",
+        ),
+    ],
+)
+def test_the_summary_names_the_widths_that_agree(widths: Widths, summary: str) -> None:
+    assert widths.summary() == summary
+
+
 def test_it_is_measured_once_for_the_same_settings(tiny: Model) -> None:
     measured = []
     for threads in (1, 1, 2):

@@ -22,11 +22,12 @@ from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
     from edgespec.llama.model import Model
-    from edgespec.llama.rounding import Rounding
+    from edgespec.llama.rounding import Widths
 
 LABEL, COLUMNS = 18, 80  # fits any terminal, and into a bug report
 # A short prefix, and one past the 512 tokens from which flash attention splits the work differently
 PREFIXES = (64, 512)
+WIDEST = 32  # tokens of a pass
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -107,9 +108,11 @@ def _examine(path: Path, output: Output, show: Callable[[Iterable[Row]], None]) 
         facts["rounding"] = []
         facts["threads"] = default_threads()
         if model.can_roll_back:
-            roundings = _measure(model, output)
-            facts["rounding"] = [asdict(r) | {"n_close": r.n_close, "summary": r.summary()} for r in roundings]
-            show(_rounding_rows(roundings, facts["threads"]))
+            measured = _measure(model, output)
+            facts["rounding"] = [
+                asdict(widths) | {"n_past": n_past, "summary": widths.summary()} for n_past, widths in measured.items()
+            ]
+            show(_rounding_rows(measured, facts["threads"]))
     return facts
 
 
@@ -153,55 +156,54 @@ def _model_rows(facts: Facts) -> Iterator[Row]:
         yield Row("note", note)
 
 
-def _measure(model: Model, output: Output) -> list[Rounding]:
+def _measure(model: Model, output: Output) -> dict[int, Widths]:
+    """Return which widths of a pass agree, by the number of tokens before them."""
     from edgespec.llama.context import Context
-    from edgespec.llama.rounding import ROWS, WIDTHS, measure_rounding
+    from edgespec.llama.rounding import FEW_ROWS, measure_widths
     from edgespec.models.memory.defaults import exact_attention
     from edgespec.runtime.fitting import can_be_exact
 
-    prefixes = [n_past for n_past in PREFIXES if n_past + ROWS <= model.n_ctx_train]
+    room = WIDEST + FEW_ROWS
+    prefixes = [n_past for n_past in PREFIXES if n_past + room <= model.n_ctx_train]
     if not prefixes:
-        return []
+        return {}
     exact = can_be_exact()
     attention = exact_attention(model.header, "f16") if exact else "auto"
     with Context(
-        model, n_ctx=prefixes[-1] + ROWS, max_outputs=WIDTHS[-1], flash_attention=attention, exact=exact
+        model, n_ctx=prefixes[-1] + room, max_outputs=WIDEST, flash_attention=attention, exact=exact
     ) as context:
-        roundings: list[Rounding] = []
+        measured: dict[int, Widths] = {}
         for n_past in prefixes:
 
             def tell(part: float) -> None:
-                output.progress("checking reproducibility", (len(roundings) + part) / len(prefixes))
+                output.progress("checking reproducibility", (len(measured) + part) / len(prefixes))
 
-            roundings.append(measure_rounding(context, n_past, progress=tell))
-        return roundings
+            measured[n_past] = measure_widths(context, n_past, WIDEST, tell)
+        return measured
 
 
-def _rounding_rows(roundings: list[Rounding], threads: int) -> Iterator[Row]:
+def _rounding_rows(measured: dict[int, Widths], threads: int) -> Iterator[Row]:
     yield Row()
-    if not roundings:
+    if not measured:
         yield Row("rounding", "the context is too short to measure it")
         return
     on = counted(threads, "thread")
     yield Row(
         "rounding",
-        "largest logit difference when tokens are decoded several at a time (the width) instead of one by one; "
-        f"{roundings[0].n_rows} rows, {on}",
+        f"largest logit difference when tokens are decoded several at a time (the width) instead of one by one; {on}",
     )
     yield Row()
-    yield Row(f"{'width':>7}", "".join(f"{f'after {r.n_past} tokens':>20}" for r in roundings), as_is=True)
-    for index, width in enumerate(roundings[0].widths):
-        differences = (f"{_difference(r.from_width_1[index]):>20}" for r in roundings)
-        yield Row(f"{width:>7}", "".join(differences), as_is=True)
-    for r in roundings:
+    yield Row(f"{'width':>7}", "".join(f"{f'after {n_past} tokens':>20}" for n_past in measured), as_is=True)
+    for width, *differences in zip(
+        next(iter(measured.values())).widths, *(each.differences for each in measured.values()), strict=True
+    ):
+        yield Row(f"{width:>7}", "".join(f"{_difference(value):>20}" for value in differences), as_is=True)
+    for n_past, widths in measured.items():
         yield Row()
         consequence = ""
-        if r.max_difference:
-            consequence = (
-                ": texts may differ from plain decoding where the best two tokens are closer than twice that "
-                f"({r.n_close} of these {r.n_rows} rows; the best token changed in {max(r.changed_choices)})"
-            )
-        yield Row(f"after {r.n_past}", r.summary() + consequence)
+        if widths.max_difference:
+            consequence = ": texts may differ from plain decoding where the best two tokens are closer than twice that"
+        yield Row(f"after {n_past}", widths.summary() + consequence)
 
 
 def _difference(value: float) -> str:
