@@ -4,7 +4,8 @@ with edgespec.load("demo") as llm:
     for token in llm.generate("def quicksort(xs):", max_tokens=64, seed=7):
         print(token.text, end="", flush=True)
 
-docs/python.md has more. `import edgespec` is cheap: what needs numpy or llama.cpp is imported when it is first used.
+docs/python.md has more. `import edgespec` is fast: modules that need numpy or llama.cpp are imported when they are
+first used.
 """
 
 from __future__ import annotations
@@ -105,9 +106,10 @@ def load(
 ) -> Runtime:
     """Load a target model (`"demo"`, another name or a path); `LoadSettings` describes the other settings.
 
-    What makes CPU kernels exact is set for the whole process at every forward pass: models with other settings or
-    types of weights may be loaded beside each other, but must not generate in two threads at once. For that, use
-    processes (`Worker`). Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
+    The bounds that make CPU kernels exact are global, and set at every forward pass. So models with different settings
+    or types of weights can be loaded in one process, but must not generate in two threads at the same time; use
+    separate processes (`Worker`) for that. Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError,
+    UsageError.
     """
     settings = locals()
     from edgespec.runtime.runtime import Runtime

@@ -1,1 +1,1 @@
-"""Where models come from, and whether two fit together."""
+"""Models: their names, downloads, memory, and pairs of target and draft."""

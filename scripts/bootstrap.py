@@ -1,19 +1,18 @@
-"""Makes `.venv` with edgespec in it, or brings it up to date; scripts/edgespec and scripts/test call it.
+"""Create `.venv` with edgespec in it, or update it; scripts/edgespec and scripts/test call this.
 
-Safe to interrupt and to start twice: a lock that dies with its holder guards the folder, the stamp that means "ready"
-is written last, and a run that was killed half-way is noticed and begun afresh. Runs under Python 3.8 far enough to
-say that 3.11 is needed. Everything it prints goes to stderr.
+It can be interrupted, and started twice: the operating system releases the lock on the folder when its holder dies, the
+stamp that means "ready" is written last, and a run after a killed one starts over. Under Python 3.8 to 3.10 it only
+reports that 3.11 is needed. All output goes to stderr.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import llama_build
@@ -21,8 +20,8 @@ from supervised import CommandError, base_python, locked, minutes, read, run_log
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-STAMP = VENV / "installed"  # pyproject.toml, llama/, choices, root, perhaps dev: what .venv was made from
-BUILD = VENV / "llama-build"  # the name of the llama-cpp-python build in it
+STAMP = VENV / "installed"  # what .venv was made from: pyproject.toml, llama/, backend, root, perhaps dev
+BUILD = VENV / "llama-build"  # the name of its llama-cpp-python build
 LOG = VENV / "build.log"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
@@ -40,30 +39,26 @@ def main(arguments: list[str]) -> int:
         say(str(error))
         return 1
     except KeyboardInterrupt:
-        say("interrupted; the next call begins again")
+        say("interrupted; the next call starts over")
         return 130
     return 0
 
 
 def install(dev: bool, torn: bool) -> None:
-    """Makes the environment ready; quick when it is. `torn`: an earlier run was killed in the middle."""
+    """Create or update the environment; quick if it is ready. `torn`: an earlier run was killed."""
     started = time.monotonic()
     wanted = os.environ.get("EDGESPEC_BACKEND", "").lower()
-    choices = {"backend": wanted, "compiler": os.environ.get("EDGESPEC_COMPILER", "").lower()}
-    if is_ready(choices | {"rpc": os.environ.get("EDGESPEC_RPC", "")}, dev) and not torn:
+    if is_ready(wanted, dev) and not torn:
         say(".venv is up to date")
         return
-    environ = {"EDGESPEC_COMPILER": read(STAMP / "compiler"), "EDGESPEC_RPC": read(STAMP / "rpc"), **os.environ}
-    compiler, rpc = llama_build.chosen_compiler(environ), llama_build.with_rpc(environ)
-    machine = llama_build.look({**os.environ, "EDGESPEC_COMPILER": compiler})
+    machine = llama_build.look(os.environ)
     backend = llama_build.choose_backend(machine, wanted or read(STAMP / "backend"))
     pip = [str(PYTHON), "-I", "-m", "pip", "--disable-pip-version-check"]
     moved = read(STAMP / "root") not in ("", str(ROOT))  # a virtual environment is full of absolute paths
     if torn or moved or not _succeeds([*pip, "--version"]):
         create_venv()
-    environ["EDGESPEC_RPC"] = str(int(rpc))
-    build, wheel = llama_wheel(pip, machine, backend, environ, keep=not wanted)
-    (STAMP / "pyproject.toml").unlink(missing_ok=True)  # from here on .venv is not ready
+    build, wheel = llama_wheel(pip, machine, backend, keep=not wanted)
+    (STAMP / "pyproject.toml").unlink(missing_ok=True)  # .venv is not ready from here on
     if wheel:
         BUILD.unlink(missing_ok=True)
         run("installing llama-cpp-python", [*pip, "install", "--force-reinstall", "--no-deps", str(wheel)])
@@ -71,19 +66,19 @@ def install(dev: bool, torn: bool) -> None:
     run("installing edgespec and what it needs", [*pip, "install", "-e", ".[dev]" if dev else "."])
     if dev:
         link_for_mypy()
-    stamp({"backend": backend, "compiler": compiler, "rpc": environ["EDGESPEC_RPC"]}, dev)
+    stamp(backend, dev)
     say(f"ready after {minutes(time.monotonic() - started)} ({backend} build of llama.cpp)")
 
 
-def is_ready(choices: Mapping[str, str], dev: bool) -> bool:
-    """Whether `.venv` was made from this pyproject.toml and these additions to llama.cpp, in this folder, with these
-    choices ("" = whatever it has)."""
+def is_ready(backend: str, dev: bool) -> bool:
+    """Return whether `.venv` was made from this pyproject.toml and these additions to llama.cpp, in this folder, for
+    this backend ("": any)."""
     same_project = read(STAMP / "pyproject.toml") == read(ROOT / "pyproject.toml")
     same_build = _contents(STAMP / "llama") == _contents(llama_build.ADDITIONS)
-    same_choices = all(choice in ("", read(STAMP / name)) for name, choice in choices.items())
+    same_backend = backend in ("", read(STAMP / "backend"))
     has_dev = not dev or (STAMP / "dev").exists()
     same_place = PYTHON.exists() and read(STAMP / "root") == str(ROOT)
-    return same_project and same_build and same_choices and has_dev and same_place
+    return same_project and same_build and same_backend and has_dev and same_place
 
 
 def create_venv() -> None:
@@ -95,27 +90,24 @@ def create_venv() -> None:
     run(f"creating .venv with Python {sys.version.split()[0]}", [base_python(), "-m", "venv", str(VENV)])
 
 
-def stamp(choices: Mapping[str, str], dev: bool) -> None:
-    """Says that `.venv` is ready: all or nothing, by renaming a folder."""
+def stamp(backend: str, dev: bool) -> None:
+    """Record that `.venv` is ready, atomically by renaming a folder."""
     new = VENV / "installed.new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     shutil.copyfile(ROOT / "pyproject.toml", new / "pyproject.toml")
     shutil.copytree(llama_build.ADDITIONS, new / "llama")
-    for name, text in {**choices, "root": str(ROOT), **({"dev": ""} if dev else {})}.items():
+    for name, text in {"backend": backend, "root": str(ROOT), **({"dev": ""} if dev else {})}.items():
         (new / name).write_text(text + "\n", encoding="utf-8", newline="\n")
     shutil.rmtree(STAMP, ignore_errors=True)
     new.rename(STAMP)
 
 
-def llama_wheel(
-    pip: list[str], machine: llama_build.Machine, backend: str, chosen: Mapping[str, str], keep: bool
-) -> tuple[str, Path | None]:
-    """The name of the llama-cpp-python build to have, and its wheel; None when it is installed already.
+def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep: bool) -> tuple[str, Path | None]:
+    """Return the name of the required llama-cpp-python build, and its wheel, or None if it is installed already.
 
-    A wheel or an installation of the user's own is kept while no backend is asked for (`keep`). Ours come from the
-    cache or are compiled into it. pip has a cache too, but it knows nothing of CMAKE_ARGS: it would hand out a CPU
-    wheel for a CUDA build.
+    The user's own wheel or installation is kept unless a backend was requested (`keep`). Other wheels are in our cache
+    or compiled into it. pip's cache is not used: it ignores CMAKE_ARGS, and would return a CPU wheel for a CUDA build.
     """
     version = llama_version()
     installed = read(BUILD)
@@ -123,7 +115,7 @@ def llama_wheel(
         return f"{own} (own)", Path(own).resolve()
     if keep and (not installed or installed.endswith("(own)")) and _installed_llama() == version:
         return installed or "(own)", None
-    environ = {**os.environ, **llama_build.build_environment(machine, backend, chosen)}
+    environ = {**os.environ, **llama_build.build_environment(machine, backend, os.environ)}
     build = llama_build.cache_name(version, machine, backend, environ)
     if build == installed:
         return build, None
@@ -135,36 +127,16 @@ def llama_wheel(
             if llama_build.lacks_compiler(machine, os.environ):
                 raise CommandError(f"no C++ compiler was found.\n{NO_COMPILE}")
             shutil.rmtree(part, ignore_errors=True)
-            with building_environment(pip, machine, environ, cache / (build + ".zig")) as building:
-                takes = "about 6 minutes" if llama_build.uses_zig(machine) else "2 to 4 minutes"
-                say(f"compiling llama.cpp for {backend}: {takes}, once for this machine (log: {LOG})")
-                command = [*pip, "wheel", "-v", "--no-cache-dir", "--no-deps", "--wheel-dir", str(part)]
-                building = llama_build.with_additions(building)
-                run("compiling llama.cpp", [*command, f"llama-cpp-python=={version}"], building, hint=NO_COMPILE)
+            say(f"compiling llama.cpp for {backend}: 2 to 4 minutes, once for this machine (log: {LOG})")
+            command = [*pip, "wheel", "-v", "--no-cache-dir", "--no-deps", "--wheel-dir", str(part)]
+            environ = llama_build.with_additions(environ)
+            run("compiling llama.cpp", [*command, f"llama-cpp-python=={version}"], environ, hint=NO_COMPILE)
             part.replace(folder)
     return build, next(folder.glob("*.whl"))
 
 
-@contextlib.contextmanager
-def building_environment(
-    pip: list[str], machine: llama_build.Machine, environ: Mapping[str, str], package: Path
-) -> Iterator[Mapping[str, str]]:
-    """The environment to compile in. Where zig compiles, it stands in the folder `package` for that time."""
-    if not llama_build.uses_zig(machine):
-        yield environ
-        return
-    try:
-        say("downloading zig to compile with: 100 MB, and 550 MB on disk until llama.cpp is compiled")
-        shutil.rmtree(package, ignore_errors=True)
-        command = [*pip, "install", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--target", str(package)]
-        run("downloading zig", [*command, f"ziglang=={llama_build.ZIG}"])
-        yield llama_build.with_zig(environ, package / "ziglang")
-    finally:
-        shutil.rmtree(package, ignore_errors=True)
-
-
 def llama_version() -> str:
-    """The version of llama-cpp-python that pyproject.toml pins."""
+    """Return the version of llama-cpp-python that pyproject.toml requires."""
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -173,7 +145,7 @@ def llama_version() -> str:
 
 
 def wheel_cache() -> Path:
-    """The folder of compiled wheels, shared by all checkouts of this user; one in `.venv` if that is not writable."""
+    """Return the folder of compiled wheels: the user's cache, or a folder in `.venv` if the cache is not writable."""
     home, local = os.environ.get("EDGESPEC_HOME"), "LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME"
     cache = Path(home) / "cache" if home else Path(os.environ.get(local) or Path.home() / ".cache") / "edgespec"
     cache = cache.expanduser().resolve() / "wheels"
@@ -190,7 +162,7 @@ def wheel_cache() -> Path:
 
 
 def link_for_mypy() -> None:
-    """Shows models/ and tui/ to mypy under the names they are installed as: it does not run editable finders."""
+    """Link models/ and tui/ under their installed names for mypy, which ignores the finders of editable installs."""
     typing = VENV / "typing" / "edgespec"
     typing.mkdir(parents=True, exist_ok=True)
     for name in ("models", "tui"):
@@ -230,16 +202,11 @@ NO_ENSUREPIP = """this Python cannot make virtual environments (its ensurepip mo
   Debian, Ubuntu:  sudo apt install python{0}.{1}-venv
   elsewhere:       a Python from https://www.python.org/downloads/, pyenv or uv, named in EDGESPEC_PYTHON"""
 
-ZIG_COMMAND = (
-    "set EDGESPEC_COMPILER=zig& scripts\\edgespec" if os.name == "nt" else "EDGESPEC_COMPILER=zig ./scripts/edgespec"
-)
-NO_COMPILE = f"""llama.cpp is compiled on this machine and needs a C++ compiler (CMake and Ninja come by themselves):
+NO_COMPILE = """llama.cpp is compiled on this machine and needs a C++ compiler (CMake and Ninja are downloaded):
   Debian, Ubuntu:  sudo apt install g++         Fedora: sudo dnf install gcc-c++
   macOS:           xcode-select --install
   Windows:         Visual Studio Build Tools with "Desktop development with C++"
-Without one, on Linux and Windows, this downloads zig (100 MB), compiles with it and deletes it again:
-  {ZIG_COMMAND}
-A GPU build also needs its toolkit; EDGESPEC_BACKEND=cpu does without. Ready-made wheels: docs/install.md."""
+A GPU build also needs its toolkit; EDGESPEC_BACKEND=cpu does not. Prebuilt wheels: docs/install.md."""
 
 NO_INSTALL = "Packages come from PyPI: check the connection, then run the same command again."
 

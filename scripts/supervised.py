@@ -1,6 +1,6 @@
-"""Long commands in a terminal: one at a time, with a line of progress, and ended when their caller is gone.
+"""Run long commands one at a time, with a line of progress, and end them when their caller dies.
 
-`python supervised.py COMMAND...` is the process between the caller and the command. Standard library only.
+`python supervised.py COMMAND...` is a process between the caller and the command. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 
 
 class CommandError(Exception):
-    """A step failed; the text says why and what to do."""
+    """A failed step, with the reason and what to do."""
 
 
 @contextlib.contextmanager
 def locked(path: Path, doing: str) -> Iterator[bool]:
-    """Holds the lock on `path`, waiting for whoever has it; yields whether the last holder was killed while working.
+    """Hold the lock on `path`, after waiting for its holder. Yield whether the last holder was killed while working.
 
-    The operating system takes the lock back when its holder dies, and so do the children it left behind.
+    The operating system releases the lock when its holder and the holder's children have ended.
     """
     with path.open("a+b", buffering=0) as file:
         waiting_since = time.monotonic()
@@ -40,15 +40,15 @@ def locked(path: Path, doing: str) -> Iterator[bool]:
         try:
             yield torn
         except (CommandError, ValueError):
-            _write_holder(file.fileno(), "")  # failed in good order: what is there can be built upon
+            _write_holder(file.fileno(), "")  # a normal failure: the files are consistent
             raise
         _write_holder(file.fileno(), "")
 
 
 def run_logged(title: str, command: Sequence[str], log: Path, cwd: Path, environ: Mapping[str, str], hint: str) -> None:
-    """Runs a command with its output appended to `log`, showing the last line of it and the time.
+    """Run a command with its output appended to `log`, and show the time and the last line of the output.
 
-    Raises CommandError with the end of the output and `hint`. Interrupted or killed, it takes the command with it.
+    Raises CommandError with the cause and `hint`. The command ends when this process is interrupted or killed.
     """
     started = time.monotonic()
     progress = Progress(title)
@@ -83,7 +83,7 @@ def run_logged(title: str, command: Sequence[str], log: Path, cwd: Path, environ
 
 
 def supervise(command: list[str]) -> None:
-    """Runs `command`, and ends it with all it started as soon as stdin closes: the setup that wanted it is gone."""
+    """Run `command`, and end it with its children as soon as stdin closes, since the caller has ended then."""
     if os.name != "nt":
         signal.signal(signal.SIGINT, lambda *_: None)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=os.name == "nt")
@@ -93,7 +93,7 @@ def supervise(command: list[str]) -> None:
         if sys.platform == "win32":
             subprocess.call(["taskkill", "/F", "/T", "/PID", str(child.pid)])
             return
-        os.killpg(0, signal.SIGINT)  # pip and ninja clean up after this one
+        os.killpg(0, signal.SIGINT)  # on which pip and ninja clean up
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(10)
         os.killpg(0, signal.SIGKILL)
@@ -103,7 +103,7 @@ def supervise(command: list[str]) -> None:
 
 
 class Progress:
-    """One line on stderr that changes; where that is no terminal, a line at the start and then every 30 seconds."""
+    """A line on stderr that changes; without a terminal, a line at the start and then every 30 seconds."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -139,7 +139,7 @@ def minutes(seconds: float) -> str:
 
 
 def read(path: Path) -> str:
-    """The text of a small file without the last newline; "" where there is none."""
+    """Return the text of a small file without the last newline, or "" if it does not exist."""
     try:
         return path.read_text(encoding="utf-8").rstrip("\n")
     except OSError:
@@ -155,12 +155,12 @@ def _try_lock(fd: int) -> bool:
         if sys.platform == "win32":
             import msvcrt
 
-            os.lseek(fd, 1 << 20, os.SEEK_SET)  # beyond the text, which others want to read
+            os.lseek(fd, 1 << 20, os.SEEK_SET)  # after the text, so that others can read it
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
 
-            os.set_inheritable(fd, True)  # with flock a pip that outlives a killed setup still holds the folder
+            os.set_inheritable(fd, True)  # a pip that outlives a killed setup keeps the lock
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
@@ -174,7 +174,7 @@ def _write_holder(fd: int, text: str) -> None:
 
 
 def _cause(output: str) -> list[str]:
-    """The first lines that speak of an error, or the last of all; the tools end with pages about themselves."""
+    """Return the first lines that report an error, or the last lines: the tools end with pages about themselves."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = (i for i, line in enumerate(lines) if re.search(r"CMake Error|\berror:", line, re.IGNORECASE))
     first = next(errors, max(0, len(lines) - 15))
@@ -186,7 +186,7 @@ def _last_line(log: Path, begin: int) -> str:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(begin, end - 2000))
         lines = file.read().decode("utf-8", "replace").split("\n")
-    # Ninja says how far it is, and the whole command; what compilers warn about in between matters to nobody here.
+    # Ninja prints its progress and the whole command; warnings of compilers in between are not shown.
     compiling = [found for line in lines if (found := re.match(r"\s*(\[\d+/\d+\]) .*/(\S+\.\w+)$", line.rstrip()))]
     if compiling:
         return " ".join(compiling[-1].groups())

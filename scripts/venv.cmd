@@ -1,5 +1,5 @@
 @echo off
-rem Called by edgespec.cmd and test.cmd, which set ROOT: makes .venv where it is missing or out of date.
+rem Called by edgespec.cmd and test.cmd, which set ROOT: creates .venv if it is missing or out of date.
 set "INSTALLED=%ROOT%\.venv\installed"
 if not "%~1"=="" if not exist "%INSTALLED%\dev" goto make
 if not exist "%ROOT%\.venv\Scripts\edgespec.exe" goto make
@@ -9,11 +9,6 @@ if /i not "%HOME_OF_VENV%"=="%ROOT%" goto make
 for %%F in ("%ROOT%\scripts\llama\*") do fc /b "%%F" "%INSTALLED%\llama\%%~nxF" >nul 2>&1 || goto make
 set /p BACKEND=<"%INSTALLED%\backend"
 if defined EDGESPEC_BACKEND if /i not "%BACKEND%"=="%EDGESPEC_BACKEND%" goto make
-set /p COMPILER=<"%INSTALLED%\compiler"
-if defined EDGESPEC_COMPILER if /i not "%COMPILER%"=="%EDGESPEC_COMPILER%" goto make
-if not exist "%INSTALLED%\rpc" goto make
-set /p RPC=<"%INSTALLED%\rpc"
-if defined EDGESPEC_RPC if not "%RPC%"=="%EDGESPEC_RPC%" goto make
 exit /b 0
 
 :make

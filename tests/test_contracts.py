@@ -39,15 +39,12 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "remote": f"{PLAIN} core runtime text",
     "cluster": f"{PLAIN} core gguf_file llama models runtime batch remote text",
     "serve": f"{PLAIN} core gguf_file models runtime edgespec batch files text",
-    "training": f"{PLAIN} core gguf_file llama history bench files text",
+    "training": f"{PLAIN} core gguf_file llama runtime history bench files text",
     "chat": f"{PLAIN} core gguf_file llama models runtime edgespec history files text",
     "tui": f"{PLAIN} core drafters gguf_file models runtime edgespec history chat files text",
     "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch"
     " serve remote cluster"
     " training chat tui files text",
-}
-EXCEPTIONS = {  # modules that import a room beside or above theirs, and why
-    ("edgespec.models.hub.requests", "edgespec"): "requests tell the hub the version",
 }
 HEAVY = {
     "torch",
@@ -147,12 +144,7 @@ def in_package(*packages: str) -> list[str]:
 def test_a_room_imports_only_from_those_below_it(room: str) -> None:
     allowed = {room, *ROOMS[room].split()}
     stray = {(name, above) for name, above in arrows_from(room) if above not in allowed}
-    assert stray - set(EXCEPTIONS) == set()
-
-
-def test_every_exception_is_still_needed() -> None:
-    arrows = {arrow for room in ROOMS for arrow in arrows_from(room)}
-    assert set(EXCEPTIONS) - arrows == set()
+    assert stray == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

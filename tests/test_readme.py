@@ -1,4 +1,4 @@
-"""Every command and every snippet of the README works as written."""
+"""Every command and snippet of the README works as written."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_program import edgespec_here
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,15 +20,18 @@ COMMANDS = [
     for line in block.splitlines()
     if "./scripts/edgespec" in line
 ]
+MEASURING = [line for line in COMMANDS if re.search(r"edgespec (bench|compare|tune) ", line)]
 
 
 @pytest.mark.cli
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, marks=[pytest.mark.long] * (line in MEASURING)) for line in COMMANDS]
+)
 def test_a_command_of_the_readme_answers(line: str, tmp_path: Path) -> None:
     before, _, command = line.rpartition("./scripts/edgespec ")
     piped = re.fullmatch(r"""echo (["'])(.*)\1 \| """, before)
     assert piped or not before
-    # The commands are typed in the project's folder, and may write into it.
+    # The commands run in the project's folder, and may write into it.
     for folder in {"scripts", "tests"} & set(command.split()):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(
@@ -40,6 +44,13 @@ def test_a_command_of_the_readme_answers(line: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("line", MEASURING)
+def test_a_command_that_measures_has_options_that_exist(line: str, tmp_path: Path) -> None:
+    command = shlex.split(line.removeprefix("./scripts/edgespec "))
+    assert edgespec_here(*command, "--help", home=tmp_path).returncode == 0
+    assert edgespec_here(*command, "--no-such-option", "--help", home=tmp_path).returncode == 2
 
 
 @pytest.mark.native

@@ -198,7 +198,7 @@ class ChatApp(BaseApp):
             self.say(str(error), "error")
 
     def action_stop(self) -> None:
-        """Stop the answer, or the loading."""
+        """Stop the answer or the loading; else hide the list of chats."""
         if self.jobs.stop():
             return
         if self.query_one("#sidebar").has_class("-asked"):

@@ -1,4 +1,4 @@
-"""The rows of the list of chats: one per chat by folders and the day it was last used, or one per search result."""
+"""The rows of the list of chats: chats by folder and day, or search results."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from textual.widgets.option_list import Option
 from edgespec.history import ChatInfo, Hit
 from edgespec.text.printable import one_line, printable
 
-BEGIN, END = "\x02", "\x03"  # of matches in a snippet
-BEFORE = 10  # characters of a snippet that are shown before the match
+BEGIN, END = "\x02", "\x03"  # the marks around matches in a snippet
+BEFORE = 10  # characters of a snippet before the match
 PERIODS = ((365 * 86400, "y"), (7 * 86400, "w"), (86400, "d"), (3600, "h"), (60, "min"))
 
 
@@ -28,7 +28,7 @@ class Place:
 
 
 class Row(Option):
-    """One row; `place` is None for a heading, which cannot be selected."""
+    """A row of the list; without a `place` it is a heading, which cannot be selected."""
 
     def __init__(self, content: Content, place: Place | None = None) -> None:
         super().__init__(content, disabled=place is None)
@@ -38,7 +38,7 @@ class Row(Option):
 def rows_by_day(
     chats: Sequence[ChatInfo], open_chat: str | None, now_s: float, folded: Collection[str] = ()
 ) -> list[Row]:
-    """The pinned chats, then folders, `folded` or with their chats, then the others by the day they were used."""
+    """Return pinned chats, then folders, `folded` or with their chats, then the other chats by day."""
     pinned, rest = ([chat for chat in chats if chat.is_pinned == is_pinned] for is_pinned in (True, False))
     rows = [_heading("pinned"), *(_chat_row(chat, open_chat, now_s) for chat in pinned)] if pinned else []
     for folder in sorted({chat.folder for chat in rest} - {""}, key=str.casefold):
@@ -53,7 +53,7 @@ def rows_by_day(
 
 
 def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], open_chat: str | None, now_s: float) -> list[Row]:
-    """Chats whose title or text matches a search, each with the matching messages."""
+    """Return the chats that match a search, each with the matching messages."""
     by_chat: dict[str, list[Hit]] = {}
     for hit in hits:
         by_chat.setdefault(hit.chat, []).append(hit)
@@ -65,13 +65,13 @@ def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], open_chat: str | 
 
 
 def day_of(then_s: float, now_s: float) -> str:
-    """Today, yesterday, or earlier, in local time."""
+    """Return today, yesterday or earlier, in local time."""
     days = (date.fromtimestamp(now_s) - date.fromtimestamp(then_s)).days
     return "today" if days <= 0 else "yesterday" if days == 1 else "earlier"
 
 
 def ago(then_s: float, now_s: float) -> str:
-    """The age in one unit; the date if it is more than a year."""
+    """Return the age in one unit; after a year the date."""
     passed_s = max(0.0, now_s - then_s)
     if passed_s >= PERIODS[0][0]:
         return datetime.fromtimestamp(then_s).strftime("%Y-%m-%d")
@@ -96,7 +96,7 @@ def _folder_row(folder: str, n_chats: int, *, is_folded: bool) -> Row:
 
 
 def _chat_row(chat: ChatInfo, open_chat: str | None, now_s: float, within: str = "") -> Row:
-    """Two lines; the open chat is bold and marked. The folder is named unless the row is `within` it."""
+    """Return the row of a chat; the open chat is marked. The folder is shown unless the row is `within` it."""
     is_open = chat.id == open_chat
     about = [one_line(chat.folder)] if chat.folder != within else []
     about += [ago(chat.updated_s, now_s), messages(chat.n_turns)]
@@ -109,7 +109,7 @@ def _chat_row(chat: ChatInfo, open_chat: str | None, now_s: float, within: str =
 
 
 def _excerpt(hit: Hit) -> Content:
-    """One line that begins shortly before the match, which is underlined and coloured."""
+    """Return one line that begins shortly before the match, which is highlighted."""
     before, _, rest = hit.snippet.partition(BEGIN)
     if len(before) > BEFORE:
         before = f"…{before[1 - BEFORE :]}"

@@ -1,4 +1,4 @@
-"""A list to choose from that may change while it is used."""
+"""A list of choices that may change while it is used."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from textual.widgets.option_list import Option
 
 
 class Choices(OptionList):
-    """Options of two lines each; the highlighted one keeps its place while others come and go.
+    """A list of options with two lines each. The highlighted one stays in place while others are added or removed.
 
-    A click does not take the focus from a field: letters would be commands then."""
+    A click does not focus the list: with the focus, letters would become commands.
+    """
 
     FOCUS_ON_CLICK = False
     BINDINGS = [Binding("enter", "select", "Choose")]  # noqa: RUF012
@@ -31,16 +32,16 @@ class Choices(OptionList):
     }
     """
 
-    shown = ""  # the id that `show` highlighted last
+    shown = ""  # the id that `show` has highlighted
 
     @property
     def moved_to(self) -> str | None:
-        """The id that the user has highlighted since; its message may not have arrived yet."""
+        """The id that the user has highlighted since `show`, even if its message has not arrived yet; else None."""
         option = self.highlighted_option
         return option.id if option is not None and option.id != self.shown else None
 
     def show(self, options: list[Option], highlighted: str) -> None:
-        """List these, and highlight the one with that id without a message."""
+        """List these options, and highlight one of them without a message."""
         self.shown = highlighted
         before, top = self.highlighted, self.scroll_y
         ids = [option.id for option in options]

@@ -21,7 +21,7 @@ BAR = 10  # cells
 class DownloadLine(Horizontal):
     """Loads models, and downloads missing ones first, while the conversation continues.
 
-    A downloaded model is loaded at once if that disturbs nobody; otherwise the line offers it.
+    A downloaded model is loaded at once if the user is not busy; otherwise the line offers it.
     """
 
     DEFAULT_CSS = """
@@ -101,7 +101,7 @@ class DownloadLine(Horizontal):
             chat.say(fetching.said, "error" if fetching.state == "failed" else "info")
 
     def _may_load(self) -> bool:
-        """Return whether loading a model now disturbs nobody: no answer, conversation, typed text or open screen."""
+        """Return whether a model can be loaded now: there is no answer, conversation, typed text or open screen."""
         chat = self._chat
         is_free = not chat.is_busy and not chat.has_screen_above and not chat.composer.text
         return is_free and (chat.session.engine is None or not chat.session.turns)

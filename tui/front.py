@@ -1,4 +1,4 @@
-"""What commands do on the screen: the `Front` of the chat, and the screens that commands open."""
+"""The front end of the commands on the screen, and the screens that they open."""
 
 from __future__ import annotations
 

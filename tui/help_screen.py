@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from textwrap import wrap
-
+from rich.table import Table
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
-from textual.content import Content
-from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from edgespec.chat.slash import COMMANDS
 
-WIDE, BORDERS = 98, 5  # cells
 KEYS = (
     ("Enter", "Send the message."),
     ("Ctrl+J", "Start a new line."),
-    ("Esc", "Stop the answer, close what is open, cancel a command."),
+    ("Esc", "Stop the answer, close a screen, cancel a command."),
     ("Up, Down", "Browse your earlier messages."),
     ("Tab", "Complete a command; move to the next part of the screen."),
     (
         "Shift+Tab",
-        "Select attached files (Del removes one), then messages: E edits, C copies, R regenerates, Enter "
-        "unfolds, Left and Right switch versions, 1-9 copy code blocks, S saves and Shift+Right scrolls them; "
-        "Tab or Esc goes back to writing.",
+        "Select messages: E edits, C copies, R regenerates, Enter unfolds, Left and Right switch versions, 1-9 copy "
+        "code blocks, S saves and Shift+Right scrolls them; Tab or Esc returns to the input field.",
     ),
     ("Chats", "In the list: Enter opens, N new, R rename, P pin, F folder, D delete, / searches, Ctrl+B hides it."),
     ("Ctrl+P", "Search all commands, and change the theme."),
@@ -33,7 +29,7 @@ KEYS = (
 
 
 class HelpScreen(ModalScreen[None]):
-    """The help of `COMMANDS`."""
+    """Shows the keys, and the help of `COMMANDS`."""
 
     DEFAULT_CSS = """
     HelpScreen {
@@ -55,28 +51,21 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title = "keys and commands"
-            yield Static()
+            yield Static(_page())
         yield Footer(show_command_palette=False, compact=True)
 
-    def on_resize(self, event: Resize) -> None:
-        self.query_one(Static).update(_page(min(WIDE, event.size.width) - BORDERS))
 
-
-def _page(width: int) -> Content:
-    """Keys and names on the left, the help beside them, or below the name if there is no room."""
-    rows = [(key, "", help) for key, help in KEYS]
-    rows += [(shown(command.key), command.title, command.help) for command in COMMANDS]
-    keys, titles = (max(len(row[column]) for row in rows) + 2 for column in (0, 1))
-    is_wide = width >= WIDE - BORDERS
-    lines = []
-    for key, title, help in rows:
-        indent = " " * (keys + (titles if title and is_wide else 0))
-        name = title.ljust(titles) if is_wide and title else f"{title}\n{indent}" if title else ""
-        said = f"\n{indent}".join(wrap(help, max(1, width - len(indent))))
-        lines.append(Content.assemble((key.ljust(keys), "bold $text-primary"), (name, "bold"), (said, "dim")))
-    return Content("\n").join(lines)
+def _page() -> Table:
+    """Return the page: keys on the left, names and help next to them."""
+    page = Table.grid(padding=(0, 2))
+    page.add_column(style="bold", no_wrap=True)
+    for key, help in KEYS:
+        page.add_row(key, Text(help, "dim"))
+    for command in COMMANDS:
+        page.add_row(shown(command.key), Text.assemble((command.title, "bold"), "  ", (command.help, "dim")))
+    return page
 
 
 def shown(key: str) -> str:
-    """A key as people write it."""
+    """Return a key as people write it."""
     return "+".join(part.capitalize() for part in key.split("+"))

@@ -1,4 +1,4 @@
-"""A widget that draws blocks as lines, and caches them: if a text grows, only its end is drawn again.
+"""A widget that renders blocks as lines, and caches them: if a text grows, only its end is rendered again.
 
 Textual's Markdown widget makes a widget of each paragraph: a chat of 40 turns would have 1,600 widgets, and each layout
 would take half a second. Here a turn is one widget, and a layout takes milliseconds.
@@ -54,7 +54,7 @@ def _rich(style: Style) -> RichStyle:
 
 
 class Block(Hashable, Protocol):
-    """A part of a text that is drawn independently."""
+    """A part of a text that is rendered independently."""
 
     def draw(self, brush: Brush, width: int) -> list[Strip]: ...
 

@@ -1,4 +1,4 @@
-"""An answer that is streaming, as blocks to draw."""
+"""A streaming answer as blocks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from edgespec.tui.token_view import TokenText
 
 
 class LiveAnswer:
-    """Takes tokens and tells which blocks to redraw; the finished beginning of a long answer costs nothing."""
+    """Collects tokens and returns the blocks that have changed; the complete part of an answer stays as it is."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
-        self.sources: set[str] = set()  # the drafters of its accepted tokens
+        self.sources: set[str] = set()  # the drafters of accepted tokens
         self._stream = ThinkingStream()
         self._is_thinking = False
         self._thought, self._n_thought = "", 0
-        self._thinking_s: tuple[float, float] | None = None  # when it began, and when it was last seen
+        self._thinking_s: tuple[float, float] | None = None  # when the reasoning began, and when its last token arrived
         self._markdown, self._new_text = GrowingMarkdown(), ""
         self._answer: list[Block] = []
         self._tokens, self._n_taken = TokenText(), 0
@@ -56,12 +56,12 @@ class LiveAnswer:
 
     @property
     def thought_s(self) -> float:
-        """How long the reasoning took, or takes so far."""
+        """The duration of the reasoning until now."""
         began_s, last_s = self._thinking_s or (0.0, 0.0)
         return last_s - began_s
 
     def blocks(self, *, as_tokens: bool, opens_thought: bool) -> tuple[int, list[Block]]:
-        """How many of the blocks of the last call stay, and the current ones after them."""
+        """Return how many blocks of the last call stay, and the blocks after them."""
         if as_tokens:
             if self._shown_as != (True,):
                 self._tokens, self._n_taken = TokenText(), 0
@@ -86,13 +86,13 @@ class LiveAnswer:
 
 
 def thought_length(seconds: float, n_tokens: int) -> str:
-    """How long a model thought."""
+    """Return the duration and the number of tokens of reasoning, in words."""
     took = f"{seconds:.0f} s" if seconds < 60 else clock(seconds)
     return f"{took}, {n_tokens:,} tokens" if seconds >= 1 else f"{n_tokens:,} tokens"
 
 
 def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = False) -> list[Block]:
-    """A line that unfolds the reasoning, and the reasoning if it is unfolded."""
+    """Return the line that unfolds the reasoning, and the reasoning if it is unfolded."""
     said = f"{'▾' if is_open else '▸'} {'thinking' if goes_on else 'thought for'} {length}{' …' if goes_on else ''}"
     click = Style.from_meta({"@click": "open"})
     blocks: list[Block] = [Text(Content.assemble((said, "italic dim")).stylize(click))]
@@ -103,7 +103,7 @@ def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = 
 
 
 def count_thought(pieces: Iterable[Piece]) -> int:
-    """How many tokens of an answer are reasoning."""
+    """Return how many tokens of an answer are reasoning."""
     stream = ThinkingStream()
     return sum(_is_thought(stream.push(piece.text)) for piece in pieces)
 
@@ -113,5 +113,5 @@ def _is_thought(parts: Sequence[tuple[str, str]]) -> bool:
 
 
 def shown(text: str) -> str:
-    """A text that is safe to draw."""
+    """Return a text without control characters."""
     return printable(text.replace("\r\n", "\n"))

@@ -11,15 +11,15 @@ from edgespec.text.figures import faster, percent, rate
 
 
 class LiveStatistics:
-    """Counts from `started_s` on; times in seconds, of one clock. `context_used` and `context_size` are tokens."""
+    """The statistics since `started_s`. Times are in seconds, `context_used` and `context_size` in tokens."""
 
     def __init__(self, started_s: float = 0.0, context_used: int = 0, context_size: int = 0) -> None:
         self.context_used, self.context_size = context_used, context_size
         self.tokens = self.rounds = self.proposed = self.accepted = 0
-        self.draft_lengths: list[int] = []  # of each step
+        self.draft_lengths: list[int] = []  # the draft length of each step
         self.elapsed_s = 0.0
         self._started_s = started_s
-        self._first_s, self._n_first = 0.0, 0  # when the first tokens came, and how many
+        self._first_s, self._n_first = 0.0, 0  # the time of the first tokens, and their number
         self._last_s = 0.0
         self._round: int | None = None
         self._final: Stats | None = None
@@ -44,7 +44,7 @@ class LiveStatistics:
                 self._first_s, self._n_first = now_s, self.tokens
 
     def finish(self, stats: Stats) -> Self:
-        """The answer is complete, with the statistics `stats`."""
+        """Take over the statistics of the complete answer."""
         self._final = stats
         self.elapsed_s = stats.prompt_s + stats.generation_s
         self.tokens, self.rounds = stats.generated_tokens, stats.rounds
@@ -53,7 +53,7 @@ class LiveStatistics:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Since the first tokens came; None before there are others: the first one comes from the prompt's pass."""
+        """The rate after the first tokens, which belong to the pass of the prompt; None before there are others."""
         if self._final is not None:
             return (self._final.tokens_per_s or None) if self.tokens > 1 else None
         took_s = self._last_s - self._first_s
@@ -69,7 +69,7 @@ class LiveStatistics:
         return self.accepted / self.proposed if self.proposed else None
 
     def words(self) -> list[str]:
-        """Speed, and what drafting does, the most important first; nothing before it is known."""
+        """Return the known figures in words, the most important first: the speed, and the gain of drafting."""
         speed, accepted, per_step = self.tokens_per_s, self.acceptance, self.tokens_per_round
         said = [f"{rate(speed)} tok/s" if speed is not None else "", faster(self.speedup, self.tokens)]
         if accepted is not None and per_step is not None:
@@ -78,10 +78,10 @@ class LiveStatistics:
 
     @property
     def speedup(self) -> float | None:
-        """Over plain decoding, predicted; None until the answer is complete."""
+        """The predicted speed-up over plain decoding; None until the answer is complete."""
         return self._final.speedup if self._final is not None else None
 
     @property
     def context_fill(self) -> float | None:
-        """From 0 to 1; None if the size is unknown."""
+        """The used part of the context, from 0 to 1; None if its size is unknown."""
         return min(1.0, self.context_used / self.context_size) if self.context_size else None

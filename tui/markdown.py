@@ -1,6 +1,6 @@
-"""Markdown as blocks of lines, also while it streams.
+"""Markdown as blocks, also while it streams.
 
-Line breaks are kept and HTML is text: nothing that the model wrote is lost. Links do nothing until they are clicked.
+Line breaks are kept and HTML is shown as text: nothing that the model wrote is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edgespec.tui.code import Code
 from edgespec.tui.lines import Block, Brush, Text
 from edgespec.tui.markdown_table import Aligned, Table
 
-LONG_FENCE = 40  # lines of code after which the first half of an unfinished fence is final
+LONG_FENCE = 40  # lines after which the first half of an unfinished code block is final
 BULLETS = "•◦▪"
 HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
 INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
@@ -46,24 +46,24 @@ Part = Text | Code | Rule | Table
 
 
 def markdown(text: str) -> list[Part]:
-    """The blocks of a whole text."""
+    """Return the blocks of a whole text."""
     return [placed.block for placed in _parse(text)]
 
 
 class GrowingMarkdown:
-    """The blocks of a streaming text; those that no further text can change are final, and not parsed again.
+    """The blocks of a streaming text. Blocks that further text cannot change are final, and not parsed again.
 
-    What is final early may differ in details from `markdown` of the whole text: numbers and gaps of lists, references.
+    They may differ in details from `markdown` of the whole text: numbers and gaps of lists, references.
     """
 
     def __init__(self) -> None:
-        self._tail = ""  # what is not final
+        self._tail = ""  # the text that is not final
         self._n_settled = 0
-        self._has_gap = False  # before the tail
+        self._has_gap = False  # whether an empty line precedes the tail
         self._in_code = False  # the tail begins with the next part of a code block
 
     def append(self, text: str) -> tuple[int, list[Part]]:
-        """How many of the blocks so far stay, and the current ones after them."""
+        """Add text; return how many of the previous blocks stay, and the blocks after them."""
         self._tail += text
         keep, placed = self._n_settled, _parse(self._tail)
         if not placed:
@@ -96,7 +96,7 @@ class GrowingMarkdown:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A block and its line in the text. If it `begins` a block, the text before it is complete."""
+    """A block and its line in the text. If it `begins` a top-level block, the text before it is complete."""
 
     block: Part
     line: int
@@ -105,11 +105,11 @@ class _Placed:
 
 @dataclass(slots=True)
 class _Frame:
-    """What a list item, or a quotation, puts before its lines."""
+    """The beginnings of the lines of a list item or a quotation."""
 
     first: str
     rest: str
-    is_open: bool = False  # its first line is out
+    is_open: bool = False  # whether its first line was added
 
 
 def _parse(text: str) -> list[_Placed]:
@@ -120,19 +120,19 @@ def _parse(text: str) -> list[_Placed]:
 
 
 class _Walk:
-    """Walks through the tokens of a text and collects its blocks."""
+    """Collects the blocks of a text from its Markdown tokens."""
 
     def __init__(self) -> None:
         self.placed: list[_Placed] = []
         self._frames: list[_Frame] = []
-        self._depth = 0  # of lists
+        self._depth = 0  # of nested lists
         self._list_begins = False
         self._is_tight = False
         self._style = ""
         self._begins = False
-        self._line = 0  # where the last top-level block or item began
-        self._rows: list[list[Content]] | None = None  # of the table
-        self._aligned: list[Aligned] = []  # its columns
+        self._line = 0  # the first line of the last top-level block or item
+        self._rows: list[list[Content]] | None = None  # rows of the current table
+        self._aligned: list[Aligned] = []  # alignments of its columns
 
     def take(self, token: Token) -> None:
         kind = token.type
@@ -190,13 +190,13 @@ class _Walk:
 
 
 def _alignment(token: Token) -> Aligned:
-    """A column's alignment, from the line below the titles of a table."""
+    """Return the alignment of a table column."""
     found = ALIGNED.search(str(token.attrs.get("style", "")))
     return "right" if found and found[1] == "right" else "center" if found and found[1] == "center" else "left"
 
 
 def _inline(token: Token) -> Content:
-    """The text of a paragraph with its emphasis, code and links."""
+    """Return the text of a paragraph with emphasis, code and links."""
     text, length = [], 0
     spans: list[Span] = []
     open_styles: list[tuple[int, str | Style]] = []

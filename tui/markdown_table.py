@@ -1,4 +1,4 @@
-"""A Markdown table, in columns if there is room for them, else with one field per line."""
+"""A Markdown table, in columns if they fit, else with one field per line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Aligned = Literal["left", "center", "right"]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells; the first row holds the titles. `aligned` is a word for each column."""
+    """A table. The first row has the titles; `aligned` has a word for each column."""
 
     rows: tuple[tuple[Content, ...], ...]
     aligned: tuple[Aligned, ...]
@@ -66,14 +66,14 @@ class Table:
 
 
 def _placed(brush: Brush, part: Strip, width: int, aligned: Aligned) -> Strip:
-    """A line of a cell, aligned in its column."""
+    """Return a line of a cell, aligned in its column."""
     free = width - part.cell_length
     before = {"left": 0, "center": free // 2, "right": free}[aligned]
     return brush.pad(Strip.join([brush.pad(Strip([]), before), part]) if before else part, width)
 
 
 def _widths(natural: list[int], room: int) -> list[int]:
-    """Widths of columns that together fit, the widest ones cut; none if they would get too narrow."""
+    """Return the widths of columns, the widest ones reduced until all fit; [] if they would be too narrow."""
     room -= BETWEEN.cell_length * (len(natural) - 1)
     widths = [max(1, width) for width in natural]
     while sum(widths) > room:

@@ -17,7 +17,7 @@ MODES: tuple[tuple[type[Widget], str], ...] = (
 
 
 class ModeFooter(Footer):
-    """Names the part of the chat that has the focus: letters are text in one part and commands in another."""
+    """Shows which part of the chat has the focus: letters are text in one part and commands in another."""
 
     DEFAULT_CSS = """
     ModeFooter > .mode {

@@ -19,7 +19,7 @@ from textual.worker import Worker, WorkerState, get_current_worker
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.models.names.local import LocalModel, local_model
-from edgespec.models.names.spec import is_path
+from edgespec.models.names.source import is_path
 from edgespec.models.pair.suggest import Suggestion, assessed, catalogue_drafts, to_fetch
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.printable import one_line
@@ -27,7 +27,7 @@ from edgespec.tui.choices import Choices
 from edgespec.tui.picker_absent import LEAST_SEARCHED, STOP, Elsewhere
 from edgespec.tui.picker_here import FETCH, NO_DRAFT, Here, Picked
 
-REDRAW_S = 0.05  # delay after a result, so that many results are drawn together
+REDRAW_S = 0.05  # delay after a result, so that many results are shown together
 SEARCH_S, LOOK_UP_S = 0.6, 0.3  # pauses of typing, and of moving, before the hub is asked
 FOLLOW_S = 1.0  # time between two looks at the downloads
 
@@ -66,7 +66,7 @@ class ModelPicker(ModalScreen[Picked | None]):
         & #picker-title { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
         & Input { height: 1; border: none; padding: 0 1; background: $surface; }
         & Input:focus { border: none; background: $primary 15%; }
-        & #picker-told { height: auto; min-height: 3; max-height: 5; scrollbar-size-vertical: 1; }
+        & #picker-details { height: auto; min-height: 3; max-height: 5; scrollbar-size-vertical: 1; }
         & #picker-said { padding: 0 1; color: $text-muted; }
         & .-side:focus-within > #picker-models > .option-list--option-highlighted {
             background: $primary 35%; color: $foreground; text-style: bold;
@@ -74,7 +74,7 @@ class ModelPicker(ModalScreen[Picked | None]):
         & #picker-said.-error { color: $text-error; background: $error 20%; text-style: bold; }
         &.-wide > #picker { border: round $primary; width: 94%; height: 90%; }
         &.-wide #picker-lists { layout: horizontal; }
-        &.-wide #picker-told { margin-top: 1; }
+        &.-wide #picker-details { margin-top: 1; }
     }
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-wide")]  # noqa: RUF012
@@ -121,7 +121,7 @@ class ModelPicker(ModalScreen[Picked | None]):
                 with Vertical():
                     yield Static(id="picker-title", markup=False)
                     yield Choices(id="picker-options")
-            with VerticalScroll(id="picker-told"):
+            with VerticalScroll(id="picker-details"):
                 yield Static(id="picker-said", markup=False)
             yield Footer(show_command_palette=False, compact=True)
 
@@ -147,7 +147,7 @@ class ModelPicker(ModalScreen[Picked | None]):
 
     @property
     def _source(self) -> Here | Elsewhere:
-        """Where the highlighted model is."""
+        """The part of the list that has the highlighted model."""
         return self._elsewhere if self._elsewhere.has(self._target) else self._here
 
     # --- in threads -----------------------------------------------------------------------------------------------

@@ -13,13 +13,13 @@ from edgespec.models.hub.cache import repository_of
 from edgespec.models.memory.fit import fit_of, needed_by
 from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel
-from edgespec.models.names.spec import NAMES
-from edgespec.models.packages.wheels import packaged_at
+from edgespec.models.names.packaged import packaged_at
+from edgespec.models.names.source import NAMES
 from edgespec.models.pair.suggest import Suggestion, best, instead, place
 from edgespec.text.figures import count_of, size_of
 from edgespec.text.printable import one_line
 
-NO_DRAFT, OWN_DRAFT = "none", "own"  # options besides the keys of draft models
+NO_DRAFT, OWN_DRAFT = "none", "own"  # options that are not keys of draft models
 FETCH = "fetch "  # prefix of the keys of drafts that must be downloaded
 MUTED = "$foreground 60%"
 _COLOURS = {"works": "$text-success", "shared": "$text-warning", "no": MUTED}

@@ -112,7 +112,7 @@ class PromptInput(EnterSubmits):
         super().__init__(id=id, highlight_cursor_line=False, placeholder=HINTS[0])
         self.cursor_blink = False
         self._pasted = "", ""  # the last paste that became an attachment, and the field's text at that time
-        self.is_recalled = False  # the text comes from the history and was not changed
+        self.is_recalled = False  # the text is an unchanged one of the history
         self._known_size = Size()
         self._history = list(history)
         self._position = len(self._history)
@@ -215,7 +215,7 @@ class PromptInput(EnterSubmits):
         return super().delete(start, end, maintain_selection_offset=maintain_selection_offset)
 
     def get_line(self, line_index: int) -> Text:
-        """Return a line that is safe to draw."""
+        """Return a line without control characters."""
         return Text(printable(self.document.get_line(line_index)), end="", no_wrap=True)
 
     def render_line(self, y: int) -> Strip:

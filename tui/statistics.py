@@ -1,4 +1,4 @@
-"""Statistics of the streaming answer and of its drafts, as a panel or as one line."""
+"""The statistics of an answer and its drafts, as a panel or as one line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edgespec.events import TokenEvent
 from edgespec.text.figures import faster, percent, rate
 from edgespec.tui.live_statistics import LiveStatistics
 
-GAUGE = 10  # cells of the gauge beside a text
-ABOVE = 8  # lines of the figures above the context
+GAUGE = 10  # cells of the gauge in a line
+ABOVE = 8  # lines of the panel above the context
 BARS = "▁▂▃▄▅▆▇█"
 Part = str | tuple[str, str]
 
 
 class _Figures(Widget):
-    """The statistics of one answer after the other: `begin`, `update_live` often, `finish`."""
+    """Shows one answer after the other: call `begin`, `update_live` repeatedly, and `finish`."""
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
@@ -27,24 +27,24 @@ class _Figures(Widget):
         self._waits = False  # waiting for the first token
 
     def clear(self, context_used: int, context_size: int) -> None:
-        """No answer is shown, in a context of so many tokens."""
+        """Show no answer, only how full the context is."""
         self.figures, self._waits = LiveStatistics(0.0, context_used, context_size), False
         self.refresh()
 
     def begin(self, now_s: float, context_used: int = 0, context_size: int = 0) -> None:
-        """An answer begins, with so many tokens of the context in use."""
+        """Begin an answer."""
         self.figures = LiveStatistics(now_s, context_used, context_size)
         self._waits = True
         self.refresh()
 
     def update_live(self, events: Sequence[TokenEvent], now_s: float, context_used: int) -> None:
-        """Show the state at `now_s`; without events only the clock and the context."""
+        """Count new events, possibly none, and show the state at `now_s`."""
         self.figures.add(events, now_s, context_used)
         self._waits = not self.figures.tokens
         self.refresh()
 
     def finish(self, stats: Stats | None, context_used: int) -> None:
-        """The answer is complete; `stats` are its statistics, if there are any."""
+        """Show the statistics of the complete answer, if there are any."""
         self._waits, self.figures.context_used = False, context_used
         if stats is not None:
             self.figures.finish(stats)
@@ -52,7 +52,7 @@ class _Figures(Widget):
 
 
 class StatisticsLine(_Figures):
-    """How full the context is, in one line: the rest stands below the answer."""
+    """Shows how full the context is; on narrow screens the other figures are below the answer."""
 
     DEFAULT_CSS = """
     StatisticsLine { width: 1fr; height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -67,7 +67,7 @@ class StatisticsLine(_Figures):
 
 
 class StatisticsPanel(_Figures):
-    """The statistics with a history of draft lengths, as a column; always of the same height, so nothing jumps."""
+    """Shows all statistics and a history of draft lengths. The height is constant, so that nothing jumps."""
 
     DEFAULT_CSS = """
     StatisticsPanel { width: 1fr; height: auto; padding: 0 1; }
@@ -93,7 +93,7 @@ class StatisticsPanel(_Figures):
         return Content("\n").join(Content.assemble(*line) for line in lines)
 
     def _known(self) -> Iterator[list[Part]]:
-        """A line for each figure that is known."""
+        """Yield a line for each known figure."""
         figures = self.figures
         if figures.tokens_per_s is not None:
             yield [(rate(figures.tokens_per_s), "bold"), " tok/s"]
@@ -106,7 +106,7 @@ class StatisticsPanel(_Figures):
 
 
 def bars(lengths: Sequence[int], width: int) -> str:
-    """The last `width` lengths as bars, scaled to the longest of them."""
+    """Return the last `width` lengths as bars, scaled to the longest of them."""
     shown = lengths[-width:]
     longest = max(shown, default=0)
     if not longest:
@@ -115,6 +115,6 @@ def bars(lengths: Sequence[int], width: int) -> str:
 
 
 def _gauge(fill: float, width: int) -> list[Part]:
-    """A thick line for the filled part, a thin one for the free part; nearly full in another colour."""
+    """Return a thick line for the filled part and a thin one for the free part; a nearly full one is highlighted."""
     n = min(width, round(fill * width))
     return [("━" * n, "$text-warning" if fill > 0.9 else "$text-primary"), ("─" * (width - n), "dim")]

@@ -13,16 +13,16 @@ from textual.widgets import Static
 
 from edgespec.text.printable import one_line, printable
 
-LONG = 8_000  # characters that are shown at once
+LONG = 8_000  # characters that are shown
 
 
 @dataclass
 class EditSystem(Message):
-    """Edit the system prompt."""
+    """The user wants to edit the system prompt."""
 
 
 class SystemPrompt(Static, can_focus=True):
-    """Shows the system prompt, if there is one. A click does not focus it: E would be a command then."""
+    """Shows the system prompt. A click does not focus it: with the focus, E would become a command."""
 
     FOCUS_ON_CLICK = False
     DEFAULT_CSS = """
@@ -49,7 +49,7 @@ class SystemPrompt(Static, can_focus=True):
         self._text = self._persona = ""
 
     def show(self, text: str, persona: str = "") -> None:
-        """Show this system prompt, and the name of the persona it belongs to; without both it is hidden."""
+        """Show a system prompt and the name of its persona; without both the widget is hidden."""
         self._text, self._persona = text, persona
         self.display = bool(text or persona)
         self._draw()
@@ -69,7 +69,7 @@ class SystemPrompt(Static, can_focus=True):
         """Unfold or fold it."""
         self.toggle_class("-open")
         self._draw()
-        if isinstance(self.parent, Widget):  # which keeps the messages where they are, and this invisible
+        if isinstance(self.parent, Widget):  # the parent would keep the messages in place, and this widget out of view
             self.call_after_refresh(self.parent.scroll_home, animate=False)
 
     def action_edit(self) -> None:

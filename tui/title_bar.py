@@ -1,4 +1,4 @@
-"""The line at the top: the chat, the model, and its state."""
+"""The line at the top, with the chat and the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgespec.text.printable import one_line
 
 
 class TitleBar(Horizontal):
-    """Left the title of the chat, right the model, or its loading progress; a mark while something is not saved."""
+    """Shows the title of the chat, the model or its loading progress, and a mark while something is not saved."""
 
     DEFAULT_CSS = """
     TitleBar {
@@ -38,7 +38,7 @@ class TitleBar(Horizontal):
 
     def show(self, session: Session) -> None:
         """Show the open chat and the model."""
-        kept = "" if session.store.file else " (not kept)"
+        kept = "" if session.store.file else " (not saved)"
         self.query_one("#title", Static).update(Content((one_line(session.title) or "new chat") + kept))
         about, model = session.about, Path(session.load_settings.model).name.removesuffix(".gguf")
         if session.engine is None:
@@ -49,12 +49,12 @@ class TitleBar(Horizontal):
         self._refresh_model()
 
     def loading_of(self, model: str) -> None:
-        """Loading starts."""
+        """Show that this model is loading."""
         self._loading = f"loading {one_line(Path(model).name.removesuffix('.gguf'))}"
         self._refresh_model()
 
     def progress(self, what: str, done: float) -> None:
-        """Loading progress, 0 to 1."""
+        """Show the progress of loading, from 0 to 1."""
         if self._loading:
             width = 10
             filled = round(done * width)
@@ -63,12 +63,12 @@ class TitleBar(Horizontal):
             self._refresh_model()
 
     def loaded(self) -> None:
-        """Loading has ended, well or not."""
+        """Show the model again: loading has ended or failed."""
         self._loading = ""
         self._refresh_model()
 
     def unsaved(self, why: str) -> None:
-        """Show that something could not be saved; without a reason remove the mark."""
+        """Show that something could not be saved, and why; "" removes the mark."""
         mark = self.query_one("#unsaved", Static)
         mark.display = bool(why)
         mark.tooltip = why or None

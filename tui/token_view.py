@@ -1,7 +1,7 @@
-"""An answer token by token: which drafter proposed each one, and where a pass of the model began.
+"""Shows which drafter proposed each token of an answer, and where each step of the model begins.
 
-Each drafter has a colour and a text style of its own (underlined, bold, reversed), so that it is visible without
-colours too.
+Each drafter has its own colour and text style (underlined, bold, reversed), so that they can also be
+distinguished without colours.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from edgespec.text.printable import printable
 from edgespec.tui.lines import Text
 
 STEP = ("╎", "dim")
-OTHER = "italic $text-success"
+OTHER = "italic $text-success"  # for any other drafter
 
 
 class TokenText:
-    """The lines of an answer's tokens, also while they stream."""
+    """The tokens of an answer as lines, also while they stream."""
 
     def __init__(self) -> None:
         self.sources: set[str] = set()
-        self._n_complete = 0  # lines
+        self._n_complete = 0  # lines that are complete
         self._line: list[tuple[str, str]] = []
         self._step: int | None = None
 
     def add(self, pieces: Iterable[Piece]) -> tuple[int, list[Text]]:
-        """How many of the lines so far stay, and the current ones after them."""
+        """Add tokens; return how many of the previous lines stay, and the lines after them."""
         keep = self._n_complete
         blocks: list[Text] = []
         for piece in pieces:
@@ -57,7 +57,7 @@ class TokenText:
 
 
 def legend(sources: Sequence[str]) -> Content:
-    """The meaning of the marks, with a word in each drafter's style."""
+    """Return the meaning of the marks, with the name of each drafter in its style."""
     faces = [(source, _style(source)) for source in sources]
     words = [part for face in faces for part in (" · ", face)]
     drafted = ["  drafted by", *words[1:]] if faces else []

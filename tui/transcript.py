@@ -244,7 +244,7 @@ class Transcript(TurnWindow):
                 visible[-1].focus()
 
     def _go_to(self, view: Widget, step: int = 1) -> None:
-        """Focus a message and scroll to it; to the end of a long one if the focus comes from below."""
+        """Focus a message and scroll to it; to the end of a long one if the focus moves up."""
         if not isinstance(view, TurnView):
             return
         self._target = view

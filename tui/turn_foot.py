@@ -23,7 +23,7 @@ ENDS = {
 
 
 def foot_of(answer: Answer | None) -> list[Block]:
-    """How an answer ended, unless normally, and its statistics."""
+    """Return the statistics of an answer, and how it ended if it was not complete."""
     if answer is None:
         return []
     lines: list[Block] = []
@@ -35,7 +35,7 @@ def foot_of(answer: Answer | None) -> list[Block]:
 
 
 def tools(actions: Sequence[tuple[str, str]], position: int, n_siblings: int) -> Text:
-    """The other versions of a message and clickable (action, label) pairs."""
+    """Return a line with the number of versions and clickable actions, given as (action, label)."""
     parts: list[Content] = []
     if n_siblings > 1:
         before, after = _button("switch(-1)", PREVIOUS), _button("switch(1)", NEXT)
@@ -49,11 +49,11 @@ def _button(action: str, label: str) -> Content:
 
 
 def in_one_line(parts: Sequence[str]) -> Fitting:
-    """As many of them as there is room for, from the first on."""
+    """Return a line with as many parts as fit, from the first on."""
     return Fitting(tuple(Content(" · ".join(parts[:end])) for end in range(len(parts), 0, -1)), style="dim")
 
 
 def name_of(answer: Answer | None) -> str:
-    """Who has answered: the model, with its draft model."""
+    """Return the name of the model that answered, with its draft model."""
     names = (answer.model, answer.draft_model) if answer is not None else ()
     return " + ".join(one_line(name.removesuffix(".gguf")) for name in names if name) or "assistant"

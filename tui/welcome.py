@@ -1,4 +1,4 @@
-"""Shown before a conversation has begun."""
+"""The text shown before a conversation has begun."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HINTS = (
 
 
 class Welcome(Static):
-    """The loaded model, and how to start."""
+    """Shows the loaded model, and the most important keys."""
 
     DEFAULT_CSS = """
     Welcome {

@@ -1,4 +1,4 @@
-"""Many prompts as one job: rows of JSON in, rows of JSON out, in whatever order they are finished."""
+"""Many prompts as one job: rows of JSON in, rows of JSON out, in the order in which they finish."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def answer_rows(
     cancel: CancelFlag | None = None,
     **settings: Any,
 ) -> Generator[dict[str, Any], None, None]:
-    """The results of rows as they finish, or in the order of the rows with `ordered`.
+    """Answer rows, and yield the results as they finish, or in the order of the rows with `ordered`.
 
-    Rows and results are described as lines in docs/batch.md. `settings` are by the names of `Request` and
-    `SamplingSettings`, as defaults of rows; `seed` is the base of the rows' seeds, `n` the number of samples per row,
-    `chat` says whether prompts are user messages, `model` is the name to report, `token_bytes` returns the bytes of a
-    token id. Raises UsageError for invalid settings, and what the engine raises.
+    docs/batch.md describes rows and results. `settings` are defaults of rows, by the names of `Request` and
+    `SamplingSettings`. Each row's seed is computed from `seed`; `n` is the number of samples per row. With `chat`,
+    prompts are sent as user messages. `model` is the name in results. `token_bytes` returns the bytes of a token id.
+    Raises UsageError for invalid settings, and the errors of the engine.
     """
     from edgespec.batch.arriving import Polled
     from edgespec.batch.job import Job

@@ -1,4 +1,4 @@
-"""Rows that may still be to come: iterators that say whether the next one is there, so that no answer waits for it."""
+"""Iterators over rows that may not be there yet: they report if the next one is, so that no answer waits for it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Iterable, Iterator
 from time import sleep
 from typing import Generic, TypeVar
 
-MOST_AHEAD = 16  # items that are read before somebody wants them
-IDLE_S = 0.005  # between two looks at an iterator that has nothing yet
+MOST_AHEAD = 16  # items that are read before they are needed
+IDLE_S = 0.005  # between two looks at an iterator that has no item yet
 
 Item = TypeVar("Item")
 
 
 class Arriving(Iterator[Item], Generic[Item]):
-    """The items of an iterator that may be slow."""
+    """An iterator that may be slow."""
 
     def __init__(self) -> None:
         self._next: Item | Exception | None = None
 
     def is_ready(self, timeout_s: float = 0.0) -> bool:
-        """Whether the next item, or the end, is there, or comes within that time."""
+        """True if the next item or the end is there, or arrives within the timeout."""
         if self._next is None:
             self._next = self._look(timeout_s)
         return self._next is not None
@@ -30,14 +30,14 @@ class Arriving(Iterator[Item], Generic[Item]):
         while not self.is_ready(1.0):
             pass
         item = self._next
-        if isinstance(item, Exception):  # the end, which stays
+        if isinstance(item, Exception):  # the end, which is final
             raise item
         self._next = None
         assert item is not None
         return item
 
     def push_back(self, item: Item) -> None:
-        """Let it come next, if nobody has looked for the next one yet."""
+        """Make this item the next one, if the next one has not been looked at."""
         self._next = item
 
     def _look(self, timeout_s: float) -> Item | Exception | None:
@@ -45,7 +45,7 @@ class Arriving(Iterator[Item], Generic[Item]):
 
 
 class ReadAhead(Arriving[Item]):
-    """One that blocks: it is read in a thread of its own, a few items ahead."""
+    """Reads an iterator that blocks in a separate thread, a few items ahead."""
 
     def __init__(self, items: Iterable[Item]) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class ReadAhead(Arriving[Item]):
 
 
 class Polled(Arriving[Item]):
-    """One that has None in place of an item that is not there yet."""
+    """Reads an iterator that yields None in place of an item that is not there yet."""
 
     def __init__(self, items: Iterable[Item | None]) -> None:
         super().__init__()

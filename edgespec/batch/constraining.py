@@ -14,8 +14,10 @@ _SIGN = re.compile(r"([\\.+*?()|\[\]{}^$#&~/-])")
 
 
 def take_constraint(fields: dict[str, Any]) -> dict[str, Any]:
-    """Take all fields that constrain the answer out of `fields`, and return the constraint as a setting by its name,
-    such as `json_schema`. An empty one lifts a constraint that holds for all requests. Raises BadRowError."""
+    """Remove all fields that constrain the answer from `fields`, and return the constraint as a setting by its name.
+
+    An empty constraint, such as `{"json_schema": ""}`, removes the default one. Raises BadRowError.
+    """
     found: dict[str, tuple[str, Any]] = {}
     for name in (*CONSTRAINTS, *_READERS):
         if name in fields:
@@ -53,7 +55,7 @@ def _grammar(name: str, value: Any) -> tuple[str, Any]:
 
 
 def _choice(name: str, value: Any) -> tuple[str, Any]:
-    """One of several texts."""
+    """Return an expression that matches one of several texts."""
     if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
         raise BadRowError(f"{name} must be a list of texts, not {shown(value)}", name)
     return "regex", "|".join(_SIGN.sub(r"\\\1", text) for text in value)

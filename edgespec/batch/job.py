@@ -1,4 +1,4 @@
-"""The loop of a job: rows go to the engine as it has room, results come as they finish."""
+"""The loop of a job: send rows to the engine while it has room, and return results as they finish."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from edgespec.batch.answer import Answer
 from edgespec.batch.arriving import Arriving
 from edgespec.batch.results import Result, Results
 from edgespec.batch.row import BadRow, Row
+from edgespec.batch.sample import Sample
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import TokenEvent
 from edgespec.settings import Request
 
-MOST_WAITING = 256  # results that nobody has taken yet
+MOST_WAITING = 256  # results that were not taken yet
 POLL_S = 0.05  # how long a cancel may go unnoticed while rows are waited for
 MOST_DEATHS = 12  # of the engine, without an answer in between
 
@@ -25,7 +25,7 @@ Events = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
 
 
 class Engine(Protocol):
-    """Runtime and Worker."""
+    """A Backend of `runtime/backend.py`, as far as a job needs it."""
 
     def check_settings(self, request: Request) -> None: ...
 
@@ -33,12 +33,10 @@ class Engine(Protocol):
 
 
 class Job:
-    """Answers `rows` with `engine` and makes `results` of the answers; iterate over `run`. Rows that may be slow are
-    `Arriving`.
+    """Answers `rows` with `engine`, and makes `results`; iterate over `run`. Rows that may be slow are `Arriving`.
 
-    None in place of a row means that there is none yet. With `ordered` results come in the order of the rows. `reopen`
-    returns another engine after an error that ended all answers; without it the error is raised. `heard` receives each
-    event.
+    With `ordered`, results have the order of the rows. `reopen` returns another engine after an error that ended all
+    answers; without it the error is raised. `heard` is called with each event.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class Job:
         self._engine, self._rows, self._results, self._cancel = engine, rows, results, cancel
         self._ordered, self._reopen, self._heard = ordered, reopen, heard
         self._flights: dict[int, _Flight] = {}
-        self._asked: dict[int, tuple[_Flight, Answer]] = {}
+        self._asked: dict[int, tuple[_Flight, Sample]] = {}
         self._n_taken = self._n_asked = self._n_delivered = self._n_deaths = 0
         self._is_last = False
         self._ready: deque[Result] = deque()
@@ -63,13 +61,15 @@ class Job:
 
     @property
     def n_waiting(self) -> int:
-        """Results that wait for an earlier row."""
+        """The number of results that wait for an earlier row."""
         return len(self._early)
 
     def run(self) -> Generator[Result, None, None]:
-        """The results. Rows whose answers were cancelled have none. If the engine dies, its rows are retried once, one
-        at a time, so that one that kills it does not take others with it. Raises GenerationError when it dies again and
-        again."""
+        """Yield the results. Rows whose answers were cancelled have none.
+
+        If the engine dies, its rows are retried once, one at a time, so that a row that kills the engine spoils no
+        other. Raises GenerationError when the engine dies again and again.
+        """
         suspects: deque[_Flight] = deque()
         while not self._cancel.is_set() and (suspects or not self._is_last):
             suspect = suspects.popleft() if suspects else None
@@ -102,9 +102,11 @@ class Job:
     # --- rows on their way to the engine ------------------------------------------------------------------------------
 
     def take_row(self, *, may_wait: bool) -> Iterator[Request] | None:
-        """The requests of the next row, none for one that is refused; None where that is still to come, unless somebody
-        `may_wait`. Where too many results wait for an earlier row, or to be taken, rows end (StopIteration), and begin
-        anew once the engine has nothing left to do."""
+        """Return the requests of the next row, none for a refused row; None if no row is there and `may_wait` is False.
+
+        If too many results wait for an earlier row, or to be taken, rows end (StopIteration), and start again when the
+        engine is idle.
+        """
         if len(self._ready) + len(self._early) >= MOST_WAITING:
             raise StopIteration
         rows = self._rows
@@ -126,7 +128,7 @@ class Job:
         return self._requests(flight)
 
     def _requests(self, flight: _Flight) -> Iterator[Request]:
-        """A request for each sample, until one of them is rejected."""
+        """Yield a request for each sample, until a sample is rejected."""
         request = flight.row.request
         for sample in range(flight.row.n):
             if flight.number not in self._flights:
@@ -154,7 +156,7 @@ class Job:
             self._deliver(flight.number, self._results.answered(flight.row, flight.answers))
 
     def _deliver(self, number: int, result: Result) -> None:
-        """A row is done; its result may have to wait for those before it."""
+        """Pass on the result of a row, after the results of earlier rows if they are ordered."""
         self._flights.pop(number, None)
         if not self._ordered:
             self._ready.append(result)
@@ -178,7 +180,7 @@ class Job:
 
 
 class _Requests(Iterator[Request]):
-    """The requests of further rows, for an engine."""
+    """The requests of the rows to come, for an engine."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -187,7 +189,7 @@ class _Requests(Iterator[Request]):
         self._is_over = False
 
     def is_ready(self) -> bool:
-        """Whether the next one, or the end, is there."""
+        """True if the next request or the end is there."""
         return self._look(may_wait=False)
 
     def __next__(self) -> Request:
@@ -214,18 +216,18 @@ class _Requests(Iterator[Request]):
 
 @dataclass(slots=True)
 class _Flight:
-    """A row in the engine, `number` in the order of the input; `n_open` of its samples are unfinished."""
+    """A row that is being answered: its place in the input, and its samples, of which `n_open` are unfinished."""
 
     number: int
     row: Row
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Sample] = field(default_factory=list)
     n_open: int = 0
 
     def __post_init__(self) -> None:
         self.n_open = self.row.n
 
-    def open(self) -> Answer:
+    def open(self) -> Sample:
         """Add a sample."""
-        answer = Answer(keeps_tokens=self.row.request.logprobs is not None)
+        answer = Sample(keeps_tokens=self.row.request.logprobs is not None)
         self.answers.append(answer)
         return answer

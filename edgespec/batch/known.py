@@ -25,9 +25,9 @@ class Field:
     """The treatment of a field of a request.
 
     Attributes:
-        use: "read": the code asks for the field. "harmless": no value of the field changes an answer of this program.
-            "hint": a wish that no client can rely on, which has no effect and is noted. "only": any value but those in
-            `values` is refused.
+        use: "read": the code reads the field. "harmless": no value of the field changes an answer of this program.
+            "hint": the field has no effect, which is noted; no client can rely on it. "only": values that are not in
+            `values` are refused.
         values: The values that ask for nothing.
         inner: The known fields of the object, or of each object in the list, that the field holds.
     """
@@ -42,7 +42,7 @@ Known = Mapping[str, Field]
 
 
 def read(*names: str, **inner: Known) -> dict[str, Field]:
-    """Fields that the code asks for; those in `inner` hold objects with known fields."""
+    """Fields that the code reads; those in `inner` contain objects with known fields."""
     return dict.fromkeys(names, Field("read")) | {name: Field("read", inner=known) for name, known in inner.items()}
 
 
@@ -59,12 +59,12 @@ def only(**values: tuple[Any, ...]) -> dict[str, Field]:
 
 
 def refused(*names: str) -> dict[str, Field]:
-    """Fields without a harmless value but null and empty ones."""
+    """Fields of which only null and empty values are accepted."""
     return dict.fromkeys(names, Field("only", EMPTY))
 
 
 def check(body: Mapping[str, Any], known: Known) -> list[str]:
-    """Return notes about the fields that have no effect. Null counts as missing. Raises BadRowError."""
+    """Return notes about fields without an effect. Null counts as missing. Raises BadRowError."""
     checked = _Check()
     checked.object("", body, known)
     return checked.notes
@@ -109,14 +109,14 @@ def _at(where: str, name: str) -> str:
 
 
 def read_of(body: Mapping[str, Any], known: Known) -> dict[str, Any]:
-    """The fields of a body that are read and not null."""
+    """Return the fields of a body that are read and not null."""
     return {name: body[name] for name, field in known.items() if field.use == "read" and body.get(name) is not None}
 
 
-# --- what several formats have in common ------------------------------------------------------------------------------
+# --- fields of several formats ----------------------------------------------------------------------------------------
 
 SAMPLING = read(*(field.name for field in fields(SamplingSettings)), "repetition_penalty", "typ_p")
-# llama.cpp's default chain. This one has the same order, and the samplers it lacks are off.
+# llama.cpp's default chain. The chain of this program has the same order, and the samplers that it lacks are off.
 _SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
 
 STRUCTURED_OUTPUTS: Known = {
@@ -133,7 +133,7 @@ CONSTRAINING: Known = read(
     structured_outputs=STRUCTURED_OUTPUTS,
 )
 
-# Fields of every format that a batch has, too.
+# Fields of every format, also in a batch.
 GENERATION: Known = {
     **SAMPLING,
     **CONSTRAINING,
@@ -147,7 +147,7 @@ GENERATION: Known = {
     **only(adaptive_target=(-1,), samplers=(_SAMPLERS,), min_keep=(0, 1)),
     **harmless("mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
     **harmless("dry_sequence_breakers", "xtc_threshold", "dynatemp_exponent", "adaptive_decay", "backend_sampling"),
-    # llama.cpp's server. Its context shift, which n_keep and n_discard are about, does not exist here.
+    # llama.cpp's server. n_keep and n_discard are for its context shift, which does not exist here.
     **only(n_keep=(0, -1), n_discard=(0,), n_indent=(0,), id_slot=(-1,), t_max_predict_ms=(-1, 0)),
     **only(t_max_prompt_ms=(-1, 0), parse_tool_calls=(True,), prefill_assistant=(True,)),
     **refused("lora", "image_data", "multimodal_data", "grammar_lazy", "grammar_triggers", "preserved_tokens"),
@@ -163,7 +163,7 @@ GENERATION: Known = {
     **refused("use_beam_search", "include_stop_str_in_output", "early_stopping", "allowed_token_ids"),
     **refused("logits_processors", "return_tokens_as_token_ids", "return_token_ids", "kv_transfer_params"),
     **refused("guided_whitespace_pattern", "guided_structural_tag", "vllm_xargs", "documents", "draft_model"),
-    # An empty value of these asks for something, too.
+    # Even an empty value of these asks for something.
     **only(prompt_logprobs=(), truncate_prompt_tokens=(), logprob_token_ids=(), thinking_token_budget=()),
     **harmless("spaces_between_special_tokens", "guided_decoding_backend", "priority", "request_id", "cache_salt"),
     **refused("watermarking", "return_prompt_text", "ec_transfer_params", "repetition_detection"),
@@ -212,7 +212,8 @@ OPENAI_CHAT: Known = {
     **read("max_completion_tokens", "n", "n_cmpl", "best_of", "logprobs", "top_logprobs", messages=MESSAGE),
     **harmless("prediction", "add_special_tokens"),  # the template has the BOS, and no prompt has two of them
     **only(modalities=(["text"],), verbosity=("medium",)),
-    **refused("audio", "web_search_options", "moderation", "chat_template", "echo"),
+    **only(web_search_options=()),  # even {} asks for a search
+    **refused("audio", "moderation", "chat_template", "echo"),
 }
 CHAT: Known = {
     **OPENAI_CHAT,

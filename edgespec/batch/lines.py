@@ -1,19 +1,19 @@
-"""The lines of a job's input, one at a time, however long."""
+"""The lines of a job's input, one at a time; long lines are not kept in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import BinaryIO
 
-MOST_BYTES = 16_000_000  # of a line that is read at all
+MOST_BYTES = 16_000_000  # of a line; longer lines are errors
 
 Line = tuple[int, bytes | None]
-"""The number of a line, from 1 on, and its bytes; None if it is too long."""
+"""The number of a line, counted from 1, and its bytes; None if it is too long."""
 _BOM = b"\xef\xbb\xbf"
 
 
 def read_lines(file: BinaryIO) -> Iterator[Line]:
-    """The lines; blank ones are skipped."""
+    """Yield the lines that are not blank."""
     number = 0
     while line := file.readline(MOST_BYTES + 1):
         number += 1
@@ -26,7 +26,7 @@ def read_lines(file: BinaryIO) -> Iterator[Line]:
 
 
 def count_lines(file: BinaryIO) -> int:
-    """The number of lines that `read_lines` returns."""
+    """Return the number of lines that `read_lines` yields."""
     return sum(1 for _ in read_lines(file))
 
 

@@ -1,7 +1,7 @@
-"""The outputs of all shards as one file, as if one job had written it with `--ordered`.
+"""Merge the outputs of all shards into one file, as one job would have written it with `--ordered`.
 
-Each result of a shard says which line of the input it answers. Of each line only the place of its result is kept in
-memory, 8 bytes; the results themselves are copied, and the file appears when it is complete.
+Each result of a shard has the number of its input line. Memory holds only the place of each result, 8 bytes; the
+results are copied from file to file, and the output appears when it is complete.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ class _Part:
 
 
 def merge(paths: Sequence[Path], target: OutputFile) -> tuple[int, int]:
-    """Replace `target` by the results of all shards, in the order of the input. Returns the number of rows, and of
-    those that failed. Raises UsageError if they are not what one job would have written, EdgespecError if files cannot
-    be read or written; nothing is changed then."""
+    """Replace `target` by the results of all shards, in the order of the input.
+
+    Returns the number of rows, and of failed rows. Raises UsageError if the shards do not belong together,
+    EdgespecError if files cannot be read or written; then nothing is changed.
+    """
     parts = [_part(path) for path in paths]
     _check_settings(parts)
     _check_shards(parts)
@@ -67,7 +69,7 @@ def merge(paths: Sequence[Path], target: OutputFile) -> tuple[int, int]:
 
 
 def _part(path: Path) -> _Part:
-    """Raises UsageError unless it is the complete output of a shard."""
+    """Return a part. Raises UsageError if it is not the complete output of a shard."""
     name, beside = str(path), sidecar_of(path.resolve())
     if not path.is_file():
         raise UsageError(f"cannot merge {name}", why="there is no such file")
@@ -76,7 +78,7 @@ def _part(path: Path) -> _Part:
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot merge {name}",
-            why=f"{beside.name} is missing beside it, or damaged",
+            why=f"{beside.name} in its folder is missing or damaged",
             hint="copy it together with the output of a shard",
         ) from error
     try:
@@ -130,8 +132,10 @@ def _check_inputs(parts: Sequence[_Part]) -> None:
 
 
 def _places(parts: Sequence[_Part]) -> tuple[array[int], int]:
-    """By line of the input 1 + part + offset in bytes * number of parts, 0 for a line without a row; and the number of
-    failed rows."""
+    """Return the place of the result of each input line, and the number of failed rows.
+
+    A place is 1 + part + byte offset * number of parts, or 0 for a line without a row.
+    """
     places, n_failed = array("Q", bytes(8)) * (parts[0].input["lines"] + 1), 0
     for index, part in enumerate(parts):
         n_rows = 0
@@ -152,7 +156,7 @@ def _places(parts: Sequence[_Part]) -> tuple[array[int], int]:
 
 
 def _results(part: _Part) -> Iterator[tuple[int, int, bool]]:
-    """Of each result its line of the input, its offset, and whether it is an error. Raises OSError, UsageError."""
+    """Yield the input line and the offset of each result, and True for an error. Raises OSError, UsageError."""
     offset = 0
     with part.path.open("rb") as file:
         for number, text in enumerate(file, start=1):
@@ -171,13 +175,13 @@ def _results(part: _Part) -> Iterator[tuple[int, int, bool]]:
 
 
 class _Files(Closable):
-    """The parts, of which there may be more than files that can be open at a time."""
+    """The files of the parts, of which a limited number is open at a time."""
 
     def __init__(self, parts: Sequence[_Part]) -> None:
         self._parts, self._open = parts, OrderedDict[int, BinaryIO]()
 
     def result(self, index: int, offset: int, line: int) -> bytes:
-        """The result at that offset of a part, for that line of the input, as one job would have written it."""
+        """Return the result of an input line, at this offset of a part, as one job would have written it."""
         part = self._parts[index]
         with told_as(EdgespecError, f"cannot read {part.name}"):
             if (file := self._open.pop(index, None)) is None:
@@ -199,8 +203,10 @@ class _Files(Closable):
 
 @contextmanager
 def _replacing(target: OutputFile, sidecar: Sidecar) -> Iterator[BinaryIO]:
-    """What is written becomes the target at the end of the block. In between it has no sidecar, so that a job never
-    resumes the one with the settings of the other."""
+    """Replace the target at the end of the block by the file that is written in the block.
+
+    The old sidecar is removed before, so that no job resumes the new file with the old settings.
+    """
     with told_as(EdgespecError, f"cannot write {target.name}", hint="the parts are unchanged"):
         with becoming(target.path) as scratch:
             with scratch.open("wb") as file:

@@ -1,4 +1,4 @@
-"""A job's progress and speed, for the user."""
+"""The progress and the speed of a job, for the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgespec.text.figures import clock, rate
 
 
 class Meter:
-    """Counts rows and tokens from `start` on. `n_before` rows existed already, of `n_all` if that is known."""
+    """Counts rows and tokens since `start`. `n_before` rows existed already; `n_all` is None if it is unknown."""
 
     def __init__(self, n_before: int, n_all: int | None = None) -> None:
         self.n_rows = self.n_failed = self.n_cut_off = self.n_tokens = 0
@@ -36,7 +36,7 @@ class Meter:
             self._n_rounds += stats.rounds
 
     def progress(self) -> list[str]:
-        """Rows done, speed, and the time left."""
+        """Return the number of rows, the speed, and the time left."""
         elapsed_s, n_done = self._elapsed_s, self._n_before + self.n_rows
         if self._n_all is None:
             return [f"{n_done:,} rows", *self._speed(elapsed_s)]
@@ -44,7 +44,7 @@ class Meter:
         return [f"{n_done:,} of {self._n_all:,} rows", *self._speed(elapsed_s), *left]
 
     def summary(self) -> list[str]:
-        """What was done, and how fast."""
+        """Return the number of rows and tokens, and the speed."""
         elapsed_s = self._elapsed_s
         rows = "1 row" if self.n_rows == 1 else f"{self.n_rows:,} rows"
         parts = [rows, f"{self.n_tokens:,} tokens in {elapsed_s:.1f} s", *self._speed(elapsed_s)]

@@ -1,7 +1,7 @@
 """OpenAI's batch format: its requests as settings, and answers as its objects.
 
-After the public reference of its Batch, Chat Completions and Completions APIs. Fields that only make sense for its
-service are derived from the id of the row, so that two runs give the same bytes; times are 0.
+It follows the public reference of the Batch, Chat Completions and Completions APIs. Fields that only OpenAI's service
+needs are derived from the id of the row, so that two runs give the same bytes; times are 0.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from edgespec.batch.answer import Answer, finite
 from edgespec.batch.constraining import take_constraint
 from edgespec.batch.known import BATCH_CHAT, BATCH_TEXT, check
 from edgespec.batch.row import BadRowError, Id, Row, UnsupportedError
+from edgespec.batch.sample import Sample, finite
 from edgespec.events import TokenEvent
 from edgespec.settings import shown
 
@@ -42,11 +42,11 @@ def is_openai(row: Mapping[str, Any]) -> bool:
     return "body" in row or "url" in row
 
 
-# --- what comes in ----------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch request without its id, as a row. Raises BadRowError."""
+    """Return a batch request, without its id, as a row. Raises BadRowError."""
     unknown = [name for name in row if name not in ("method", "url", "body")]
     if unknown:
         raise BadRowError(f"a batch request has custom_id, method, url and body; {shown(unknown[0])} is not supported")
@@ -82,13 +82,13 @@ def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_best_of(best_of: Any, n: Any) -> None:
-    """Raises BadRowError unless all answers are returned, since this program ranks no answers."""
+    """Raise BadRowError unless all answers are returned, since this program ranks no answers."""
     if best_of not in (1, n):
         raise UnsupportedError(f"{shown(best_of)} answers cannot be ranked; only 1 or n is accepted", "best_of")
 
 
 def take_logprobs(fields: dict[str, Any]) -> None:
-    """A chat request says whether it wants log-probabilities, and of how many alternatives."""
+    """Replace the two fields of a chat request for log-probabilities by one."""
     wanted, alternatives = fields.pop("logprobs", False), fields.pop("top_logprobs", None)
     if not isinstance(wanted, bool):
         raise BadRowError(f"logprobs of a chat must be true or false, not {shown(wanted)}")
@@ -98,13 +98,13 @@ def take_logprobs(fields: dict[str, Any]) -> None:
         raise BadRowError("top_logprobs needs logprobs: true")
 
 
-# --- what goes out ----------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def answered(
-    row: Row, answers: Sequence[Answer], *, model: str, token_bytes: TokenBytes, timings: Sequence[Mapping[str, Any]]
+    row: Row, answers: Sequence[Sample], *, model: str, token_bytes: TokenBytes, timings: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The output object of a row; `timings` holds those of each answer, or is empty."""
+    """Return the output object of a row; `timings` has an entry for each sample, or is empty."""
     is_chat = row.form == "chat.completion"
     choices = [
         {"index": index, **(_chat_choice if is_chat else _text_choice)(row, answer, token_bytes)}
@@ -130,7 +130,7 @@ def answered(
 
 
 def failed(id: Id | None, why: str, *, is_request: bool) -> dict[str, Any]:
-    """The output object of a row without an answer: a response that rejects the request, or an error."""
+    """Return the output object of a failed row: a response that rejects the request, or an error."""
     if is_request:
         return _response(id, _mark(id), 400, {"error": {"message": why, "type": INVALID, "param": None, "code": None}})
     return {
@@ -142,13 +142,13 @@ def failed(id: Id | None, why: str, *, is_request: bool) -> dict[str, Any]:
 
 
 def is_refusal(row: Mapping[str, Any]) -> bool:
-    """Whether an output object is a response that rejects the request."""
+    """True if an output object is a response that rejects the request."""
     response = row.get("response")
     return isinstance(response, Mapping) and response.get("status_code") != 200
 
 
 def mark_in(row: Mapping[str, Any]) -> str:
-    """The mark of the row that an output object answers."""
+    """Return the mark of the row that an output object answers."""
     return str(row.get("id") or "").removeprefix(_REQUEST)
 
 
@@ -161,7 +161,7 @@ def _mark(id: Id | None) -> str:
     return sha256(json.dumps(id).encode()).hexdigest()[:12]
 
 
-def _chat_choice(row: Row, answer: Answer, token_bytes: TokenBytes) -> dict[str, Any]:
+def _chat_choice(row: Row, answer: Sample, token_bytes: TokenBytes) -> dict[str, Any]:
     logprobs = None
     if row.request.logprobs is not None:
         logprobs = {"content": [token_logprob(event, token_bytes) for event in answer.tokens], "refusal": None}
@@ -170,7 +170,7 @@ def _chat_choice(row: Row, answer: Answer, token_bytes: TokenBytes) -> dict[str,
 
 
 def token_logprob(event: TokenEvent, token_bytes: TokenBytes) -> dict[str, Any]:
-    """Log-probabilities of a token in the format of Chat Completions."""
+    """Return the log-probabilities of a token in the format of Chat Completions."""
     top = [_with_bytes(token_bytes(token), logprob) for token, logprob in event.top_logprobs]
     return {**_with_bytes(token_bytes(event.id), event.logprob), "top_logprobs": top}
 
@@ -179,7 +179,7 @@ def _with_bytes(token: bytes, logprob: float | None) -> dict[str, Any]:
     return {"token": token.decode("utf-8", "replace"), "logprob": finite(logprob), "bytes": list(token)}
 
 
-def _text_choice(row: Row, answer: Answer, token_bytes: TokenBytes) -> dict[str, Any]:
+def _text_choice(row: Row, answer: Sample, token_bytes: TokenBytes) -> dict[str, Any]:
     logprobs = None
     if row.request.logprobs is not None:
         logprobs = text_logprobs(answer.tokens, token_bytes)
@@ -187,8 +187,10 @@ def _text_choice(row: Row, answer: Answer, token_bytes: TokenBytes) -> dict[str,
 
 
 def text_logprobs(tokens: Sequence[TokenEvent], token_bytes: TokenBytes, start: int = 0) -> dict[str, list[Any]]:
-    """Log-probabilities in the format of Completions, a list for each figure; offsets count characters of an answer
-    whose first `start` came before."""
+    """Return log-probabilities in the format of Completions, a list for each figure.
+
+    Offsets count the characters of the answer, of which `start` were returned before.
+    """
     texts = [token_bytes(event.id).decode("utf-8", "replace") for event in tokens]
     offsets, length = [], start
     for event in tokens:

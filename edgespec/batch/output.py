@@ -1,4 +1,4 @@
-"""The output file of a job: one result per row, at most its last row damaged, resumed by the next run."""
+"""The output file of a job, which the next run resumes: one result per line; a crash damages at most the last one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ OR_ANEW = "--overwrite starts over"
 class OutputFile(Closable):
     """The output at `path`, locked. Raises UsageError if another job writes it, or it cannot be written.
 
-    `resume` or `overwrite` prepare, and change nothing; `begin` does; then rows are appended. `done` are the existing
-    rows that stay: by key (`row.row_key`) the marks of the answered ones. `n_done` and `n_failed` count them,
-    `n_dropped` those that do not stay.
+    Call `resume` or `overwrite`, which change nothing; then `begin`; then `write` rows.
+
+    Attributes:
+        done: existing rows that are kept, by `row_key`; the values are the marks of answered rows.
+        n_done, n_failed: the number of rows in `done`, and of those with an error.
+        n_dropped: the number of existing rows that are removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,11 +61,11 @@ class OutputFile(Closable):
             raise UsageError(f"cannot write {path}", why=getattr(error, "strerror", None) or str(error)) from error
 
     def resume(self, settings: Mapping[str, Any], seed: int | None, *, retry_failed: bool = False) -> int:
-        """Find the existing rows that stay: not those about bad lines, which may have been corrected, nor with
-        `retry_failed` any that failed.
+        """Find the existing rows that are kept.
 
-        Returns the base of the rows' seeds. Raises UsageError if the rows were made with other `settings` or another
-        `seed` (None: any).
+        Errors about bad lines are removed, since the lines may have been corrected; with `retry_failed`, all errors.
+        Returns the seed of the job. Raises UsageError if the rows were made with other `settings` or another `seed`
+        (None: any).
         """
         if not self.path.exists() or not self.path.stat().st_size:
             return self.overwrite(settings, seed)
@@ -71,15 +74,13 @@ class OutputFile(Closable):
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"cannot resume {self.name}",
-                why=(
-                    f"it was not written by edgespec batch, or {self.sidecar_path.name} beside it is missing or damaged"
-                ),
+                why=(f"it was not written by edgespec batch, or {self.sidecar_path.name} is missing or damaged"),
                 hint=f"use another file name; {OR_ANEW}",
             ) from error
         if changed := before.differences(settings, seed):
             hint = f"use the same settings again, or another file name; {OR_ANEW}"
             raise UsageError(f"{self.name} was made with different settings", why="; ".join(changed), hint=hint)
-        self._sidecar = replace(before, input=None)  # which may have changed
+        self._sidecar = replace(before, input=None)  # the input may have changed
         if retry_failed:
             self._drops = is_failure
         with self._writing():
@@ -87,14 +88,14 @@ class OutputFile(Closable):
         return before.seed
 
     def overwrite(self, settings: Mapping[str, Any], seed: int | None) -> int:
-        """Keep no existing rows. Returns the base of the rows' seeds: shards that are given none have the same one."""
+        """Keep no existing rows. Returns the seed of the job; shards without one have the same seed, 0."""
         if seed is None:
             seed = 0 if "shard" in settings else secrets.randbits(48)
         self._sidecar = Sidecar(seed, settings)
         return self._sidecar.seed
 
     def begin(self) -> None:
-        """Cut off what does not stay, and prepare for rows. Raises EdgespecError."""
+        """Remove rows that are not kept, and open the file for new ones. Raises EdgespecError."""
         with self._writing():
             if self.n_dropped:
                 self._rewrite()
@@ -104,7 +105,7 @@ class OutputFile(Closable):
                 self._sidecar.write(self.sidecar_path)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append a row. If that fails, none of it stays if possible: raises EdgespecError."""
+        """Append a row. On an error, remove the part that was written if possible, and raise EdgespecError."""
         assert self._file is not None
         data = memoryview(encoded(row))
         with self._writing():
@@ -134,7 +135,7 @@ class OutputFile(Closable):
             for number, line in enumerate(file, start=1):
                 row = parsed(line)
                 if row is None and not file.read(1):
-                    return  # the job was stopped in the middle of this one
+                    return  # the job was stopped while it wrote this line
                 row = row or {}
                 if self._drops(row):
                     self.n_dropped += 1
@@ -149,7 +150,7 @@ class OutputFile(Closable):
                 self._size_bytes += len(line)
 
     def _rewrite(self) -> None:
-        """Leave out the rows that do not stay, and anything after the last complete one."""
+        """Remove the rows that are not kept, and anything after the last complete row."""
         end, self._size_bytes = self._size_bytes, 0
         with becoming(self.path) as scratch, self.path.open("rb") as old, scratch.open("wb") as new:
             while old.tell() < end:
@@ -169,20 +170,20 @@ class OutputFile(Closable):
 
 
 def sidecar_of(path: Path) -> Path:
-    """The file beside an output that says what it was made with."""
+    """Return the path of the sidecar of an output."""
     return path.with_name(f"{path.name}.job.json")
 
 
 def encoded(row: Mapping[str, Any]) -> bytes:
-    """A row as a line of JSON in UTF-8; a lone surrogate, which an id may hold, stays an escape."""
+    """Return a row as a line of JSON in UTF-8; a lone surrogate, which an id may contain, stays an escape."""
     text = json.dumps(row, ensure_ascii=False)
-    # Some programs read these as line ends; in JSON they occur only in strings.
+    # Some programs take these for line ends; in JSON they occur only in strings.
     text = re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """A row, or None if this is not a complete one."""
+    """Return a row, or None if the line is not complete."""
     if not line.endswith(b"\n"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""From the input of a job to its rows: what a row may contain, and what is wrong with an invalid one."""
+"""From the input of a job to its rows, or to errors that say what is wrong with a line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,15 @@ ASKED = ("messages", "prompt", "system")
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Defaults of rows. `seed` is the base of the rows' seeds; `chat` says whether a prompt is a user message or a text
-    to complete; `system` is the system message of chats, `n` the number of samples per result."""
+    """Defaults of rows.
+
+    Attributes:
+        request: the settings of rows that do not set them.
+        seed: each row's seed is computed from this one and the row's id.
+        chat: prompts are user messages rather than texts to complete.
+        system: the system message of chats.
+        n: the number of samples per row.
+    """
 
     request: Request
     seed: int
@@ -32,9 +39,11 @@ class Defaults:
 
 
 class RowReader:
-    """Makes rows of the input. Those whose key is in `done` are skipped and removed from it; UsageError if one has
-    another mark than its result, so that no answer is taken for that of another question. With a `shard` only its rows
-    come; `inventory` counts them."""
+    """Reads rows. Rows with a key in `done` are skipped, and removed from `done`.
+
+    Raises UsageError if a row has changed since it was answered (its mark differs), so that no answer is taken for the
+    answer to another question. With a `shard`, only its rows are returned; `inventory` counts them.
+    """
 
     def __init__(self, defaults: Defaults, done: dict[int, str] | None = None, shard: Shard | None = None) -> None:
         self._defaults = defaults
@@ -43,7 +52,7 @@ class RowReader:
         self.inventory = Inventory(shard) if shard else None
 
     def from_lines(self, lines: Iterable[Line]) -> Iterator[Row | BadRow]:
-        """Rows from lines of JSON."""
+        """Yield rows from lines of JSON."""
         for number, line in self.inventory.watch(lines) if self.inventory else lines:
             try:
                 value = _parsed(line)
@@ -54,14 +63,14 @@ class RowReader:
                 yield from self._rows(value, number)
 
     def from_values(self, values: Iterable[Any]) -> Iterator[Row | BadRow | None]:
-        """Rows from the values of such lines; None while there is none yet."""
+        """Yield rows from the values of such lines; None if there is no row yet."""
         number = 0
         for value in values:
             number += value is not None
             yield from self._rows(value, number) if value is not None else (None,)
 
     def _rows(self, value: Any, line: int) -> Iterator[Row | BadRow]:
-        """The row, unless it is done."""
+        """Yield the row, unless it is done."""
         try:
             given = _given(value)
             id, form = _id(given, line), _form(given)
@@ -105,12 +114,12 @@ class RowReader:
         return Row(id, line, replace(base, **changes), n, form, mark)
 
     def _seed(self, id: Id) -> int:
-        """48 bits derived from the base seed and the id, wherever the row is."""
+        """Return 48 bits computed from the seed of the job and the id, not from the place of the row."""
         return int.from_bytes(sha256(f"{self._defaults.seed} {json.dumps(id)}".encode()).digest()[:6], "big")
 
 
 def id_on(number: int, line: bytes | None) -> Id:
-    """The id of the row on a line, or its number."""
+    """Return the id of the row on a line, or the number of the line."""
     try:
         return _id(_given(_parsed(line)), number)
     except BadRowError:
@@ -129,12 +138,12 @@ def _parsed(line: bytes | None) -> Any:
         if error.pos == 0:
             why = 'each line is one like {"prompt": "..."}'
         raise BadRowError(f"it is not JSON ({why})") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits, or deeply nested brackets
         raise BadRowError("it is JSON that cannot be parsed") from error
 
 
 def _given(value: Any) -> dict[str, Any]:
-    """The fields of the row that are set: null counts as missing."""
+    """Return the fields of the row that are not null."""
     if not isinstance(value, Mapping):
         raise BadRowError("it is not a JSON object")
     return {name: part for name, part in value.items() if part is not None}
@@ -156,7 +165,7 @@ def _form(given: Mapping[str, Any]) -> Form:
 
 
 def _prompt(asked: Mapping[str, Any], defaults: Defaults, *, is_text: bool) -> dict[str, Any]:
-    """The fields of a request that hold the prompt of a row."""
+    """Return the prompt or the messages of a row as fields of a request."""
     messages, prompt, system = (asked[name] for name in ASKED)
     if (messages is None) == (prompt is None):
         both = "neither a prompt nor messages" if messages is None else "both a prompt and messages"

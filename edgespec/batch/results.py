@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgespec.batch import openai
-from edgespec.batch.answer import Answer, finite
 from edgespec.batch.openai import TokenBytes
 from edgespec.batch.row import BadRow, Id, Row
+from edgespec.batch.sample import Sample, finite
 from edgespec.batch.shards import LINE
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
@@ -19,25 +19,30 @@ from edgespec.settings import shown
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A row of the output as JSON, the statistics of the answers, and if there is none which row failed and why."""
+    """A row of the output as JSON, with the statistics of its samples, or which row failed and why."""
 
     row: dict[str, Any]
     stats: tuple[Stats, ...] = ()
     failure: str = ""
-    is_cut_off: bool = False  # one of the answers, before it satisfied its constraint
+    is_cut_off: bool = False  # a limit ended a sample before it satisfied its constraint
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Makes results. `model` is the name in OpenAI's objects; with `timings` rows contain times, and differ between two
-    runs; `numbered` ones end with their line of the input, for `merge`."""
+    """Makes results.
+
+    Attributes:
+        model: the name of the model in OpenAI's objects.
+        timings: results contain times, and so differ between runs.
+        numbered: results end with the number of their input line, for `merge`.
+    """
 
     model: str
     token_bytes: TokenBytes
     timings: bool = False
     numbered: bool = False
 
-    def answered(self, row: Row, answers: Sequence[Answer]) -> Result:
+    def answered(self, row: Row, answers: Sequence[Sample]) -> Result:
         stats = tuple(answer.stats for answer in answers)
         if row.form == "own":
             made = self._own(row, answers)
@@ -49,7 +54,7 @@ class Results:
         )
 
     def refused(self, row: BadRow) -> Result:
-        """The result of an invalid row."""
+        """Return the result of an invalid row."""
         why = f"line {row.line}: {row.why}"
         if row.form != "own":
             made = {**openai.failed(row.id, why, is_request=True), "line": row.line}
@@ -58,7 +63,7 @@ class Results:
         return Result(self._numbered(made, row), failure=why)
 
     def failed(self, row: Row, error: EdgespecError) -> Result:
-        """The result of a row that the engine could not answer."""
+        """Return the result of a row that the engine could not answer."""
         why, is_request = error.what + (f": {error.why}" if error.why else ""), isinstance(error, UsageError)
         failure = f"{shown(row.id)} (line {row.line}): {why}"
         if row.form != "own":
@@ -70,7 +75,7 @@ class Results:
     def _numbered(self, made: dict[str, Any], row: Row | BadRow) -> dict[str, Any]:
         return {**made, LINE: row.line} if self.numbered else made
 
-    def _own(self, row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
+    def _own(self, row: Row, answers: Sequence[Sample]) -> dict[str, Any]:
         parts = [self._sample(row, answer) for answer in answers]
         samples = [{"index": index, **part} for index, part in enumerate(parts)]
         return {
@@ -82,7 +87,7 @@ class Results:
             "digest": row.mark,
         }
 
-    def _sample(self, row: Row, answer: Answer) -> dict[str, Any]:
+    def _sample(self, row: Row, answer: Sample) -> dict[str, Any]:
         part: dict[str, Any] = {"content": answer.content, "finish_reason": answer.finish_reason}
         if is_cut_off(row, answer):
             part["cut_off"] = True
@@ -101,13 +106,13 @@ class Results:
         return self.token_bytes(token).decode("utf-8", "replace")
 
 
-def is_cut_off(row: Row, answer: Answer) -> bool:
-    """Whether a limit ended an answer that must fit a schema, a grammar or an expression."""
+def is_cut_off(row: Row, answer: Sample) -> bool:
+    """True if a limit ended a sample that must match a schema, a grammar or a regular expression."""
     return row.request.constraint is not None and answer.finish_reason == "length"
 
 
 def id_in(row: Mapping[str, Any]) -> Id:
-    """The id in a row of the output. Raises ValueError."""
+    """Return the id of a row of the output. Raises ValueError."""
     id = row.get("custom_id") if "custom_id" in row else row.get("id")
     if isinstance(id, str | int):
         return id
@@ -115,19 +120,19 @@ def id_in(row: Mapping[str, Any]) -> Id:
 
 
 def mark_in(row: Mapping[str, Any]) -> str:
-    """The mark of the row that an output row answers; empty if it is an error."""
+    """Return the mark of the row that an output row answers; empty for an error."""
     if is_failure(row):
         return ""
     return openai.mark_in(row) if "custom_id" in row else str(row.get("digest") or "")
 
 
 def is_of_bad_line(row: Mapping[str, Any]) -> bool:
-    """Whether an output row reports a bad line of the input."""
+    """True if an output row reports a bad line of the input."""
     return is_failure(row) and isinstance(row.get("line"), int)
 
 
 def is_failure(row: Mapping[str, Any]) -> bool:
-    """Whether an output row is an error."""
+    """True if an output row is an error."""
     return row.get("error") is not None or openai.is_refusal(row)
 
 

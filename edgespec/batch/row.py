@@ -17,8 +17,8 @@ Form = Literal["own", "chat.completion", "text_completion"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One prompt of the input, and the number of samples of it (`Request.sample` 0 to n - 1) in the result. `mark`
-    distinguishes it from any other, and is part of its result."""
+    """A prompt of the input, and the number of samples (`Request.sample` 0 to n - 1) in its result. `mark` is a digest
+    of its content, and part of the result."""
 
     id: Id
     line: int
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """An invalid row, and why. `id` None: it has no id, and is identified by its line."""
+    """An invalid row, and the reason. Without an `id`, it is identified by its line."""
 
     id: Id | None
     line: int
@@ -39,7 +39,7 @@ class BadRow:
 
 
 class BadRowError(Exception):
-    """The reason why a row or a request is invalid; `where` is the field, if one is to blame."""
+    """The reason why a row or a request is invalid; `where` is the field that is wrong, if any."""
 
     def __init__(self, why: str, where: str = "") -> None:
         super().__init__(why)
@@ -47,21 +47,21 @@ class BadRowError(Exception):
 
 
 class UnsupportedError(BadRowError):
-    """A field asks for something that this program does not do. The message begins with the field's name."""
+    """A field asks for something that this program does not support. The message begins with the field's name."""
 
     def __init__(self, why: str, where: str) -> None:
         super().__init__(f"{where} is not supported: {why}", where)
 
 
 def mark_of(id: Id, given: Mapping[str, Any]) -> str:
-    """12 hexadecimal digits derived from the row's content, in whatever order."""
+    """Return 12 hexadecimal digits computed from the content of a row, independent of the order of its fields."""
     try:
         text = json.dumps([id, given], sort_keys=True)
-    except (TypeError, ValueError, RecursionError):  # from Python, what is no JSON; it is refused later on
+    except (TypeError, ValueError, RecursionError):  # values from Python that are not JSON; they are refused later
         text = json.dumps(id)
     return sha256(text.encode()).hexdigest()[:12]
 
 
 def row_key(id: Id) -> int:
-    """The identity of a row within this process, as a number of 64 bits."""
+    """Return a number of 64 bits that identifies a row within this process."""
     return hash(json.dumps(id))

@@ -1,4 +1,4 @@
-"""The settings of a row, from JSON to a request."""
+"""From the settings of a row in JSON to fields of a request."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES, bias_pairs, schema_tex
 
 
 def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also: Sequence[str] = ()) -> dict[str, Any]:
-    """Fields of a `Request`, from settings by the names of `Request` and `SamplingSettings`; `base` holds the others.
+    """Return fields of a `Request` from settings by the names of `Request` and `SamplingSettings`.
 
-    Checks that depend on the model are left to the engine. Raises BadRowError for an unknown name, suggesting a setting
-    or one of `also`, and for a value of the wrong kind.
+    Sampling settings that are missing are those of `base`. The engine checks what depends on the model. Raises
+    BadRowError for a value of the wrong kind, and for an unknown name; it suggests a setting or a name in `also`.
     """
     changes: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
@@ -25,7 +25,7 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also:
             meant = get_close_matches(name, [*_CONVERTERS, *also], 1)
             raise BadRowError(f"{shown(name)} is not supported" + "".join(f" (meant: {close}?)" for close in meant))
         (sampling if name in _SAMPLING else changes)[name] = _CONVERTERS[name](name, value)
-    if not changes.keys().isdisjoint(CONSTRAINTS):  # one replaces any other
+    if not changes.keys().isdisjoint(CONSTRAINTS):  # a constraint replaces any other
         changes = dict.fromkeys(CONSTRAINTS, "") | changes
     if sampling:
         try:
@@ -36,7 +36,7 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also:
 
 
 def checked_n(value: Any) -> int:
-    """A number of samples. Raises BadRowError."""
+    """Return a number of samples. Raises BadRowError."""
     if not is_integer(value) or not 1 <= value <= MAX_SEQUENCES:
         raise BadRowError(f"n must be an integer from 1 to {MAX_SEQUENCES}, not {shown(value)}")
     return int(value)
@@ -89,7 +89,7 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _schema(name: str, value: Any) -> str:
-    """A schema as JSON; a string is JSON already."""
+    """Return a schema as JSON; a string is JSON already."""
     try:
         text = schema_text(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -100,7 +100,7 @@ def _schema(name: str, value: Any) -> str:
 
 
 def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
-    """(id, bias) pairs, from pairs or from an object; false bans a token, since JSON has no infinity."""
+    """Return (id, bias) pairs from pairs or an object; false bans a token, since JSON has no infinity."""
     pairs: Any = bias_pairs(value)
     try:
         return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)

@@ -1,4 +1,4 @@
-"""Parts of a job's input that can be answered anywhere: which rows are whose, and what `merge` must know of them."""
+"""Shards of the input of a job: which rows belong to a shard, and what `merge` checks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from edgespec.batch.row import Id
 
 MOST = 100_000  # shards of an input
 LINE = "input_line"
-"""The key, last in each result of a shard, that says which line of the input it answers."""
+"""The last key in each result of a shard: the number of its input line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of `count` shards, `index` from 0 on. An id alone decides whose row it is, whatever else is in the input."""
+    """One of `count` shards, counted from 0. The id of a row alone decides which shard it belongs to."""
 
     index: int
     count: int
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """From "i/n". Raises ValueError."""
+        """Return the shard "i/n". Raises ValueError."""
         found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip(), re.ASCII)
         if found is None:
             raise ValueError(f"{text!r} is not i/n, such as 0/4")
@@ -41,13 +41,13 @@ class Shard:
         return f"{self.index}/{self.count}"
 
     def holds(self, id: Id) -> bool:
-        """Whether the row with that id is in this shard; a line without an id has its number for one."""
+        """True if the row with this id is in the shard; the id of a line without one is its number."""
         return int.from_bytes(sha256(json.dumps(id).encode()).digest()[:8], "big") % self.count == self.index
 
 
 class Inventory:
-    """Counts the rows of a shard while the input is read, and hashes all of the input: shards of different inputs do
-    not belong together."""
+    """Counts the rows of a shard while the input is read, and hashes the whole input, since shards of different inputs
+    cannot be merged."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard, self._digest = shard, sha256()
@@ -60,11 +60,11 @@ class Inventory:
             yield number, line
 
     def takes(self, id: Id) -> bool:
-        """Whether the shard has the row; to be called once for each."""
+        """True if the row is in the shard. Call it once for each row."""
         is_ours = self._shard.holds(id)
         self._n_rows += is_ours
         return is_ours
 
     def as_json(self) -> dict[str, Any]:
-        """Of an input that has been read to its end."""
+        """Return the figures of an input that was read to its end."""
         return {"digest": self._digest.hexdigest()[:32], "lines": self._last_line, "rows": self._n_rows}

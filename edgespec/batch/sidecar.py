@@ -1,4 +1,4 @@
-"""The settings that an output was made with, in a file beside it: a job resumes with the same ones, or not at all."""
+"""The sidecar of an output: a file with the settings of its job, which resumes only with the same settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgespec.models.memory.defaults import attention_of
 from edgespec.settings import LoadSettings, Request
 
 VERSION = 1
-N_PROBES, PROBE_BYTES = 64, 4096  # of the weights, which are too large to read entirely
+N_PROBES, PROBE_BYTES = 64, 4096  # samples of the weights, which are too large to read entirely
 _OF_A_ROW = {"prompt", "messages", "seed", "sample", "sampling", "reference", "left", "lenient", "remembered"}
 _OF_A_ROW |= {"min_tokens", "stop_token_ids", "bad_words", "cache_prompt"}  # no option sets them for all rows
 _OF_DRAFTS = {"spec_type", "pace", "draft_n_max"}
@@ -26,8 +26,13 @@ _OF_DRAFTS = {"spec_type", "pace", "draft_n_max"}
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """`settings` are those that the texts depend on, by name; `seed` is the base of the rows' seeds. `input` is what
-    a shard that is finished has read (`shards.Inventory`)."""
+    """The contents of a sidecar.
+
+    Attributes:
+        seed: the seed of the job, from which those of rows are computed.
+        settings: the settings that texts depend on, by name.
+        input: the figures of the input (`shards.Inventory`), once a shard is finished.
+    """
 
     seed: int
     settings: Mapping[str, Any]
@@ -35,7 +40,7 @@ class Sidecar:
 
     @classmethod
     def read(cls, file: Path) -> Sidecar:
-        """Raises OSError, ValueError."""
+        """Read a sidecar. Raises OSError, ValueError."""
         kept = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(kept, dict) or kept.get("version") != VERSION:
             raise ValueError("it was written by another version of edgespec")
@@ -47,14 +52,14 @@ class Sidecar:
         return cls(seed, settings, input)
 
     def write(self, file: Path) -> None:
-        """Raises OSError."""
+        """Write the sidecar. Raises OSError."""
         kept = {"version": VERSION, "seed": self.seed, "settings": dict(self.settings)}
         if self.input is not None:
             kept["input"] = dict(self.input)
         write_whole(file, json.dumps(kept, indent=1) + "\n")
 
     def differences(self, settings: Mapping[str, Any], seed: int | None) -> list[str]:
-        """What has changed, in words; a `seed` of None is unchanged."""
+        """Return descriptions of the settings that have changed; a `seed` of None is unchanged."""
         before, now = dict(self.settings), json.loads(json.dumps(settings))
         if seed is not None:
             before["seed"], now["seed"] = self.seed, seed
@@ -65,7 +70,7 @@ class Sidecar:
 def texts_depend_on(
     of_model: Mapping[str, Any], request: Request, *, chat: bool, system: str | None, n: int = 1
 ) -> dict[str, Any]:
-    """Everything but seeds that texts depend on, as plain data, `of_model` being what they do of the model."""
+    """Return all settings that texts depend on, except seeds, as plain data; `of_model` has those of the model."""
     names = [field.name for field in fields(Request) if field.name not in _OF_A_ROW | _OF_DRAFTS]
     values = {name: getattr(request, name) for name in names}
     sampling = {field.name: getattr(request.sampling, field.name) for field in fields(SamplingSettings)}
@@ -73,14 +78,14 @@ def texts_depend_on(
 
 
 def of_model(header: Header, load: LoadSettings) -> dict[str, Any]:
-    """What texts depend on of a loaded model. `header` is the target's, with all parts of a split."""
+    """Return the properties of a loaded model that texts depend on. `header` has all parts of a split target."""
     return {
         "model": header.path.name,
         "model size": header.size_bytes,
         "model digest": _digest(header),
         "exact": load.exact,
         "strict": load.strict,
-        "spec_draft_n_max with strict": load.draft_n_max if load.strict else None,  # passes are padded for them
+        "spec_draft_n_max with strict": load.draft_n_max if load.strict else None,  # to which passes are padded
         "cache_type_k": load.cache_type_k,
         "cache_type_v": load.cache_type_v,
         "flash_attention": attention_of(header, load),
@@ -88,7 +93,7 @@ def of_model(header: Header, load: LoadSettings) -> dict[str, Any]:
 
 
 def _digest(header: Header) -> str:
-    """Of the header and of some of the weights. Raises UsageError."""
+    """Return a digest of the header and of samples of the weights. Raises UsageError."""
     digest = sha256()
     for file in header.parts or (header.path,):
         with told_as(UsageError, f"cannot read {header.path}"), file.open("rb") as data:
@@ -108,6 +113,6 @@ def _header_bytes(header: Header) -> int:
 
 
 def in_few(value: Any) -> str:
-    """A setting in few characters."""
+    """Return a setting in at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."

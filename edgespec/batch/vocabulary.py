@@ -1,4 +1,4 @@
-"""The bytes of token ids, while a worker is busy answering."""
+"""The bytes of token ids, without asking a worker, which may be busy."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 class Vocabulary(Closable):
-    """The tokens of the model at `path`, which is opened without its weights on first use."""
+    """The tokens of the model at `path`, which is opened without its weights at the first use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._model: Model | None = None
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of a token; a control token's are its name."""
+        """Return the bytes of a token, of a control token its name."""
         return self._opened().token_bytes(token, special=True)
 
     def control(self, name: str) -> int | None:
-        """The control token of that name, if there is one."""
+        """Return the control token with this name, if there is one."""
         model = self._opened()
         ids = model.tokenize(name, parse_special=True)
         return ids[0] if len(ids) == 1 and model.is_control(ids[0]) else None
 
     def special(self, name: str) -> int | None:
-        """The token of that name that constraints do not read as text, if there is one."""
+        """Return the token with this name that constraints do not treat as text, if there is one."""
         model = self._opened()
         ids = model.tokenize(name, parse_special=True)
         return ids[0] if len(ids) == 1 and model.is_special(ids[0]) else None

@@ -192,5 +192,5 @@ def greedy_same(samples: Sequence[Sample], reference: Sequence[Sample]) -> float
 
 
 def _beats(other: tuple[float, float], point: tuple[float, float]) -> bool:
-    """Whether one point is faster and at least as close to the reference, or closer and at least as fast."""
+    """Return whether a point is faster and at least as close to the reference, or closer and at least as fast."""
     return other != point and other[0] >= point[0] and other[1] <= point[1]

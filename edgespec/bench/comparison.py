@@ -1,4 +1,4 @@
-"""`edgespec compare`: how far each of several files is from a reference, and how fast it is in several modes.
+"""`edgespec compare`: measure the divergence of several files from a reference, and their speed in several modes.
 
 One file is loaded at a time. Each finished part - the quality of a file, or the speed of one load - is saved in the
 cache folder under what it depends on, so that a stopped comparison can resume.
@@ -59,8 +59,15 @@ MEASURING_PASSES = 80  # generated tokens that take about the same time
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """What to compare: answers of `tokens` tokens to `items`, and the first `limit` windows of a `text`. `resume`
-    reuses what an earlier comparison measured. `command` is recorded in the result."""
+    """The comparison to make.
+
+    Attributes:
+        contests: the modes to measure, by the loads that they need
+        tokens: the length of each answer
+        text, limit: quality is measured on the first `limit` windows of this text
+        resume: reuse what an earlier comparison measured
+        command: the command line, which is recorded in the result
+    """
 
     targets: Targets
     contests: Sequence[Contest]
@@ -162,7 +169,7 @@ class _Run:
         )
 
     def _rows(self, target: Target) -> list[Row]:
-        """The rows of one file; plain decoding is taken from its first load."""
+        """Return the rows of one file; plain decoding is taken from its first load."""
         found: dict[tuple[str | None, str], Row] = {}
         for load in self._loads_of(target):
             for row in rows_of(target.label, load.contest, load.speed) if load.speed else ():
@@ -186,7 +193,7 @@ class _Run:
         return [load for load in self._loads if load.target == target]
 
     def _recall(self) -> None:
-        """Take over what an earlier run saved."""
+        """Load the parts that an earlier run saved."""
         for load in self._loads:
             if found := _recalled(load.key):
                 load.speed = Speed.from_json(found)
@@ -198,7 +205,7 @@ class _Run:
         return quality_key(target.path, self._reference.path, self._plan.settings, self._windows)
 
     def _unread(self) -> list[Target]:
-        """Files whose quality is unknown. The reference is read again if any other must be compared with it."""
+        """Return the files whose quality is unknown, with the reference if any of them must be compared with it."""
         others = [target for target in self._targets if target != self._reference]
         missing = [target for target in others if target.label not in self._qualities]
         return [self._reference, *missing] if missing or self._reference.label not in self._qualities else []
@@ -218,7 +225,7 @@ class _Run:
     # --- quality --------------------------------------------------------------------------------------------------
 
     def measure_qualities(self) -> None:
-        """Raises CancelledError, UsageError."""
+        """Read the text with each file whose quality is unknown. Raises CancelledError, UsageError."""
         if not (unread := self._unread()):
             return
         base, *others = unread
@@ -260,7 +267,7 @@ class _Run:
     # --- speed ----------------------------------------------------------------------------------------------------
 
     def measure_speeds(self) -> None:
-        """Raises CancelledError."""
+        """Measure the speed of each load that has none. Raises CancelledError."""
         missing = [load for load in self._loads if load.speed is None]
         for load in missing:
             with self._part(self._speed_units(load), load.target) as tell:
@@ -291,7 +298,7 @@ class _Run:
             speed.memory_bytes = max(speed.memory_bytes, process.memory_info().rss)
             if what != "prompt":
                 share = len(speed.samples) / (len(items) * len(load.contest.modes))
-                tell(PROGRESS.get(what, what).format(label), share)
+                tell(PROGRESS[what].format(label) if what in PROGRESS else what, share)
 
         with Runtime(load.settings, look) as llm:
             questions, messages = ask(llm, items, self._plan.tokens, reference=False)
@@ -311,8 +318,10 @@ class _Run:
 
     @contextmanager
     def _part(self, units: float, target: Target) -> Iterator[Progress]:
-        """Measure a part of so many units of work. If its file fails, this is reported, and the others continue. Raises
-        CancelledError."""
+        """Measure a part that takes `units` of work. If its file fails, this is reported, and the others continue.
+
+        Raises CancelledError.
+        """
         if self._cancel.is_set():
             raise CancelledError
         begun = self._time.done

@@ -1,21 +1,30 @@
-"""The report of a comparison: the files, how fast each is in every mode, and what that means.
+"""The report of a comparison: the files, their speed in each mode, and conclusions.
 
-Files are measured one after another, so a ratio of two files' speeds is as reliable as the machine was steady. Verdicts
-say so where it was not.
+Files are measured one after another, so a ratio of two files' speeds is only reliable if the machine was equally busy
+for both. The conclusions name the ratios that are not reliable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from math import floor, inf, isfinite, log10
 from typing import TYPE_CHECKING
 
 from edgespec.bench import tables
 from edgespec.bench.compared import ComparedFile, Comparison, Row
 from edgespec.bench.modes import PLAIN
-from edgespec.bench.report import BUSY_SPREAD, FEW_PROMPTS, figure, interval, machine_line, rate, run_line, times
+from edgespec.bench.report import (
+    BUSY_SPREAD,
+    FEW_PROMPTS,
+    clock_of,
+    figure,
+    interval,
+    machine_line,
+    rate,
+    run_line,
+    times,
+)
 from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
 from edgespec.text.figures import counted
 
@@ -28,7 +37,7 @@ BEST, KEPT = "*", "^"  # marks of rows
 
 @dataclass(slots=True, frozen=True)
 class Doubt:
-    """Why a ratio of speeds is unreliable, and the factor by which it may be wrong."""
+    """The reason why a ratio of speeds is unreliable, and the factor by which it may be wrong."""
 
     factor: float
     why: str
@@ -39,7 +48,7 @@ def table(result: Comparison) -> RenderableType:
     parts: list[RenderableType] = [Lines(list(_heading(result))), _files(result)]
     if result.rows:
         parts.append(_speeds(result))
-    lines = [*doubts(result), *verdicts(result), *_legend(result), *result.messages]
+    lines = [*caveats(result), *conclusions(result), *_legend(result), *result.messages]
     return stacked([*parts, Lines([("-", line.replace(" %", "\xa0%")) for line in lines])])
 
 
@@ -70,12 +79,12 @@ def doubt_about(result: Comparison, label: str) -> Doubt | None:
 
 
 def is_doubtful(result: Comparison) -> bool:
-    """Whether there is a doubt about any file's speed."""
+    """Return whether there is a doubt about any file's speed."""
     return any(doubt_about(result, label) for label in {row.file for row in result.rows} - {result.reference})
 
 
-def doubts(result: Comparison) -> Iterator[str]:
-    """Yield caveats of all verdicts on speed."""
+def caveats(result: Comparison) -> Iterator[str]:
+    """Yield what to keep in mind about all conclusions on speed."""
     yield from _kept(result)
     spread = max((file.spread for file in result.files if file.spread is not None), default=0.0)
     if spread > BUSY_SPREAD:
@@ -85,8 +94,8 @@ def doubts(result: Comparison) -> Iterator[str]:
         yield f"at the end of this run, {result.reference} was {times(again)} as fast as in the table"
 
 
-def verdicts(result: Comparison) -> Iterator[str]:
-    """Yield what each file gains and loses against the reference, and which rows are worth choosing."""
+def conclusions(result: Comparison) -> Iterator[str]:
+    """Yield the gains and losses of each file against the reference, and the best rows."""
     files = {file.label: file for file in result.files}
     base = files[result.reference]
     for file in files.values():
@@ -109,15 +118,6 @@ def way(result: Comparison, row: Row) -> str:
 def nats(value: float) -> str:
     """A divergence; very small ones are rounding."""
     return "0" if value < 5e-6 else f"{value:.2g}" if value >= 1e-4 else f"{value:.1e}"
-
-
-def ago(time: str, now: str) -> str:
-    """How long before `now` a time was; both in ISO 8601."""
-    minutes = round((datetime.fromisoformat(now) - datetime.fromisoformat(time)).total_seconds() / 60)
-    for unit, size in (("day", 24 * 60), ("hour", 60), ("minute", 1)):
-        if minutes >= size:
-            return f"{counted(round(minutes / size), unit)} ago"
-    return "a moment ago"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _kept(result: Comparison) -> Iterator[str]:
             runs.setdefault(str(file.quality_run), {}).setdefault("quality", []).append(file.label)
     for run in sorted(runs):
         of = [f"the {what} of {', '.join(labels)}" for what, labels in runs[run].items()]
-        yield f"{KEPT} is from an earlier run, started {ago(run, result.started)}: {' and '.join(of)}"
+        yield f"{KEPT} is from an earlier run, started {clock_of(run)}: {' and '.join(of)}"
 
 
 def _differences(result: Comparison, file: ComparedFile, base: ComparedFile) -> Iterator[str]:

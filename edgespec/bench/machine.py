@@ -1,27 +1,22 @@
-"""What figures depend on besides the program: the machine, the build of llama.cpp, the model files. Without paths."""
+"""Describe the machine, the build of llama.cpp and the model files of a measurement, without paths."""
 
 from __future__ import annotations
 
 import platform
 import re
-from hashlib import sha256
 from importlib.metadata import version
 from typing import Any
 
 import psutil
 
-from edgespec.cancel import CancelFlag
 from edgespec.gguf_file.header import Header
 from edgespec.llama import library
-from edgespec.llama.context import CancelledError
 from edgespec.llama.model import described
 from edgespec.models.names.known import short_name
 
-PART = 1 << 22  # bytes read at a time
-
 
 def machine() -> dict[str, Any]:
-    """The processor and the system, memory in bytes."""
+    """Return the processor and the system, with the memory in bytes."""
     devices = library.devices()
     return {
         "cpu": next((device.description for device in devices if device.kind == "CPU"), platform.machine()),
@@ -35,22 +30,16 @@ def machine() -> dict[str, Any]:
 
 
 def build() -> dict[str, Any]:
-    """The binding's version and llama.cpp's own line of instruction sets and options."""
+    """Return the version of llama-cpp-python, and llama.cpp's line of instruction sets and options."""
     return {"llama_cpp_python": version("llama-cpp-python"), "flags": library.build_flags()}
 
 
-def model_facts(header: Header, cancel: CancelFlag) -> dict[str, Any]:
-    """Identifies the file of a model or head, whatever its name; reads all of it. Raises CancelledError."""
-    digest, path = sha256(), header.path
-    with path.open("rb") as file:
-        while part := file.read(PART):
-            if cancel.is_set():
-                raise CancelledError
-            digest.update(part)
+def model_facts(header: Header) -> dict[str, Any]:
+    """Return the name and size of a model file, and what is in it."""
+    path = header.path
     return {
         "name": short_name(path),
         "file": path.name,
-        "sha256": digest.hexdigest(),
         "bytes": path.stat().st_size,
         "description": described(header),
         "parameters": header.n_params,
@@ -58,5 +47,5 @@ def model_facts(header: Header, cancel: CancelFlag) -> dict[str, Any]:
 
 
 def without_folders(text: str) -> str:
-    """A message without the folders of the absolute paths in it, which name the user."""
+    """Return a message without the folders of absolute paths in it: they contain the name of the user."""
     return re.sub(r"(?<![\w.~/\\])(?:[A-Za-z]:)?[/\\](?:[^\s/\\]+[/\\])+", "", text)

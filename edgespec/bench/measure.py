@@ -30,7 +30,7 @@ TEMPERATURES = (0.0, 0.8)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure.
+    """The modes and prompts to measure.
 
     Attributes:
         tokens: the length of each answer; None for `TOKENS`, or with `reference` for all of the reference answer
@@ -56,7 +56,7 @@ class BenchResult:
         machine, build, models, settings: the conditions, to compare with those of another result
         modes: names of the measured modes, plain decoding first
         costs: seconds of the target's passes by width, and of a pass of the draft model
-        messages: what the user should know about the run
+        messages: notes for the user about the run
     """
 
     command: str
@@ -67,7 +67,7 @@ class BenchResult:
     settings: dict[str, Any]
     modes: list[str]
     temperatures: list[float]
-    models: dict[str, Any] = field(default_factory=dict)
+    models: dict[str, Any]
     costs: dict[str, Any] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
     failure: str | None = None
@@ -88,8 +88,8 @@ def run_bench(
 ) -> BenchResult:
     """Measure `plan` with a model that was loaded for its modes (`modes.settings_for`).
 
-    `keep` receives the result so far after every prompt, so that hours of measuring survive whatever ends the program.
-    If `cancel` is set or the model fails, the result is partial. Raises UsageError if nothing can be asked.
+    `keep` receives the partial result after every prompt, so that a crash does not lose hours of measuring. If `cancel`
+    is set or the model fails, the result is partial. Raises UsageError if nothing can be asked.
     """
     progress, cancel = progress or (lambda what, done: None), cancel or CancelFlag()
     tokens = TOKENS if plan.tokens is None and not plan.reference else plan.tokens
@@ -104,12 +104,13 @@ def run_bench(
             settings=_settings(llm, plan, tokens),
             modes=[mode.name for mode in runner.modes],
             temperatures=[*plan.temperatures],
+            models={
+                "target": model_facts(llm.model.header),
+                "draft": llm.draft_header and model_facts(llm.draft_header),
+            },
             messages=[without_folders(message) for message in (*llm.notes, *runner.messages, *messages)],
         )
         try:
-            progress("hashing the model files", 0.0)
-            for role, header in (("target", llm.model.header), ("draft", llm.draft_header)):
-                result.models[role] = header and model_facts(header, cancel)
             progress("warming up", 0.0)
             result.costs = runner.warm_up(questions[0])
             left = TimeLeft(len(questions) * len(plan.temperatures) * plan.repeat * len(runner.modes))

@@ -1,4 +1,4 @@
-"""Ways of decoding that a bench compares, as words: "plain", "draft fixed:4", "suffix,draft auto tree:4 rejection"."""
+"""The modes of decoding that are compared, as words: "plain", "draft fixed:4", "suffix,draft auto tree:4 rejection"."""
 
 from __future__ import annotations
 
@@ -38,7 +38,14 @@ EXAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """Which drafters ("none" for plain decoding), the draft length, the number of leaves, and the verification rule."""
+    """A way to decode.
+
+    Attributes:
+        spec_type: the drafters, "none" for plain decoding
+        pace: the draft length: "auto" or "fixed:K"
+        tree: the number of leaves; 1 for chains
+        rule: the verification rule
+    """
 
     spec_type: str = "none"
     pace: str = "auto"
@@ -47,7 +54,7 @@ class Mode:
 
     @property
     def name(self) -> str:
-        """Its canonical spelling."""
+        """The canonical spelling."""
         if self.spec_type == "none":
             return "plain"
         parts = [self.spec_type, self.pace]
@@ -76,8 +83,11 @@ PLAIN = Mode()
 
 
 def parse_mode(text: str, possible: Sequence[str]) -> Mode:
-    """The mode that `text` names. "all" are all drafters in `possible`; by default the draft model drafts if it is
-    among them, else the suffix drafter. Raises UsageError."""
+    """Return the mode that `text` names. "all" stands for all drafters in `possible`.
+
+    Without a drafter in `text`, the draft model drafts if it is in `possible`, otherwise the suffix drafter. Raises
+    UsageError.
+    """
     words = text.lower().split()
     if words == ["plain"]:
         return PLAIN
@@ -97,7 +107,7 @@ def parse_mode(text: str, possible: Sequence[str]) -> Mode:
 
 
 def default_modes(possible: Sequence[str]) -> list[Mode]:
-    """The modes compared by default: all that are possible, each alone, and one of them at several lengths."""
+    """Return the default modes: all possible drafters together, each alone, and one of them at several lengths."""
     alone = _default(possible)
     lengths = SUFFIX_LENGTHS if alone == "suffix" else LENGTHS
     return [
@@ -113,20 +123,19 @@ def _default(possible: Sequence[str]) -> str:
 
 
 def possible_drafters(settings: LoadSettings, with_weights: Collection[str]) -> list[str]:
-    """The drafters of "all": those of `auto`, of those `with_weights` these (`drafters_here`). No measured prompt has a
-    grammar."""
+    """Return the drafters that "all" stands for: those of `auto`, without the drafters of models that are not in
+    `with_weights`, and without grammar, since no measured prompt has a grammar."""
     idle = {*names_that_need("grammar", "head", "MTP block", "draft model")}.difference(with_weights)
     return [name for name in replace(settings, spec_type="auto").drafters if name not in idle]
 
 
 def with_plain(modes: Iterable[Mode]) -> list[Mode]:
-    """Each mode once, and plain decoding, the baseline, first."""
+    """Return each mode once, with plain decoding, the baseline, first."""
     return list(dict.fromkeys([PLAIN, *modes]))
 
 
-def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) -> LoadSettings:
-    """What to load so that each of the modes is possible, with drafts of `n_max` tokens. Raises UsageError for modes
-    that need two draft models."""
+def settings_for(settings: LoadSettings, modes: Sequence[Mode]) -> LoadSettings:
+    """Return the settings that make all modes possible. Raises UsageError for modes that need two draft models."""
     used = {name for mode in modes for name in mode.spec_type.split(",")} - {"none"}
     models = sorted({mode.draft_model for mode in modes} - {""})
     if len(models) > 1:
@@ -138,7 +147,7 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) 
     return replace(
         settings,
         spec_type=spec_type,
-        spec_draft_n_max=max(n_max, *(mode.n_max for mode in modes)),
+        spec_draft_n_max=max(mode.n_max for mode in modes),
         pace="auto",
         store=False,
         spec_tree=max(mode.tree for mode in modes),
@@ -146,7 +155,7 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) 
 
 
 def _part(text: str, word: str) -> tuple[str, str]:
-    """The part of a mode that a word sets, and its canonical spelling."""
+    """Return the part of a mode that a word sets, and its canonical spelling."""
     named = drafters_of(word)
     if named and set(named) <= set(DRAFTERS):
         try:
@@ -180,7 +189,7 @@ class Contest:
     modes: tuple[Mode, ...]
 
     def settings(self, base: LoadSettings, target: Path) -> LoadSettings:
-        """How to load `target` for these modes."""
+        """Return the settings to load `target` for these modes."""
         draft = None if self.draft is None else str(self.draft)
         return settings_for(replace(base, model=str(target), draft_model=draft), self.modes)
 

@@ -47,7 +47,7 @@ class Perplexity:
 
 @dataclass(slots=True, frozen=True)
 class Quality:
-    """How far a file is from its reference, over `positions` tokens of a text.
+    """The divergence of a file from its reference, over `positions` tokens of a text.
 
     Attributes:
         perplexity_ratio: the file's perplexity over the reference's; its standard error accounts for the common text
@@ -122,7 +122,7 @@ def room_for_rows(n_vocab: int, size: int, n_windows: int) -> Iterator[Reference
         needs=f"{n_windows} windows take",
         less="compare fewer (--limit), ",
     )
-    with tempfile.TemporaryFile(dir=folder) as file:  # gone as soon as the program ends, in whichever way
+    with tempfile.TemporaryFile(dir=folder) as file:  # also deleted if the program is killed
         yield ReferenceRows(file, n_vocab)
 
 

@@ -1,4 +1,4 @@
-"""Quantisations of a model to compare it with: made once, then cached."""
+"""Make quantisations of a model to compare, once: they stay in the cache folder."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from edgespec.gguf_file.header import Header, read_header
 from edgespec.llama.quantize import TYPES, quantize
 from edgespec.text.figures import percent
 
-LEAST_SHARE = 0.005  # share of the bytes that is worth mentioning
+LEAST_SHARE = 0.005  # of the bytes; smaller shares are not mentioned
 
 
 def check_quants(names: Iterable[str]) -> list[str]:
-    """The names in llama.cpp's spelling, each once. Raises UsageError for one that cannot be made."""
+    """Return the names in llama.cpp's spelling, each once. Raises UsageError for a type that cannot be made."""
     wanted = list(dict.fromkeys(name.strip().upper() for name in names))
     if unknown := [name for name in wanted if name not in TYPES]:
         raise UsageError(f"cannot make quantisation {unknown[0]!r}", hint=f"the types are {', '.join(TYPES)}")
@@ -25,9 +25,9 @@ def check_quants(names: Iterable[str]) -> list[str]:
 
 
 def make_quant(source: Path, type: str, progress: Callable[[float], None] = lambda done: None) -> Path:
-    """The model `source` as `type` ("Q4_K_M"), made unless it is in the cache. Raises UsageError, ModelFileError.
+    """Return a file of the model `source` with weights of `type` ("Q4_K_M"), which is made unless it is in the cache.
 
-    A source that is quantised already is accepted too, which loses quality twice.
+    A source that is already quantised is accepted too, and loses quality twice. Raises UsageError, ModelFileError.
     """
     path = derived_file("quants", source, type)
     if path.is_file():
@@ -44,14 +44,14 @@ def make_quant(source: Path, type: str, progress: Callable[[float], None] = lamb
 
 
 def size_bytes(n_params: int, type: str) -> int:
-    """The approximate size of so many weights: the bits in the type's name, plus two for scales and larger tensors."""
+    """Estimate the size of a file: the bits in the type's name, plus two for scales and larger tensors."""
     bits = re.search(r"\d+", type)
     assert bits is not None
     return n_params * (int(bits[0]) + 2) // 8
 
 
 def types_by_share(header: Header) -> dict[str, float]:
-    """The weight types of a file by their share of the bytes, the largest first."""
+    """Return the share of the bytes that each weight type of a file has, the largest first."""
     sizes: Counter[str] = Counter()
     for tensor in header.tensors.values():
         sizes[tensor.type] += tensor.size_bytes
@@ -59,7 +59,7 @@ def types_by_share(header: Header) -> dict[str, float]:
 
 
 def describe_types(header: Header, type: str) -> str:
-    """The actual types if `type` was requested, and why if rows were too short for it."""
+    """Describe the weight types of a file that was quantised as `type`, and why they differ if rows were too short."""
     shares = types_by_share(header)
     text = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share >= LEAST_SHARE)
     too_short = [tensor for tensor in header.tensors.values() if tensor.type != "F32" and tensor.shape[0] % 256]

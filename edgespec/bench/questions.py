@@ -1,4 +1,4 @@
-"""From the items of a suite to requests: which can be asked of a model, in what form, and the length of the answer."""
+"""Make requests from the prompts of a suite, in the form that the loaded model needs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
 SEED = 1
-RAW_CATEGORIES = ("code_completion",)  # a text to complete, whatever the model
+RAW_CATEGORIES = ("code_completion",)  # texts to complete, without a chat template
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt as ids, and its request; the answer has `max_tokens` tokens."""
+    """A prompt as token ids, and its request; the answer has `max_tokens` tokens."""
 
     item: Item
     request: Request
@@ -24,15 +24,18 @@ class Question:
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and answer."""
+        """The number of tokens of prompt and answer."""
         return len(self.prompt) + self.request.max_tokens
 
 
 def ask(
     llm: Runtime, items: Iterable[Item], tokens: int | None, *, reference: bool
 ) -> tuple[list[Question], list[str]]:
-    """The items that can be asked, and messages about the others. Answers have `tokens` tokens. With `reference` they
-    are the items' own, up to that length. Raises UsageError if there is no item that can be asked."""
+    """Return the prompts that can be asked, and messages about the others.
+
+    Answers have `tokens` tokens. With `reference` they are the reference answers, up to that length. Raises UsageError
+    if no prompt can be asked.
+    """
     questions, messages = [], []
     for item in items:
         if len(item.turns) > 1:

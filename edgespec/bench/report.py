@@ -32,7 +32,7 @@ def table(result: BenchResult) -> RenderableType:
         parts += [_category_table(summary, temperature) for temperature in summary.temperatures]
     for temperature in summary.temperatures:
         parts += [*_reach_table(summary, temperature), *_drafter_table(summary, temperature)]
-    lines = [_with_spaces(line) for line in (*_verdicts(summary), *_warnings(result, summary), *result.messages)]
+    lines = [_with_spaces(line) for line in (*_conclusions(summary), *_warnings(result, summary), *result.messages)]
     return stacked([*parts, Lines([("-", line) for line in lines])])
 
 
@@ -54,7 +54,12 @@ def side_by_side(a: BenchResult, b: BenchResult) -> RenderableType:
 
 
 def run_line(started: str, version: str) -> str:
-    return f"{started[:16].replace('T', ' ')} UTC, edgespec {version}"
+    return f"{clock_of(started)}, edgespec {version}"
+
+
+def clock_of(started: str) -> str:
+    """A time in UTC without seconds, from one in ISO 8601."""
+    return f"{started[:16].replace('T', ' ')} UTC"
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
@@ -148,8 +153,7 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(value: object) -> str:
-    shown = NOTHING if value is None or value == [] else str(value)
-    return shown[:12] + "..." if len(shown) == 64 else shown  # a SHA-256
+    return NOTHING if value is None or value == [] else str(value)
 
 
 def _overlap(a: Cell | None, b: Cell | None) -> str:
@@ -199,12 +203,12 @@ def _reach_table(summary: Summary, temperature: float) -> Iterator[Figures]:
     if cells:
         n = min(MOST_POSITIONS, max(len(cell.reach) for cell in cells))
         rows = [[cell.mode, *map(percent, [*cell.reach, *[0.0] * n][:n])] for cell in cells]
-        title = f"Steps in which so many draft tokens or more were accepted, %, temperature {temperature:g}"
+        title = f"Share of steps with at least 1, 2, ... accepted draft tokens, %, temperature {temperature:g}"
         yield Figures(title, ["mode", *(str(at + 1) for at in range(n))], rows)
 
 
 def _drafter_table(summary: Summary, temperature: float) -> Iterator[Figures]:
-    """What each drafter did with the automatic draft length, if there is such a mode."""
+    """Yield the figures of each drafter in modes with the automatic draft length, if there are such modes."""
     rows = [
         [
             "" if number else cell.mode,
@@ -238,8 +242,8 @@ def _shares(cell: Cell) -> str:
 # --- conclusions ------------------------------------------------------------------------------------------------------
 
 
-def _verdicts(summary: Summary) -> Iterator[str]:
-    """For each group of modes that differ only in the draft length: the best fixed length, and what auto reaches."""
+def _conclusions(summary: Summary) -> Iterator[str]:
+    """Yield the best fixed length and the speed of auto, for each group of modes that differ only in the length."""
     for temperature in summary.temperatures:
         families: dict[tuple[Any, ...], list[tuple[Mode, float]]] = {}
         for cell in summary.overall(temperature):
@@ -247,10 +251,10 @@ def _verdicts(summary: Summary) -> Iterator[str]:
             if mode != PLAIN and cell.speedup is not None and not cell.drafted_nothing:
                 families.setdefault((mode.spec_type, mode.tree, mode.rule), []).append((mode, cell.speedup))
         for modes in families.values():
-            yield from _family_verdict(modes, temperature)
+            yield from _best_length(modes, temperature)
 
 
-def _family_verdict(modes: list[tuple[Mode, float]], temperature: float) -> Iterator[str]:
+def _best_length(modes: list[tuple[Mode, float]], temperature: float) -> Iterator[str]:
     fixed = {mode.pace.removeprefix("fixed:"): speedup for mode, speedup in modes if mode.pace != "auto"}
     auto = next((speedup for mode, speedup in modes if mode.pace == "auto"), None)
     if not fixed or (auto is None and len(fixed) == 1):

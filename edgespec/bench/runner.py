@@ -1,4 +1,4 @@
-"""The runner of all measurements: modes answer the same prompts in turns, on one loaded model."""
+"""Run all measurements of speed: on one loaded model, each prompt is answered in all modes before the next prompt."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Sample:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Sample:
-        """Raises KeyError, TypeError, ValueError or AttributeError for anything that `as_json` cannot return."""
+        """Return the sample that `as_json` was called on. Raises KeyError, TypeError, ValueError or AttributeError for
+        other data."""
         return cls(
             str(row["mode"]),
             float(row["temperature"]),
@@ -140,7 +141,7 @@ class Runner:
         return Sample(mode.name, temperature, item.category, item.id, repeat, tokens, llm.stats)
 
     def _obstacle(self, mode: Mode, *, reference: bool) -> str:
-        """Return why a mode cannot be measured; empty if it can."""
+        """Return the reason why a mode cannot be measured, or an empty text."""
         loaded = {*self._drafters, "none"}
         if not loaded.isdisjoint(HEADS):
             loaded.add("draft")  # a head can be called a draft as well

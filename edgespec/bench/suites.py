@@ -1,4 +1,4 @@
-"""The prompts of a benchmark: those that come with edgespec, and those in a user's file."""
+"""The prompts of benchmarks: the built-in ones, and those in a user's file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CATEGORIES = ("chat", "code_completion", "code_editing", "summary", "translation
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One conversation: the user's message in each turn, and a good answer to the first ("" if none is known)."""
+    """A prompt: the user's message in each turn, and a good answer to the first one (empty if none is known)."""
 
     id: str
     category: str
@@ -29,7 +29,7 @@ class Item:
 
 
 def shipped(categories: Iterable[str] | None = None) -> list[Item]:
-    """The items of some categories, or of all. Raises UsageError for an unknown category."""
+    """Return the built-in prompts of some categories, or of all. Raises UsageError for an unknown category."""
     chosen = CATEGORIES if categories is None else tuple(dict.fromkeys(categories))
     if unknown := [category for category in chosen if category not in CATEGORIES]:
         raise UsageError(f"unknown category {unknown[0]!r}", hint=f"the categories are {', '.join(CATEGORIES)}")
@@ -40,7 +40,7 @@ def shipped(categories: Iterable[str] | None = None) -> list[Item]:
 
 
 def read_items(path: Path) -> tuple[list[Item], list[str]]:
-    """The items of a JSONL file, and for each line that was skipped its number and the reason.
+    """Return the prompts of a JSONL file, and the number of each skipped line with the reason.
 
     A line holds `prompt`, or `turns` as in Spec-Bench; `id` (`question_id`), `category` and `reference` may be missing.
     Raises UsageError if the file cannot be read or no line can be used.
@@ -57,9 +57,9 @@ def read_items(path: Path) -> tuple[list[Item], list[str]]:
 def chosen(
     file: str | None, categories: Sequence[str], per_category: int | None, usual: int
 ) -> tuple[list[Item], list[str]]:
-    """So many prompts of each of these categories, or of all, and what is wrong with others in the user's file.
+    """Return the first prompts of each of these categories, or of all, and problems in the user's file.
 
-    The default number is `usual` for the shipped ones, and all of a file. Raises UsageError.
+    The default number per category is `usual` for built-in prompts, and no limit for a file. Raises UsageError.
     """
     if file is None:
         return sample(shipped(categories or None), per_category or usual), []
@@ -71,16 +71,12 @@ def chosen(
 
 
 def sample(items: Iterable[Item], per_category: int) -> list[Item]:
-    """The first `per_category` items of each category, in turns: an interrupted run has covered all categories."""
+    """Return the first prompts of each category, interleaved, so that an interrupted run has covered all categories."""
     by_category: dict[str, list[Item]] = {}
     for item in items:
         by_category.setdefault(item.category, []).append(item)
     rounds = min(per_category, max(map(len, by_category.values()), default=0))
     return [group[place] for place in range(rounds) for group in by_category.values() if place < len(group)]
-
-
-class _BadLineError(Exception):
-    """Why a line is no item."""
 
 
 def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
@@ -91,70 +87,59 @@ def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
         if not line.strip():
             continue
         try:
-            item = _item(_object(line), f"line-{number}")
+            item = _item(_parsed(line), f"line-{number}")
             if item.id in items:
-                raise _BadLineError(f"duplicate id {item.id!r}")
+                raise ValueError(f"duplicate id {item.id!r}")
             items[item.id] = item
-        except _BadLineError as error:
+        except ValueError as error:
             problems.append(f"line {number}: {error}")
     return list(items.values()), problems
 
 
-def _object(line: bytes) -> dict[str, Any]:
+def _parsed(line: bytes) -> Any:
     try:
-        row = json.loads(line.decode("utf-8").rstrip())
+        return json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise _BadLineError(f"not UTF-8 (byte {error.start + 1})") from error
-    except json.JSONDecodeError as error:
-        raise _BadLineError(f"not JSON ({error.msg.removesuffix(' at')})") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
-        raise _BadLineError("JSON that cannot be parsed") from error
+        raise ValueError(f"not UTF-8 (byte {error.start + 1})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError("not JSON") from error
+
+
+def _item(row: Any, default_id: str) -> Item:
+    """Return the prompt in a line. Raises ValueError."""
     if not isinstance(row, dict):
-        raise _BadLineError("not a JSON object")
-    return row
-
-
-def _item(row: dict[str, Any], default_id: str) -> Item:
-    # null counts as missing
+        raise ValueError("not a JSON object")
+    # A field that is null counts as missing.
     row = {key: value for key, value in row.items() if value is not None}
     if "prompt" not in row and "turns" not in row:
-        raise _BadLineError("no prompt")
+        raise ValueError("no prompt")
     turns = row.get("turns", [row.get("prompt")])
     if not isinstance(turns, list) or not turns:
-        raise _BadLineError("turns is not a list of strings")
+        raise ValueError("turns is not a list of strings")
     reference = row.get("reference", "")
     if isinstance(reference, list):  # Spec-Bench: one for each turn
         reference = reference[0] if reference else ""
     return Item(
         id=_label("id", row.get("id", row.get("question_id", default_id))),
         category=_label("category", row.get("category", "other")),
-        turns=tuple(_prompt(turn) for turn in turns),
-        reference=_text("reference", reference),
+        turns=tuple(_text("prompt", turn) for turn in turns),
+        reference=_text("reference", reference) if reference else "",
     )
 
 
 def _label(name: str, value: object) -> str:
-    """A text for a table; numbers are allowed too."""
+    """Return a text that fits into a table; integers are allowed too."""
     label = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(label, str) or not label.strip() or not label.isprintable():
-        raise _BadLineError(f"{name} is not printable text")
+        raise ValueError(f"{name} is not printable text")
     return label
-
-
-def _prompt(value: object) -> str:
-    text = _text("prompt", value)
-    if not text.strip():
-        raise _BadLineError("the prompt is empty")
-    return text
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise _BadLineError(f"{name} is not a string")
-    if "\0" in value:
-        raise _BadLineError(f"{name} contains a NUL character")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise _BadLineError(f"{name} contains a lone surrogate (half a character)") from error
+        raise ValueError(f"{name} is not a string")
+    if not value.strip():
+        raise ValueError(f"the {name} is empty")
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise ValueError(f"{name} contains a NUL character or half of a surrogate pair")
     return value

@@ -21,8 +21,14 @@ ALL = "all"  # categories
 
 @dataclass(frozen=True, slots=True)
 class DrafterFigures:
-    """What one drafter of a mode did: in how many steps it was asked, how many tokens it proposed, how many were
-    accepted, milliseconds per step, and the tokens per second that it added; None if costs are unknown."""
+    """The figures of one drafter of a mode.
+
+    Attributes:
+        asked: the steps in which it was asked
+        proposed, accepted: tokens
+        ms: milliseconds per step in which it was asked
+        gained_per_s: the tokens per second that it added; None if costs are unknown
+    """
 
     name: str
     asked: int
@@ -39,7 +45,7 @@ class Cell:
     Attributes:
         tokens_per_step: tokens per pass of the target
         acceptance: accepted over proposed draft tokens
-        reach: by length, the share of steps in which at least so many draft tokens were accepted
+        reach: by length, the share of steps in which at least this many draft tokens were accepted
         target_share, draft_share, other_share: of the time
         repeated_4grams: the share of runs of four tokens that occurred before in the same answer
         equal_share: the share of answers that equal plain decoding's; None where they need not be equal

@@ -1,10 +1,9 @@
-"""Tables for a terminal of any width: columns that do not fit go to a further table, which repeats the first column."""
+"""Tables for terminals of any width: columns that do not fit go to another table, which repeats the first column."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ NOTHING = "-"
 
 @dataclass(slots=True, frozen=True)
 class Figures:
-    """Rows of figures, each with a name in front. Headings may have several lines; `bold` are numbers of rows."""
+    """A table of figures whose first column has names. Headings may have several lines; `bold` are numbers of rows."""
 
     title: str
     header: Sequence[str]
@@ -31,7 +30,7 @@ class Figures:
 
     @classmethod
     def of(cls, title: str, columns: Mapping[str, Sequence[str]], bold: Collection[int] = ()) -> Figures:
-        """A table of the first column and the non-empty ones."""
+        """Return a table of the first column and the columns that are not empty."""
         first = next(iter(columns))
         shown = {name: cells for name, cells in columns.items() if name == first or {*cells} != {NOTHING}}
         return cls(title, list(shown), list(zip(*shown.values(), strict=True)), bold)
@@ -66,7 +65,7 @@ class Figures:
 
 @dataclass(slots=True, frozen=True)
 class Lines:
-    """Sentences on lines of their own, with labels in front if any has one; a non-breaking space is U+00A0."""
+    """Sentences, each on a new line, with labels if any has one; a non-breaking space is U+00A0."""
 
     rows: Sequence[tuple[str, str]]
 
@@ -81,7 +80,7 @@ class Lines:
 
 
 def stacked(parts: Iterable[RenderableType]) -> RenderableType:
-    """One below the other, separated by an empty line."""
+    """Return the parts one below the other, separated by empty lines."""
     lines: list[RenderableType] = []
     for part in parts:
         lines += [Text(""), part] if lines else [part]
@@ -89,17 +88,14 @@ def stacked(parts: Iterable[RenderableType]) -> RenderableType:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line a row below a line of names; lists and objects as JSON."""
+    """Return a line of names and a line for each row."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
-        )
+    writer.writerows(rows)
     return text.getvalue()
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Literal text, not markup."""
+    """Return text that is not parsed as markup."""
     return Text(printable(text), style)

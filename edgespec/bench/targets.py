@@ -1,4 +1,4 @@
-"""The compared files: their identity, their labels in tables, and which one is the reference."""
+"""The files to compare, their labels in tables, and the reference."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Target:
 
 @dataclass(slots=True, frozen=True)
 class Targets:
-    """All of them; `messages` say how they were made."""
+    """All files to compare; `messages` report the quantisations that were made."""
 
     all: tuple[Target, ...]
     reference: Target
@@ -45,7 +45,7 @@ def find_targets(
     reference: str | None = None,
     progress: Callable[[str, float], None] = lambda what, done: None,
 ) -> Targets:
-    """The files that `specs` name, and `quants` of the reference; missing ones are created.
+    """Find the files that `specs` name, and make missing quantisations of the reference.
 
     The reference is the largest file unless one is named. Raises ModelNotFoundError, ModelFileError, UsageError.
     """
@@ -72,7 +72,7 @@ def find_targets(
 
 
 def _find_or_add(targets: list[Target], spec: str) -> Target:
-    """The target that `spec` names, however it is spelt."""
+    """Return the target that `spec` names; the same file may have several names."""
     new = _target(spec)
     for target in targets:
         if target.path.samefile(new.path):
@@ -89,7 +89,7 @@ def _target(spec: str, name: str = "") -> Target:
 
 
 def _check_vocabulary(base: Target, target: Target) -> None:
-    """Two models can be compared only if their tokens mean the same."""
+    """Raise UsageError unless both models have the same tokens: only then can they be compared."""
     ours, theirs = Vocabulary.of(base.header), Vocabulary.of(target.header)
     sizes = [f"{vocabulary.kind} of {len(vocabulary.texts)} tokens" for vocabulary in (ours, theirs)]
     texts = enumerate(zip(ours.texts, theirs.texts, strict=False))
@@ -109,7 +109,7 @@ def _check_vocabulary(base: Target, target: Target) -> None:
 
 
 def _names(targets: Sequence[Target]) -> list[str]:
-    """Their names; for several files with the same name, with as many folders in front as needed."""
+    """Return their names; files with the same name get as many of their folders as needed."""
     names, depth = [target.name for target in targets], 1
     paths = [Path(os.path.abspath(target.path).removesuffix(".gguf")).parts for target in targets]  # noqa: PTH100
     while len(set(names)) < len(names):
@@ -119,8 +119,8 @@ def _names(targets: Sequence[Target]) -> list[str]:
 
 
 def _labels(targets: Sequence[Target]) -> list[str]:
-    """Short names: the quantisation if it distinguishes the files of one model, else the part of the names that
-    differs."""
+    """Return short names: the quantisation if it distinguishes the files of one model, otherwise the part of the names
+    that differs."""
     quantisations = [target.quantisation for target in targets]
     if len(set(quantisations)) == len(targets) and len({target.header.n_params for target in targets}) == 1:
         return quantisations

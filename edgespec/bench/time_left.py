@@ -1,4 +1,4 @@
-"""Estimates the remaining time from the elapsed time."""
+"""Estimate the remaining time from the elapsed time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from edgespec.text.figures import clock
 
 
 class TimeLeft:
-    """Work of `total` units, starting now."""
+    """The progress of work of `total` units that starts now."""
 
     def __init__(self, total: float) -> None:
         self._total, self.done = total, 0.0
@@ -23,7 +23,7 @@ class TimeLeft:
         return min(1.0, self.done / self._total) if self._total > 0 else 1.0
 
     def line(self, what: str) -> str:
-        """`what`, and the time left, if it can be estimated."""
+        """Return `what` with the time left, if that can be estimated."""
         if not 0 < self.done < self._total:
             return what
         left_s = (perf_counter() - self._started_s) * (self._total / self.done - 1)

@@ -1,8 +1,8 @@
-"""`edgespec tune`: is a drafter worth it on this machine, and why?
+"""`edgespec tune`: find out whether a drafter is worth it on this machine, and why.
 
-Plain decoding, drafts of a fixed length and the automatic draft length answer the same prompts in turns. The speedup of
-the automatic length over plain decoding decides. The acceptance rate of the fixed length and the cost of passes explain
-the decision. What the draft-length policy learns is saved for the next start.
+Plain decoding, drafts of a fixed length and the automatic draft length answer the same prompts, interleaved. The
+speedup of the automatic length over plain decoding decides. The acceptance rate of the fixed length and the cost of
+passes explain the decision. The draft-length policy saves what it learns here for the next start.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ TOKENS = 32
 LENGTH = 3  # of the fixed drafts that measure the acceptance rate
 MOST_REPEATS = 20  # of the same prompt
 WORTH_IT, HARMLESS = 1.02, 0.97  # speedups
+MUCH = 1.1  # speedup of a category that is named; smaller ones may be chance
 DISTURBED = 0.9  # passes over one token: a wider pass cannot be cheaper
 
 
@@ -63,7 +64,7 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Recommendation:
     """The decision and its reason; `use_it` is None if the figures allow no decision."""
 
     use_it: bool | None
@@ -89,7 +90,7 @@ class Tuned:
     overall: CategoryFigures
     break_even: float | None
     speedup: Speedup | None
-    verdict: Verdict
+    recommendation: Recommendation
     messages: list[str]
 
     def as_json(self) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def tune(
         except CancelledError:
             if not samples:
                 return None
-            messages.append("stopped early: the verdict covers only what was measured")
+            messages.append("stopped early: the recommendation covers only what was measured")
     curve = cost_curve(costs)
     assert curve is not None
     figures = [_figures(name, samples, auto, fixed) for name in dict.fromkeys(s.category for s in samples)]
@@ -154,7 +155,7 @@ def tune(
         overall,
         break_even(curve),
         speedup,
-        judge(drafter, curve, figures, overall.alpha, speedup, cheapest=cheapest),
+        recommend(drafter, curve, figures, overall.alpha, speedup, cheapest=cheapest),
         messages,
     )
 
@@ -166,7 +167,7 @@ def break_even(curve: CostCurve) -> float | None:
     return next((alpha / 100 for alpha in range(1, 101) if curve.best(alpha / 100)[1] > 1), None)
 
 
-def judge(
+def recommend(
     drafter: str,
     curve: CostCurve,
     categories: Sequence[CategoryFigures],
@@ -174,35 +175,35 @@ def judge(
     speedup: Speedup | None,
     *,
     cheapest: float = 1.0,
-) -> Verdict:
+) -> Recommendation:
     """Decide from the measured speedup, and where that is close to 1, from what costs and acceptance rate predict.
 
     `cheapest` is the measured cost of the cheapest pass, relative to a pass over one token.
     """
     if cheapest < DISTURBED:
-        return Verdict(
+        return Recommendation(
             None,
             "none: another program disturbed the measurement (a wide pass appeared cheaper than a pass over a single "
             "token); close other programs and run tune again",
         )
     if speedup is None:
-        return Verdict(None, "none: there was no time for two answers; run tune again with more --seconds")
+        return Recommendation(None, "none: there was no time for two answers; run tune again with more --seconds")
     if speedup.low >= HARMLESS and speedup.value >= WORTH_IT:
-        paying = _paying(categories)
+        paying = [each.category for each in categories if (each.auto_speedup or 0.0) >= MUCH]
         most = f", most of it on {', '.join(paying)}" if 0 < len(paying) < len(categories) else ""
-        return Verdict(True, f"worth it: {speedup.value:.2f}x as fast as plain decoding{most}")
+        return Recommendation(True, f"worth it: {speedup.value:.2f}x as fast as plain decoding{most}")
     even = break_even(curve)
     cannot_pay = curve.draft is not None and (even is None or (alpha or 0.0) < even)
-    if speedup.high < WORTH_IT or (cannot_pay and speedup.low < WORTH_IT):
-        return Verdict(False, f"not worth it ({drafter}): {_reason(curve, categories, alpha, speedup)}")
-    return Verdict(
+    if speedup.high < WORTH_IT or (cannot_pay and speedup.value < WORTH_IT):
+        return Recommendation(False, f"not worth it ({drafter}): {_reason(curve, alpha, speedup)}")
+    return Recommendation(
         None,
         f"too close to call: between {speedup.low:.2f}x and {speedup.high:.2f}x as fast as plain decoding; run tune "
         "again with more --seconds, while no other program is busy",
     )
 
 
-def _reason(curve: CostCurve, categories: Sequence[CategoryFigures], alpha: float | None, speedup: Speedup) -> str:
+def _reason(curve: CostCurve, alpha: float | None, speedup: Speedup) -> str:
     """Return why drafting does not pay, and what --pace auto does in that case."""
     even, step = break_even(curve), curve.draft
     accepted = "nothing was drafted" if alpha is None else f"{percent(alpha)} of the draft tokens were accepted"
@@ -219,14 +220,7 @@ def _reason(curve: CostCurve, categories: Sequence[CategoryFigures], alpha: floa
         why = f"{accepted}, but decoding was only {speedup.value:.2f}x as fast"
     if speedup.high < HARMLESS:
         return f"{why}; measured {speedup}"
-    paying = _paying(categories)
-    if paying:
-        return f"{why}; drafts pay off on {', '.join(paying)} only, and --pace auto drafts only where they do"
-    return f"{why}; --pace auto switches drafting off by itself"
-
-
-def _paying(categories: Sequence[CategoryFigures]) -> list[str]:
-    return [each.category for each in categories if (each.auto_speedup or 0.0) >= WORTH_IT]
+    return f"{why}; --pace auto drafts only where it pays off"
 
 
 def _figures(category: str, samples: Sequence[Sample], auto: Mode, fixed: Mode) -> CategoryFigures:

@@ -1,8 +1,8 @@
-"""A text as windows of tokens, and a model's predictions at the positions of each window that count.
+"""Split a text into windows of tokens, and compute a model's predictions for the second half of each window.
 
-Split and counted as in llama.cpp's own llama-perplexity (tools/perplexity/perplexity.cpp): whole windows one after
-another, each begun with BOS if the model wants one, and only the second half of each counts, so that every token that
-counts has at least half a window of context.
+This follows llama.cpp's llama-perplexity (tools/perplexity/perplexity.cpp): whole windows one after another, each with
+BOS as its first token if the model uses one. Only predictions in the second half of a window count, so each has at
+least half a window of context.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Windows = Sequence[Sequence[int]]
 
 
 def default_text() -> str:
-    """The default text: questions and answers of the benchmark suites, all categories in turns. 94 kB of prose, code
-    and translations that were written for this project, so that no model has seen them before."""
+    """Return the default text: the prompts and answers of all suites, interleaved. They are 94 kB of prose, code and
+    translations that were written for this project, so no model was trained on them before."""
     items = shipped()
     return "\n\n".join(f"{item.prompt}\n\n{item.reference}" for item in sample(items, len(items)))
 
 
 def read_text(file: Path) -> str:
-    """A text as llama.cpp reads it: without one newline at its end. Raises UsageError."""
+    """Read a text as llama.cpp does: without one newline at its end. Raises UsageError."""
     try:
         with told_as(UsageError, f"cannot read the text in {file}"):
             return file.read_bytes().decode("utf-8").removesuffix("\n")
@@ -46,7 +46,7 @@ def read_text(file: Path) -> str:
 
 
 def windows(model: Model, text: str, size: int, limit: int | None = None) -> list[list[int]]:
-    """The first `limit` whole windows of `size` tokens. Raises UsageError for a text that has none."""
+    """Return the first `limit` whole windows of `size` tokens. Raises UsageError for a text that is too short."""
     tokens = model.tokenize(text, add_special=True)
     if not text or len(tokens) < size:
         raise UsageError(
@@ -62,7 +62,7 @@ def windows(model: Model, text: str, size: int, limit: int | None = None) -> lis
 
 
 def counted(size: int) -> range:
-    """The positions of a window whose rows count, by the token after each."""
+    """Return the positions of a window at which the prediction of the next token counts."""
     return range(size // 2, size - 1)
 
 
@@ -74,7 +74,7 @@ def opened(
     note: Callable[[str], None],
     progress: Callable[[float], None],
 ) -> Iterator[Context]:
-    """A model, in a context of one window. Raises ModelFileError, OutOfMemoryError, UsageError."""
+    """Open a model with a context of one window. Raises ModelFileError, OutOfMemoryError, UsageError."""
     plan = Plan(
         check_model(path),
         n_ctx=size,
@@ -93,7 +93,7 @@ def opened(
 
 @contextmanager
 def watching(context: Context, cancel: CancelFlag) -> Iterator[None]:
-    """Within this block `cancel` stops decodes."""
+    """Let `cancel` stop decodes within this block."""
     context.watch(cancel)
     try:
         yield
@@ -102,8 +102,10 @@ def watching(context: Context, cancel: CancelFlag) -> Iterator[None]:
 
 
 def log_probabilities(context: Context, window: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """At each position that counts the next token, and the log-probabilities float64[V] of all tokens. Raises
-    CancelledError, GenerationError."""
+    """Yield the next token and the log-probabilities float64[V] of all tokens, at each position that counts.
+
+    Raises CancelledError, GenerationError.
+    """
     context.forget(0)
     places = counted(len(window))
     for start in range(0, places.start, context.n_batch):
@@ -116,7 +118,7 @@ def log_probabilities(context: Context, window: Sequence[int]) -> Iterator[tuple
 
 
 def log_softmax(row: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The logarithms of the softmax of a row. Raises GenerationError if it contains a NaN."""
+    """Return the logarithm of the softmax of a row. Raises GenerationError if the row contains a NaN."""
     logits = row.astype(np.float64)
     with np.errstate(invalid="ignore"):
         logits -= logits.max()

@@ -1,4 +1,4 @@
-"""The interface of what answers in a chat, and its events beside tokens."""
+"""The interface of models in a chat, and messages between tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AnswerStream(Protocol):
 
 
 class Answerer(Protocol):
-    """A Runtime, a Worker with one in a separate process, or a server's model."""
+    """A model that answers in a chat: a Runtime, a Worker or a RemoteEngine."""
 
     notes: list[str]
 
@@ -62,7 +62,7 @@ Opener = Callable[[LoadSettings, Progress | None, CancelFlag | None], Answerer]
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message beside the answer; a screen may show it in another way depending on what it is `about`."""
+    """A message between tokens; a screen may show it differently depending on its subject, `about`."""
 
     text: str
     level: Level = "info"

@@ -73,7 +73,7 @@ def read_attachment(path: Path) -> Attachment:
 
 
 def attach(attached: Sequence[Attachment], names: str) -> tuple[list[Attachment], list[Attachment], list[str]]:
-    """Read the files that `names` stands for; a file that is attached already is read again.
+    """Read the files that `names` means; a file that is attached already is read again.
 
     Returns all attachments, the new ones, and why other files were left out. Raises UsageError if no file can be
     attached, or if the files are too large.

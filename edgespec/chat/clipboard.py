@@ -1,4 +1,4 @@
-"""The clipboard: the system's own if there is one, and the terminal's, which also works through ssh."""
+"""The clipboard of the system, and that of the terminal, which also works over ssh."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import base64
 import shutil
 import subprocess
 
-# In this order: the system's own, then Wayland, then X.
+# macOS and Windows, then Wayland, then X.
 PROGRAMS = (["pbcopy"], ["clip.exe"], ["wl-copy"], ["xclip", "-selection", "clipboard"], ["xsel", "-ib"])
 PATIENCE_S = 2.0
 
 
 def copy_natively(text: str) -> bool:
-    """Copy a text to the system's clipboard; False if that fails."""
+    """Copy a text to the system's clipboard. Returns False if that fails."""
     for command in PROGRAMS:
         if shutil.which(command[0]) is None:
             continue
@@ -29,5 +29,5 @@ def copy_natively(text: str) -> bool:
 
 
 def osc52(text: str) -> str:
-    """The escape sequence that makes a terminal copy a text."""
+    """Return the escape sequence that makes a terminal copy a text."""
     return f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07"

@@ -56,8 +56,7 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
         self.front.say("\n".join(lines))
 
     def do_models(self, words: str) -> None:
-        """The models of this machine, and how they would do as drafts of the loaded one; those with these words, here,
-        in the catalogue and on the hub; or those of the server."""
+        """`/models`: models here, and how they would work as drafts; `/models WORDS`: also those elsewhere."""
         session = self.session
         spec = session.load_settings.model
         if server := session.model.server:
@@ -76,16 +75,16 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
             self.front.say(f"draft model {session.about.get('draft_model') or 'none'}")
             return
         if session.model.server:
-            raise UsageError("the draft model is up to the server")
+            raise UsageError("the server chooses the draft model")
         self.front.load(drafting_with(session.load_settings, None if spec == "auto" else spec))
 
     def do_restart(self, number: str) -> None:
         session = self.session
         offers = session.model.remedies()
-        is_plain = session.model.was_cancelled and len(offers) == 1  # nothing went wrong: there is nothing to choose
+        is_plain = session.model.was_cancelled and len(offers) == 1  # the model did not fail: nothing to choose
         if not number and offers and not is_plain:
             lines = [f"{place}  {offer.label}" for place, offer in enumerate(offers, 1)]
-            self.front.say("\n".join([*lines, "/restart N uses one of these"]))
+            self.front.say("\n".join([*lines, "/restart N loads with these settings"]))
             return
         again = offers[0].settings if offers else session.load_settings
         self.front.load(offers[_number(number, len(offers))].settings if number else again)
@@ -161,7 +160,7 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
         )
 
     def do_compare(self, argument: str) -> None:
-        """`/compare`: two answers to the last message; see `sides_and_text` for the others."""
+        """`/compare`: two answers to the last message; `sides_and_text` explains the other forms."""
         self.session.model.needed()
         sides, text = sides_and_text(self.session, argument)
         if not text and not self.session.turns:
@@ -192,7 +191,7 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
         self.front.answer(self.session.go_on)
 
     def do_edit(self, argument: str) -> None:
-        """`/edit`: the last user message; `/edit N`: message N; with a text after it at once."""
+        """`/edit`, `/edit N`: put a message into the input field; `/edit TEXT`, `/edit N TEXT`: replace it."""
         session = self.session
         first, _, rest = argument.partition(" ")
         if first.isdigit():
@@ -218,7 +217,7 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
     def do_fork(self, _: str) -> None:
         chat = self.session.fork()
         self.front.redraw()
-        self.front.say(f"now in chat {chat}; the other one is unchanged")
+        self.front.say(f"continuing in the new chat {chat}; the old one is unchanged")
 
     def do_branches(self, number: str) -> None:
         session = self.session
@@ -246,13 +245,12 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
         self.front.copy(without_thinking(turn.content))
 
     def do_save(self, what: str) -> None:
-        """`/save`, `/save N`, `/save FILE`, `/save N FILE`: a code block of the last answer, by default the last one,
-        in a file that is not there yet."""
+        """`/save`, `/save N`, `/save FILE`, `/save N FILE`: save a code block of the last answer."""
         number, _, name = what.partition(" ") if what.partition(" ")[0].isdecimal() else ("", "", what)
         self.save_code(self._code_block(number), name.strip())
 
     def save_code(self, block: CodeBlock, name: str = "") -> None:
-        """Write code to a file of that name, or of the first name that is free. Raises UsageError."""
+        """Write code to a new file, by default in the current folder. Raises UsageError."""
         file = Path(name).expanduser() if name else free_name("code", block.suffix)
         if file.is_dir():
             file = file / f"code{block.suffix}"
@@ -263,7 +261,7 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
         self.front.say(f"written to {file.absolute()}")
 
     def _code_block(self, number: str) -> CodeBlock:
-        """A code block of the last answer, by default the last one."""
+        """Return a code block of the last answer, by default the last one. Raises UsageError."""
         blocks = code_blocks(without_thinking(self._last_answer().content))
         if not blocks:
             raise UsageError("the last answer has no code block")
@@ -288,7 +286,7 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
 
 
 def _number(text: str, most: int) -> int:
-    """The index, from 0, for a number from 1 to `most`. Raises UsageError."""
+    """Return the index, from 0, for a number from 1 to `most`. Raises UsageError."""
     if not text.isdecimal() or not 1 <= int(text) <= most:
         raise UsageError(
             f"choose a number from 1 to {most}, not {text!r}" if most else "there is nothing to choose from"

@@ -1,4 +1,4 @@
-"""A conversation in the store: its open path, its branches and its settings."""
+"""A conversation in the store: the messages of its open branch, and its settings."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from edgespec.history.data import first_line
 
 
 class Conversation:
-    """`turns` is the open path from the first message on; those before `first_sent` have left the context, of which
-    `used` tokens are in use. `system` is the system prompt of the open chat; a new one begins with the one given here,
-    or with the persona given to `begin_as`. `persona` is the name of the chat's persona, `taken_persona` what it is, as
-    far as its file can be read.
+    """A conversation without a model.
 
-    No message is lost if the store fails: it is kept here and written with the next one; `unsaved` counts such writes
-    and `store_error` is the reason.
+    `turns` are the messages of the open branch; those before `first_sent` are no longer sent. `used` is the number of
+    tokens in the context. `system` is the system prompt of this chat; new chats begin with the one given here, or with
+    the persona given to `begin_as`. `persona` is the name of the chat's persona; `taken_persona` is None if its file
+    cannot be read.
+
+    If the store fails, no message is lost: it is written together with the next one. `unsaved` counts such writes, and
+    `store_error` is the reason.
     """
 
     def __init__(self, store: Store, settings: ChatSettings, system: str) -> None:
@@ -40,7 +42,7 @@ class Conversation:
         self.new()
 
     def new(self) -> None:
-        """Start another conversation; it is stored with its first message."""
+        """Start another conversation; it is saved with its first message."""
         self._check_idle()
         self.chat: str | None = None
         self._drop_persona()
@@ -52,7 +54,7 @@ class Conversation:
         self.first_sent = self._left_told = self.used = 0
 
     def open(self, name: str) -> None:
-        """Resume a chat of the store: its id, the beginning of one, or "last". Raises StoreError."""
+        """Resume a chat: `name` is its id, the beginning of its id, or "last". Raises StoreError."""
         self._check_idle()
         info = self.store.find(name)
         settings = dict(self.store.chat_settings(info.id))
@@ -61,7 +63,7 @@ class Conversation:
         self.title = info.title
         self.system = str(settings.pop("system", ""))
         if "sampling" in settings:
-            bias = self.settings.sampling.logit_bias  # belongs to a vocabulary, not to a chat
+            bias = self.settings.sampling.logit_bias  # it belongs to the vocabulary of the model, not to a chat
             kept = ChatSettings.from_json(settings)
             self.settings = replace(kept, sampling=replace(kept.sampling, logit_bias=bias))
         self.persona = str(settings.get("persona", ""))
@@ -70,14 +72,12 @@ class Conversation:
         self._go_to(info.head)
 
     def begin_as(self, chosen: Persona, but: Collection[str] = ()) -> None:
-        """Take a persona, except for the settings of the fields `but` ("system" is one), here and in every new chat.
-        Raises UsageError."""
+        """Use a persona here and in new chats, except for the fields `but` ("system" is one). Raises UsageError."""
         self._own_persona = (chosen, but)
         self.take_persona(chosen, but)
 
     def take_persona(self, chosen: Persona | None, but: Collection[str] = ()) -> None:
-        """Answer as a persona, instead of the one of this chat, from the next message on; with None as without one.
-        Raises UsageError."""
+        """Use another persona, or None for no persona, from the next message on. Raises UsageError."""
         before = (
             self.settings
             if self.taken_persona is None
@@ -91,15 +91,14 @@ class Conversation:
         self._save_settings()
 
     def _drop_persona(self) -> None:
-        """The system prompt of a new chat, and the settings without those of the persona."""
+        """Restore the user's own system prompt, and the settings that the persona had replaced."""
         if self.taken_persona is not None:
             self.settings = self.taken_persona.removed(self.settings, self._own_settings)
         self.system = self._own_system
         self.persona, self.taken_persona = "", None
 
     def undo(self) -> str:
-        """Take back the last message and its answer, which stay a branch; returns the message's text. Raises
-        UsageError."""
+        """Take back the last message and its answer, which stay a branch; return its text. Raises UsageError."""
         self._check_idle()
         last = next((index for index in reversed(range(len(self.turns))) if self.turns[index].role == "user"), None)
         if last is None:
@@ -110,7 +109,7 @@ class Conversation:
         return text
 
     def fork(self) -> str:
-        """Continue in a new chat that begins with this one's messages; returns its id. Raises UsageError."""
+        """Continue in a new chat with the same messages; return its id. Raises UsageError."""
         self._check_idle()
         if self.chat is None:
             raise UsageError("there is nothing to fork yet")
@@ -120,18 +119,18 @@ class Conversation:
         return self._id
 
     def branches(self) -> list[Branch]:
-        """The branches of this conversation, the newest first."""
+        """Return the branches of this conversation, the newest first."""
         return self.store.branches(self.chat) if self.chat else []
 
     def switch(self, key: str) -> None:
-        """Show the newest branch that message `key` is part of. Raises UsageError, StoreError."""
+        """Switch to the newest branch with the message `key`. Raises UsageError, StoreError."""
         self._check_idle()
         if (chat := self.chat) is not None:
             self._go_to(self.store.latest_leaf(chat, key))
             self._save_head()
 
     def step(self, key: str, by: int) -> None:
-        """Show the next (or with -1 the previous) version of message `key`."""
+        """Switch to the next version of message `key`, or with -1 to the previous one."""
         if self.chat is not None:
             siblings = self.store.siblings(self.chat, key)
             self.switch(siblings[(siblings.index(key) + by) % len(siblings)])
@@ -144,22 +143,22 @@ class Conversation:
 
     @property
     def unsaved(self) -> int:
-        """Writes that have not reached the store yet."""
+        """The number of writes that the store did not accept yet."""
         return len(self._writes)
 
     @property
     def store_error(self) -> StoreError | None:
-        """Why they have not."""
+        """Why the store did not accept them."""
         return self._writes.error
 
     @property
     def last_stats(self) -> Stats | None:
-        """The statistics of the last answer on the open path; None if there are none."""
+        """The statistics of the last answer, None without one."""
         last = next((turn.answer for turn in reversed(self.turns) if turn.answer is not None), None)
         return Stats.from_json(last.stats) if last is not None and last.stats.get("timings") else None
 
     def _check_idle(self) -> None:
-        """Raises UsageError while an answer is being generated."""
+        """Raise UsageError while an answer is being generated."""
         if self._is_answering:
             raise UsageError("an answer is being generated", hint="stop it first")
 
@@ -176,7 +175,7 @@ class Conversation:
             self._writes.write(lambda: self.store.set_head(chat, head))
 
     def _show(self, turns: list[Turn]) -> None:
-        """Make these the open path; the context starts where it did when its last answer was generated."""
+        """Make these turns the open branch. The context begins where it did when their last answer was generated."""
         self.turns = turns
         last = next((turn.answer.stats for turn in reversed(turns) if turn.answer is not None), {})
         self.used = int(last.get("context_used", 0))
@@ -185,7 +184,7 @@ class Conversation:
         self.first_sent = self._left_told = keys.get(starts[-1], 0) if starts else 0
 
     def _keep(self, turn: Turn) -> None:
-        """Append a turn, here and in the store."""
+        """Append a turn to the conversation, and save it."""
         chat, settings = self._id, self._settings_as_json()
         if self.chat is None:
             title = self.title
@@ -205,7 +204,7 @@ class Conversation:
             self._writes.write(lambda: self.store.save_settings(chat, settings))
 
     def _everything(self) -> list[Write]:
-        """The writes that put the open conversation into a store that does not have it; none if no chat is open."""
+        """Return the writes that save the whole conversation again; none if no chat is open."""
         if self.chat is None:
             return []
         chat, settings, title = self._id, self._settings_as_json(), self.title

@@ -1,4 +1,4 @@
-"""Downloads that a chat has asked for: one after another in a thread, while the conversation goes on."""
+"""Downloads for a chat: one after another in a thread, while the conversation continues."""
 
 from __future__ import annotations
 
@@ -15,27 +15,23 @@ from edgespec.models.pair.suggest import catalogue_drafts
 from edgespec.settings import AUTO_DRAFT, LoadSettings
 from edgespec.text.figures import size_of
 
-HUGE_BYTES = 20_000_000_000  # from here on a download is confirmed, and if it takes half of the free space
-LEAVING_S = 2.0  # for a download to stop at exit
+HUGE_BYTES = 20_000_000_000  # larger downloads must be confirmed, and those that take half of the free space
+LEAVING_S = 2.0  # how long the exit waits for a download to stop
 
 State = Literal["waiting", "active", "asking", "ready", "stopped", "failed"]
 
 
 @dataclass(slots=True, eq=False)
 class Fetching:
-    """A download: what is missing of the models that `settings` name, and the draft that goes with the model.
-
-    `spec` is the model, or the draft if only that is missing. `what` and `done` are the progress, `notes` what the user
-    should hear of it, `said` why it asks, stopped or failed.
-    """
+    """A download of the missing models of `settings`, and of the draft model that belongs to them."""
 
     settings: LoadSettings
-    spec: str
+    spec: str  #: the model, or the draft model if only that is missing
     is_confirmed: bool = False
     state: State = "waiting"
-    what: str = ""
-    done: float | None = None
-    said: str = ""
+    what: str = ""  #: the progress in words
+    done: float | None = None  #: the progress from 0 to 1
+    said: str = ""  #: why it asks, stopped or failed
     notes: deque[str] = field(default_factory=deque)
     cancel: CancelFlag = field(default_factory=CancelFlag)
 
@@ -44,7 +40,7 @@ class Fetching:
         return self.state in ("ready", "stopped", "failed")
 
     def run(self) -> None:
-        """Plan it and download it; the outcome is in `state`."""
+        """Plan and download; the outcome is in `state`."""
         try:
             self.state = self._fetched()
         except EdgespecError as error:
@@ -73,14 +69,14 @@ class Fetching:
         return "ready"
 
     def _draft_with(self, has_all: bool, draft: str) -> None:
-        """Load it with a draft that its own name does not imply, or without the one that did not come."""
+        """Load the model with a draft model that its name does not imply, or without one that was not downloaded."""
         settings = self.settings
         if draft:
             self.settings = replace(settings, draft_model=draft)
         elif not has_all and settings.without_draft != "none":
             self.settings = replace(settings, spec_type=settings.without_draft)
 
-    # --- what downloading shows (`Display`) ------------------------------------------------------------------------
+    # --- `Display` of the download -------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -93,7 +89,7 @@ class Fetching:
 
 
 class Downloads:
-    """A queue of downloads, worked off by a thread that ends with the last one."""
+    """A queue of downloads, and a thread that runs while there are any."""
 
     def __init__(self) -> None:
         self.all: list[Fetching] = []
@@ -102,16 +98,18 @@ class Downloads:
 
     @property
     def open(self) -> list[Fetching]:
-        """Those that run, wait or ask."""
+        """The downloads that run, wait or ask."""
         return [each for each in self.all if not each.is_over]
 
     def of(self, spec: str) -> Fetching | None:
-        """The open download of a model or draft."""
+        """Return the open download of a model or draft model."""
         return next((each for each in self.open if spec in (each.settings.model, each.spec)), None)
 
-    def add(self, settings: LoadSettings, *, is_confirmed: bool = False) -> Fetching:
-        """Download what is missing of these models. One that asks is thereby confirmed, and what is in the queue is
-        not queued again. Raises ModelNotFoundError."""
+    def add(self, settings: LoadSettings) -> Fetching:
+        """Download the missing models of these settings; if this download asks already, confirm it.
+
+        A download that is in the queue is not added again. Raises ModelNotFoundError.
+        """
         spec = next(iter(missing_of(settings)), settings.model)
         with self._lock:
             before = next((each for each in self.open if _same(each.settings, settings)), None)
@@ -119,7 +117,7 @@ class Downloads:
                 return before
             if before is not None:
                 self.all.remove(before)
-            fetching = Fetching(settings, spec, is_confirmed or before is not None)
+            fetching = Fetching(settings, spec, is_confirmed=before is not None)
             self.all = [each for each in self.all if not (each.is_over and _same(each.settings, settings))]
             self.all.append(fetching)
             if self._thread is None:
@@ -128,20 +126,20 @@ class Downloads:
         return fetching
 
     def stop(self, fetching: Fetching) -> None:
-        """Stop one; what has come of it stays on the disk."""
+        """Stop a download; the downloaded part stays on the disk."""
         fetching.cancel.set()
         with self._lock:
             if fetching.state in ("waiting", "asking"):
                 fetching.state, fetching.said = "stopped", "stopped before anything was downloaded"
 
     def forget(self, fetching: Fetching) -> None:
-        """Leave one out that is over."""
+        """Remove a download that is over."""
         with self._lock:
             if fetching in self.all:
                 self.all.remove(fetching)
 
     def close(self) -> None:
-        """Stop all, and wait a moment."""
+        """Stop all downloads, and wait a moment for them."""
         for each in self.open:
             self.stop(each)
         thread = self._thread
@@ -163,7 +161,7 @@ class Downloads:
 
 
 def missing_of(settings: LoadSettings) -> list[str]:
-    """The models of these settings that must be downloaded first. Raises ModelNotFoundError."""
+    """Return the models of these settings that must be downloaded first. Raises ModelNotFoundError."""
     named = [settings.model, *([settings.draft_model] if _names_draft(settings) else [])]
     missing = []
     for spec in filter(None, named):
@@ -175,13 +173,15 @@ def missing_of(settings: LoadSettings) -> list[str]:
 
 
 def is_huge(n_bytes: int, free: int) -> bool:
-    """Whether to ask before so much is downloaded."""
+    """Return whether a download of this size must be confirmed."""
     return n_bytes >= HUGE_BYTES or 2 * n_bytes > free
 
 
 def _items_for(settings: LoadSettings) -> tuple[list[Item], str]:
-    """What to download, and of these a draft that the model's name does not imply: that of the catalogue for another
-    conversion of the same model."""
+    """Return what to download, and the name of a draft model that the model's name does not imply, or "".
+
+    Such a draft model is the catalogue's, for another conversion of the same model.
+    """
     missing = missing_of(settings)
     with_draft = settings.model in missing and not _names_draft(settings)
     with_draft = with_draft and settings.uses_draft and "draft" in settings.drafters

@@ -33,7 +33,7 @@ class FileCommands:
         self.front.show_files()
 
     def attach_text(self, text: str) -> None:
-        """Attach a pasted text as a file of its own. Raises UsageError."""
+        """Attach a pasted text as a new file. Raises UsageError."""
         attached = self.session.attached
         names = {file.name for file in attached}
         name = next(name for number in count(1) if (name := f"pasted-{number}.txt") not in names)
@@ -74,7 +74,7 @@ def crowding(session: Session) -> str:
     if not session.attached or session.engine is None:
         return ""
     try:
-        n_dropped = session.pushed_out()
+        n_dropped = session.n_pushed_out()
     except UsageError as error:
         return f"this does not fit: {error.what}"
     except EdgespecError:  # the model has died, which its next request reports

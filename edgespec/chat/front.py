@@ -37,7 +37,7 @@ class Front(Protocol):
         """Show the files attached to the next message."""
 
     def edit_file(self, edit: Callable[[Path], None], file: Path) -> None:
-        """Call `edit` with `file` while the user's editor has the terminal. Raises UsageError if that is impossible."""
+        """Call `edit` with `file` while the user's editor has the terminal. Raises UsageError without a terminal."""
 
     def show_tokens(self) -> None:
         """Show which drafter proposed each token, or hide it."""

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Idle:
-    """Work in a thread of its own, between `begin` and `stop`."""
+    """Saves in a thread, between `begin` and `stop`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""The model of a chat: loading it, its drafting settings, and how to recover when it has died."""
+"""The model of a chat: loading it, its drafting settings, and recovery after it has died."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from edgespec.events import Progress
 from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.known import short_name
-from edgespec.models.names.spec import catalogued_settings, lasting, resolve
+from edgespec.models.names.source import lasting
+from edgespec.models.names.spec import catalogued_settings, resolve
 from edgespec.runtime.worker import LoadingStoppedError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import lost_workers
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Message, Request
@@ -26,34 +27,39 @@ Catalogued = Mapping[str, str | float]
 
 
 def drafting_with(settings: LoadSettings, draft: str | None) -> LoadSettings:
-    """The settings with another draft model: None is the target's own, "none" is no draft."""
+    """Return the settings with another draft model; None means the target's own, "none" no draft model."""
     if draft == "none":
         return replace(settings, draft_model=None, spec_type=settings.without_draft)
     return replace(settings, draft_model=draft, spec_type=settings.with_draft)
 
 
 class ChatModel:
-    """A model as `settings` load it. `engine` is None while none is loaded, and after one has died; `about` describes
-    the model that is or was loaded (`Runtime.describe`). It is one of a `server` where that is given."""
+    """A model that is loaded with `settings`, on this machine or on a `server`.
+
+    `engine` is None while no model is loaded, and after it has died. `about` describes the model that is or was loaded
+    (`Runtime.describe`).
+    """
 
     def __init__(self, open_engine: Opener, settings: LoadSettings, server: str = "") -> None:
         self.open_engine, self.settings, self.server = open_engine, settings, server
         self.engine: Answerer | None = None
         self.about: Mapping[str, Any] = {}
-        self._drafting: dict[str, Any] = {}  # as the engine has it
-        self._notes_told = 0
+        self._drafting: dict[str, Any] = {}  # the drafting settings of the engine
+        self._n_notes = 0  # notes that were reported
         self._failed: tuple[LoadSettings, Mapping[str, Any], EdgespecError] | None = None
 
     def load(
         self, wanted: LoadSettings, progress: Progress | None, cancel: CancelFlag | None
     ) -> tuple[Catalogued, Catalogued]:
-        """Load a model. Errors that can be detected beforehand keep the loaded one. Returns the catalogue's defaults
-        for the previous model, and for this one. Raises what Runtime raises."""
+        """Load a model; return the catalogue's default settings for the previous model, and for this one.
+
+        After errors that are detected beforehand the loaded model stays. Raises what Runtime raises.
+        """
         try:
             self.check(wanted)
             catalogued = catalogued_settings(self.settings.model), catalogued_settings(wanted.model)
             if not self.server:
-                self.unload()  # there may be no room for both
+                self.unload()  # both may not fit into memory
             opened = self.open_engine(wanted, progress, cancel)
             self.unload()
             self.engine = opened
@@ -63,12 +69,12 @@ class ChatModel:
                 if self.was_cancelled:
                     error.hint = "/restart loads it again, /model MODEL loads another one"
             raise
-        self._notes_told, self._failed, self.settings = 0, None, wanted
+        self._n_notes, self._failed, self.settings = 0, None, wanted
         self.about, self._drafting = self.engine.describe(), {}
         return catalogued
 
     def check(self, wanted: LoadSettings) -> None:
-        """Raises what of loading can be detected beforehand."""
+        """Raise the errors of loading that can be detected beforehand."""
         if not self.server:
             check_model(resolve(wanted.model).path)
             if wanted.draft_model and wanted.draft_model != AUTO_DRAFT:
@@ -81,13 +87,13 @@ class ChatModel:
             self.engine = None
 
     def remedies(self) -> list[Remedy]:
-        """Settings to restart with after the model has died, or could not be loaded."""
+        """Return settings to restart with after the model has died, or could not be loaded."""
         if self._failed is None:
             return []
         wanted, about, error = self._failed
         if self.server:
             found = [Remedy("Connect again", wanted)]
-        elif self.was_cancelled:  # less would not help: the model did not fail
+        elif self.was_cancelled:  # the model did not fail, so loading it with less would not help
             found = [Remedy("Load again", wanted)]
         else:
             found = remedies(wanted, about, error=error)
@@ -97,32 +103,32 @@ class ChatModel:
 
     @property
     def was_cancelled(self) -> bool:
-        """True if there is no model because the user stopped its loading."""
+        """True if no model is loaded because the user cancelled loading."""
         return self._failed is not None and isinstance(self._failed[-1], LoadingStoppedError)
 
     @property
     def has_died(self) -> bool:
-        """True if there is no model because a loaded one has died."""
+        """True if no model is loaded because it has died."""
         return self._failed is not None and isinstance(self._failed[-1], WorkerDiedError) and bool(self._failed[1])
 
     @property
     def waits_for_workers(self) -> bool:
-        """Whether there is no model because of workers that may come back."""
+        """True if no model is loaded because workers were lost, which may return."""
         return self._failed is not None and lost_workers(self._failed[0], self._failed[-1])
 
     @property
     def failure(self) -> str:
-        """Why there is no model, in words; empty if none has failed."""
+        """Why no model is loaded; "" if no model has failed."""
         return str(self._failed[-1]) if self._failed else ""
 
     def needed(self) -> Answerer:
-        """The engine. Raises UsageError where there is none."""
+        """Return the engine. Raises UsageError if no model is loaded."""
         if self.engine is None:
             raise UsageError("no model is loaded", hint="/restart loads it again, /model another one")
         return self.engine
 
     def draft_as(self, settings: ChatSettings) -> None:
-        """Use a chat's drafting settings, or else those it was loaded with. Raises UsageError."""
+        """Use the drafting settings of a chat, else those the model was loaded with. Raises UsageError."""
         if self.engine is None:
             return
         loaded = self.settings
@@ -139,20 +145,20 @@ class ChatModel:
             self.about, self._drafting = engine.describe(), wanted
 
     def verdicts(self, request: Request) -> list[PolicyVerdict]:
-        """Why drafters are active or backed off."""
+        """Return why drafters are active or backed off."""
         if self.engine is None:
             return []
         with self.watched() as engine:
             return engine.pace_verdicts(request)
 
     def count(self, messages: Sequence[Message]) -> int:
-        """The number of these tokens. Raises UsageError if no model is loaded."""
+        """Return the number of tokens of messages. Raises UsageError if no model is loaded."""
         with self.watched() as engine:
             return engine.count(messages)
 
     @contextmanager
     def watched(self) -> Iterator[Answerer]:
-        """The engine; if it dies within this block, that is recorded. Raises UsageError if there is none."""
+        """Yield the engine; if it dies within this block, that is recorded. Raises UsageError if no model is loaded."""
         try:
             yield self.needed()
         except WorkerDiedError as error:
@@ -161,23 +167,23 @@ class ChatModel:
             raise
 
     def new_notes(self) -> list[str]:
-        """Its notes since the last call."""
+        """Return the notes of the engine since the last call."""
         if self.engine is None:
             return []
-        told, self._notes_told = self._notes_told, len(self.engine.notes)
-        return self.engine.notes[told:]
+        n_before, self._n_notes = self._n_notes, len(self.engine.notes)
+        return self.engine.notes[n_before:]
 
     @property
     def name(self) -> str:
-        """The model and, if there is one, its draft model."""
+        """The names of the model and of its draft model."""
         return " + ".join(filter(None, (self.called(), self.called("draft_model"))))
 
     def called(self, role: str = "model") -> str:
-        """The name of the "model" or the "draft_model"; empty for none."""
+        """Return the name of the "model" or the "draft_model"; "" if there is none."""
         return short_name(Path(str(self.about[role]))) if self.about.get(role) else ""
 
     def as_json(self) -> dict[str, Any]:
-        """The models as requested, by names that stay valid."""
+        """Return the models as requested, by names that stay valid."""
         draft = self.settings.draft_model
         where = {"server": self.server} if self.server else {}
         return {"model": lasting(self.settings.model), "draft_model": draft and lasting(draft), **where}

@@ -1,4 +1,4 @@
-"""Lists of models as lines: those here, those of the catalogue, those that the hub finds, and drafts."""
+"""The lists of models that /models prints."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ HOW_TO = "/model MODEL loads a model, downloaded if it is not here, /draft MODEL
 
 
 def models_and_drafts(spec: str) -> list[str]:
-    """The models here, and how they would do as drafts of the loaded one, the best first. Raises ModelFileError,
-    ModelNotFoundError."""
+    """Return the models here, and how they would work as drafts of the loaded model, the best first.
+
+    Raises ModelFileError, ModelNotFoundError.
+    """
     target = check_model(resolve(spec).path)
     models = list(local_models())
     lines = [_here(one) for one in models if not one.is_head]
@@ -38,7 +40,7 @@ def models_and_drafts(spec: str) -> list[str]:
 
 
 def models_found(text: str, in_use_bytes: int = 0) -> list[str]:
-    """The models with these words, here and elsewhere, and whether they fit in memory."""
+    """Return the models that match a text, here and elsewhere, and whether they fit in memory."""
     words, room = text.lower().split(), room_bytes(in_use_bytes)
     here = [each for each in local_models() if not each.is_head and _has(words, f"{each.spec} {each.name}")]
     catalogue = [each for each in absent_models() if _has(words, f"{each.spec} {each.about} {each.repository}")]

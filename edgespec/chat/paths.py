@@ -14,16 +14,16 @@ from urllib.parse import unquote, urlsplit
 from edgespec.errors import UsageError
 
 MOST_ENTRIES = 50_000  # files and folders that one pattern looks at
-MOST_FILES = 100  # files that one name may stand for
+MOST_FILES = 100  # the largest number of files that one name may mean
 LONGEST = 20_000  # characters of a paste that is checked for paths
-LEFT_OUT = {"__pycache__", "node_modules"}  # folders that `**` leaves out, besides hidden ones
+LEFT_OUT = {"__pycache__", "node_modules"}  # folders that `**` leaves out, like hidden ones
 
 
 def named_files(text: str) -> list[Path]:
     """Return the files that a text names: one path, or several with spaces between them.
 
-    A name may be a pattern, or a folder, which stands for all files in it. Raises UsageError if a name stands for no
-    file, or for too many.
+    A name may be a pattern, or a folder, which means all files in it. Raises UsageError if a name means no file, or
+    too many.
     """
     if "\0" in text:
         raise UsageError("a path cannot contain a null character")
@@ -123,7 +123,7 @@ def _matching(pattern: str, problem: str) -> dict[Path, None]:
 
 
 def _matches(pattern: str) -> Iterator[Path]:
-    """Yield the files that match a pattern; `**` stands for any folders but hidden ones and `LEFT_OUT`."""
+    """Yield the files that match a pattern; `**` matches any folders but hidden ones and `LEFT_OUT`."""
     parts = Path(pattern).parts
     if "**" not in parts:
         yield from (path for path in map(Path, glob(pattern)) if _is_file(path))  # noqa: PTH207

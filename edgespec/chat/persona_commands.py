@@ -22,7 +22,7 @@ class PersonaCommands:
     front: Front
 
     def do_persona(self, argument: str) -> None:
-        """`/persona`: list them; `NAME`, `none`, `save NAME`, `edit NAME`."""
+        """`/persona`: list personas; `/persona NAME`, `none`, `save NAME`, `edit NAME`."""
         word, _, name = argument.partition(" ")
         name = name.strip()
         if not argument:
@@ -118,4 +118,4 @@ def _unnamed() -> str:
 
 
 def _missing() -> str:
-    raise UsageError("which persona?", hint="/persona lists them")
+    raise UsageError("/persona edit needs a name", hint="/persona lists the personas")

@@ -1,4 +1,4 @@
-"""An answer that is saved while it is generated."""
+"""Saves an answer while it is generated."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ SAVED_EVERY_S = 0.5
 
 
 def turn_of(chat: str, parent: str | None, role: str, content: str, answer: Answer | None = None) -> Turn:
-    """A message in the form of the store."""
+    """Return a message in the form of the store."""
     content = valid_text(content)
     return Turn(key_of(parent or chat, role, content), parent, role, content, time.time(), answer)
 
 
 class Recording:
-    """An answer below `parent` that is being generated, from its first event or from `begun`. A thread writes it to the
-    store every half second, so that a killed program loses no more than that, and no token waits for the disk."""
+    """An answer below `parent` that is being generated, or continued from `begun`.
+
+    A thread saves it every half second: if the program is killed, at most that much is lost, and no token waits for
+    the disk.
+    """
 
     def __init__(
         self, store: Store, chat: str, parent: str | None, answer: Answer, begun: Turn | None, begun_ids: Sequence[int]
@@ -34,7 +37,7 @@ class Recording:
         self._ids = list(begun_ids)
         self._pieces = [Piece(-1, begun.content)] if begun else []
         self._begun, self._n_begun = begun, len(self._ids)
-        self._says_all = begun is None or bool(begun_ids)  # whether `_ids` stand for the whole text
+        self._has_all_ids = begun is None or bool(begun_ids)  # whether `_ids` are the tokens of the whole text
         self.reason: str = "cancelled"
         self.stats: Stats | None = None
         self.segment: Stats | None = None
@@ -49,7 +52,7 @@ class Recording:
 
     @property
     def new_text(self) -> str:
-        """The text after what had begun."""
+        """The text after that of `begun`."""
         return self.content[len(self._begun.content) if self._begun else 0 :]
 
     @property
@@ -65,36 +68,36 @@ class Recording:
             self._pieces.append(Piece(-1, event.text))
         if event.finish_reason is not None:
             self.reason, self.segment = event.finish_reason, event.stats
-            self._says_all = self._says_all and not event.cut
+            self._has_all_ids = self._has_all_ids and not event.cut
             if self.stats is None:
                 self.stats = event.stats
             elif event.stats is not None:
                 self.stats.add(event.stats)
 
     def message(self) -> list[Message]:
-        """The answer so far as a message to continue."""
+        """Return the answer so far, as a message to continue."""
         return [Message("assistant", self.content, self._known_ids)] if self.content else []
 
     @property
     def _known_ids(self) -> tuple[int, ...]:
-        return tuple(self._ids) if self._says_all else ()
+        return tuple(self._ids) if self._has_all_ids else ()
 
     @property
     def context_used(self) -> int:
         return self.segment.prompt_tokens + self.segment.generated_tokens if self.segment else 0
 
     def end(self, write: Callable[[Callable[[], object]], None], first_sent: str) -> Turn | None:
-        """Make it a turn; if nothing came, restore what was there before."""
+        """Save the answer and return it as a turn; if nothing was generated, return the turn that was continued."""
         self._ended.set()
         self._saver.join()
         row, content, pieces = self._row, self.content, list(self._pieces)
-        # A continued answer may have gained a part of a character, which the next continuation needs.
-        if not self.new_text and not (self._begun and self._says_all and self.new_tokens):
+        # A continued answer may have gained tokens without text (a part of a character), which are saved too.
+        if not self.new_text and not (self._begun and self._has_all_ids and self.new_tokens):
             if row is not None:
                 write(lambda: self._store.drop(row))
             return self._begun
         stats: Mapping[str, Any] = self.stats.as_json() if self.stats else {}
-        if self._begun and self._begun.answer:  # the statistics of the longer part say more
+        if self._begun and self._begun.answer:  # keep the statistics of the longer part
             stats = max(self._begun.answer.stats, stats, key=_generated)
         answer = replace(
             self._answer,
@@ -119,8 +122,8 @@ class Recording:
                     self._row = self._store.begin(self._chat, self._parent, self._answer)
                 pieces = self._pieces[:]
                 content = "".join(piece.text for piece in pieces)
-                self._store.grow(self._row, content, (), pieces)  # ids may be ahead of the text until it ends
-            except StoreError:  # the whole answer is written again at its end, and a failure then is reported
+                self._store.grow(self._row, content, (), pieces)  # without ids: they may be ahead of the text
+            except StoreError:  # the end of the answer writes it again, and reports a failure
                 continue
             saved = len(pieces)
 

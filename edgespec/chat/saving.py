@@ -1,4 +1,4 @@
-"""Writes to the store of chats, none of which is lost if the store fails."""
+"""Writes to the store of chats; if the store fails, they are repeated later."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ Write = Callable[[], object]
 
 
 class Writes:
-    """Ordered writes: those that fail are kept and retried with the next one, and `error` is the reason. `everything`
-    puts the open chat into a store that does not have it; it is empty if no chat is open."""
+    """Ordered writes. Failed writes are kept and retried with the next write; `error` is the reason.
+
+    `everything` returns the writes that save the open chat again if the store has lost it.
+    """
 
     def __init__(self, everything: Callable[[], list[Write]]) -> None:
         self._everything = everything
@@ -22,21 +24,22 @@ class Writes:
         self.error: StoreError | None = None
 
     def __len__(self) -> int:
-        """The number of pending writes."""
+        """Return the number of pending writes."""
         return len(self._waiting)
 
     def write(self, write: Write) -> None:
-        """Write, after the pending writes."""
+        """Run the pending writes, then this one."""
         with self._lock:
             self._waiting.append(write)
             self.retry()
             if isinstance(self.error, UnwritableError) and len(self._waiting) > 1:
-                # Only the first pending write was tried. This one changes the copy that the open chat is read from.
+                # Only the first pending write was tried. The others must change at least the copy in memory, which the
+                # chat is read from.
                 with suppress(StoreError):
                     write()
 
     def retry(self) -> None:
-        """Write what is pending."""
+        """Run the pending writes."""
         with self._lock:
             rewritten = False
             while self._waiting:

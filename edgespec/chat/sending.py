@@ -1,23 +1,26 @@
-"""What of a conversation is sent to its model, as messages that fit into the context."""
+"""The part of a conversation that is sent to its model: messages that fit into the context."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgespec.chat.attachments import Attachment, with_files
 from edgespec.chat.conversation import Conversation
-from edgespec.chat.counting import TokenCounts
 from edgespec.chat.model import ChatModel
 from edgespec.chat.recording import Recording, turn_of
-from edgespec.chat.sent import as_message, fitting, later_starts
 from edgespec.chat.settings import ChatSettings
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Store, Turn
 from edgespec.settings import Message
+from edgespec.text.thinking import OPEN
+
+SHORT = Message("user", "x")  # the template adds some tokens to the text of a message
 
 
 class Sending(Conversation):
-    """A conversation with a model. The files `attached` go with its next message; `counts` are their tokens."""
+    """A conversation with a model. The files in `attached` are sent with the next message."""
 
     def __init__(self, model: ChatModel, store: Store, settings: ChatSettings, system: str) -> None:
         self.model = model
@@ -34,14 +37,16 @@ class Sending(Conversation):
         return int(self.about.get("ctx_size", 0))
 
     def reading(self, done: float) -> str:
-        """How much of what is sent the model has read, from 0 to 1, in words."""
+        """Return how much of the prompt the model has processed, in words; `done` is from 0 to 1."""
         return f"reading {int(done * self.used):,} of {self.used:,} tokens" if 0 < done < 1 and self.used else "reading"
 
-    def pushed_out(self) -> int:
-        """How many older messages will leave the context if the attached files are sent. Raises UsageError if they do
-        not fit at all, or if no model is loaded."""
+    def n_pushed_out(self) -> int:
+        """Return how many older messages leave the context if the attached files are sent.
+
+        Raises UsageError if the files do not fit at all, or if no model is loaded.
+        """
         self.counts.check_room(self.attached, self.context_size)
-        turns = [*self.turns, turn_of(self._id, self._head, "user", with_files(self.attached, "x"))]
+        turns = [*self.turns, turn_of(self._id, self._head, "user", with_files(self.attached, SHORT.content))]
         return self._fitting(turns)[0] - self.first_sent
 
     @property
@@ -54,7 +59,7 @@ class Sending(Conversation):
         return [*system, *(as_message(turn, self.about) for turn in turns[first:])]
 
     def _sent(self, recording: Recording) -> tuple[list[Message], int]:
-        """The messages that fit, including the answer so far, and how many tokens of the conversation are not sent."""
+        """Return the messages that fit, including the answer so far, and the number of tokens that are not sent."""
         last = recording.message()
         self._make_room(self.turns, last)
         messages = self._messages(self.turns, self.first_sent) + last
@@ -64,7 +69,7 @@ class Sending(Conversation):
         return messages, left
 
     def _make_room(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> None:
-        """Drop the oldest messages if all of them and an answer do not fit. Raises UsageError."""
+        """Drop the oldest messages if they and an answer do not fit together. Raises UsageError."""
         self.first_sent, self.used = self._fitting(turns, last)
 
     def _fitting(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> tuple[int, int]:
@@ -76,9 +81,90 @@ class Sending(Conversation):
             self.settings.max_tokens,
         )
 
-    def _overflowed(self, recording: Recording, told: int) -> bool:
-        """Whether the answer stopped because the context was full, and can continue once old messages are dropped."""
+    def _overflowed(self, recording: Recording, max_tokens: int) -> bool:
+        """Return whether an answer ended because the context is full, and older messages can be dropped."""
         stats = recording.segment
-        if recording.reason != "length" or stats is None or stats.generated_tokens == told:
+        if recording.reason != "length" or stats is None or stats.generated_tokens == max_tokens:
             return False
         return bool(later_starts(self.turns, self.first_sent))
+
+
+class TokenCounts:
+    """Counts the tokens of files, each once per model. Another thread may count while an answer is generated."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self._model = model
+        self._counts: dict[tuple[str, int], int] = {}
+
+    def known(self, file: Attachment) -> int | None:
+        """Return the number of tokens, None if it is not counted yet."""
+        return self._counts.get(self._key(file))
+
+    def total(self, files: Sequence[Attachment]) -> int | None:
+        """Return the number of tokens of all files, None if one of them is not counted yet."""
+        counts = [self.known(file) for file in files]
+        return None if None in counts else sum(filter(None, counts))
+
+    def check_room(self, files: Sequence[Attachment], context_size: int) -> None:
+        """Raise UsageError if the counted files are larger than the context."""
+        total = self.total(files) or 0
+        if total >= context_size:
+            what = f"the attached files have {total:,} tokens, the context holds {context_size:,}"
+            raise UsageError(what, hint="remove some (/file none N), or use a larger context (-c)")
+
+    def count(self, file: Attachment) -> int | None:
+        """Count the tokens of a file; return None without a model."""
+        key, engine = self._key(file), self._model.engine
+        if key not in self._counts and engine is not None:
+            try:
+                with_file = engine.count([Message("user", f"{file.block}\n\n{SHORT.content}")])
+                self._counts[key] = with_file - engine.count([SHORT])
+            except EdgespecError:  # the model has died, which its next request reports
+                return None
+        return self._counts.get(key)
+
+    def _key(self, file: Attachment) -> tuple[str, int]:
+        return str(self._model.about.get("model", "")), hash(file)
+
+
+def as_message(turn: Turn, about: Mapping[str, Any]) -> Message:
+    """Return a turn as a message for the model that `about` describes.
+
+    An answer of a model with the same vocabulary has its token ids, so that the KV cache can be reused exactly. It has
+    none if the template changes its text by removing the reasoning.
+    """
+    answer = turn.answer
+    if answer is None or answer.vocabulary != about.get("vocabulary"):
+        return Message(turn.role, turn.content)
+    thinks = turn.content.lstrip().startswith(OPEN)
+    changed = thinks and (about.get("drops_thinking") or about.get("opens_thinking"))
+    return Message(turn.role, turn.content, () if changed else answer.ids)
+
+
+def later_starts(turns: Sequence[Turn], first: int) -> list[int]:
+    """Return the turns after `first` at which the sent part could begin: those of the user."""
+    return [index for index, turn in enumerate(turns) if turn.role == "user" and index > first]
+
+
+def fitting(
+    size: Callable[[int], int], first: int, later: Sequence[int], n_ctx: int, max_tokens: int
+) -> tuple[int, int]:
+    """Return the first turn to send, and the number of tokens; `size` counts the tokens from a turn on.
+
+    If the turns from `first` on and an answer do not fit, the oldest are dropped until half of the context is free:
+    everything after a dropped message must be processed again, so dropping is rare. Raises UsageError if the last
+    message alone is too long.
+    """
+    reserve = n_ctx // 4 if max_tokens < 0 else min(max_tokens, n_ctx // 4)
+    needed = size(first)
+    if needed <= n_ctx - reserve:
+        return first, needed
+    at = bisect_left(later, True, key=lambda start: size(start) <= n_ctx // 2)
+    start = later[min(at, len(later) - 1)] if later else first
+    needed = size(start)
+    if needed >= n_ctx - 1:
+        raise UsageError(
+            f"the message and the system prompt have {needed:,} tokens, the context holds {n_ctx:,}",
+            hint="shorten it, or use a larger context (-c)",
+        )
+    return start, needed

@@ -1,4 +1,4 @@
-"""A conversation as every front end sees it: its messages, the part that is sent, and answers saved while they come."""
+"""A conversation with a model, as all front ends use it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from edgespec.chat.attachments import with_files, without_files
 from edgespec.chat.model import Catalogued, ChatModel
 from edgespec.chat.personas import Persona
 from edgespec.chat.recording import Recording, turn_of
-from edgespec.chat.sending import Sending
-from edgespec.chat.sent import as_message
+from edgespec.chat.sending import Sending, as_message
 from edgespec.chat.settings import ChatSettings, all_changed, as_catalogued, setting
 from edgespec.chat.states import ChatStates
 from edgespec.closable import Closable
@@ -32,8 +31,11 @@ AGAINST_LOOPS = "/set repeat-penalty 1.1 may help"
 
 
 class Session(Sending, Closable):
-    """One conversation, the model that answers it, and the store that keeps it. `used` also counts tokens while an
-    answer is generated."""
+    """A conversation, the model that answers, and the store that saves it.
+
+    `used` is the number of tokens in the context, also while an answer is generated. `begun` is the text of an answer
+    that is being continued.
+    """
 
     def __init__(
         self,
@@ -47,13 +49,13 @@ class Session(Sending, Closable):
         states: ChatStates | None = None,
     ) -> None:
         self.states = states or ChatStates(0)
-        self.begun = ""  # of an answer that is continued
+        self.begun = ""
         self._store_notes = [] if store_notes is None else store_notes
-        self._loops = RepetitionDetector()  # of the last answer
+        self._loops = RepetitionDetector()  # for the last answer
         super().__init__(ChatModel(open_engine, load_settings, server), store, settings or ChatSettings(), system)
 
     def close(self) -> None:
-        """Free the model; the store belongs to the caller. Safe to call twice."""
+        """Free the model, but not the store, which belongs to the caller. May be called twice."""
         self._writes.retry()
         self.states.keep_last(None if self._is_answering else self.engine)
         self.model.unload()
@@ -66,9 +68,12 @@ class Session(Sending, Closable):
         progress: Progress | None = None,
         cancel: CancelFlag | None = None,
     ) -> None:
-        """Load a model, or the previous one again. Errors that can be detected beforehand keep the loaded one. Another
-        model answers with the catalogue's defaults for it, except for what the user has set. Raises what Runtime
-        raises; `ChatModel.remedies` lists what to try then."""
+        """Load a model, or the previous one again.
+
+        After errors that are detected beforehand the loaded model stays. Another model gets the catalogue's default
+        settings for it, except for settings that the user has changed. Raises what Runtime raises; then
+        `ChatModel.remedies` lists what to try.
+        """
         self._check_idle()
         wanted, before = settings or self.load_settings, self.load_settings.model
         self.states.keep_last(self.engine)
@@ -106,13 +111,13 @@ class Session(Sending, Closable):
         try:
             if not self._is_answering:
                 self.model.draft_as(self.settings)
-        except UsageError:  # the model cannot draft so
+        except UsageError:  # the model does not support these drafting settings
             self.settings, self.system, self.persona, self.taken_persona = before
             self._save_settings()
             raise
 
     def verdicts(self) -> list[PolicyVerdict]:
-        """Why drafters are active or backed off in this chat."""
+        """Return why drafters are active or backed off in this chat."""
         request = Request(sampling=self.settings.sampling, verify=self.settings.verify)
         return [] if self._is_answering else self.model.verdicts(request)
 
@@ -128,19 +133,21 @@ class Session(Sending, Closable):
     def _draft_as_set_or_loaded(self) -> None:
         try:
             self.model.draft_as(self.settings)
-        except UsageError:  # what was set for another model
+        except UsageError:  # settings for another model
             self.settings = self.settings.drafting_as_loaded()
 
     def open(self, name: str) -> None:
-        """Resume a chat of the store: its id, the beginning of one, or "last". Raises StoreError."""
+        """Resume a chat: `name` is its id, the beginning of its id, or "last". Raises StoreError."""
         super().open(name)
         self._draft_as_set_or_loaded()
 
-    # --- what is said ---------------------------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------------------------
 
     def ask(self, text: str, cancel: CancelFlag | None = None) -> Events:
-        """Send a message, with the files attached to it, and get the answer. Raises UsageError if the message alone is
-        too long for the context, before anything is saved."""
+        """Send a message with the attached files; return the events of the answer.
+
+        Raises UsageError if the message alone is too long for the context; then nothing is saved.
+        """
         self._check_idle()
         text, files = with_unix_line_ends(text), self.attached
         if self.engine is not None:
@@ -149,7 +156,7 @@ class Session(Sending, Closable):
         try:
             self._make_room([*self.turns, turn])
         except GenerationError:
-            self._keep(turn)  # the message is saved, and can be answered later
+            self._keep(turn)  # /regen answers it when a model is loaded
             self.attached = [file for file in self.attached if file not in files]
             raise
         self._keep(turn)
@@ -157,7 +164,7 @@ class Session(Sending, Closable):
         return self._answer(cancel)
 
     def undo(self) -> str:
-        """As for all conversations; its files are attached again."""
+        """Take back the last message and its answer; attach its files again, and return its text. Raises UsageError."""
         files, text = without_files(super().undo())
         self.attached = [*files, *(file for file in self.attached if file not in files)]
         return text
@@ -165,8 +172,10 @@ class Session(Sending, Closable):
     def regenerate(
         self, cancel: CancelFlag | None = None, index: int | None = None, *, sample: int | None = None
     ) -> Events:
-        """Answer the last message again, or the one before turn `index`; the previous answer stays a branch. Of a seed
-        this takes the next `sample`, unless one is given. Raises UsageError."""
+        """Answer the last message, or the one before turn `index`, again; the previous answer stays a branch.
+
+        With a fixed seed this uses the next `sample`, unless one is given. Raises UsageError.
+        """
         self._check_idle()
         self.model.needed()
         index = len(self.turns) - 1 if index is None else index
@@ -178,14 +187,14 @@ class Session(Sending, Closable):
             return self._answer(cancel, sample=sample or 0)
         if not index:
             raise UsageError("this answer has no preceding message")
-        # The same seed would give the same answer; the next sample of it does not.
+        # The same seed would give the same answer, the next sample of that seed does not.
         tried = 1 + int(last.answer.settings.get("sample", 0)) if last.answer and self.settings.seed >= 0 else 0
         replaced = self.turns[index:]
         self._show(self.turns[:index])
         return self._answer(cancel, replaced=replaced, sample=tried if sample is None else sample)
 
     def go_on(self, cancel: CancelFlag | None = None) -> Events:
-        """Continue the last answer, which had stopped. Raises UsageError."""
+        """Continue the last answer. Raises UsageError."""
         self._check_idle()
         self.model.needed()
         if len(self.turns) < 2 or self.turns[-1].role != "assistant":
@@ -207,8 +216,11 @@ class Session(Sending, Closable):
             self._save_settings()
 
     def edit(self, index: int, text: str, cancel: CancelFlag | None = None) -> Events:
-        """Change the message of turn `index`; the previous one stays a branch. A user message keeps its files, and is
-        answered. Raises UsageError, also if the message is too long, before anything is saved."""
+        """Change the message of turn `index`; the previous version stays a branch.
+
+        A message of the user keeps its files, and is answered. Raises UsageError, for example if the message is too
+        long; then nothing is saved.
+        """
         self._check_idle()
         if not 0 <= index < len(self.turns):
             raise UsageError(f"there is no message {index + 1}")
@@ -226,7 +238,7 @@ class Session(Sending, Closable):
         return self._answer(cancel) if old.role == "user" else iter(())
 
     def keep_states(self, within_s: float) -> None:
-        """Write what the KV cache has of the chats, so that the next start need not read them again."""
+        """Save the KV cache of the chats, so that they continue faster after a restart."""
         with self.model.watched() as engine:
             self.states.keep(engine, within_s)
 
@@ -238,7 +250,7 @@ class Session(Sending, Closable):
         self.states.remove(chat)
 
     def info(self) -> ChatInfo:
-        """The chat as in the store's list."""
+        """Return the chat as the store lists it."""
         times = [turn.created_s for turn in self.turns] or [0.0]
         return ChatInfo(
             self._id,
@@ -252,13 +264,13 @@ class Session(Sending, Closable):
 
     @property
     def n_looped(self) -> int:
-        """How many tokens of the last answer are a loop."""
+        """The number of tokens of the last answer that repeat each other."""
         return self._loops.found.tokens if self._loops.found else 0
 
     # --- answers --------------------------------------------------------------------------------------------------
 
     def request(self, messages: Sequence[Message], **changes: Any) -> Request:
-        """A request with the current settings."""
+        """Return a request with the current settings."""
         settings = self.settings
         seed = settings.seed if settings.seed >= 0 else secrets.randbits(32)
         as_set = Request(
@@ -281,7 +293,7 @@ class Session(Sending, Closable):
         replaced: Sequence[Turn] = (),
         sample: int = 0,
     ) -> Events:
-        """Answer the last turn, or continue what has `begun`; if nothing comes, `replaced` is restored."""
+        """Answer the last turn, or continue the answer `begun`; if the model generates nothing, restore `replaced`."""
         self.model.needed()
         cancel = cancel or CancelFlag()
         self.model.draft_as(self.settings)
@@ -309,8 +321,7 @@ class Session(Sending, Closable):
             raise failure
 
     def _stretches(self, engine: Answerer, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
-        """The answer in one stretch, or in several: where it fills the context, older messages are dropped in
-        between."""
+        """Yield the events of the answer. Each time it fills the context, drop older messages and continue."""
         self._loops = RepetitionDetector()
         opened = f"{OPEN}\n" if self.about.get("opens_thinking") and not recording.content else ""
         while True:
@@ -338,7 +349,7 @@ class Session(Sending, Closable):
                         yield replace(event, finish_reason=None, stats=None)
             if not self._overflowed(recording, told):
                 return
-            self.new_notes()  # that the context is full, which is solved now
+            self.new_notes()  # drop the note that the context is full: now it has room
 
     def _finish(self, recording: Recording, replaced: Sequence[Turn]) -> None:
         self.begun = ""
@@ -360,7 +371,7 @@ class Session(Sending, Closable):
         )
 
     def new_notes(self) -> list[Notice]:
-        """The model's notes since the last call."""
+        """Return the notes of the store and the model since the last call."""
         notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))]
         return [Notice(text) for text in [*notes, *self.model.new_notes()]]
 

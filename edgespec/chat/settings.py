@@ -23,10 +23,10 @@ Group = Literal["sampling", "answer", "drafting"]
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """How the next message is answered.
+    """Settings for the next answer.
 
-    Grammars, schemas and expressions are texts, or names of files that contain them. Drafting settings that are None
-    have the values that the model was loaded with.
+    Grammars, schemas and expressions are texts, or names of files that contain them. If a drafting setting is None, the
+    value that the model was loaded with applies.
     """
 
     sampling: SamplingSettings = field(default_factory=SamplingSettings)

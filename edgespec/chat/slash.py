@@ -1,4 +1,4 @@
-"""Names, keys and help of the chat commands; their work is in `Commands`."""
+"""Names, keys and help of the chat commands; `Commands` runs them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from edgespec.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: `usage` shows its arguments, `key` runs it on the screen without any. One that `waits` cannot be run
-    while an answer is generated."""
+    """A chat command. On the screen, `key` runs it without arguments. If it `waits`, an answer must end first."""
 
     name: str
     usage: str
@@ -28,11 +27,17 @@ class Command:
 
 COMMANDS = (
     Command("help", "[COMMAND]", "List the commands, or explain one.", "f1"),
-    Command("model", "[MODEL]", "Load another model, downloaded if it is not here, or show the current one.", "ctrl+l"),
-    Command("models", "[WORDS]", "List models here, in the catalogue and on the hub, and compatible drafts."),
+    Command("model", "[MODEL]", "Load another model, downloading it if necessary, or show the current one.", "ctrl+l"),
+    Command("models", "[WORDS]", "List models here, in the catalogue and on the hub, and compatible draft models."),
     Command("draft", "[MODEL|auto|none]", "Load another draft model, or none."),
     Command("system", "[TEXT|none]", "Show or set the system prompt of this chat."),
-    Command("persona", "[NAME|none]", "Choose a persona; also /persona save NAME, edit NAME.", "f6", waits=True),
+    Command(
+        "persona",
+        "[NAME|none]",
+        "Choose a persona; also /persona save NAME, edit NAME.",
+        "f6",
+        waits=True,
+    ),
     Command("set", "[NAME [VALUE]]", "Show or change settings for the next message.", "ctrl+s"),
     Command("stats", "", "Show speed and acceptance rate of the last answer.", "ctrl+t"),
     Command("tokens", "", "Show or hide which drafter proposed each token.", "ctrl+o"),
@@ -40,7 +45,7 @@ COMMANDS = (
     Command(
         "compare",
         "[[A |] B --] [PROMPT]",
-        "Compare two answers: current settings and B (temp=0, MODEL; by default without drafting); or A and B.",
+        "Compare two answers: A (by default current settings) and B (temp=0, MODEL; by default without drafting).",
         "f4",
         ("race",),
         waits=True,
@@ -53,35 +58,35 @@ COMMANDS = (
     Command("fork", "", "Copy this conversation into a new chat.", "f5", waits=True),
     Command("branches", "[N]", "List the branches of this chat, or switch to one.", waits=True),
     Command("clear", "", "Start a new chat; this one is saved.", "ctrl+n", ("new",), waits=True),
-    Command("list", "[WORDS]", "List recent chats, or those with these words.", "ctrl+b"),
+    Command("list", "[WORDS]", "List recent chats, or chats that contain these words.", "ctrl+b"),
     Command("load", "N|ID|last", "Open a chat.", waits=True),
     Command("search", "WORDS", "Search all chats.", "ctrl+g"),
     Command("rename", "TITLE", "Rename this chat.", "f2"),
     Command("pin", "", "Pin this chat above the others, or unpin it."),
-    Command("folder", "[NAME|none]", "Put this chat into a folder, or list the folders."),
+    Command("folder", "[NAME|none]", "Move this chat into a folder, or list the folders."),
     Command("restart", "[N]", "Reload the model, or after a failure reload with less (N).", waits=True),
     Command("delete", "ID", "Delete a chat permanently.", waits=True),
-    Command("export", "[md|jsonl|FILE]", "Export this chat to a file.", "f8"),
+    Command("export", "[md|jsonl|FILE]", "Export this chat to a file, by default in the current folder.", "f8"),
     Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", "f12"),
-    Command("save", "[N] [FILE]", "Save a code block of the last answer to a file."),
-    Command("file", "[PATH...|none]", "Attach text files to your next message, or list or remove them."),
+    Command("save", "[N] [FILE]", "Save a code block of the last answer to a file, by default in the current folder."),
+    Command("file", "[PATH...|none]", "Attach text files to the next message, or list or remove attached files."),
     Command("bye", "", "Quit.", "ctrl+q", ("exit", "quit")),
 )
 
 
 def is_command(text: str) -> bool:
-    """Whether it begins with a slash; two slashes send the text after the first one as a message."""
+    """Return whether a line is a command. Two slashes begin a message that begins with a slash."""
     return text.startswith("/") and not text.startswith("//")
 
 
 def name_and_argument(line: str) -> tuple[str, str]:
-    """The parts of a line that begins with a slash; the name ends with a space or a newline."""
+    """Split a line that begins with a slash; the name ends with a space or a newline."""
     name, *argument = re.split(r"\s+", line.strip().removeprefix("/"), maxsplit=1)
     return name, "".join(argument)
 
 
 def find(name: str) -> Command:
-    """The command of that name, or the only one that begins so. Raises UsageError."""
+    """Return the command with this name, or the only one that begins with it. Raises UsageError."""
     name = name.lower()
     for command in COMMANDS:
         if name in (command.name, *command.aliases):

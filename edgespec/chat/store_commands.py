@@ -1,4 +1,4 @@
-"""The commands on the chats of the store: to open, find, name, delete and export them."""
+"""The commands that open, find, rename, delete and export chats of the store."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ LISTED = 20
 
 
 class StoreCommands:
-    """Commands of `session`, for a front end. One that fails raises EdgespecError."""
+    """Commands on `session`. A command that fails raises EdgespecError."""
 
     def __init__(self, session: Session, front: Front) -> None:
         self.session, self.front = session, front
-        self._listed: Sequence[tuple[str, str | None]] = ()  # chats, and messages in them
+        self._listed: Sequence[tuple[str, str | None]] = ()  # the chats, and messages in them, of the last list
 
     def do_clear(self, _: str) -> None:
         self.session.new()
         self.front.redraw()
 
     def do_load(self, name: str) -> None:
-        """A chat by its number in the last list, or by its id."""
+        """`/load N`: a chat of the last list; `/load ID`, `/load last`."""
         if not name:
-            raise UsageError("which chat?", hint="/list shows them: /load N, /load ID or /load last")
+            raise UsageError("/load needs a chat", hint="/list shows them: /load N, /load ID or /load last")
         key = None
         if name.isdigit() and 1 <= int(name) <= len(self._listed):
             name, key = self._listed[int(name) - 1]
@@ -55,7 +55,7 @@ class StoreCommands:
 
     def do_search(self, query: str) -> None:
         if not query:
-            raise UsageError("what should be found?", hint="/search WORDS")
+            raise UsageError("/search needs words", hint="/search WORDS")
         hits = self.session.store.search(query, limit=LISTED)
         if not hits:
             raise UsageError(f"nothing was found for {query!r}")
@@ -68,7 +68,7 @@ class StoreCommands:
 
     def do_rename(self, title: str) -> None:
         if not title:
-            raise UsageError("what is the new title?", hint="/rename TITLE")
+            raise UsageError("/rename needs a title", hint="/rename TITLE")
         self.session.rename(title)
         self.front.redraw()
 
@@ -76,7 +76,7 @@ class StoreCommands:
         info = self._open_chat()
         self.session.store.pin(info.id, not info.is_pinned)
         self.front.redraw()
-        self.front.say("this chat is " + ("not pinned any more" if info.is_pinned else "pinned"))
+        self.front.say("this chat is " + ("no longer pinned" if info.is_pinned else "pinned"))
 
     def do_folder(self, name: str) -> None:
         store = self.session.store
@@ -84,22 +84,22 @@ class StoreCommands:
             info = self._open_chat()
             store.move(info.id, "" if name == "none" else name)
             self.front.redraw()
-            self.front.say(f"this chat is in {store.find(info.id).folder}" if name != "none" else "in no folder now")
+            self.front.say(f"moved to {store.find(info.id).folder}" if name != "none" else "removed from its folder")
             return
         if not (folders := store.folders()):
             raise UsageError("there are no folders yet", hint="/folder NAME puts this chat into one")
         inside = [chat.folder for chat in store.chats()]
         lines = [f"{folder}  ({counted(inside.count(folder), 'chat')})" for folder in folders]
-        self.front.say("\n".join([*lines, "/folder NAME puts this chat into one, /folder none into none"]))
+        self.front.say("\n".join([*lines, "/folder NAME moves this chat into one, /folder none removes it"]))
 
     def _open_chat(self) -> ChatInfo:
         if self.session.chat is None:
-            raise UsageError("there is nothing in this chat yet")
+            raise UsageError("this chat is empty")
         return self.session.store.find(self.session.chat)
 
     def do_delete(self, name: str) -> None:
         if not name:
-            raise UsageError("which chat should be deleted?", hint="/delete ID; 'edgespec history list' shows ids")
+            raise UsageError("/delete needs the id of a chat", hint="/delete ID; 'edgespec history list' shows ids")
         session = self.session
         info, before = session.store.find(name), session.chat
         session.delete(info.id)
@@ -108,7 +108,7 @@ class StoreCommands:
         self.front.say(f"deleted {info.title or info.id}")
 
     def do_export(self, argument: str) -> None:
-        """`/export`, `/export jsonl`, `/export FILE`: in the format of its suffix, md or jsonl."""
+        """`/export`, `/export jsonl`: to a new file in the current folder; `/export FILE`: the suffix is the format."""
         session = self.session
         if session.chat is None:
             raise UsageError("there is nothing to export yet")

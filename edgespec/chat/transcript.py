@@ -1,4 +1,4 @@
-"""Chats as files: Markdown to read, and JSON lines in the format of OpenAI's messages to continue elsewhere or here."""
+"""Exports and imports of chats: Markdown for readers, and JSON lines in the format of OpenAI's messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgespec.history.data import valid_text
 from edgespec.text.thinking import split
 
 MARKDOWN_MAGIC = b"<!-- a chat exported by edgespec -->\n"
-"""What exported files begin with."""
+"""The beginning of exported files."""
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 TEXT_PARTS = ("text", "input_text", "output_text")
@@ -27,25 +27,23 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 
 @dataclass(frozen=True, slots=True)
 class ImportedChat:
-    """A chat from a file: its title, "" if it has none, and (role, content) of its messages, at least one; its folder,
-    and whether it is pinned. `id` is its id here or in the store that it was exported from. `times_s` are the times of
-    the messages, None where they are unknown."""
+    """A chat from a file."""
 
     title: str
-    messages: tuple[tuple[str, str], ...]
+    messages: tuple[tuple[str, str], ...]  #: (role, content) of each message, at least one
     folder: str = ""
     is_pinned: bool = False
-    id: str = field(default="", compare=False)
-    times_s: tuple[float | None, ...] = field(default=(), compare=False)
+    id: str = field(default="", compare=False)  #: its id in the store that exported it
+    times_s: tuple[float | None, ...] = field(default=(), compare=False)  #: the times of the messages
 
     @property
     def system(self) -> str:
-        """The system prompt: a leading system message."""
+        """The system prompt: the first message, if its role is system."""
         return self.messages[0][1] if self.messages[0][0] == "system" else ""
 
     @property
     def turns(self) -> list[tuple[str, str, float | None]]:
-        """(role, content, time) of the messages after the system prompt, as the store keeps them."""
+        """(role, content, time) of the messages after the system prompt, in the form of the store."""
         times = self.times_s or (None,) * len(self.messages)
         said = [(valid_text(role), valid_text(text)) for role, text in self.messages]
         turns = [(*message, time_s) for message, time_s in zip(said, times, strict=True)]
@@ -53,7 +51,7 @@ class ImportedChat:
 
 
 def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
-    """A document with a heading for the chat and for each message; reasoning is folded."""
+    """Return a document with a heading for the chat and for each message; reasoning is folded."""
     about = [iso(info.created_s), *([info.model] if info.model else [])]
     blocks = [MARKDOWN_MAGIC.decode() + f"# {info.title or info.id}", " · ".join(about)]
     for turn in turns:
@@ -69,7 +67,7 @@ def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
 
 
 def to_jsonl(info: ChatInfo, turns: Sequence[Turn]) -> str:
-    """One line, with its newline: the chat's id, title, times and model, and `messages`."""
+    """Return one line with its newline: the chat's id, title, times, model and messages."""
     row = {
         "chat": info.id,
         "title": info.title,
@@ -86,19 +84,21 @@ def to_jsonl(info: ChatInfo, turns: Sequence[Turn]) -> str:
 
 
 def messages_of(store: Store, chat: ChatInfo) -> list[Turn]:
-    """The open branch of a chat, its system message first."""
+    """Return the messages of the open branch, with the system prompt as the first."""
     return with_system(store.chat_settings(chat.id).get("system"), store.path(chat.head))
 
 
 def with_system(system: object, turns: Sequence[Turn]) -> list[Turn]:
-    """The turns of a chat with its system message, if it has one, as the first."""
+    """Return the turns of a chat, with its system prompt as the first."""
     first = [Turn("", None, "system", str(system), turns[0].created_s if turns else 0.0)] if system else []
     return [*first, *turns]
 
 
 def read_jsonl(lines: Iterable[str]) -> Iterator[ImportedChat]:
-    """The chats of a file: `{"messages": [...]}` per line, one message per line, or all in one JSON array. Messages on
-    lines of their own are one chat. Raises UsageError, naming the line and what is wrong there."""
+    """Yield the chats of a file: `{"messages": [...]}` per line, one message per line, or all in one JSON array.
+
+    If each line has one message, all of them are one chat. Raises UsageError with the line of a mistake.
+    """
     text = "\n".join(line.removesuffix("\n") for line in lines).removeprefix("\ufeff")
     loose: list[Any] = []
     for where, value in _values(text):
@@ -115,8 +115,10 @@ def read_jsonl(lines: Iterable[str]) -> Iterator[ImportedChat]:
 
 
 def import_chat(store: Store, imported: ImportedChat) -> str:
-    """Store a chat so that it can be continued; returns its id. A leading system message becomes its system prompt. A
-    chat that the store has gets the messages that it lacks, as a branch. Raises StoreError."""
+    """Store a chat and return its id. If the store has the chat, new messages are added as a branch.
+
+    Raises StoreError.
+    """
     chat = _id_of(imported)
     if (known := _longest_branch(store, imported)) is None:
         first_s = next((time_s for *_, time_s in imported.turns if time_s is not None), None)
@@ -133,20 +135,20 @@ def import_chat(store: Store, imported: ImportedChat) -> str:
 
 
 def is_stored(store: Store, imported: ImportedChat) -> bool:
-    """True if the store has this chat with all of these messages, because it was exported or imported before."""
+    """Return whether the store has this chat with all of these messages."""
     known = _longest_branch(store, imported)
     return known is not None and len(known) == len(imported.turns)
 
 
 def _id_of(imported: ImportedChat) -> str:
-    """The chat's id. Without one from a store it follows from the content, so that a second import finds the chat."""
+    """Return the chat's id. Without an id in the file it is a hash of the content: a second import finds the chat."""
     if re.fullmatch("[0-9a-f]{10}", imported.id):
         return imported.id
     return sha256(json.dumps([imported.title, imported.messages]).encode()).hexdigest()[:10]
 
 
 def _longest_branch(store: Store, imported: ImportedChat) -> list[Turn] | None:
-    """The turns with which the chat in the store begins as this one does; None if the store does not have the chat."""
+    """Return the longest common beginning with a branch of the stored chat; None if the store has no such chat."""
     chat, turns = _id_of(imported), [(role, content) for role, content, _ in imported.turns]
     try:
         branches = store.branches(chat)
@@ -161,7 +163,7 @@ def _longest_branch(store: Store, imported: ImportedChat) -> list[Turn] | None:
 
 
 def iso(time_s: float) -> str:
-    """A time in ISO 8601, in UTC."""
+    """Return a time in ISO 8601, in UTC."""
     return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
 
 
@@ -169,7 +171,7 @@ _HINT = 'a message is {"role": "user", "content": "..."}, a chat {"messages": [.
 
 
 def _values(text: str) -> Iterator[tuple[str, Any]]:
-    """The values in a file, and the line of each."""
+    """Yield the values in a file, each with its line."""
     try:
         whole = _parsed(text)
     except ValueError as error:
@@ -217,7 +219,7 @@ def _chat(value: Any) -> ImportedChat:
 
 
 def _time_of(value: Any) -> float | None:
-    """The time of a text in ISO 8601 or of a number of seconds since 1970; None if it is no such time."""
+    """Return the time of a text in ISO 8601, or of a number of seconds since 1970; None for anything else."""
     try:
         if isinstance(value, str):
             time_s = datetime.fromisoformat(value).timestamp()

@@ -1,1 +1,1 @@
-"""The nodes of a Ray cluster as members of a fleet: an actor on each of them, or for each GPU, with its own worker."""
+"""The nodes of a Ray cluster as members of a fleet: an actor with a worker on each node, or for each GPU."""

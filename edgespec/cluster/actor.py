@@ -1,4 +1,4 @@
-"""What runs on a node: a worker process with the model, and what the driver may ask of it. Nothing here knows Ray."""
+"""The actor on a node: it loads the model in a worker process and answers requests. This module does not use Ray."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.runtime.worker.child import error_row
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
-LAST_WORDS = 300  # characters of what a failed download says
+LAST_WORDS = 300  # characters of the output of a failed download
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the driver hears: a value, or what it failed with, and the worker's notes that are new."""
+    """The reply to the driver: a value or an error, and new notes of the worker."""
 
     value: Any = None
     error: tuple[Any, ...] | None = None
@@ -39,7 +39,7 @@ class Told:
         return cls(error=error_row(error))
 
     def result(self) -> Any:
-        """Raises what it failed with."""
+        """Return the value, or raise the error."""
         if self.error is not None:
             kind, what, why, hint = self.error
             raise kind(what, why=why, hint=hint)
@@ -48,8 +48,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A node before anything is loaded: its build of llama.cpp, how many threads a model gets there, whether it can use
-    a GPU, and the models that are not there but can be downloaded."""
+    """The properties of a node before a model is loaded.
+
+    Attributes:
+        build: its build of llama.cpp.
+        threads: how many threads a model gets.
+        has_gpu: this build can use a GPU.
+        missing: models that have to be downloaded.
+    """
 
     build: str
     threads: int
@@ -58,7 +64,7 @@ class Survey:
 
 
 def survey(settings: LoadSettings) -> Told:
-    """This node. Fails with ModelNotFoundError if there is no such model."""
+    """Return the properties of this node, or ModelNotFoundError if there is no such model."""
     from edgespec.llama import library
 
     missing = []
@@ -76,8 +82,7 @@ def survey(settings: LoadSettings) -> Told:
 
 
 class Actor:
-    """A model on this node. It is loaded, and `missing` models are downloaded, by `introduce`; if its process dies,
-    another one is started."""
+    """A model on this node. `introduce` downloads `missing` models and loads it. A worker that dies is restarted."""
 
     def __init__(self, settings: LoadSettings, missing: Sequence[str] = ()) -> None:
         self._settings, self._missing = settings, missing
@@ -86,15 +91,15 @@ class Actor:
         self._notes: list[str] = []
         self._n_told = 0
         self._loading = asyncio.Lock()
-        # The worker's process would import the main module, which is Ray's.
+        # The worker process would import the main module, which is Ray's.
         vars(sys.modules["__main__"]).pop("__file__", None)
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, by the CPUs that were asked for
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the number of CPUs of the actor
 
     async def ping(self) -> None:
-        """Nothing: the actor runs."""
+        """Do nothing: a reply shows that the actor runs."""
 
     async def introduce(self) -> Told:
-        """What the texts depend on, and the number of slots, once the model is loaded."""
+        """Load the model, and return what texts depend on, and the number of slots."""
 
         async def introduced() -> tuple[dict[str, Any], int]:
             worker = await self._ready()
@@ -110,7 +115,7 @@ class Actor:
         return await self._told(checked)
 
     async def answer(self, request: Request) -> Told:
-        """The events of an answer. It fails with LostError if there is no worker any more."""
+        """Return the events of an answer, or LostError if the worker cannot be restarted."""
 
         async def answered() -> list[TokenEvent]:
             try:
@@ -130,7 +135,7 @@ class Actor:
         return await self._told(answered)
 
     async def close(self) -> None:
-        """Let the worker save what it learnt, and end it."""
+        """End the worker, which saves its measurements first."""
         await asyncio.to_thread(self._close)
 
     async def _told(self, work: Callable[[], Awaitable[Any]]) -> Told:
@@ -147,7 +152,7 @@ class Actor:
     # --- the worker ---------------------------------------------------------------------------------------------------
 
     async def _ready(self) -> Worker:
-        """The worker, a new one if it has died. Raises EdgespecError."""
+        """Return the worker, a new one if it has died. Raises EdgespecError."""
         async with self._loading:
             if self._worker is None or not self._worker.is_alive:
                 self._worker = await asyncio.to_thread(self._opened)
@@ -170,7 +175,7 @@ class Actor:
 
 
 def _download(specs: Sequence[str], *, with_draft: bool) -> None:
-    """Raises ModelNotFoundError."""
+    """Download models. Raises ModelNotFoundError."""
     command = [sys.executable, "-m", "edgespec", "pull", "--quiet", *([] if with_draft else ["--no-draft"]), *specs]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Ray, which only this module imports: joining a cluster or starting one, without its words on the terminal."""
+"""Ray, which only this module imports: join a cluster or start one, without output on the terminal."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from edgespec.errors import GenerationError, UsageError
 
 CLIENT_PORT = 10001  # of Ray Client
 REACH_S = 10.0
-OBJECT_STORE = 100 * 2**20  # bytes, of a cluster that is started here: rows and answers are small
+OBJECT_STORE = 100 * 2**20  # bytes, for a cluster that is started here; rows and answers are small
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors without a GPU of their own see what there is
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors that reserve no GPU still see the GPUs
 }
 
 
 def checked_address(over: str) -> str:
-    """The address in the value of `--over`: "" for the cluster that this machine belongs to. Raises UsageError, also
-    without Ray."""
+    """Return the address in the value of `--over`, "" for the cluster that this machine belongs to.
+
+    Raises UsageError, also if Ray is not installed.
+    """
     kind, is_given, place = over.partition("://")
     hint = "for example --over ray, or --over ray://192.168.1.2:10001"
     try:
@@ -52,9 +54,12 @@ def checked_address(over: str) -> str:
 
 
 class Ray:
-    """The connection to a cluster; `api` is Ray's module, `own_node` the id of the node it goes through.
+    """The connection to a cluster. Raises GenerationError if there is no such cluster.
 
-    Raises GenerationError if there is no such cluster."""
+    Attributes:
+        api: the module of Ray.
+        own_node: the id of the node through which this process is connected.
+    """
 
     def __init__(self, address: str) -> None:
         for name, value in SETTINGS.items():
@@ -65,7 +70,7 @@ class Ray:
         with _own_signals(), _silence():
             logging.getLogger("ray").setLevel(logging.CRITICAL)
             self.api: Any = importlib.import_module("ray")
-            # What raylets report would be printed to stdout, where the results may go.
+            # Ray would print messages of raylets to stdout, where results may be written.
             vars(importlib.import_module("ray._private.worker"))["print_to_stdstream"] = lambda *_, **__: None
             logging.getLogger("ray").setLevel(logging.CRITICAL)
             wants_own = os.environ.get("RAY_ADDRESS") == "local"
@@ -73,7 +78,7 @@ class Ray:
             if address:
                 self._has_joined(address)
             if self.is_started_here:
-                # Not the folder of Ray's that all its clusters share, so that nothing is left behind.
+                # A temporary folder instead of the one that all clusters share, so that it can be removed.
                 self._folder = tempfile.mkdtemp(prefix="edgespec-ray-")
                 _keep_others_out()
                 try:
@@ -95,21 +100,21 @@ class Ray:
             self._folder = ""
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Those that are alive."""
+        """Return the nodes that are alive."""
         return [node for node in self.api.nodes() if node["Alive"]]
 
     def call(self, node: str, function: Any, *args: Any, timeout_s: float) -> Any:
-        """What a function returns on a node, whatever else that is doing. Raises what it raises, and Ray's errors."""
+        """Call a function on a node, which may be busy, and return its result. Raises its errors, and those of Ray."""
         task = self.api.remote(num_cpus=0, max_retries=0)(function).options(scheduling_strategy=self._at(node))
         return self.api.get(task.remote(*args), timeout=timeout_s)
 
     def actor(self, node: str, kind: type, *args: Any, cpus: float, gpus: float) -> Any:
-        """An actor on a node, which is restarted there whenever its process ends."""
+        """Start an actor on a node; Ray restarts it there when its process ends."""
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 0}
         return self.api.remote(kind).options(**options, scheduling_strategy=self._at(node)).remote(*args)
 
     def is_final(self, error: Exception) -> bool:
-        """Whether an actor that fails with this will not be restarted."""
+        """True if an actor with this error will not be restarted."""
         return not isinstance(error, self.api.exceptions.ActorUnavailableError | self.api.exceptions.GetTimeoutError)
 
     def _at(self, node: str) -> Any:
@@ -142,14 +147,14 @@ class Ray:
 
 
 def _keep_others_out() -> None:
-    """A cluster that is started here wants a token, which only its own processes know; Ray would write one for all
-    clusters of this user into their home folder."""
+    """Set a token for a cluster that is started here, which only its processes know. Otherwise Ray writes a token for
+    all clusters of this user into the home folder."""
     if not any(name.startswith("RAY_AUTH_") for name in os.environ):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def _check_reachable(address: str) -> None:
-    """Raises GenerationError at once where Ray would wait for long."""
+    """Raise GenerationError at once if Ray would wait long for an unreachable cluster."""
     parts = urlsplit(address)
     try:
         socket.create_connection((parts.hostname or "", parts.port or CLIENT_PORT), REACH_S).close()
@@ -160,7 +165,7 @@ def _check_reachable(address: str) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Ray's native part writes to the process's stderr while it joins; what fails is told by an exception."""
+    """Discard stderr, to which Ray writes while it joins; errors are exceptions anyway."""
     nothing, kept = os.open(os.devnull, os.O_WRONLY), os.dup(2)
     os.dup2(nothing, 2)
     try:
@@ -173,7 +178,7 @@ def _silence() -> Iterator[None]:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself."""
+    """Restore the signal handlers that Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

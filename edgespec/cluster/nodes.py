@@ -1,4 +1,4 @@
-"""The nodes of a cluster: each is looked at, gets an actor or one for each GPU, and so becomes a member of a fleet."""
+"""The nodes of a cluster: each is checked, gets an actor or one per GPU, and becomes a member of a fleet."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import LoadSettings, Request
 
 LOOK_S = 1.0  # between looks for new nodes
-SURVEY_S = 120.0  # for a node to tell of itself
-PLACED_S = 15.0  # before it is said that an actor waits for CPUs
-RETRY_S = 0.5  # to an actor that is being restarted
-PATIENCE_S = 30.0  # for another node, once all are lost
-GRACE_S = 4.0  # for workers to save what they learnt
+SURVEY_S = 120.0  # for a node to report its properties
+PLACED_S = 15.0  # before a note says that an actor waits for CPUs
+RETRY_S = 0.5  # before an actor that restarts is asked again
+PATIENCE_S = 30.0  # for another node to join, once all are lost
+GRACE_S = 4.0  # for workers to save their measurements
 
 
 class Nodes(Closable):
-    """The members that a cluster has to offer, as nodes come and go. `depend_on` is what texts depend on here: a node
-    where that differs is refused, with a note. Models that are missing there are downloaded if `may_download`."""
+    """The members of a cluster, while nodes join and leave.
+
+    `depend_on` has the properties on this machine that texts depend on; a node where they differ is refused, with a
+    note. Missing models are downloaded with `may_download`.
+    """
 
     def __init__(self, ray: Ray, settings: LoadSettings, depend_on: Mapping[str, Any], *, may_download: bool) -> None:
         self.notes: list[str] = []
@@ -63,19 +66,19 @@ class Nodes(Closable):
 
     @property
     def are_coming(self) -> bool:
-        """Whether some node is being prepared."""
+        """True if a node is being prepared."""
         return bool(self._joined) or (self._n_coming > 0 and not self.is_cut_off)
 
     def are_expected(self, alone_s: float) -> bool:
-        """Whether some node may still come, nobody having been there for so long."""
+        """True if a node may still join, after `alone_s` seconds without members."""
         return self.are_coming or (alone_s < PATIENCE_S and not self.is_cut_off)
 
     def joined(self) -> Sequence[NodeMember]:
-        """Those that have become ready since this was asked."""
+        """Return the members that have become ready since the last call."""
         return [self._joined.popleft() for _ in range(len(self._joined))]
 
     def first(self, cancel: CancelFlag) -> Sequence[NodeMember]:
-        """Wait for somebody to be ready. Raises LoadingStoppedError, and what has kept every node from it."""
+        """Wait for the first members. Raises LoadingStoppedError, or the error of a node if all were refused."""
         while not (found := self.joined()):
             if cancel.is_set():
                 raise LoadingStoppedError("stopped waiting for the cluster")
@@ -87,17 +90,17 @@ class Nodes(Closable):
         return found
 
     def note(self, who: str, what: str) -> None:
-        """Say something of a node, once."""
+        """Add a note about a node, once."""
         if (text := f"{who}: {what}") not in self.notes:
             self.notes.append(text)
 
-    # --- who comes ----------------------------------------------------------------------------------------------------
+    # --- new nodes ----------------------------------------------------------------------------------------------------
 
     def _look_out(self) -> None:
         while not self.is_closed:
             try:
                 nodes = self.ray.nodes()
-            except Exception as error:  # the cluster is gone, or this process has left it
+            except Exception as error:  # the cluster has ended, or this process has left it
                 if not self.is_closed:
                     self.notes.append(f"the cluster does not answer: {_why(error)}")
                     self.is_cut_off = True
@@ -114,7 +117,7 @@ class Nodes(Closable):
             sleep(LOOK_S)
 
     def _welcome(self, node: Mapping[str, Any]) -> None:
-        """Prepare a node, in a thread of its own."""
+        """Prepare a node in a separate thread."""
         id, name = str(node["NodeID"]), f"node {node['NodeManagerAddress']}"
         with self._lock:
             if name in self._names.values() and self._names.get(id) != name:
@@ -123,7 +126,7 @@ class Nodes(Closable):
         self._prepare(id, self._names[id], partial(self._survey, node))
 
     def has(self, node: str) -> bool:
-        """Whether a node is there."""
+        """True if a node is alive."""
         return node in self._alive and not self.is_cut_off
 
     def _prepare(self, node: str, name: str, work: Callable[[str], None]) -> None:
@@ -132,8 +135,8 @@ class Nodes(Closable):
                 work(name)
             except EdgespecError as error:
                 self._refuse(name, error)
-            except Exception as error:  # Ray's are of many kinds
-                sleep(2 * LOOK_S)  # until it is known who is still there
+            except Exception as error:  # Ray raises many kinds
+                sleep(2 * LOOK_S)  # until it is known which nodes are alive
                 why = _why(error) if self.has(node) else "it has left the cluster"
                 self._refuse(name, GenerationError("it cannot be used", why=why))
             finally:
@@ -151,9 +154,9 @@ class Nodes(Closable):
             self.note(name, f"not used: {error.what}{f': {error.why}' if error.why else ''}{hint}")
 
     def _survey(self, node: Mapping[str, Any], name: str) -> None:
-        """Find out whether the node can give the same texts, and whom it has room for."""
+        """Check that the node gives the same texts, and start its actors."""
         id, here = node["NodeID"], metadata.version("edgespec")
-        try:  # a function of Python's own, which is there whatever else is
+        try:  # a function of Python, which exists on every node
             there = self.ray.call(id, metadata.version, "edgespec", timeout_s=SURVEY_S)
         except metadata.PackageNotFoundError as error:
             raise UsageError(f"edgespec is not installed on {name}", hint=f"version {here} is needed there") from error
@@ -184,7 +187,7 @@ class Nodes(Closable):
             self._prepare(id, who, hire)
 
     def _hire(self, post: Post, name: str) -> None:
-        """Let an actor load the model."""
+        """Start an actor, which loads the model."""
         actor = self.ray.actor(post.node, Actor, post.settings, post.missing, cpus=post.cpus, gpus=post.gpus)
         member = NodeMember(self, actor, name, post)
         self._members.add(member)
@@ -204,7 +207,7 @@ class Nodes(Closable):
             self.ray.api.kill(member.actor)
 
     def replace(self, member: NodeMember) -> bool:
-        """Let another actor take the place of one that has ended, if its node is still there."""
+        """Start another actor in place of one that has ended; False if its node has left."""
         is_there = self.has(member.post.node)
         if is_there:
             self._prepare(member.post.node, member.name, partial(self._hire, member.post))
@@ -213,7 +216,7 @@ class Nodes(Closable):
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What an actor gets: a node, by its id, what it loads there, and what of the node it takes."""
+    """The node of an actor, what it loads there, and how many CPUs and GPUs it reserves."""
 
     node: str
     settings: LoadSettings
@@ -237,8 +240,10 @@ class NodeMember:
         self._nodes.dismiss(self)
 
     def introduce(self) -> None:
-        """Wait until the model is loaded, through restarts of the actor. Raises EdgespecError, also if this model is
-        another one; and Ray's errors."""
+        """Wait until the model is loaded, also while the actor restarts.
+
+        Raises EdgespecError, also if the model differs from the one on this machine, and errors of Ray.
+        """
         while True:
             try:
                 depend_on, self.n_slots = self._heard(self._patiently(self.actor.introduce.remote()))
@@ -254,18 +259,18 @@ class NodeMember:
             raise UsageError(f"{self.name} would not give the same texts", why=why)
 
     def _patiently(self, asked: Any) -> Any:
-        """What an actor returns, which may take as long as its node is there."""
+        """Return the reply of an actor, and wait for it as long as its node is alive."""
         while not self._ray.api.wait([asked], timeout=LOOK_S)[0]:
             if self._nodes.is_closed or not self._nodes.has(self.post.node):
                 raise LostError("it has left the cluster")
         return self._ray.api.get(asked)
 
     def check_settings(self, request: Request) -> None:
-        """Raises UsageError."""
+        """Raise UsageError if the model does not support the settings of a request."""
         self._heard(self._ray.api.get(self.actor.check_settings.remote(request)))
 
     def begin(self, request: Request, put: Callable[[Arrived], None]) -> Future[None]:
-        """Ask for an answer; `put` receives all of it."""
+        """Ask for an answer, and pass all its events to `put`."""
         begun: Future[None] = Future()
 
         def arrived(told: Future[Told]) -> None:
@@ -288,7 +293,7 @@ class NodeMember:
         return begun
 
     def probe(self, after_s: float, times: int) -> Future[bool]:
-        """Whether the actor has been restarted, and has loaded its model, within this time."""
+        """Wait until the actor was restarted and has loaded its model; False after this time."""
         found: Future[bool] = Future()
         if self._reviving is None or self._reviving.done():
             self._reviving = Future()
@@ -317,9 +322,10 @@ class NodeMember:
             reviving.set_result(None)
 
     def _farewell(self, error: Exception) -> str:
-        """Why this actor will not be back. If its node still is there, it gets another one."""
+        """Return why this actor will not be back; its node gets another one if it is alive."""
         if isinstance(error, EdgespecError):
             return f"{error.what}{f': {error.why}' if error.why else ''}"
+        sleep(2 * LOOK_S)  # until it is known which nodes are alive
         return "its actor has ended" if self._nodes.replace(self) else "it has left the cluster"
 
     def _heard(self, told: Told) -> Any:

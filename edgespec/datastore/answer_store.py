@@ -37,7 +37,7 @@ def store_dir() -> Path:
 
 
 def stored() -> list[dict[str, Any]]:
-    """What is saved for each vocabulary, as plain data. Files that cannot be read are left out."""
+    """Describe the saved answers of each vocabulary as plain data. Files that cannot be read are left out."""
     found = []
     for file in sorted(store_dir().glob("*.npz")):
         try:
@@ -127,7 +127,7 @@ class AnswerStore:
             self.save()
 
     def places(self, text: Sequence[int]) -> Iterable[Place]:
-        """Where saved answers had the last tokens of `text`."""
+        """Return the places where saved answers have the last tokens of `text`."""
         return self._index.places(text)
 
     def save(self) -> None:

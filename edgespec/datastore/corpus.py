@@ -34,7 +34,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """How a corpus was made. `vocabulary` is that of `Model.vocabulary_id`, `sha256` that of all data."""
+    """The origin of a corpus. `vocabulary` is the `Model.vocabulary_id`, `sha256` the hash of all data."""
 
     vocabulary: str
     model: str
@@ -152,7 +152,7 @@ def build(
     """Make a corpus of UTF-8 texts with the vocabulary of `model`; also returns the files that are not text.
 
     Takes about 30 bytes of memory per token. Raises UsageError if there is nothing to read, EdgespecError if the file
-    cannot be written; then nothing is left behind.
+    cannot be written; then no file is left.
     """
     is_own = out.parent == corpus_dir()
     if is_own:

@@ -129,8 +129,8 @@ class Engine:
                 partial(self._is_end, sequence),
                 sequence.round,
             )
-        except UsageError as error:  # a grammar that nobody could tell from a good one
-            sequence.error = GenerationError(error.what, why=error.why)
+        except UsageError as error:  # a grammar that was found to be bad only here
+            sequence.error = error
         except ValueError as error:  # a row of NaN: broken weights, or a kernel that overflowed
             sequence.error = GenerationError("cannot sample a token", why=str(error))
         sequence.finish = "error"

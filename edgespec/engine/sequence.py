@@ -14,7 +14,7 @@ from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyResult, VerifyRule
 from edgespec.drafters.base import Drafter
 from edgespec.engine.prefix import Prefix, Reuse
-from edgespec.errors import GenerationError
+from edgespec.errors import EdgespecError
 from edgespec.events import FinishReason
 
 NO_SLOT = -1
@@ -64,7 +64,7 @@ class Sequence:
     shares: tuple[Sequence, Prefix] | None = None
     stops: list[int] = field(default_factory=list)
     finish: FinishReason | None = None
-    error: GenerationError | None = None
+    error: EdgespecError | None = None
     ends: frozenset[int] = frozenset()  # tokens that end this sequence as the model's end tokens do
     started_s: float = 0.0
     first_token_s: float = 0.0

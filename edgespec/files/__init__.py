@@ -1,1 +1,1 @@
-"""Where edgespec keeps files, and how it writes them atomically."""
+"""The folders of edgespec's files, and atomic writing."""

@@ -1,4 +1,4 @@
-"""A private folder of files that can be made again: bounded in size, what was not used for longest goes first."""
+"""A private folder of files that can be made again, bounded in size: the least recently used are deleted first."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from edgespec.files.unfinished import becoming
 
 LEAST_FREE = 1 << 30  # bytes that stay free on the disk
 PART = ".part"  # the suffix of `becoming`
-STALE_S = 3600.0  # an unfinished file as old as that belongs to nobody
+STALE_S = 3600.0  # an older unfinished file is left from a process that was killed
 
 
 class BoundedFolder:
-    """Files of at most `most_bytes` together, and of half as many each. The folder is created with the first one."""
+    """Files of at most `most_bytes` together, each of at most half of it. The folder is created with the first file."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self.folder, self.most_bytes = folder, most_bytes
 
     def files(self) -> list[tuple[Path, int]]:
-        """The files and their sizes in bytes, those used last at the end."""
+        """Return the files and their sizes in bytes, the least recently used first."""
         found = []
         with suppress(OSError):
             for file in self.folder.iterdir():
@@ -38,7 +38,7 @@ class BoundedFolder:
         return sum(size for _, size in self.files())
 
     def remove(self, file: Path) -> None:
-        """Delete a file, if it is there and can be."""
+        """Delete a file, if it exists and can be deleted."""
         with suppress(OSError):
             file.unlink()
 
@@ -52,8 +52,10 @@ class BoundedFolder:
 
     @contextmanager
     def writing(self, file: Path, n_bytes: int) -> Iterator[BinaryIO]:
-        """Write `file`, of so many bytes, which is there as a whole or not at all. Files that were not used for longest
-        give way. Raises OSError, also where there is no room."""
+        """Write `file`, of `n_bytes`, atomically. The least recently used files are deleted to make room.
+
+        Raises OSError, also if there is no room.
+        """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._make_room(file, n_bytes)
         with becoming(file) as scratch:
@@ -79,7 +81,7 @@ class BoundedFolder:
 
 
 def _is_left(file: Path) -> bool:
-    """Whether an unfinished file is of a process that was killed."""
+    """Return whether an unfinished file is left from a process that was killed."""
     import psutil
 
     *_, pid = file.stem.rpartition(".")
@@ -89,6 +91,6 @@ def _is_left(file: Path) -> bool:
 
 
 def used(file: Path) -> None:
-    """Note that a file was of use, so that it stays."""
+    """Record that a file was used now, so that it is kept longer."""
     with suppress(OSError):
         os.utime(file)

@@ -1,4 +1,4 @@
-"""Where edgespec keeps its own files: settings, cached measurements, and user data."""
+"""The folders of edgespec's files: settings, cached measurements, and user data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def config_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Folder of what can be measured again."""
+    """Folder of files that can be made again, such as measurements."""
     return _home("cache") or platformdirs.user_cache_path("edgespec", appauthor=False)
 
 
@@ -44,12 +44,12 @@ def models_dir() -> Path:
 
 
 def read_cache(name: str) -> str | None:
-    """What `write_cache` stored under `name`, or None if that cannot be read; "" if it is damaged."""
+    """Return what `write_cache` stored under `name`; None if it cannot be read, "" if it is damaged."""
     try:
         return (cache_dir() / name).read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
-    except ValueError as error:  # no text: nothing that was written here
+    except ValueError as error:  # not text, so not written by edgespec
         log.debug("cache %s is not text: %s", name, error)
         return ""
     except OSError as error:
@@ -84,20 +84,20 @@ def free_name(stem: str, suffix: str) -> Path:
 
 
 def file_facts(file: Path) -> list[Any]:
-    """Identifies a file: its path, size in bytes and time. Raises OSError."""
+    """Return what identifies a file: its path, size in bytes and modification time. Raises OSError."""
     stat = file.stat()
     return [str(file.resolve()), stat.st_size, stat.st_mtime_ns]
 
 
 def derived_file(folder: str, source: Path, what: str) -> Path:
-    """The cache path for a model made from `source` in the way `what` describes."""
+    """Return the cache path for a model made from `source`; `what` names the way."""
     facts = [DERIVED_VERSION, *file_facts(source), what.upper()]
     name = sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return cache_dir() / folder / f"{source.stem}-{what.lower()}-{name}.gguf"
 
 
 def make_room(folder: Path, n_bytes: float, *, no_place: str, no_room: str, needs: str, less: str = "") -> None:
-    """Create a folder in the cache for `n_bytes`. Raises UsageError with this message if that is not possible."""
+    """Create a folder in the cache for `n_bytes`. Raises UsageError with these messages if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
@@ -112,7 +112,7 @@ def make_room(folder: Path, n_bytes: float, *, no_place: str, no_room: str, need
 
 
 def free_in(folder: Path) -> int:
-    """Free bytes on the disk of `folder`, which need not exist yet."""
+    """Return the free bytes on the disk of `folder`, which may not exist yet."""
     for above in (folder, *folder.parents):
         with suppress(OSError):  # not there, or not to be looked into
             return shutil.disk_usage(above).free
@@ -120,13 +120,13 @@ def free_in(folder: Path) -> int:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether files can be created in `folder`, or the folder itself if it does not exist yet."""
+    """Return whether files can be created in `folder`, or the folder itself if it does not exist yet."""
     there = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent)), folder)
     return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)  # noqa: PTH112 - Path.is_dir may raise
 
 
 def check_writable(file: Path) -> None:
-    """Raises UsageError for a file that cannot be written."""
+    """Raise UsageError for a file that cannot be written."""
     is_new = not file.exists()
     try:
         file.open("ab").close()

@@ -14,7 +14,7 @@ _to_undo: set[Callable[[], object]] = set()
 
 
 def check_destination(file: Path, sources: Iterable[Path], magic: bytes) -> None:
-    """Raises UsageError if a file made from `sources`, which begins with `magic`, cannot be written there."""
+    """Raise UsageError if a file made from `sources`, which begins with `magic`, cannot be written there."""
     if not file.parent.is_dir():
         raise UsageError(f"cannot write {file}", why=f"there is no folder {file.parent}")
     if file.is_dir():
@@ -25,7 +25,7 @@ def check_destination(file: Path, sources: Iterable[Path], magic: bytes) -> None
 
 
 def check_replaceable(file: Path, magic: bytes) -> None:
-    """Raises UsageError if the file exists and begins with other bytes: it holds something else."""
+    """Raise UsageError if the file exists and begins with other bytes: it is another kind of file."""
     if not file.is_file():
         return
     with file.open("rb") as there:
@@ -36,7 +36,7 @@ def check_replaceable(file: Path, magic: bytes) -> None:
 
 @contextmanager
 def becoming(file: Path) -> Iterator[Path]:
-    """A file beside `file` to write to, which replaces it when the block succeeds. Raises OSError."""
+    """Yield a file next to `file` to write to, which replaces `file` when the block succeeds. Raises OSError."""
     scratch = file.with_name(f"{file.name}.{os.getpid()}.part")
     with undoing(partial(scratch.unlink, missing_ok=True)):
         yield scratch
@@ -45,7 +45,7 @@ def becoming(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def undoing(undo: Callable[[], object]) -> Iterator[None]:
-    """Calls `undo` at the end of the block, or if the process ends inside it. Raises OSError as it does."""
+    """Call `undo` at the end of the block, or if the process ends inside it. Raises OSError as `undo` does."""
     _to_undo.add(undo)
     try:
         yield

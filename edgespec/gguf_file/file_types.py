@@ -8,7 +8,7 @@ from edgespec.gguf_file.header import Header
 
 
 def quantisation(header: Header) -> str:
-    """The quantiser's name for the mixture of types, or else the type of most weights."""
+    """Return the quantiser's name for the mixture of types, or else the type of most weights."""
     file_type = header.metadata.get("general.file_type")
     if isinstance(file_type, int) and file_type in FILE_TYPES:
         return FILE_TYPES[file_type]

@@ -1,6 +1,7 @@
-"""Is a GGUF file a draft head that this llama.cpp can run, and one for this target?
+"""Check if a GGUF file is a draft head that this llama.cpp can run, and if it belongs to a target.
 
-Written from llama.cpp's `src/models/eagle3.cpp`, which asserts on much of what is refused here and ends the process.
+llama.cpp's `src/models/eagle3.cpp` would assert on many files that are refused here, which ends the process. The trial
+load cannot find these files, since a head decodes only together with its target.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ _MTP_ARCHITECTURES = """
 """
 MTP_ARCHITECTURES = frozenset(_MTP_ARCHITECTURES.split())
 _SEVERAL_BLOCKS = frozenset(("hy_v3", "mimo2", "step35"))
-# What these graphs assert of the block
+# The tensors of the block that these graphs need
 _NEEDED_IN_BLOCK = {"deepseek2": ("attn_q_a", "attn_k_b", "ffn_gate_inp"), "mimo2": ("attn_qkv", "ffn_gate")}
 # Those of which llama.cpp asks more of the final state than there is
 _WITHOUT_FINAL_STATE = ("deepseek4", "qwen4exp")
 
 
 def check_draft_file(draft: Header | str | Path) -> Header:
-    """The header of a draft model or of a draft head. Raises ModelNotFoundError, ModelFileError."""
+    """Return the header of a draft model or of a draft head. Raises ModelNotFoundError, ModelFileError."""
     header = draft if isinstance(draft, Header) else read_header(draft)
     if not is_head(header):
         return check_model(header)
@@ -115,19 +116,19 @@ def _check_shapes(header: Header, shapes: Mapping[str, tuple[int, ...]]) -> None
 
 
 def read_ids(head: Header) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """int64[V'], the target's token that each row of the output stands for."""
+    """Return int64[V'], the target's token for each row of the output."""
     return _values(head, "d2t", "I64", np.int64)
 
 
 def _check_ids(header: Header) -> None:
-    """Raises ModelFileError where the tokens that it can draft are not the target's."""
+    """Raise ModelFileError if the tokens that the head can draft are not in the target's vocabulary."""
     ids = read_ids(header)
     if len(ids) != n_draft_tokens(header) or ids.min() < 0 or ids.max() >= n_tokens(header):
         raise _broken(header, "its list of draft tokens ('d2t') does not fit its vocabulary")
 
 
 def mtp_mismatch(header: Header) -> str:
-    """Why a model cannot draft with an MTP block of its own; empty if it can."""
+    """Return why a model cannot draft with its MTP block; empty if it can."""
     n_blocks = header.number("nextn_predict_layers")
     if not n_blocks:
         return "it has no MTP block"
@@ -147,18 +148,18 @@ def mtp_mismatch(header: Header) -> str:
 
 
 def n_tokens(head: Header) -> int:
-    """Tokens of the target's vocabulary; the head itself need not have their texts."""
+    """Return the size of the target's vocabulary, whose texts the head may lack."""
     return head.n_vocab or head.number("vocab_size")
 
 
 def n_draft_tokens(head: Header) -> int:
-    """Tokens that the head can draft."""
+    """Return the number of tokens that the head can draft."""
     tensor = head.tensors.get("d2t")
     return tensor.shape[0] if tensor is not None and tensor.shape else n_tokens(head)
 
 
 def kind_of_head(header: Header) -> str:
-    """What drafts with it, one of `settings.HEADS`; empty for a model."""
+    """Return the drafter of the head, one of `settings.HEADS`; empty for a model."""
     kinds = {EAGLE3: "eagle1" if READS in header.metadata else "eagle3", HYDRA: "hydra", MEDUSA: "medusa"}
     return kinds.get(header.architecture, "")
 
@@ -168,12 +169,12 @@ def is_head(header: Header) -> bool:
 
 
 def layers_read(header: Header) -> tuple[int, ...]:
-    """The layers of the target whose inputs the head reads, 0 being the first."""
+    """Return the layers of the target whose inputs the head reads; 0 is the first."""
     return tuple(int(layer) for layer in header.numbers(f"{EAGLE3}.target_layers"))
 
 
 def head_mismatch(target: Header, head: Header) -> str:
-    """Why the head cannot draft for this target; empty if it can."""
+    """Return why the head cannot draft for this target; empty if it can."""
     kind, width = kind_of_head(head), target.number("embedding_length")
     head_width = head.number("embedding_length" if kind == "eagle1" else "target_hidden_size")
     if kind == "eagle3" and target.architecture not in GIVE_LAYERS:
@@ -196,7 +197,7 @@ def head_mismatch(target: Header, head: Header) -> str:
 
 
 def check_head_fits(target: Header, head: Header) -> None:
-    """Raises PairError where the head was made for another model."""
+    """Raise PairError if the head was made for another model."""
     if why := head_mismatch(target, head):
         raise PairError(
             f"{head.path.name} cannot draft for {target.path.name}",

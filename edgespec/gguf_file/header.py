@@ -1,6 +1,8 @@
 """The header of a GGUF file, read with every bound checked.
 
-Written from ggml's `gguf.cpp`: what it throws or asserts on is rejected here, with a reason, in milliseconds.
+The reader of the `gguf` package is not used: it trusts the counts and lengths in a file, so that a hostile file of one
+megabyte exhausts time and memory. Files on which ggml's `gguf.cpp` throws or asserts are rejected here, with a reason,
+in milliseconds.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class Header:
         return self.number("attention.key_length", width), self.number("attention.value_length", width)
 
     def head_counts(self, key: str) -> list[int]:
-        """One count per layer; none if the file does not say."""
+        """Return one count per layer; none if the file has no counts."""
         value = self.metadata.get(f"{self.architecture}.{key}")
         if isinstance(value, int):
             # Hybrid models have attention in every n-th layer only.
@@ -87,17 +89,17 @@ class Header:
         return [int(count) for count in self.numbers(f"{self.architecture}.{key}")]
 
     def number(self, key: str, default: int = 0) -> int:
-        """An integer of this architecture, `key` without the architecture's name: `header.number("block_count")`."""
+        """Return an integer of this architecture; `key` is without its name: `header.number("block_count")`."""
         value = self.metadata.get(f"{self.architecture}.{key}", default)
         return value if isinstance(value, int) else default
 
     def length(self, key: str) -> int:
-        """The number of elements of an array, however long; 0 if there is none."""
+        """Return the number of elements of an array; 0 if there is none."""
         value = self.metadata.get(key)
         return value.length if isinstance(value, Array) else len(value) if isinstance(value, tuple) else 0
 
     def strings(self, key: str) -> list[bytes]:
-        """The elements of an array of strings, read from the file as bytes, read-only; [] if there is none.
+        """Return the elements of an array of strings, read from the file as bytes, read-only; [] if there is none.
 
         Raises ModelFileError if the file can no longer be read.
         """
@@ -111,7 +113,7 @@ class Header:
         return _strings(self.path, array, facts.st_mtime_ns)
 
     def numbers(self, key: str) -> np.ndarray[Any, Any]:
-        """The elements of an array of numbers, long ones read from the file; empty if there is none."""
+        """Return the elements of an array of numbers; empty if there is none. Long arrays are read from the file."""
         array = self.metadata.get(key)
         if isinstance(array, tuple):
             return np.asarray(array)
@@ -168,7 +170,7 @@ def _similar(path: Path) -> str:
 
 
 def _appearance(start: bytes) -> str:
-    """What a file that is not GGUF seems to be, from its first bytes."""
+    """Say what a file that is not GGUF seems to be, from its first bytes."""
     text = start.lstrip().lower()
     if start.startswith(b"version https://git-lfs"):
         return "it is a git-lfs pointer; `git lfs pull` downloads the real file"
@@ -246,7 +248,7 @@ def _read_tensors(walk: Walk, n: int, alignment: int) -> dict[str, TensorInfo]:
 
 
 def _read_tensor(walk: Walk, name: str) -> TensorInfo:
-    """One tensor; its offset is still relative to the data section, whose start is known after the last one."""
+    """Read one tensor. Its offset is relative to the data section, whose start is known after the last tensor."""
     n_dims = walk.u32()
     if n_dims > 4:
         raise walk.damaged(f"tensor {name!r} has {n_dims} dimensions")
@@ -266,7 +268,7 @@ def _read_tensor(walk: Walk, name: str) -> TensorInfo:
 
 
 def _placed(walk: Walk, tensors: dict[str, TensorInfo], alignment: int) -> dict[str, TensorInfo]:
-    """The tensors with offsets from the start of the file: back to back, aligned, inside the file."""
+    """Return the tensors with offsets from the start of the file: back to back, aligned, inside the file."""
     start = _aligned(walk.pos, alignment)
     needed, placed = 0, {}
     for name, tensor in tensors.items():

@@ -1,7 +1,9 @@
-"""Does a GGUF header describe a language model that this llama.cpp can run?
+"""Check if a GGUF header describes a language model that this llama.cpp can run.
 
-llama.cpp throws on many files it cannot run, but on others it asserts, which ends the process: those are detected here.
-Written from llama.cpp's `llama-model-loader.cpp`, `llama-model.cpp`, `llama-vocab.cpp` and `src/models/`.
+llama.cpp throws on many files that it cannot run, but on others it asserts, which ends the process. Files are refused
+here that a user may have by mistake, and those whose sizes edgespec itself relies on; tables and rules are written from
+llama.cpp's `llama-model-loader.cpp`, `llama-model.cpp`, `llama-vocab.cpp` and `src/models/`. Other damage is found by
+the trial load (`llama/trial.py`), a child process that may crash.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from edgespec.gguf_file.walk import AGAIN, INCOMPLETE, shown
 
 
 def check_model(model: Header | str | Path) -> Header:
-    """The header of a language model that this llama.cpp can run, with all parts of a split file.
+    """Return the header of a language model that this llama.cpp can run, with all parts of a split file.
 
     Raises ModelNotFoundError if there is no such file, ModelFileError with the reason if it cannot be run.
     """
@@ -72,7 +74,7 @@ def _split_count(header: Header) -> int:
 
 
 def _parts(header: Header) -> tuple[Path, ...]:
-    """The files of a split model, of which this must be the first; () if it is whole."""
+    """Return the files of a split model, of which this must be the first; () for a whole model."""
     count = _split_count(header)
     if count < 2:
         return ()
@@ -90,7 +92,7 @@ def _parts(header: Header) -> tuple[Path, ...]:
 
 
 def _joined(header: Header, parts: tuple[Path, ...]) -> Header:
-    """The header of the first part with the tensors of all of them."""
+    """Return the header of the first part with the tensors of all parts."""
     tensors, size_bytes = dict(header.tensors), header.size_bytes
     for number, path in enumerate(parts[1:], start=1):
         part = read_header(path)
@@ -112,7 +114,7 @@ def _joined(header: Header, parts: tuple[Path, ...]) -> Header:
 
 
 def check_vocabulary(header: Header) -> None:
-    """Raises ModelFileError where llama.cpp could not use it."""
+    """Raise ModelFileError for a vocabulary that llama.cpp cannot use."""
     model, n_vocab = header.metadata.get("tokenizer.ggml.model"), header.n_vocab
     if model is None or model in ("no_vocab", "none") or not n_vocab:
         raise _unusable(header, "it has no vocabulary")
@@ -145,6 +147,18 @@ def check_vocabulary(header: Header) -> None:
     _check_special_tokens(header, str(model))
 
 
+def _check_special_tokens(header: Header, model: str) -> None:
+    """Raise ModelFileError if prompts need a BOS or EOS token that the vocabulary does not have."""
+    for name in ("bos", "eos"):
+        id = header.metadata.get(f"tokenizer.ggml.{name}_token_id", -1)
+        if not isinstance(id, int):
+            raise _broken(header, f"its {name.upper()} token is {shown(id)}, not a number")
+        if not 0 <= id < header.n_vocab:  # llama.cpp uses the tokenizer's default instead
+            default = _DEFAULT_TOKENS.get(model, {}).get(name, -1)
+            if not 0 <= default < header.n_vocab and header.metadata.get(f"tokenizer.ggml.add_{name}_token") is True:
+                raise _broken(header, f"its prompts need a {name.upper()} token, but its vocabulary has none")
+
+
 def _unescaped(text: bytes) -> bytes:
     """The bytes of a token of RWKV's vocabulary, which is written like a literal of Python."""
     return _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]) if found[1] else _LETTERS.get(found[2], found[2]), text)
@@ -152,17 +166,6 @@ def _unescaped(text: bytes) -> bytes:
 
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))", re.DOTALL)
 _LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
-
-
-def _check_special_tokens(header: Header, model: str) -> None:
-    for name, flag in (("bos", "add_bos_token"), ("eos", "add_eos_token")):
-        id = header.metadata.get(f"tokenizer.ggml.{name}_token_id", -1)
-        if not isinstance(id, int):
-            raise _broken(header, f"its {name} token is {shown(id)}, not a number")
-        if not 0 <= id < header.n_vocab:  # llama.cpp then takes the tokenizer's usual one
-            id = _USUAL_TOKENS.get(model, {}).get(name, -1)
-        if not 0 <= id < header.n_vocab and header.metadata.get(f"tokenizer.ggml.{flag}") is True:
-            raise _broken(header, f"it needs a {name} token around every prompt, but has none")
 
 
 # --- sizes and constants ----------------------------------------------------------------------------------------------
@@ -194,7 +197,7 @@ def _check_dimensions(header: Header) -> None:
 
 
 def check_heads(header: Header, n_embd: int, n_head: int) -> None:
-    """What graphs assert about attention heads. Raises ModelFileError."""
+    """Raise ModelFileError for sizes of attention heads that llama.cpp's graphs would assert on."""
     key_length = _size(header, "attention.key_length", 1, 1 << 16, required=False)
     if not key_length and n_embd % n_head:
         raise _broken(header, f"a width of {n_embd} cannot be shared by {n_head} attention heads")
@@ -216,13 +219,13 @@ def _check_experts(header: Header) -> None:
     n_groups_used = _size(header, "expert_group_used_count", 0, 1 << 31, required=False)
     if n_used > n_experts or (n_experts and not n_used):
         raise _broken(header, f"it uses {n_used} of {n_experts} experts")
-    grouped = n_groups > 1
-    if n_groups >= max(n_experts, 1) or (grouped and (n_experts % n_groups or not 0 < n_groups_used < n_groups)):
-        raise _broken(header, f"{n_experts} experts cannot form {n_groups} groups, {n_groups_used} of them used")
+    uneven = n_groups > 1 and (n_experts % n_groups or not 0 < n_groups_used < n_groups)
+    if n_groups >= max(n_experts, 1) or uneven:
+        raise _broken(header, f"{n_experts} experts cannot form {n_groups} groups of which {n_groups_used} are used")
 
 
 def _size(header: Header, key: str, low: int, high: int, *, required: bool = True) -> int:
-    """An integer of the architecture between `low` and `high`; 0 if it is optional and missing."""
+    """Return an integer of the architecture between `low` and `high`; 0 if it is optional and missing."""
     key = f"{header.architecture}.{key}"
     value = header.metadata.get(key)
     if value is None:
@@ -237,7 +240,7 @@ def _size(header: Header, key: str, low: int, high: int, *, required: bool = Tru
 
 
 def _per_layer(header: Header, key: str, n_layers: int, high: int) -> list[int]:
-    """An integer for each layer, or one for all of them; [] if it is missing."""
+    """Return an integer for each layer, which the file may give once for all layers; [] if it is missing."""
     value = header.metadata.get(f"{header.architecture}.{key}")
     if value is None:
         return []
@@ -252,7 +255,7 @@ def _per_layer(header: Header, key: str, n_layers: int, high: int) -> list[int]:
 
 
 def check_scalars(header: Header) -> None:
-    """Numbers of the architecture that kernels assert on. Raises ModelFileError."""
+    """Raise ModelFileError for numbers of the architecture that kernels would assert on."""
     prefix = f"{header.architecture}."
     for key, value in header.metadata.items():
         if not key.startswith(prefix):
@@ -269,7 +272,7 @@ def check_scalars(header: Header) -> None:
 
 
 def check_weights(header: Header) -> None:
-    """Types and places of tensors. Raises ModelFileError."""
+    """Check types and places of tensors. Raises ModelFileError."""
     for name, tensor in header.tensors.items():
         if tensor.type in _NOT_WEIGHTS and name != "d2t" and _INTEGERS not in name:
             raise _broken(header, f"tensor {name!r} has type {tensor.type}, which is not a weight type")
@@ -284,13 +287,11 @@ def check_weights(header: Header) -> None:
 
 _MAX_LAYERS, _MAX_EXPERTS, _MMAP_ALIGNMENT = 512, 1024, 32
 
-_USUAL_TOKENS = {
-    "llama": {"bos": 1, "eos": 2},
-    "plamo2": {"bos": 1, "eos": 2},
-    "gpt2": {"bos": 11, "eos": 11},
-    "hybriddna": {"bos": 11, "eos": 11},
-    "whitespace": {"bos": 11, "eos": 11},
+_DEFAULT_TOKENS = {  # of tokenizers, in llama-vocab.cpp
+    **dict.fromkeys(("llama", "plamo2"), {"bos": 1, "eos": 2}),
+    **dict.fromkeys(("gpt2", "hybriddna", "whitespace"), {"bos": 11, "eos": 11}),
 }
+
 _UTF8_BYTES = [byte for byte in range(256) if byte not in (0xC0, 0xC1) and byte < 0xF5]  # the others never occur
 _NOT_WEIGHTS = frozenset(("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"))  # no kernel multiplies by them
 _INTEGERS = "ffn_gate_tid2eid"
@@ -321,7 +322,7 @@ WHOLE_HEAD_ROTATED = frozenset(_WHOLE_HEAD_ROTATED.split())
 # Those it knows, but that cannot answer a prompt by themselves
 _EMBEDDING = "an embedding model: it produces vectors and cannot generate text"
 _DIFFUSION = "a diffusion model: it fills in a whole text at once instead of generating it from left to right"
-_HEAD = "a draft head that runs on the hidden states of another model, not a model of its own (-md uses it)"
+_HEAD = "a draft head that runs on the hidden states of another model, not a complete model (-md uses it)"
 _SPEECH = "a speech model"
 OTHER_ARCHITECTURES: dict[str, str] = {
     **dict.fromkeys(("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2"), _EMBEDDING),

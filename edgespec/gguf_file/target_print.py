@@ -1,7 +1,8 @@
-"""Which model a draft head belongs to: a few numbers made of its token embeddings, that quantising hardly changes.
+"""Recognise the model that a draft head belongs to, by numbers made of its token embeddings.
 
-`target_print` multiplies some rows of the embedding with one fixed vector of signs. Two quantisations of a model give
-prints whose correlation is near 1 (.96 for Q2_K), two models give one near 0; a fine-tuned model counts as the same.
+`target_print` multiplies some rows of the embedding with one fixed vector of signs. The prints of two quantisations
+of a model have a correlation near 1 (.96 for Q2_K), the prints of two models near 0. A fine-tuned model counts as the
+same.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def target_print(header: Header) -> NDArray[np.float32]:
 
 
 def is_same_target(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
-    """Whether two prints are of one model, however quantised."""
+    """Return whether two prints belong to the same model, in any quantisation."""
     if one.shape != other.shape or not (np.isfinite(one).all() and np.isfinite(other).all()):
         return False
     return bool(np.array_equal(one, other) or np.corrcoef(one, other)[0, 1] >= LEAST_CORRELATION)

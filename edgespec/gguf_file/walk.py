@@ -66,7 +66,7 @@ class Walk:
         return self.take(self.u64())
 
     def count(self, what: str, least_bytes: int) -> int:
-        """The number of items that follow, each of at least `least_bytes`, which must fit into the file."""
+        """Read the number of items that follow, each of at least `least_bytes`, which must fit into the file."""
         n = self.u64()
         if n * least_bytes > self.end - self.pos:
             why = f"it claims to hold {n:,} {what}, more than fit into its {self.end:,} bytes"

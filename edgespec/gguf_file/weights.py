@@ -1,4 +1,4 @@
-"""Weights of a GGUF file as numbers, row by row, whatever their type."""
+"""Read weights of a GGUF file as numbers, row by row, from any weight type."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ AT_ONCE = 4096  # rows
 
 
 def read_rows(header: Header, name: str, rows: Sequence[int] | None = None) -> NDArray[np.float32]:
-    """float32[n, row length]: some rows of a tensor, or all; of a vector float32[length].
+    """Return float32[n, row length]: some or all rows of a tensor; for a vector float32[length].
 
-    Raises ModelFileError where there is no such tensor, or one whose type cannot be read.
+    Raises ModelFileError if there is no such tensor, or if its type cannot be read.
     """
     import gguf
 

@@ -1,8 +1,8 @@
 """Chats that are never lost: every message, how each answer was generated, and all branches, in one SQLite file.
 
 A message is identified by a hash of its content and its predecessor. So editing, regenerating and forking copy nothing,
-and every write may be repeated. An answer being generated has a row of its own; if its program dies, the next one to
-open the store turns it into a message marked "interrupted".
+and every write may be repeated. An answer that is being generated has a separate row. If its program dies, the next
+program that opens the store turns the row into a message marked "interrupted".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cache, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from edgespec.closable import Closable
 from edgespec.files.paths import data_dir
@@ -176,15 +176,15 @@ class Store(Closable):
         db.execute("UPDATE chat SET settings = ? WHERE number = ?", (packed, rows.chat_number(db, chat)))
 
     @_writes
-    def rename(self, db: sqlite3.Connection, chat: str, title: str, by: Literal["user", "model"] = "user") -> bool:
-        """Change a chat's title. The model's replaces the first line only; returns whether it did."""
+    def rename(self, db: sqlite3.Connection, chat: str, title: str) -> None:
+        """Change a chat's title."""
         number = rows.chat_number(db, chat)
-        query = "UPDATE chat SET title = ?, title_by = ? WHERE number = ? AND (title_by = 'line' OR ?)"
-        return db.execute(query, (rows.one_line(title), by, number, by == "user")).rowcount > 0
+        query = "UPDATE chat SET title = ?, title_by = 'user' WHERE number = ?"
+        db.execute(query, (rows.one_line(title), number))
 
     @_writes
     def pin(self, db: sqlite3.Connection, chat: str, is_pinned: bool) -> None:
-        """Let a chat stand above the others, or not."""
+        """Pin a chat above the others, or unpin it."""
         db.execute("UPDATE chat SET is_pinned = ? WHERE number = ?", (is_pinned, rows.chat_number(db, chat)))
 
     @_writes
@@ -240,7 +240,7 @@ class Store(Closable):
 
     @_writes
     def grow(self, db: sqlite3.Connection, row: str, content: str, ids: Sequence[int], pieces: Sequence[Piece]) -> None:
-        """Save the answer so far."""
+        """Save the part of an answer that has been generated."""
         db.execute(
             "UPDATE making SET grown_s = ?, ids = ?, content = ?, pieces = ? WHERE id = ?",
             (time.time(), pack_ids(ids), valid_text(content), pack_pieces(pieces), row),

@@ -28,9 +28,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How an assistant's message was generated. `finish_reason` is stop, length, cancelled, error, interrupted (the
-    program died) or generating; `settings` and `stats` are plain JSON; `ids` are the generated tokens, in the
-    vocabulary `vocabulary`."""
+    """The settings and statistics with which an assistant's message was generated, as plain JSON.
+
+    Attributes:
+        finish_reason: stop, length, cancelled, error, interrupted (the program died) or generating.
+        ids: The generated tokens, in the vocabulary `vocabulary`.
+    """
 
     model: str = ""
     draft_model: str | None = None

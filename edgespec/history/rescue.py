@@ -1,6 +1,6 @@
 """Copy what is readable in a damaged store of chats to a new one.
 
-A table is read from both ends up to the damage. Messages whose chat is lost get a chat of their own.
+A table is read from both ends up to the damage. Messages whose chat is lost get a new chat.
 """
 
 from __future__ import annotations

@@ -40,14 +40,16 @@ def folded_words(query: str) -> list[str]:
 
 
 def holds(text: str, words: Sequence[str]) -> bool:
-    """Whether all of these folded words occur in `text`, also as parts of words."""
+    """Return whether all of these folded words occur in `text`, also as parts of words."""
     folded = text.casefold()
     return all(word in folded for word in words)
 
 
 def found_in(query: str, content: str) -> re.Pattern[str] | None:
-    """What to mark in a message for a query, as `spans` finds it; None for nothing. Words are marked as they are found:
-    the last one may be unfinished, and parts of words are marked where the words alone do not occur."""
+    """Return a pattern for `spans` of the words to mark in a message; None for an empty query.
+
+    The last word of the query may be incomplete. Parts of words are marked if some word alone does not occur.
+    """
     words = [_bare(word) for word in valid_text(query).split()]
     if not words:
         return None
@@ -59,7 +61,7 @@ def found_in(query: str, content: str) -> re.Pattern[str] | None:
 
 
 def spans(pattern: re.Pattern[str], line: str) -> list[tuple[int, int]]:
-    """Where a pattern of `found_in` matches."""
+    """Return the places where a pattern of `found_in` matches."""
     return [found.span() for found in pattern.finditer(_bare(line))]
 
 
@@ -81,7 +83,7 @@ def _by_words(db: sqlite3.Connection, words: Sequence[str], excerpts: bool) -> I
     literal = folded_words(" ".join([*words[INDEXED_WORDS:], *(word for word in indexed if not word.isalnum())]))
     terms = ['"' + word.replace('"', '""') + '"' for word in indexed]
     unfinished = "*" if indexed[-1][-1].isalnum() else ""
-    begin, end = (mark + secrets.token_hex(8) for mark in (BEGIN, END))  # the text may have such marks of its own
+    begin, end = (mark + secrets.token_hex(8) for mark in (BEGIN, END))  # the text itself may contain such marks
     found = db.execute(
         """SELECT rowid, CASE WHEN ? THEN snippet(message_words, 0, ?, ?, '…', ?) ELSE '' END,
         CASE WHEN ? THEN content ELSE '' END

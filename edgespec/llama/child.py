@@ -161,7 +161,7 @@ def acquire(lock: threading.Lock, cancel: CancelFlag | None) -> None:
 def check(cancel: CancelFlag | None) -> None:
     """Raise NotWaitedForError if `cancel` is set."""
     if cancel is not None and cancel.is_set():
-        raise NotWaitedForError("nobody waits for this answer")
+        raise NotWaitedForError("the request was cancelled")
 
 
 def answer(reply: Callable[[dict[str, Any]], Mapping[str, Any]], stack_bytes: int = 0) -> None:

@@ -1,6 +1,6 @@
-"""Constraints of an answer: grammars, JSON schemas and regular expressions, as masks over a model's tokens.
+"""Constraints of an answer, which are grammars, JSON schemas or regular expressions, as masks over a model's tokens.
 
-A matcher of llguidance has a state; here it follows any prefix it is asked about.
+A matcher of llguidance follows one text. Here it is moved to the prefix of each question, forwards or backwards.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from edgespec.llama.constraint import AMBIGUOUS, first_mask_error, parser_limits
 from edgespec.llama.model import Model
 from edgespec.settings import CONSTRAINTS, Constraint, Request
 
-REMEMBERED = 64  # compiled ones, and as many refusals
-# More than the trial has (compiler_process.py): a grammar that did not exhaust the stack there does not do so here.
+REMEMBERED = 64  # compiled constraints, and the same number of refused ones
+# More than in the trial (compiler_process.py), so that a grammar that fits into the stack there also fits here.
 STACK_BYTES = 16 << 20
-# Processor time of the masks of an answer: for all of them, and in addition for each. A mask usually takes .1 ms.
+# Limits of the processor time for the masks of an answer: in total, and in addition for each mask. A mask usually takes
+# 0.1 ms.
 MASKS_S, MASK_S = 0.5, 0.02
 
 # Processor time that all answers together may take beyond MASK_S a mask: at first, and then in each second. Without
@@ -53,7 +54,7 @@ class Allowance:
         self._left_s, self._refilled_s = most_s, time.monotonic()
 
     def take(self, seconds: float) -> bool:
-        """Take some; False if fewer are left."""
+        """Take some seconds. Return False if none are left after that."""
         now_s = time.monotonic()
         self._left_s = min(self._most_s, self._left_s + self._rate * (now_s - self._refilled_s))
         self._refilled_s = now_s
@@ -62,9 +63,9 @@ class Allowance:
 
 
 class Grammars(Closable):
-    """Compiles constraints for a model's vocabulary. The first one takes a second if the vocabulary is large.
+    """Compiles constraints for a model's vocabulary. The first constraint takes a second if the vocabulary is large.
 
-    Safe to use from several threads. Each constraint is first compiled in another process, which it may crash.
+    Several threads may use it. Each constraint is first compiled in another process, since compiling may crash.
     """
 
     def __init__(self, model: Model) -> None:
@@ -82,8 +83,8 @@ class Grammars(Closable):
             return request.constraint is not None and _key(*request.constraint) not in self._known
 
     def matcher(self, kind: Constraint, text: str, cancel: CancelFlag | None = None) -> LLMatcher:
-        """The compiled constraint, for `GrammarConstraint`; seconds may pass if it is new. Raises UsageError, saying
-        what is wrong in the text or which limit it exceeds, NotWaitedForError once `cancel` is set."""
+        """Return the compiled constraint for `GrammarConstraint`. A new constraint may take seconds. Raises UsageError,
+        which says what is wrong in the text or which limit it exceeds, and NotWaitedForError once `cancel` is set."""
         key = _key(kind, text)
         with self._lock:
             turn = self._turns.setdefault(key, _Turn())
@@ -107,7 +108,8 @@ class Grammars(Closable):
     def constraint(
         self, kind: Constraint, text: str, start: int, matcher: LLMatcher | None = None
     ) -> GrammarConstraint:
-        """A constraint for the tokens of a sequence from `start` on; `matcher` if it was compiled before."""
+        """Return a constraint for the tokens of a sequence from `start` on. `matcher` is given if it was compiled
+        before."""
         matcher = matcher or self.matcher(kind, text)
         return GrammarConstraint(
             matcher.deep_copy(),
@@ -131,8 +133,8 @@ class Grammars(Closable):
         return matcher
 
     def _built(self, grammar: str) -> tuple[LLMatcher, str]:
-        """The matcher, and why it cannot be used, if there is a reason. llguidance releases the interpreter lock for
-        nearly all of this: other threads continue."""
+        """Return the matcher, and why it cannot be used, or an empty string. llguidance releases the interpreter's lock
+        for nearly all of this work, so that other threads continue."""
         matcher = LLMatcher(self._llguidance, grammar, log_level=0, limits=parser_limits())
         began_s = time.thread_time()
         said = first_mask_error(matcher)
@@ -147,8 +149,9 @@ class Grammars(Closable):
                     del self._known[oldest]
 
     def _failed(self, kind: Constraint, text: str, why: str) -> None:
-        """An answer under this constraint has failed. Refuse the constraint from now on if there is a reason to; else
-        compile it again when it is needed: copies of a matcher share the states of their lexer, and its errors."""
+        """Handle an answer that failed under this constraint. With a reason, refuse the constraint from now on.
+        Without, compile it again when it is needed: copies of a matcher share the state of their lexer, and so its
+        errors."""
         key = _key(kind, text)
         if why:
             what = f"cannot use this {CONSTRAINTS[kind]}"
@@ -159,7 +162,7 @@ class Grammars(Closable):
 
     @cached_property
     def _special(self) -> dict[str, int]:
-        """The ids of special tokens that a grammar can name, by name. The first of equal names counts."""
+        """The ids of special tokens that a grammar can name, by name. If names are equal, the first one counts."""
         model, found = self._model, dict[str, int]()
         for token in range(model.n_vocab):
             if model.is_special(token):
@@ -171,7 +174,7 @@ class Grammars(Closable):
     @property
     def _llguidance(self) -> LLTokenizer:
         if self._tokenizer is None:
-            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # one a token, in llama_cpp
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of llama_cpp, for each token
                 self._tokenizer = lltokenizer_from_vocab(
                     self._model.vocabulary_handle, eos_token=list(self._model.end_tokens)
                 )
@@ -179,7 +182,7 @@ class Grammars(Closable):
 
 
 class _Turn:
-    """One thread at a time compiles a constraint; the others then find it compiled."""
+    """Lets one thread compile a constraint, while others wait for the result."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -194,8 +197,8 @@ class _Turn:
 
 
 class GrammarConstraint:
-    """Which tokens may follow a prefix, for `core.choose`. Raises UsageError where the grammar becomes too much work,
-    or a dead end. `failed` is then called, with the reason if masks have taken long."""
+    """The tokens that may follow a prefix, for `core.choose`. Raises UsageError if masks take too long, or if nothing
+    can follow. Then it also calls `failed`, with the reason if masks took too long."""
 
     def __init__(
         self,
@@ -212,8 +215,9 @@ class GrammarConstraint:
         self._spent_s, self._n_masks = 0.0, 0
 
     def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
-        """bool[V]: which ids may follow `tokens`, prompt and answer; at the end of the grammar, end tokens. All after a
-        prefix that does not match: its distribution is never sampled, but block verification reads it."""
+        """Return bool[V], True for ids that may follow `tokens` (prompt and answer); at the end of the grammar, for end
+        tokens. All are True after a prefix that does not match: no token is sampled there, but block verification reads
+        the distribution."""
         with self._budget():
             if not self._go_to(tokens):
                 return np.ones(self._n_vocab, np.bool_)
@@ -222,12 +226,13 @@ class GrammarConstraint:
         return np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
 
     def forced(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens that must follow `tokens`, in the vocabulary's usual spelling; empty where there is a choice."""
+        """Return the tokens that must follow `tokens`, in the vocabulary's usual spelling; none if there is a
+        choice."""
         with self._budget():
             return self._matcher.compute_ff_tokens() if self._go_to(tokens) else []
 
     def _go_to(self, tokens: Sequence[int]) -> bool:
-        """Advance the matcher to the end of these tokens; whether they match."""
+        """Move the matcher to the end of these tokens. Return whether they match."""
         answer = list(tokens[self._start :])
         agreed = common_prefix(self._read, answer)
         if agreed < len(self._read):
@@ -239,8 +244,8 @@ class GrammarConstraint:
 
     @contextmanager
     def _budget(self) -> Iterator[None]:
-        """Count the processor time of this block. Raises UsageError where masks take too long: all answers wait for
-        each. Time is no part of what is sampled: an answer either ends here or has the text that it always has."""
+        """Count the processor time of this block. Raises UsageError if masks take too long, since all answers wait for
+        each mask. Time never changes what is sampled: an answer either fails here or has the same text as always."""
         began_s = time.thread_time()
         try:
             yield
@@ -265,7 +270,7 @@ def _key(kind: Constraint, text: str) -> tuple[Constraint, bytes]:
 
 
 def _with_deep_stack(call: Callable[[], Made]) -> Made:
-    """The result of a call in a thread with a stack of `STACK_BYTES`, whatever the caller's is."""
+    """Return the result of a call, which runs in a thread with a stack of `STACK_BYTES`."""
     done = Future[Made]()
 
     def run() -> None:
@@ -284,4 +289,4 @@ def _with_deep_stack(call: Callable[[], Made]) -> Made:
     return done.result()
 
 
-_STACK = threading.Lock()  # the size is a setting of the whole process
+_STACK = threading.Lock()  # the size of new stacks is a setting of the whole process

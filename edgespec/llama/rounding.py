@@ -9,7 +9,7 @@ those of plain decoding, and where the best two tokens are closer than the diffe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 
@@ -54,18 +54,6 @@ class Widths:
     exact_from: int | None
     #: Passes of up to this many tokens give each token the row of a single-token pass.
     exact_to: int
-    #: The measured widths, and for each the largest difference of a logit from plain decoding.
-    widths: Sequence[int] = ()
-    differences: Sequence[float] = ()
-
-    def summary(self) -> str:
-        """Say in a sentence which widths agree, and by how much the others differ."""
-        if not self.max_difference:
-            return f"rows are bit-identical for widths 1 to {self.widest}"
-        narrow = f"widths 1 to {self.exact_to}" if self.exact_to > 1 else "width 1 only"
-        has_wide = self.exact_from not in (None, self.widest)
-        wide = f" and for widths {self.exact_from} to {self.widest}" if has_wide else ""
-        return f"rows are bit-identical for {narrow}{wide}, others differ by up to {self.max_difference:.2g} logits"
 
 
 def measured_widths(context: Context, widest: int, progress: Callable[[float], None] | None = None) -> Widths | None:
@@ -132,11 +120,10 @@ def measure_widths(
         if any(_difference(found[: len(reference)], reference[: len(found)]) for found in rows[width]):
             break
         exact_from = width
-    differences = [max(_difference(found, few[: len(found)]) for found in same) for same in rows.values()]
+    differences = [_difference(found, few[: len(found)]) for same in rows.values() for found in same]
     if context.exact and exact_to == widest and not branched:
         exact_from = 1
-    largest = max(*differences, branched)
-    return Widths(widest, largest, exact_from, 1 if branched else exact_to, widths, differences)
+    return Widths(widest, max(*differences, branched), exact_from, 1 if branched else exact_to)
 
 
 class _Steps:

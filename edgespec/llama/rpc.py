@@ -1,4 +1,4 @@
-"""llama.cpp's RPC backend: devices of workers on other machines, and being such a worker."""
+"""llama.cpp's RPC backend: use the devices of workers on other machines, or be such a worker."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.library import api, ggml_function
 from edgespec.llama.workers import LOST, LOST_HINT, MOST_WORKERS, RemoteDevice, probe
 
-# A worker that computes says nothing: this is longer than any pass should take. A machine that is gone, or a network
-# that is cut, is found out sooner.
+# A worker sends nothing while it computes, so the limit is longer than any pass should take. A machine or a network
+# that has failed is noticed sooner.
 SILENCE_S, PROBE_AFTER_S, PROBES = 300, 5, 5
 _FILES = Path("/dev/fd")
 
 
 def has_rpc() -> bool:
-    """Whether this build of llama.cpp can use workers and be one."""
+    """Return whether this build of llama.cpp can use workers and be a worker."""
     return bool(_backend())
 
 
 def offers(addresses: Sequence[str]) -> list[RemoteDevice]:
-    """The devices of all workers, with numeric addresses. Raises UsageError if this build has no RPC, GenerationError
-    with the address of a worker that cannot be used."""
+    """Return the devices of all workers, with numeric addresses. Raises UsageError if this build has no RPC, and
+    GenerationError with the address of a worker that cannot be used."""
     if not has_rpc():
         raise UsageError(
             "this build of llama.cpp has no RPC backend, which --rpc needs",
-            hint="build it with EDGESPEC_RPC=1 ./scripts/edgespec (docs/rpc.md)",
+            hint="build it with -DGGML_RPC=on in CMAKE_ARGS",
         )
     found: list[RemoteDevice] = []
     for address in addresses:
@@ -49,10 +49,11 @@ def offers(addresses: Sequence[str]) -> list[RemoteDevice]:
 
 
 def handles(devices: Sequence[RemoteDevice]) -> list[int]:
-    """llama.cpp's devices for these, which must have been probed: it ends the process if it cannot reach one.
+    """Return llama.cpp's handles of these devices. They must have been probed: llama.cpp ends the process if it cannot
+    reach a device.
 
-    They are not registered: only models that are loaded with them use them. Once one is lost, the process says so on
-    stderr and ends, instead of aborting.
+    The devices are not registered: only models that are loaded with them use them. If a device is lost, the process
+    reports it on stderr and ends, instead of aborting.
     """
     _used.update(device.address for device in devices)
     ggml_function("ggml_set_abort_callback", ctypes.c_void_p, ctypes.c_void_p)(_on_abort)
@@ -62,9 +63,9 @@ def handles(devices: Sequence[RemoteDevice]) -> list[int]:
 
 
 def guard(addresses: Sequence[str]) -> int:
-    """Let the connections to these workers fail when nothing comes for too long; returns how many there are.
+    """Let the connections to these workers fail if nothing is received for too long. Return their number.
 
-    Their sockets belong to llama.cpp, and have no time-outs by themselves.
+    The sockets belong to llama.cpp, which sets no time-outs.
     """
     n = 0
     for connection in connections(addresses):
@@ -74,7 +75,7 @@ def guard(addresses: Sequence[str]) -> int:
 
 
 def connections(addresses: Sequence[str]) -> Iterator[socket.socket]:
-    """This process's connections to these numeric addresses, on systems that list open files."""
+    """Yield the connections of this process to these numeric addresses, on systems that list open files."""
     wanted = {(host, int(port)) for host, _, port in (address.rpartition(":") for address in addresses)}
     numbers = [int(path.name) for path in _FILES.iterdir()] if _FILES.is_dir() else []
     for number in numbers:
@@ -104,7 +105,7 @@ def _set_limits(connection: socket.socket) -> None:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
 def _on_abort(message: bytes) -> None:
-    """End the process with a reason: nothing can be done any more, and llama.cpp aborts after this."""
+    """End the process with a reason. llama.cpp aborts after this call, so the process cannot continue."""
     text = message.decode("utf-8", "replace")
     if not any(words in text for words in _LOSSES):
         os.write(2, f"{text}\n".encode())
@@ -133,8 +134,8 @@ _used: set[str] = set()
 
 
 def serve(host: str, port: int, devices: Sequence[int], threads: int, cache: str | None) -> None:
-    """Serve these devices to one client after the other; returns only if it cannot listen. llama.cpp writes to stdout
-    when clients come and go."""
+    """Serve these devices to one client after the other. Returns only if it cannot listen. llama.cpp writes to stdout
+    when clients connect and disconnect."""
     start = ctypes.CFUNCTYPE(
         None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
     )(_procedure("ggml_backend_rpc_start_server"))
@@ -143,7 +144,7 @@ def serve(host: str, port: int, devices: Sequence[int], threads: int, cache: str
 
 
 def cpu_buffer_type() -> int:
-    """Where weights are that stay in main memory."""
+    """Return the buffer type of weights that stay in main memory."""
     return int(ggml_function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)())
 
 

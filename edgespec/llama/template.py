@@ -1,4 +1,4 @@
-"""The chat template of a GGUF: messages in, token ids of the prompt out."""
+"""The chat template of a GGUF, which turns messages into the token ids of a prompt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHATML_END = "<|im_end|>"
 MARK = re.compile("\ue000(\\d+)\ue001")
 SEAM = "\ue002"
 SIGN = re.compile(r"([^\w\s])")
-# Templates test these: as in Transformers, what was not given is none, and not undefined.
+# Templates test these variables. As in Transformers they are none, and not undefined, if they are not given.
 _NOT_GIVEN = {
     "tools": None, "tool_choice": None, "functions": None, "function_call": None, "add_generation_prompt": True
 }  # fmt: skip
@@ -37,7 +37,7 @@ _FAILURES = {
 
 
 class ChatTemplate:
-    """A model's chat template, or `text` instead of it. A broken one raises UsageError when it is used."""
+    """A model's chat template, or `text` instead. A broken template raises UsageError when it is used."""
 
     def __init__(self, model: Model, text: str | None = None) -> None:
         self._model = model
@@ -46,7 +46,7 @@ class ChatTemplate:
         self._arguments = ""
 
     def given(self, arguments: str) -> ChatTemplate:
-        """This template with a JSON object of arguments, such as `tools`."""
+        """Return this template with a JSON object of arguments, such as `tools`."""
         if arguments == self._arguments:
             return self
         made = copy.copy(self)
@@ -54,7 +54,7 @@ class ChatTemplate:
         return made
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The prompt as text, ready for the assistant's answer."""
+        """Return the prompt as text, which ends where the assistant's answer begins."""
         return self._render(messages, lambda text: text)
 
     def _render(self, messages: Sequence[Message], prepared: Callable[[str], str]) -> str:
@@ -80,11 +80,10 @@ class ChatTemplate:
             raise UsageError(_FAILURES[error.failed].format(name=name), why=error.why, hint="use --raw") from error
 
     def tokenize(self, messages: Sequence[Message], *, special: bool = False) -> list[int]:
-        """The prompt as ids. Control tokens written inside a message stay text unless `special`.
+        """Return the prompt as ids. Control tokens that are written in a message stay text unless `special`.
 
-        An assistant's message at the end is continued. The model's BOS comes first, but not twice; other tokens that a
-        tokenizer adds to prompts are left to the template.
-        """
+        An assistant's message at the end is continued. The prompt begins with the model's BOS, but never with two.
+        Other tokens that a tokenizer adds to prompts are left to the template."""
         model = self._model
         begun = messages[-1] if messages and messages[-1].role == "assistant" else None
         messages = messages[:-1] if begun else messages
@@ -112,7 +111,7 @@ class ChatTemplate:
         return not special and _has_control_tokens(self._model, message.content)
 
     def _unspecial(self, text: str) -> str:
-        """A text with seams through the control tokens written in it. What a tool is called with may be anything."""
+        """Return a text with seams through the control tokens in it: the arguments of tools may be any text."""
         text = text.replace(SEAM, "")
         return SIGN.sub(rf"\1{SEAM}", text) if _has_control_tokens(self._model, text) else text
 
@@ -144,15 +143,18 @@ class ChatTemplate:
 def tokenize_leniently(
     template: ChatTemplate, model: Model, messages: Sequence[Message], note: Callable[[str], None], *, special: bool
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Tokenize a conversation, also if the template fails. Also returns strings that must end the answer, in addition
-    to the model's end tokens.
+    """Tokenize a conversation even if the template rejects it. Also return strings that must end the answer, beyond the
+    model's end tokens.
 
     Rejections are reported to `note`. Then messages are merged so that user and assistant alternate; if the template
-    rejects those too, ChatML replaces it.
+    rejects the merged messages too, ChatML replaces it. Raises UsageError if the template exceeds a limit: the model
+    would not know the other format, and a shorter conversation may be within the limit.
     """
     try:
         return template.tokenize(messages, special=special), ()
     except UsageError as error:
+        if isinstance(error.__cause__, TemplateFailedError) and error.__cause__.failed == "limit":
+            raise
         refusal = error.why or error.what
     merged = _taking_turns(messages)
     if merged != list(messages):
@@ -170,7 +172,7 @@ def tokenize_leniently(
 
 
 def _taking_turns(messages: Sequence[Message]) -> list[Message]:
-    """Alternating messages of user and assistant, with the system prompt at the beginning of the user's."""
+    """Return alternating messages of user and assistant. The system prompt begins the first message of the user."""
     as_user = [replace(message, role="user") if message.role == "system" else message for message in messages]
     groups = [list(group) for _, group in groupby(as_user, key=lambda message: message.role)]
     return [
@@ -180,7 +182,7 @@ def _taking_turns(messages: Sequence[Message]) -> list[Message]:
 
 
 def _each_string(value: Any, prepared: Callable[[str], str]) -> Any:
-    """JSON with each of its strings, keys included, `prepared`."""
+    """Return JSON after `prepared` was applied to each of its strings, keys included."""
     if isinstance(value, str):
         return prepared(value)
     if isinstance(value, dict):

@@ -35,7 +35,7 @@ class _GenerationTag(Extension):
 
 
 def _reply(request: dict[str, Any]) -> dict[str, str]:
-    """The prompt, or else what failed: "parse", "size" or "memory" (both limits), or "render"."""
+    """Return the prompt, or what failed: "parse", "render", "size" or "memory". The last two are limits."""
     failed = "parse"
     _limit_memory(request["memory_bytes"])
     try:
@@ -58,7 +58,7 @@ def _reply(request: dict[str, Any]) -> dict[str, str]:
 
 @lru_cache(maxsize=16)
 def _parsed(text: str) -> Template:
-    """A template in the environment of Transformers, for which chat templates are written."""
+    """Parse a template in the environment of Transformers, for which chat templates are written."""
     environment = ImmutableSandboxedEnvironment(
         loader=BaseLoader(), trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )

@@ -1,9 +1,9 @@
 """Try files in a child process, so that a native crash ends the child and not the program.
 
-Two faults only show when tried. A build of llama.cpp may crash with every quantised model (GCC 12 miscompiles its AMX
-kernels); then the weight repacking that uses them is disabled for this build. And a damaged file may pass every check
-of its header and still trigger an assertion. Both results are cached: a build is tried once per machine, a file once. A
-trial that ended for another reason (Ctrl-C, no memory) does not count and is not cached.
+Two faults show only in a trial. A build of llama.cpp may crash with every quantised model (GCC 12 miscompiles its AMX
+kernels); then the weight repacking that uses these kernels is disabled for the build. And a damaged file may pass every
+check of its header and still trigger an assertion. Both results are cached: a build is tried once per machine, a file
+once. A trial that ended for another reason (Ctrl-C, no memory) does not count and is not cached.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 SelfCheck = Literal["works", "works without extra buffers", "crashes"]
 
 REFUSED = 3
-# -P: a file numpy.py in the folder edgespec is called from must not pass for numpy.
+# -P: a file numpy.py in the current folder must not pass for numpy.
 CHILD = (sys.executable, "-P", "-m", "edgespec.llama.trial")
 # The bundled draft: quantised, known to be good, loaded in milliseconds.
 KNOWN_GOOD = Path(str(files("edgespec.models.demo") / "draft.gguf"))
 # Below this, threads that wait for each other on a busy machine cost more than they save.
 SMALL_BYTES = 500_000_000
 SLOWEST_DISK = 10e6  # bytes per second
-# The child's lines begin with this when it starts something new; the limits of that apply from then on.
+# With this the child begins a line that reports the next stage, which has separate limits.
 BEGINS = "begins: "
 TOKENIZER = "reading the tokenizer"
 # Characters of all lengths in UTF-8, and runs of blanks and digits
@@ -63,11 +63,10 @@ _CRASHES = {
 def extra_buffers_work(
     path: Path, warn: Callable[[str], None], child: Sequence[str] = CHILD, *, gpu_layers: int = 0
 ) -> bool:
-    """Whether `path` may be loaded with llama.cpp's extra buffer types (repacked weights).
+    """Return whether `path` may be loaded with llama.cpp's extra buffer types (repacked weights).
 
-    Tries the file the first time it is seen. `warn` gets one line when this build has to run without repacking. Raises
-    ModelFileError when the file crashes llama.cpp, GenerationError when a known good one does too, and the error with
-    which the file is rejected.
+    A new file is tried first. `warn` gets a line if this build has to run without repacking. Raises ModelFileError if
+    the file crashes llama.cpp, GenerationError if a good file crashes it too, or the error that rejects the file.
     """
     check = self_check(child)
     if check == "crashes":
@@ -94,7 +93,7 @@ def extra_buffers_work(
 
 
 def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
-    """How this build handles a quantised model that is known to be good; tried once per build and machine."""
+    """Return how this build handles a quantised model that is known to be good; tried once per build and machine."""
     key: dict[str, object] = {"build": build_id(), "check": "quantised model"}
     known = _recall(key)
     for answer in ("works", "works without extra buffers", "crashes"):
@@ -105,17 +104,17 @@ def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
         if _crashed(KNOWN_GOOD, child, extra_buffers=True):
             never_works = _crashed(KNOWN_GOOD, child, extra_buffers=False)
             found = "crashes" if never_works else "works without extra buffers"
-    except EdgespecError:  # it could not be tried, which says nothing about the build
+    except EdgespecError:  # the trial failed, which says nothing about the build
         return "works"
     _remember(key, found)
     return found
 
 
 def _crashed(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_layers: int = 0) -> str:
-    """Load the file in a child and decode a few tokens; says how the child crashed, or "" if it did not.
+    """Load the file in a child and decode a few tokens. Return how the child crashed, or an empty string.
 
-    Raises the child's error when it rejects the file, ModelFileError when it exceeds a limit, and GenerationError,
-    OutOfMemoryError or KeyboardInterrupt when it ended before it could report.
+    Raises the child's error if it rejects the file, ModelFileError if it exceeds a limit, and GenerationError,
+    OutOfMemoryError or KeyboardInterrupt if it ended before it could report.
     """
     command = [*child, str(path), "1" if extra_buffers else "0", str(gpu_layers)]
     with tempfile.TemporaryFile() as errors_file:
@@ -142,7 +141,7 @@ def _crashed(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_layer
 
 
 def _watched(command: Sequence[str], path: Path, errors_file: IO[bytes]) -> tuple[int, list[str], str]:
-    """Run the child. Returns its exit code, the lines of its reply and its last stage.
+    """Run the child. Return its exit code, the lines of its reply and its last stage.
 
     Raises ModelFileError if the child exceeds the limits of a stage. The limits start again with each report of
     progress: reading a large file from a slow disk takes long, but makes progress.
@@ -174,7 +173,8 @@ def _watched(command: Sequence[str], path: Path, errors_file: IO[bytes]) -> tupl
 def _started(
     command: Sequence[str], errors_file: IO[bytes]
 ) -> Iterator[tuple[subprocess.Popen[bytes], queue.SimpleQueue[str | None]]]:
-    """A child process, and the lines that it writes; None ends them. The process is killed where the block fails."""
+    """Start a child process. Yield it and a queue of the lines that it writes, with None at the end. The process is
+    killed if the block fails."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     # Backtraces are written by a debugger, which takes seconds and holds stdout open.
     environment = os.environ | {"GGML_NO_BACKTRACE": "1"}
@@ -212,7 +212,7 @@ _WINDOWS_CTRL_C = 0xC000013A
 
 
 def _is_crash(code: int) -> bool:
-    """Whether a process that ended with `code` crashed."""
+    """Return whether a process that ended with `code` crashed."""
     if os.name == "posix":
         return -code in _CRASHES
     return code != _WINDOWS_CTRL_C and (code == 3 or code >= 0xC0000000)  # 3 is how abort() ends
@@ -229,10 +229,10 @@ def _child(path: str, extra_buffers: str, gpu_layers: str) -> int:
     try:
         header = check_draft_file(Path(path))
         tokenizer = f"while {TOKENIZER} ({shown(header.metadata.get('tokenizer.ggml.model', 'none'))})"
-        _begin(tokenizer)  # which llama.cpp reads before the weights
+        _begin(tokenizer)  # llama.cpp reads it before the weights
         loads_on_gpu, repacks = int(gpu_layers), extra_buffers == "1"
         with Model(header, gpu_layers=loads_on_gpu, use_extra_bufts=repacks, progress=_Progress()) as model:
-            if is_head(model.header):  # which decodes beside its target only
+            if is_head(model.header):  # it decodes only together with its target
                 return 0
             _begin(tokenizer)
             _tokenize(model)
@@ -253,7 +253,7 @@ def _child(path: str, extra_buffers: str, gpu_layers: str) -> int:
 
 
 def _tokenize(model: Model) -> None:
-    """Use the tokenizer in every way in which the runtime does."""
+    """Use the tokenizer in every way that the runtime does."""
     for text in ("".join(map(chr, range(256))), UNUSUAL):
         for special in (False, True):
             model.tokenize(text, add_special=special, parse_special=special)

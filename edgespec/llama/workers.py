@@ -1,7 +1,7 @@
-"""Workers that lend memory and compute over llama.cpp's RPC protocol: their addresses, and what they offer.
+"""Workers that lend memory and compute over llama.cpp's RPC protocol: their addresses and their devices.
 
-llama.cpp ends the process when it cannot reach a worker or does not understand it. So workers are asked here first:
-HELLO, the number of devices, and what each of them has free.
+llama.cpp ends the process if it cannot reach a worker or does not understand it. So workers are asked here first: for
+the version of the protocol, the number of devices, and the memory of each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from edgespec.errors import GenerationError, UsageError
 
 PROTOCOL = 7  # RPC_PROTO_MAJOR_VERSION
 DEFAULT_PORT = 50052
-MOST_WORKERS = 16  # and devices of theirs: GGML_RPC_MAX_SERVERS, LLAMA_MAX_DEVICES
+MOST_WORKERS = 16  # and their devices: GGML_RPC_MAX_SERVERS, LLAMA_MAX_DEVICES
 LOST = "the connection to a worker broke off:"
 LOST_HINT = "start it again, or look at the network between; then repeat the request"
 
@@ -28,8 +28,8 @@ _ADDRESS = re.compile(r"([\w.-]+)(?::(\d{1,5}))?")
 
 @dataclass(frozen=True, slots=True)
 class RemoteDevice:
-    """A device of a worker; memory in bytes. Alignment and largest buffer tell kinds of devices apart, which the
-    protocol does not name."""
+    """A device of a worker. The protocol does not name kinds of devices, but their alignment and their largest buffer
+    differ."""
 
     address: str
     index: int
@@ -40,7 +40,8 @@ class RemoteDevice:
 
 
 def parse_addresses(texts: str | Sequence[str]) -> tuple[str, ...]:
-    """HOST:PORT of each, from a list whose entries may hold several with commas between them. Raises UsageError."""
+    """Return each address as HOST:PORT. An entry of the list may have several, separated by commas. Raises
+    UsageError."""
     found = []
     texts = [texts] if isinstance(texts, str) else texts
     for text in filter(None, (part.strip() for given in texts for part in given.split(","))):
@@ -58,7 +59,7 @@ def parse_addresses(texts: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def probe(address: str, *, connect_s: float = CONNECT_S, answer_s: float = ANSWER_S) -> list[RemoteDevice]:
-    """What the worker at HOST:PORT offers. Raises GenerationError."""
+    """Return the devices of the worker at HOST:PORT. Raises GenerationError."""
     host, _, port = address.rpartition(":")
     try:
         numeric = str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
@@ -120,7 +121,7 @@ def _ask(connection: socket.socket, address: str, numeric: str) -> list[RemoteDe
 
 
 def _call(connection: socket.socket, address: str, command: int, data: bytes, size: int) -> bytes:
-    """The answer to a command, which must have this size."""
+    """Send a command, and return the reply, which must have this size."""
     connection.sendall(struct.pack("<BQ", command, len(data)) + data)
     (said,) = struct.unpack("<Q", _received(connection, 8))
     if said != size:

@@ -1,1 +1,1 @@
-"""The engine of another machine: what chats and batches ask of a worker, over HTTP (`edgespec serve`)."""
+"""Models of other machines, over HTTP (`edgespec serve`)."""

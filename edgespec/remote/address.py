@@ -1,4 +1,4 @@
-"""The address of a server, as users write it, and the key that it wants."""
+"""The address of a server, as users write it, and its key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_KEY = 4096  # bytes
 
 
 def base_url(text: str) -> str:
-    """The URL without a path of the API; `http://` may be left out. Raises UsageError."""
+    """Return the URL without the path of an API; `http://` may be left out. Raises UsageError."""
     url = text.strip() if "://" in text else f"http://{text.strip()}"
     hint = "for example http://127.0.0.1:8080"
     try:
@@ -37,7 +37,7 @@ def base_url(text: str) -> str:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a server is on this machine."""
+    """True if a server is on this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -46,14 +46,14 @@ def is_loopback(url: str) -> bool:
 
 
 def read_key(file: Path) -> str:
-    """The key in a file, without the end of its line. Raises UsageError, which does not show it."""
+    """Return the key in a file, without the line end. Raises UsageError, which does not show the key."""
     with told_as(UsageError, f"the key cannot be read from {file}"), file.open("rb") as opened:
         data = opened.read(MOST_KEY + 1)
     return checked_key(data.decode("latin-1").strip(), str(file))
 
 
 def checked_key(key: str, source: str) -> str:
-    """Raises UsageError unless it can stand in a header."""
+    """Return a key. Raises UsageError if it is not allowed in a header."""
     if not key or len(key) > MOST_KEY or not key.isascii() or not key.isprintable():
         raise UsageError(f"{source} holds no key", why="a key is one line of printable ASCII characters")
     return key

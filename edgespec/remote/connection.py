@@ -1,4 +1,4 @@
-"""HTTP with one server: questions, streams of events, and what errors of a server mean to a user."""
+"""HTTP with one server: requests, streams of events, and errors in words for the user."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.text.printable import one_line
 
 CONNECT_S = 10.0
-SILENCE_S = 120.0  # in streams servers send pings more often than that
-LOADING_S = 600.0  # for other answers, before which a model may have to be loaded
-RETRY_S, MOST_RETRY_S = 2.0, 60.0  # to a server that is busy, where it names no time
-MOST_SAID = 500  # characters of an error
+SILENCE_S = 120.0  # servers send pings in streams more often
+LOADING_S = 600.0  # for other responses, before which the server may load a model
+RETRY_S, MOST_RETRY_S = 2.0, 60.0  # before a busy server is asked again, if it names no time
+MOST_SAID = 500  # characters of a message
 KEY_HINT = "--api-key-file FILE or EDGESPEC_API_KEY holds the key"
 
 Made = TypeVar("Made")
 
 
 class Connection(Closable):
-    """To the server at `url`. A thread of its own speaks HTTP, so that whoever waits can be told to stop."""
+    """A connection to the server at `url`. A separate thread speaks HTTP, so that waiting can be cancelled."""
 
     def __init__(self, url: str, key: str = "") -> None:
         self.url, self._has_key = url, bool(key)
@@ -39,7 +39,7 @@ class Connection(Closable):
             base_url=url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
             limits=httpx2.Limits(max_connections=None),
-            trust_env=not is_loopback(url),  # no proxy leads to this machine
+            trust_env=not is_loopback(url),  # a proxy does not reach this machine
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"client of {url}", daemon=True)
@@ -61,11 +61,11 @@ class Connection(Closable):
         await self._client.aclose()
 
     def submit(self, work: Coroutine[Any, Any, Made]) -> concurrent.futures.Future[Made]:
-        """Begin some work with this server; cancel what is returned to end it, and the request with it."""
+        """Start work in the thread; cancelling the future cancels the work and its HTTP request."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def wait_for(self, work: Coroutine[Any, Any, Made], cancel: CancelFlag | None = None) -> Made:
-        """The result of some work. Raises LoadingStoppedError when `cancel` is set before."""
+        """Return the result of work in the thread. Raises LoadingStoppedError when `cancel` is set before."""
         future = self.submit(work)
         try:
             while True:
@@ -79,7 +79,7 @@ class Connection(Closable):
     # --- requests, in the loop ----------------------------------------------------------------------------------------
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str) -> dict[str, Any]:
-        """The JSON object that a request is answered with. Raises EdgespecError."""
+        """Return the JSON object that answers a request. Raises EdgespecError."""
         async with self._response(method, path, body, query=query) as response:
             await response.aread()
             return self._object(response)
@@ -87,8 +87,10 @@ class Connection(Closable):
     async def stream(
         self, path: str, body: Mapping[str, Any], waiting: Callable[[], None] = lambda: None
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """The objects of a stream, to its end. A server that is too busy is asked again; `waiting` is called before.
-        Raises EdgespecError."""
+        """Yield the objects of a stream. A server that is too busy is asked again; `waiting` is called before.
+
+        Raises EdgespecError.
+        """
         async with self._response("POST", path, body, waiting) as response:
             try:
                 async for event in httpx2.EventSource(response):
@@ -113,7 +115,7 @@ class Connection(Closable):
         waiting: Callable[[], None] = lambda: None,
         query: Mapping[str, str] | None = None,
     ) -> AsyncIterator[httpx2.Response]:
-        """The response to a request that succeeded, once the server is not too busy for it."""
+        """Send a request until the server is not too busy, and yield the response if it succeeded."""
         is_begun, is_pinged = False, body is None or body.get("stream")
         timeout = httpx2.Timeout(SILENCE_S if is_pinged else LOADING_S, connect=CONNECT_S, pool=None)
         try:
@@ -162,7 +164,7 @@ class Connection(Closable):
         self._raise(body, status)
 
     def _raise(self, body: Mapping[str, Any], status: int) -> NoReturn:
-        """An error object of a server, with its words."""
+        """Raise the error that a server has sent."""
         error = body.get("error")
         told = error if isinstance(error, Mapping) else {"message": error or body.get("detail") or f"status {status}"}
         message, code = one_line(str(told.get("message")))[:MOST_SAID], told.get("code")
@@ -179,7 +181,7 @@ class Connection(Closable):
 
 
 def _busy_s(response: httpx2.Response) -> float | None:
-    """How long to wait before a request is repeated; None if it was not refused for being one too many."""
+    """Return the seconds to wait if the server was too busy for a request, else None."""
     told = response.headers.get("retry-after")
     if response.status_code not in (429, 503) or told is None:
         return None

@@ -1,4 +1,4 @@
-"""A model of a server, in the place of a worker: chats and batches ask it the same way."""
+"""A model of a server, which is asked like one on this machine."""
 
 from __future__ import annotations
 
@@ -39,12 +39,16 @@ FOREIGN = {"description": "a model of another server", "draft_model": None} | {
 
 
 class RemoteEngine(Backend):
-    """What a chat or a batch needs of a `Worker`, with the model `settings.model` of a server; for "" it is the first
-    one that the server has of `also`, or of all, which are `models`.
+    """The model `settings.model` of a server. If it is "": the first model in `also` that the server has, or its first.
 
-    Raises UsageError for a server or a model that is none, GenerationError for one that cannot be reached, also later
-    and in the middle of an answer; it can be asked again then. How to draft is sent with each request where it differs
-    from the defaults. `notes` tells of a server that is too busy to answer at once.
+    Raises UsageError if the URL is not an inference server, or it has no such model; GenerationError if the server
+    cannot be reached, also later, and in the middle of an answer. It can be asked again then. Drafting settings are
+    sent with each request if they differ from the defaults.
+
+    Attributes:
+        models: the names of all models of the server.
+        texts_depend_on: the settings and properties of the model that texts depend on.
+        is_own: the server is edgespec's, and knows all fields of a request.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class RemoteEngine(Backend):
     # --- what the server has ------------------------------------------------------------------------------------------
 
     async def _introduction(self, also: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-        """The names of the models, and what is told of the chosen one."""
+        """Return the names of all models, and the properties of the chosen one."""
         listed = await self.connection.ask("GET", "/v1/models")
         models = [model for model in listed.get("data") or () if isinstance(model, dict)]
         names = [name for model in models if (name := str(model.get("id", ""))) and name == one_line(name)]
@@ -97,13 +101,13 @@ class RemoteEngine(Backend):
             raise UsageError(f"{self.url} has no model {name!r}", hint=f"it has {', '.join(names)}")
         self.settings = replace(self.settings, model=name)
         props = await self.connection.ask("GET", "/props", model=name)
-        if props.get("is_sleeping"):  # what needs the model loads it
+        if props.get("is_sleeping"):  # this loads the model
             await self.connection.ask("POST", "/tokenize", {"model": name, "content": ""})
             props = await self.connection.ask("GET", "/props", model=name)
         return names, props
 
     def _read(self, props: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        """`describe`, and what texts depend on, from what the server tells of its model."""
+        """Return `describe`, and what texts depend on, from the properties of a model."""
         name = self.settings.model
         try:
             generation = props["default_generation_settings"]
@@ -111,7 +115,7 @@ class RemoteEngine(Backend):
             n_ctx = int(generation["n_ctx"])
             own = props.get("edgespec") or {}
             depend_on = own.get("texts_depend_on")
-            self.is_own = bool(depend_on)  # one of an earlier version knows the fields of other programs only
+            self.is_own = bool(depend_on)  # earlier versions know only the fields of other programs
             about = {"server": self.url, "models": self.models, "model": name, "sequences": self.n_slots}
             self.has_chat_template = bool(props.get("chat_template"))
             if not depend_on:
@@ -121,7 +125,7 @@ class RemoteEngine(Backend):
             del told["texts_depend_on"]
             return FOREIGN | told | about | {"ctx_size": n_ctx}, depend_on
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise self.connection.stranger(f"what it tells of its model cannot be read ({error!r})") from error
+            raise self.connection.stranger(f"its description of the model cannot be read ({error!r})") from error
 
     defaults: Mapping[str, Any] = {}
     """The settings of requests that the server was started with, by the names of their fields."""
@@ -129,7 +133,7 @@ class RemoteEngine(Backend):
     # --- what a worker has --------------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """What the server has loaded, as plain data."""
+        """Return what the server has loaded, as plain data."""
         return dict(self._about)
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
@@ -144,21 +148,21 @@ class RemoteEngine(Backend):
         self._drafting = kept | changed
 
     def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
-        """The server's KV cache stays there."""
+        """Write nothing: the KV cache stays on the server."""
         return 0
 
     def recall_state(self, messages: Sequence[Message], file: Path) -> int:
         return 0
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
-        """A server does not tell why drafters are active."""
+        """Return nothing: a server does not report why drafters are active."""
         return []
 
     def forget(self) -> None:
-        """The cache of a server is for all its clients: it stays."""
+        """Do nothing: the cache of a server is for all its clients."""
 
     def check_settings(self, request: Request) -> None:
-        """Whether this can be meant for this model, by a request for nothing. Raises UsageError."""
+        """Check the settings with a request for no tokens. Raises UsageError."""
         asked = replace(request, prompt="", messages=(Message("user", "x"),), max_tokens=0, lenient=True)
         self.connection.wait_for(self._none(asked))
 
@@ -168,7 +172,7 @@ class RemoteEngine(Backend):
                 pass
 
     def count(self, messages: Sequence[Message]) -> int:
-        """Tokens of the prompt that these messages make."""
+        """Return the number of prompt tokens of these messages."""
         key = tuple(messages)
         if key not in self._counts:
             if len(self._counts) >= MOST_COUNTS:
@@ -185,7 +189,7 @@ class RemoteEngine(Backend):
         return len((await self.connection.ask("POST", "/tokenize", body)).get("tokens") or ())
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of a token that an answer with log-probabilities had."""
+        """Return the bytes of a token in an answer with log-probabilities."""
         return self._bytes.get(token, b"")
 
     @property
@@ -201,11 +205,11 @@ class RemoteEngine(Backend):
         return self.url
 
     def begin(self, request: Request, put: Put) -> Future[None]:
-        """Ask for an answer; `put` receives what comes of it."""
+        """Ask for an answer, and pass its events to `put`."""
         return self.connection.submit(self.deliver(request, put))
 
     def probe(self, after_s: float, times: int) -> Future[bool]:
-        """Whether the server gives a sign of life, asked so many times, each after such a pause."""
+        """Ask the server up to `times` times, after a pause each, until it answers; return True if it does."""
 
         async def lives() -> bool:
             for _ in range(times):
@@ -222,7 +226,7 @@ class RemoteEngine(Backend):
     # --- in the loop of the connection --------------------------------------------------------------------------------
 
     async def deliver(self, request: Request, put: Put) -> None:
-        """Hand over what comes of a request, at last an event that is the last one, or an error."""
+        """Pass the events of an answer to `put`; the last one has `is_last`, or is an error."""
         try:
             async with aclosing(self.generate(request, lambda: put(None))) as made:
                 async for event in made:
@@ -235,10 +239,10 @@ class RemoteEngine(Backend):
     async def generate(
         self, request: Request, waiting: Callable[[], None] = lambda: None
     ) -> AsyncGenerator[TokenEvent, None]:
-        """The events of an answer; closing this ends it on the server too. Raises EdgespecError."""
+        """Yield the events of an answer; closing the generator ends the answer on the server. Raises EdgespecError."""
         path, body = body_of(request, is_own=self.is_own)
         drafting = {DRAFTING[name]: value for name, value in self._drafting.items()}
-        body = drafting | body | {"model": self.settings.model}  # what a request says for itself counts more
+        body = drafting | body | {"model": self.settings.model}  # settings of the request take precedence
         seen = set[int]()
         async with aclosing(events(self.connection.stream(path, body, waiting))) as made:
             async for event in made:
@@ -249,7 +253,7 @@ class RemoteEngine(Backend):
                 yield event
 
     async def _learn(self, ids: Collection[int]) -> None:
-        """What these tokens stand for."""
+        """Ask the server for the bytes of these tokens."""
         if not ids:
             return
         body = {"model": self.settings.model, "tokens": [*ids], "with_pieces": True}
@@ -259,7 +263,7 @@ class RemoteEngine(Backend):
 
 
 def token_bytes(engines: Sequence[RemoteEngine], token: int) -> bytes:
-    """The bytes of a token that an answer of one of them had, with log-probabilities."""
+    """Return the bytes of a token in an answer with log-probabilities of one of the engines."""
     return next((data for engine in engines if (data := engine.token_bytes(token))), b"")
 
 

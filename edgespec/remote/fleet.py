@@ -1,4 +1,4 @@
-"""Several members as one backend: each request goes to a free member, and to another one if that is lost."""
+"""Several members as one backend: requests of a lost member go to the others."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ PROBES = 3  # of a lost member, before it counts as dead
 PROBE_S = 1.0  # between probes
 REVIVE_S = 10.0  # between probes of a dead member
 IN_SYNC = ("model", "model size", "model digest", "served by")
-"""What all members must have in common, in addition to what texts depend on; named first in errors."""
+"""Properties that must be equal for all members; errors name these first."""
 
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A request on its way, and the events of its answer so far, which nobody sees before the answer is whole.
+    """A request that is being answered, and its events, which are passed on when the answer is complete.
 
-    `n_lost` counts the members that were lost with it. A suspect may be the reason why the engine failed, or a second
-    member was lost; `failed_at` are the places where that happened.
+    Attributes:
+        n_lost: how many members were lost while they had the request.
+        is_suspect: the engine failed, or a second member was lost, while it had the request.
+        failed_at: the places where the engine failed.
     """
 
     stream: Stream
@@ -63,7 +65,7 @@ class _Place:
         return 0 if self.is_lost or self.is_busy or self.is_alone else self.room - len(self.flights)
 
     def remove(self, token: int) -> _Flight:
-        """Forget a request, and hear no more of it."""
+        """Remove a request, and ignore its further events."""
         flight, future = self.flights.pop(token)
         future.cancel()
         self.is_alone = False
@@ -72,8 +74,10 @@ class _Place:
 
 
 class Fleet(Loop, Backend):
-    """Several members that answer as one, `room` requests at a time at each. With 0 it is one request more than the
-    member has slots, so that no slot is idle while a request is on its way.
+    """Several members that answer as one.
+
+    Each gets `room` requests at a time. With 0 it is one more than the member has slots, so that no slot is idle while
+    a request is being sent.
 
     A lost member is probed a few times, and now and then later; its requests go to others. Requests at which the engine
     failed, or that were at two lost members, are tried again alone, at another member if there is one; then their error
@@ -83,7 +87,7 @@ class Fleet(Loop, Backend):
     Attributes:
         notes: what happened to members.
         kind: what messages call a member.
-        tell: called when there are new notes.
+        tell: called after new notes.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class Fleet(Loop, Backend):
 
     @property
     def n_members(self) -> int:
-        """How many members are there."""
+        """The number of members that are not lost."""
         return sum(not place.is_lost for place in self._places)
 
     @property
@@ -128,7 +132,7 @@ class Fleet(Loop, Backend):
     def check_settings(self, request: Request) -> None:
         self._places[0].member.check_settings(request)
 
-    # --- requests on their way to members -----------------------------------------------------------------------------
+    # --- requests to members ------------------------------------------------------------------------------------------
 
     def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag, *, tells: bool) -> None:
         if not (self._waiting or self._again or any(place.flights for place in self._places)):
@@ -157,7 +161,7 @@ class Fleet(Loop, Backend):
         self._remove(lambda flight: flight.stream.is_closed)
 
     def _remove(self, is_over: Callable[[_Flight], bool]) -> list[_Flight]:
-        """End the answers that nobody waits for any more, and return them."""
+        """Cancel the answers for which `is_over` is True, and return them."""
         removed = []
         for flights in (self._waiting, self._again):
             for flight in filter(is_over, [*flights]):
@@ -171,7 +175,7 @@ class Fleet(Loop, Backend):
         return removed
 
     def _assign(self) -> None:
-        """Send requests to members that are free; suspects to an idle member, for which new requests wait."""
+        """Send requests to free members, and suspects to an idle one; new requests wait for suspects."""
         for flight in [*self._again]:
             place = self._idle(flight) if flight.is_suspect else self._freest()
             if place is not None:
@@ -198,7 +202,7 @@ class Fleet(Loop, Backend):
         future = place.member.begin(flight.request, lambda event: arrived.put((place, token, event)))
         place.flights[token] = flight, future
 
-    # --- answers on their way back ------------------------------------------------------------------------------------
+    # --- events of members --------------------------------------------------------------------------------------------
 
     def _hear(self, place: _Place, token: int, event: Arrived) -> None:
         flight = place.flights[token][0]
@@ -291,7 +295,7 @@ _WHAT = {"server": "'edgespec serve'", "node": "the cluster"}
 
 
 def difference(first: Member, other: Member) -> str:
-    """What keeps two members from giving the same texts, in words; "" for nothing."""
+    """Return the first difference that would make texts of two members differ; "" if there is none."""
     one, two = first.texts_depend_on, other.texts_depend_on
     differ = [name for name in {*one, *two} if one.get(name) != two.get(name)]
     if not differ:

@@ -1,4 +1,4 @@
-"""What the members of a fleet have in common: a server, an actor on a node of a cluster."""
+"""The protocol of members of a fleet: a server, or an actor on a node of a cluster."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from edgespec.settings import Request
 POLL_S = 0.03  # how long a cancel may go unnoticed
 
 Arrived = TokenEvent | EdgespecError | None
-"""What comes of a request: events, what it fails with, or that the member is too busy for it as yet."""
+"""An event of an answer, the error with which it fails, or None: the member is too busy, and the request waits."""
 
 Put = Callable[[Arrived], None]
 
 
 class LostError(GenerationError):
-    """The member cannot be reached, or has gone in the middle of an answer."""
+    """The member cannot be reached, or was lost in the middle of an answer."""
 
 
 class Member(Protocol):
-    """Somebody with a model, who answers up to `n_slots` requests at a time. One that `is_gone` will not be back, for
+    """A machine with a model, which answers up to `n_slots` requests at a time. With `is_gone` it will not return, for
     the reason `why_lost`."""
 
     @property
@@ -42,27 +42,29 @@ class Member(Protocol):
     def why_lost(self) -> str: ...
 
     def check_settings(self, request: Request) -> None:
-        """Raises UsageError."""
+        """Raise UsageError if the model does not support the settings of a request."""
 
     def begin(self, request: Request, put: Put) -> Future[None]:
-        """Ask for an answer. `put` receives what comes of it, in any thread, at last an event that is the last one, or
-        an error; LostError: the member's other answers are lost too. Cancel what is returned to hear no more."""
+        """Ask for an answer, and pass its events to `put`, in any thread; cancelling the future cancels the answer.
+
+        The last event has `is_last`, or is an error. After LostError, the other answers of the member are lost too.
+        """
 
     def probe(self, after_s: float, times: int) -> Future[bool]:
-        """Whether a lost member is back: asked so many times, each after such a pause."""
+        """Look up to `times` times, after a pause each, whether a lost member is back."""
 
     def close(self) -> None: ...
 
 
 class Recruits(Protocol):
-    """Where further members come from. `notes` tell what happens to them."""
+    """A source of further members, with `notes` for the user about them."""
 
     notes: list[str]
 
     def are_expected(self, alone_s: float) -> bool:
-        """Whether somebody may come, although everybody else has been lost for so long."""
+        """True if a member may still join, although all have been lost for `alone_s` seconds."""
 
     def joined(self) -> Sequence[Member]:
-        """Those who are new."""
+        """Return the members that joined since the last call."""
 
     def close(self) -> None: ...

@@ -1,8 +1,7 @@
-"""Requests as bodies of OpenAI's API with the fields that edgespec's server has besides, and chunks as events.
+"""Requests as bodies of OpenAI's API with additional fields of edgespec's server, and chunks as events.
 
-Each token comes with its id and what drafting did (`return_tokens`), earlier answers go back as their ids, so that an
-answer is the one that a worker on this machine gives. Other servers leave these fields out: then a chunk is an event
-without an id.
+The server returns the id of each token and its drafter (`return_tokens`), and earlier answers are sent as ids, so that
+an answer equals one of this machine. Other servers leave these fields out: then a chunk is an event without an id.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ from edgespec.settings import CONSTRAINTS, Message, Request
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 APART = ("prompt", "messages", "sampling", "reference", "stop", "logprobs", "template", *CONSTRAINTS)
 USUAL = ("max_tokens", "seed", "ignore_eos", "cache_prompt")
-OWN = ("min_tokens", "stop_token_ids", "bad_words")  # which llama.cpp's server would ignore
+OWN = ("min_tokens", "stop_token_ids", "bad_words")  # llama.cpp's server would ignore them
 REASONS: tuple[FinishReason, ...] = ("stop", "length")
 
 
 def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
-    """The path and the body, without the model. `is_own`: the server is edgespec's, which knows all fields of a request
-    by their names.
+    """Return the path and the body of a request, without the model; `is_own` is True for edgespec's server.
 
-    Raises UsageError for what cannot be sent.
+    Raises UsageError for settings that cannot be sent.
     """
     if request.reference:
         raise UsageError("a server cannot be given an answer to follow")
@@ -42,7 +40,7 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
     body |= {"stop": list(request.stop), "stream": True}
     body["logit_bias"] = [[id, False if bias == float("-inf") else bias] for id, bias in request.sampling.logit_bias]
     if is_own:
-        body |= {"return_tokens": True, "json_schema": ""}  # which leaves out a constraint that the server has
+        body |= {"return_tokens": True, "json_schema": ""}  # removes the default constraint of the server
     if request.constraint is not None:
         body.pop("json_schema", None)
         body[request.constraint[0]] = request.constraint[1]
@@ -57,7 +55,7 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
 
 
 def messages_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Messages as plain data."""
+    """Return messages as plain data."""
     return [
         {"role": message.role, "content": message.content}
         | ({"tokens": list(message.tokens)} if message.tokens else {})
@@ -67,7 +65,7 @@ def messages_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 
 async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[TokenEvent, None]:
-    """The events of an answer, the last one with its statistics. Raises EdgespecError."""
+    """Yield the events of an answer; the last one has its statistics. Raises EdgespecError."""
     made, last, cut = Partial(), None, ""
     async with aclosing(chunks):
         async for chunk in chunks:
@@ -89,8 +87,11 @@ async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator
 
 
 class Partial:
-    """The statistics of an answer so far, from its tokens: what is known if it does not come to its end. `told` are
-    those of the server."""
+    """Statistics that are counted from the tokens of an answer, for an answer that is broken off.
+
+    Attributes:
+        told: the statistics of the server, which take precedence.
+    """
 
     def __init__(self, prompt_tokens: int = 0) -> None:
         self._prompt_tokens = prompt_tokens
@@ -98,7 +99,7 @@ class Partial:
         self._n_tokens = self._n_accepted = 0
         self._proposed: dict[int, int] = {}  # by step
         self._asked_s = perf_counter()
-        self._first_s = self._last_s = 0.0  # since then
+        self._first_s = self._last_s = 0.0  # since `_asked_s`
 
     def add(self, event: TokenEvent) -> None:
         self._last_s = perf_counter() - self._asked_s

@@ -1,1 +1,1 @@
-"""From settings to answers: models are loaded, in this process or one of their own, and requests answered."""
+"""From settings to answers: load models, in this process or a worker process, and answer requests."""

@@ -1,4 +1,4 @@
-"""Requests through the engine: each begins with a prompt, and goes out as events."""
+"""From requests to sequences of the engine, and from its output to events."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
     from edgespec.llama.grammar import GrammarConstraint
 
-MOST_IGNORED = 100  # notes on constraints
+MOST_IGNORED = 100  # notes about constraints
 
 log = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
 Prepared = tuple[Request, Prompt, "LLMatcher | None"]
-"""A request with its prompt, and its constraint if it has one."""
+"""A request, its prompt, and its compiled constraint if it has one."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """One sequence of the engine on its way to the reader, who knows it by its number."""
+    """An answer that is being generated: its sequence in the engine, and the stream for its events."""
 
     stream: Stream
     number: int
@@ -52,7 +52,7 @@ class _Running:
     proposed: int = 0
 
     def events(self, output: StepOutput) -> Iterator[TokenEvent]:
-        """One event a token; end tokens and what follows a stop string are not for the reader."""
+        """Yield an event per token, without end tokens and anything after a stop string."""
         round = self.sequence.stats.rounds - 1
         proposed, self.proposed = self.sequence.stats.proposed - self.proposed, self.sequence.stats.proposed
         for position, choice in enumerate(output.choices):
@@ -83,19 +83,19 @@ class _Running:
         return TokenEvent(-1, self.text.flush(), finish_reason=finish, stats=stats, cut=self.text.stopped)
 
     def _is_whole(self) -> bool:
-        """Whether nothing but an end may follow, by what the answer is made of: no limit has cut that off."""
+        """True if the constraint allows only an end token next: then no limit cut the answer off."""
         constraint, tokens = self.sequence.sampler.constraint, self.sequence.tokens
         if constraint is None or len(tokens) == self.sequence.n_prompt:
             return False
         try:
             allowed = constraint.allowed(tokens)
-        except UsageError:  # a grammar that fails behind the last token
+        except UsageError:  # a grammar that fails after the last token
             return False
         return {*allowed.nonzero()[0].tolist()} <= {*self.model.end_tokens}
 
 
 class Answering(Loop):
-    """Requests on their way through the engine, as many at a time as it has slots for."""
+    """Answers requests with the engine, as many at a time as it has slots."""
 
     def __init__(self, loaded: ModelSession, note: Callable[[str], None], progress: Progress) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Answering(Loop):
             self._added.append((stream, number, what, cancel, tells))
 
     def turn(self) -> None:
-        """A step of the engine; what goes wrong in it ends the answers that had a slot."""
+        """Run a step of the engine; an error in it ends the answers that had a slot."""
         while self._added:
             stream, number, job, cancel, tells = self._added.popleft()
             if not stream.is_closed:
@@ -181,15 +181,18 @@ class Answering(Loop):
         return _Running(stream, number, sequence, self.model, text, tells, request.remembered)
 
     def _note_ignored(self, notes: Iterable[str]) -> None:
-        """Note what of a constraint is ignored. Their number is limited: a server takes any number of schemas."""
+        """Report ignored parts of constraints, a limited number of them: a server receives any number of schemas."""
         for note in notes:
             if len(self._ignored) < MOST_IGNORED and note not in self._ignored:
                 self._ignored.add(note)
                 self._note(note)
 
     def _reuse(self, request: Request) -> Reuse:
-        """A chat goes on from its last answer. Where bits depend on the pass that a token was read in, prompts that are
-        completed verbatim are read again."""
+        """Return how much of the KV cache a request may use.
+
+        A chat continues from its last answer. If bits depend on the pass in which a token was read, prompts that are
+        completed verbatim are read again.
+        """
         if not request.cache_prompt:
             return "nothing"
         if any(message.role == "assistant" for message in request.messages):
@@ -197,7 +200,7 @@ class Answering(Loop):
         return "prompts" if request.messages or self.context.exact else "running"
 
     def _answer_start(self, request: Request, tokens: list[int]) -> int:
-        """Where the answer begins in a prompt: at its end, unless that is the beginning of one that is to go on."""
+        """Return the position in a prompt where the answer begins: its end, or the start of an answer to continue."""
         if not request.messages or request.messages[-1].role != "assistant":
             return len(tokens)
         begun = list(request.messages[-1].tokens) or self.model.tokenize(request.messages[-1].content)
@@ -209,7 +212,7 @@ class Answering(Loop):
         return b"".join(self.model.token_bytes(token) for token in begun[-3:])
 
     def _tell_progress(self) -> None:
-        """How much of the prompts is decoded, as long as one of them is not."""
+        """Report how much of the prompts is decoded, until all are."""
         reading = [s for s, answer in self._answers.items() if answer.tells and not s.stats.rounds]
         if reading:
             self._progress("prompt", sum(s.n_decoded for s in reading) / sum(s.n_prompt for s in reading))
@@ -228,7 +231,7 @@ class Answering(Loop):
             self._loaded.tuning.save(now=False)
 
     def _break_off(self, error: GenerationError) -> None:
-        """What the cache holds is not known; who waits for a slot may still get one."""
+        """End the answers that had a slot, since the KV cache is in an unknown state; the others continue to wait."""
         broken = [self._answers.pop(sequence) for sequence in [*self.engine.scheduler.active]]
         for answer in broken:
             answer.sequence.finish, answer.sequence.n_decoded = "error", 0
@@ -237,7 +240,7 @@ class Answering(Loop):
             answer.stream.fail(answer.number, error)
 
     def _remember(self, sequence: Sequence) -> None:
-        """Keep what was answered for the next time that something like it comes."""
+        """Add an answer to the store that the suffix drafter reads."""
         store = self._loaded.answers
         if store is not None and not isinstance(sequence.sampler, ReferenceSampler):
             store.add(sequence.tokens[sequence.n_prompt :])
@@ -248,7 +251,7 @@ def _unexpected(error: BaseException) -> GenerationError:
 
 
 def attempted(step: Callable[[], Made]) -> Made | EdgespecError:
-    """What a step for one request gives, or why it cannot be made."""
+    """Return the result of a step for one request, or its error."""
     try:
         return step()
     except EdgespecError as error:

@@ -41,10 +41,10 @@ class AsyncAnswers:
         """Return the events of these answers for one coroutine."""
         stream = AsyncStream(self, answers)
         with self._lock:
-            self._open.add(stream)
             if not self._is_running:
                 threading.Thread(target=self._run, name="answers", daemon=True).start()
                 self._is_running = True
+            self._open.add(stream)
         return stream
 
     def forget(self, stream: AsyncStream) -> None:
@@ -62,7 +62,7 @@ class AsyncAnswers:
                 if not self.has_news:
                     self._loop.wait(self)
                 news = [(stream, arrived) for stream in streams if (arrived := stream.arrived())]
-            except Exception as error:  # nobody knows which answer it came from: it ends all
+            except Exception as error:  # it is not known which answer caused it: it ends all
                 broken = GenerationError(f"unexpected {type(error).__name__}", why=str(error))
                 news = [(stream, [(0, broken)]) for stream in streams]
                 for stream in streams:
@@ -131,7 +131,7 @@ class AsyncStream:
         """Cancel the answers that are not over, from any thread."""
         self._source.forget(self)
         for answer in self._answers:
-            answer.close()
+            answer.stream.close()
 
     @property
     def has_news(self) -> bool:

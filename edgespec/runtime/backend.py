@@ -1,4 +1,4 @@
-"""The one way to ask for answers, whoever gives them."""
+"""The one way to ask for answers, from this process, a worker, a server or a fleet."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Backend(Closable):
 
     @abstractmethod
     def check_settings(self, request: Request) -> None:
-        """Raise UsageError if the model does not support the settings of a request, whatever its prompt is."""
+        """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""
 
     @property
     @abstractmethod
     def room(self) -> int:
-        """How many requests of `stream` are open at a time."""
+        """The number of requests of `stream` that are open at a time."""
 
     def prepared(self, request: Request, cancel: CancelFlag | None = None) -> Any:
         """Return what the loop needs of a request, or the error with which it is refused."""
@@ -49,7 +49,7 @@ class Backend(Closable):
         """Ask for an answer, and return its events.
 
         The request waits for a free slot from now on, and is decoded together with others. Setting `cancel` ends the
-        answer with the text so far. Raises UsageError, at once or with the first event.
+        answer early. Raises UsageError, at once or with the first event.
         """
         self.loop.check()
         cancel = cancel or CancelFlag()

@@ -1,4 +1,4 @@
-"""Which draft model belongs to a target, and how it drafts with another vocabulary."""
+"""Find the draft model or head of a target, check that they fit, and make its drafter."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from edgespec.models.pair.check import overlap_of, vocabulary_difference
 from edgespec.models.pair.shipped_heads import shipped_head
 from edgespec.settings import AUTO_DRAFT, HEADS, MODEL_DRAFTERS, MTP, LoadSettings
 
-WEAK = 0.6  # of the first draft tokens of an EAGLE head are right: others need no help from the table of successors
+WEAK = 0.6  # acceptance of the first token; only weaker EAGLE heads are helped by the table of successors
 
 
 def find_draft(
     settings: LoadSettings, header: Header, default: Path | None, progress: Progress, note: Callable[[str], None]
 ) -> Path | None:
-    """The file of the draft that the settings name, also a self-draft; `default` is the target's default draft.
+    """Return the file of the draft, or None; `default` is the target's default draft. Self-drafts are made here.
 
     The draft that "auto" chose is reported to `note`. Raises UsageError, ModelNotFoundError, ModelFileError.
     """
@@ -59,12 +59,12 @@ def find_draft(
 
 
 def _can_be(settings: LoadSettings, draft: Header | None) -> bool:
-    """Whether the drafters that were asked for draft with such a file."""
+    """True if one of the requested drafters can use this file."""
     return draft is not None and ("draft" in settings.drafters or kind_of_head(draft) in settings.drafters)
 
 
 def _best_draft(settings: LoadSettings, header: Header, note: Callable[[str], None]) -> Path | None:
-    """The best draft on this machine for the target, if there is one."""
+    """Return the best draft on this machine for the target, if there is one."""
     from edgespec.models.names.local import local_models
     from edgespec.models.pair.suggest import best, suggestions
 
@@ -77,8 +77,8 @@ def _best_draft(settings: LoadSettings, header: Header, note: Callable[[str], No
 
 
 def drafters_here(settings: LoadSettings) -> set[str]:
-    """The drafters with weights that can be loaded: "draft" or the kind of head that the draft is, and "mtp" where the
-    target has the block. Raises ModelNotFoundError, ModelFileError."""
+    """Return the drafters with weights that can be loaded: "draft" or the kind of the head, and "mtp" if the target has
+    an MTP block. Raises ModelNotFoundError, ModelFileError."""
     found = resolve(settings.model)
     here = set() if mtp_mismatch(read_header(found.path)) else {MTP}
     if settings.draft_model == AUTO_DRAFT:
@@ -88,8 +88,10 @@ def drafters_here(settings: LoadSettings) -> set[str]:
 
 
 def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) -> list[str]:
-    """The drafters to load for this target and draft, in the order in which they are asked: a head drafts in place of a
-    draft model. Raises PairError where a head or the target's MTP block was asked for by name, and there is none."""
+    """Return the drafters to load for this target and draft, in the order in which they are asked.
+
+    A head replaces a draft model. Raises PairError if a head or the MTP block was requested by name and is missing.
+    """
     names = [name for name in settings.drafters if draft is not None or name not in MODEL_DRAFTERS]
     if MTP in names and (why := mtp_mismatch(target)):
         if settings.spec_type != "auto":
@@ -106,7 +108,7 @@ def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) 
 
 
 def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> UsageError:
-    """The error for a draft model or head that was requested but is missing."""
+    """Return the error for a draft model or head that was requested but is missing."""
     name, what, named = header.path.name, "a draft model", "MODEL"
     has_none = f"no model here can draft for {name}" if settings.draft_model else f"none comes with {name}"
     get_one = f"'edgespec pull {missing}' downloads one" if missing else "'edgespec pair suggest' lists what would fit"
@@ -122,7 +124,7 @@ def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> Usag
 
 
 def translation_of(target: Model, draft: Model, note: Callable[[str], None]) -> Translation | None:
-    """The translation to another vocabulary; None if it is the same. Raises PairError if too few tokens are shared."""
+    """Return the translation between vocabularies; None if they are equal. Raises PairError if too few tokens match."""
     reason = vocabulary_difference(target.header, draft.header)
     if not reason:
         return None
@@ -147,8 +149,10 @@ def model_drafter(
     successors: Successors,
     note: Callable[[str], None],
 ) -> tuple[ModelDrafter, Context]:
-    """Open a context for a draft model, a head, or the target's MTP block (`draft` is then the target's model), and
-    return its drafter and the context. Raises PairError, UsageError, OutOfMemoryError."""
+    """Open a context for a draft model, a head, or the MTP block (`draft` is the target's model); return both.
+
+    Raises PairError, UsageError, OutOfMemoryError.
+    """
     width = leaves if plan.branches else 1
     threads: dict[str, Any] = {
         "threads": settings.threads_draft or settings.threads,
@@ -156,9 +160,9 @@ def model_drafter(
     }
     if draft is target.model or is_head(draft.header):
         context = HeadContext(draft, target, **threads, **plan.context)
-        if draft is target.model:  # trained with the target: what other texts had would only make it worse
+        if draft is target.model:  # trained with the target: successors in other texts would make it worse
             return HeadDrafter(context, width, MTP), context
-        accepted = draft.header.numbers("edgespec.head.acceptance")  # there where 'draft train' has made it
+        accepted = draft.header.numbers("edgespec.head.acceptance")  # in heads made by 'draft train'
         is_weak = bool(len(accepted)) and accepted[0] < WEAK
         return HeadDrafter(context, width, kind_of_head(draft.header), successors if is_weak else None), context
     translation = translation_of(target.model, draft, note)
@@ -177,14 +181,14 @@ def model_drafter(
 
 
 def say_if_nobody_overlaps(settings: LoadSettings, names: list[str], note: Callable[[str], None]) -> None:
-    """Note that none of these drafters can draft on while the target verifies, where that was asked for."""
+    """Add a note if overlapped drafting was requested and none of these drafters can do it."""
     if settings.overlap == "on" and not {"draft", "self"} & {*names}:
         why = "a draft head needs what the target computes" if {MTP, *HEADS} & {*names} else "there is no draft model"
         note(f"drafting is not overlapped: {why}")
 
 
 def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: int, note: Callable[[str], None]) -> bool:
-    """Whether the draft model drafts on while the target verifies; says why not where that was asked for."""
+    """True if the draft model continues to draft while the target verifies; notes why not, if it was requested."""
     shared = target.model.devices & draft.model.devices
     why_not = ""
     if leaves > 1:
@@ -199,7 +203,7 @@ def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: in
 
 
 def network_drafter(head: Header, target: Model, width: int, successors: Successors) -> HydraDrafter:
-    """A drafter of a Hydra or Medusa head, all of which is read into memory. Raises ModelFileError."""
+    """Return the drafter of a Hydra or Medusa head, which is read into memory. Raises ModelFileError."""
     rows = {name: read_rows(head, name) for name in head.tensors if name != "d2t"}
     if not all(np.isfinite(values).all() for values in rows.values()):
         raise ModelFileError(f"{head.path} cannot be used as a draft head", why="it holds values that are not numbers")

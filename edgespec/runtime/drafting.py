@@ -1,4 +1,4 @@
-"""How the loaded drafters draft: for all answers, and for one that asks for another way."""
+"""Which loaded drafters draft, and how: for all answers, and for a request with other settings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from edgespec.validation import check_load_settings
 
 
 class LoadedDrafters:
-    """The drafters of a model by their names, in the order in which they are asked, for trees of up to `leaves` leaves.
-    `settings` say how they draft now: as loaded, or as they were told to since."""
+    """The drafters of a model by their names, in the order in which they are asked.
+
+    Attributes:
+        settings: how they draft now. Trees have at most the number of leaves that was loaded.
+    """
 
     def __init__(
         self,
@@ -38,11 +41,11 @@ class LoadedDrafters:
 
     @property
     def _known_as(self) -> set[str]:
-        """The names of the loaded drafters; a head drafts as "draft" too."""
+        """The names of the loaded drafters; "draft" also means a draft head."""
         return {*self._drafters} | ({"draft"} if not self._drafters.keys().isdisjoint(HEADS) else set())
 
     def changed(self, changes: Mapping[str, Any]) -> LoadSettings:
-        """The settings with some changes. Raises UsageError for what is beyond what is loaded."""
+        """Return the settings with some changes. Raises UsageError if they exceed what is loaded."""
         wanted = replace(self.settings, **{"spec_draft_n_max": self.settings.draft_n_max, **changes})
         check_load_settings(wanted)
         if wanted.draft_n_max > self._loaded.draft_n_max:
@@ -63,7 +66,7 @@ class LoadedDrafters:
         return wanted
 
     def use(self, settings: LoadSettings) -> None:
-        """Draft as these settings say, which `changed` has returned, from now on."""
+        """Use these settings, which `changed` returned, from now on."""
         drafting = self._drafting(settings)
         if isinstance(drafting.pace, MeasuredPolicy):
             drafting.pace.longest = drafting.n_max
@@ -77,7 +80,7 @@ class LoadedDrafters:
         self._engine.speculator.use(drafting.drafters, drafting.n_max, drafting.pace, leaves)
 
     def of(self, request: Request) -> Drafting | None:
-        """How a request wants its drafts made; None as for all answers. Raises UsageError."""
+        """Return how to draft for a request; None: as for all answers. Raises UsageError."""
         asked = {"spec_type": request.spec_type, "pace": request.pace, "spec_draft_n_max": request.draft_n_max}
         changes = {name: value for name, value in asked.items() if value is not None}
         if not changes:

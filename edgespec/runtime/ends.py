@@ -1,4 +1,4 @@
-"""Least lengths, tokens that end an answer, and words that it must not contain."""
+"""The minimum length of an answer, tokens that end it, and words that it must not contain."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ class Ends:
     """
 
     def __init__(self, start: int, n_vocab: int, least: int, ends: Iterable[int], banned: Iterable[list[int]]) -> None:
-        """`start` is the number of tokens in the prompt, `least` the number of tokens before which no token in `ends`
-        is allowed."""
+        """`start` is the length of the prompt; no token in `ends` is allowed in the first `least` tokens."""
         self._start, self._n_vocab, self._least = start, n_vocab, least
         self._ends = np.array([*ends], np.intp)
         self._banned = [*banned]
 
     def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
-        """bool[V]: which ids may follow `tokens`, prompt and answer."""
+        """Return bool[V], True for each id that may follow `tokens` (prompt and answer)."""
         allowed = np.ones(self._n_vocab, np.bool_)
         answer = tokens[self._start :]
         if len(answer) < self._least:
@@ -45,8 +44,7 @@ class Ends:
 
 
 def ends_of(request: Request, model: Model, start: int) -> Ends | None:
-    """The constraint that a request's ends and bad words make after `start` tokens, if they make any. Raises
-    UsageError."""
+    """Return the constraint for `min_tokens` and `bad_words` of a request, if any. Raises UsageError."""
     _check(request, model.n_vocab)
     if not (request.min_tokens or request.bad_words):
         return None

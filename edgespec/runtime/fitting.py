@@ -1,4 +1,4 @@
-"""Loading a model in the way that fits: how much goes to GPUs, whether the remainder fits into memory, and how."""
+"""Fit a model into memory: layers on GPUs, the context, and how weights are loaded."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from edgespec.models.memory.what_fits import largest_context, what_would_fit, wi
 from edgespec.settings import Offload
 from edgespec.text.figures import size_of
 
-# Wider passes cost as much more as they do: see what `calibrate` assumes. Each sequence takes its own context's memory.
+# Each sequence needs the memory of a context; more than 16 gain little, since wider passes cost more.
 MOST_SEQUENCES, MEMORY_SHARE = 16, 0.5
 
-CACHE_SHARE, MOST_CACHE_BYTES = 8, 8 << 30  # of the free memory, for what slots lose
+CACHE_SHARE, MOST_CACHE_BYTES = 8, 8 << 30  # of the free memory, for the prefix cache
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +39,11 @@ def fitted(
     must_fit: bool = False,
     workers: Sequence[RemoteDevice] = (),
 ) -> Plan:
-    """The plan to load: with layers on GPUs as requested, "auto" as many as fit, or on workers, and with a smaller
-    context if that one does not fit and `may_shrink`.
+    """Return the plan with layers on GPUs or workers as requested ("auto": as many as fit).
 
-    Mapped weights do not count unless it `must_fit`: too large ones make it slow, not impossible. GPU drivers reject by
-    themselves. `note` receives messages for the user. Raises OutOfMemoryError with what would fit.
+    With `may_shrink` the context becomes smaller if it does not fit. Mapped weights that are too large make a model
+    slow rather than impossible, so they count only with `must_fit`. GPU drivers report a lack of memory themselves.
+    `note` receives messages for the user. Raises OutOfMemoryError, which says what would fit.
     """
     free_vram = _free_vram()
     wanted = {gpu_layers, gpu_layers_draft} if plan.draft else {gpu_layers}
@@ -78,7 +78,7 @@ def fitted(
         changed = _repacked(replace(fit, split=())).repacked.intersection(fit.header.weight_types)
         if changed and any(fit.split):
             types = ", ".join(sorted(changed))
-            note(f"{types} weights are not repacked beside workers: other texts than without --rpc, and slower")
+            note(f"{types} weights are not repacked with workers: other texts than without --rpc, and slower")
     elif free_vram:
         where = placement(fit, free_vram)
         logger.info("%s", where)
@@ -90,7 +90,7 @@ def fitted(
 def _arranged(
     plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_vram: list[int], workers: Sequence[RemoteDevice]
 ) -> Plan:
-    """With workers the target's layers are there and on the CPU; a draft is on the CPU or on GPUs."""
+    """Place the layers. With workers, those of the target are on workers and the CPU; a draft is on the CPU or GPUs."""
     if not workers:
         return placed(plan, gpu_layers, gpu_layers_draft, free_vram)
     free = [_steady(device.free_bytes, device.total_bytes) for device in workers]
@@ -99,7 +99,7 @@ def _arranged(
 
 
 def _steady(free_bytes: int, total_bytes: int) -> int:
-    """Free memory in steps, so that layers are at the same place tomorrow; what is measured depends on it."""
+    """Round free memory down, so that layers are placed as in the last run: measurements depend on the place."""
     step = max(1, total_bytes // 16)
     return free_bytes // step * step or free_bytes
 
@@ -110,8 +110,7 @@ def sequences_that_fit(
     gpu_layers_draft: Offload = "auto",
     workers: Sequence[RemoteDevice] = (),
 ) -> int:
-    """How many answers like the planned one can be decoded together: as many as a pass has room for, and as half of the
-    remaining memory holds."""
+    """Return how many answers can be decoded together: as a pass has room for, and half of the free memory holds."""
     free_vram = _free_vram()
     plan = _repacked(_arranged(plan, gpu_layers, gpu_layers_draft, free_vram, workers))
     one = estimate(plan)
@@ -129,8 +128,10 @@ def sequences_that_fit(
 
 
 def cache_bytes(cache_ram: int | None, models: Iterable[Model], note: Callable[[str], None]) -> int:
-    """How many bytes of main memory may keep what the KV cache loses (`LoadSettings.cache_ram`), once all is loaded:
-    no more than is free beside the weights of these models, which may be mapped."""
+    """Return the size of the prefix cache in bytes (`LoadSettings.cache_ram`), once everything is loaded.
+
+    It is at most the free memory without the weights of these models, which may be mapped and not yet read.
+    """
     weights = sum(model.size_bytes for model in models if not (model.is_copied or model.is_offloaded))
     free = max(0, available_memory_bytes() - weights)
     if cache_ram is None:
@@ -141,33 +142,41 @@ def cache_bytes(cache_ram: int | None, models: Iterable[Model], note: Callable[[
 
 
 def _times(plan: Plan, sequences: int) -> Plan:
-    """The plan of one sequence, for several."""
+    """Return the plan of one sequence for several."""
     several = replace(plan, sequences=sequences, max_outputs=plan.max_outputs * sequences, streams=plan.can_stream)
     draft = plan.draft and replace(plan.draft, sequences=sequences, max_outputs=plan.draft.max_outputs * sequences)
     return replace(several, draft=draft)
 
 
 def _is_left_out(plan: Plan, wanted: Offload) -> bool:
-    """Whether layers stay on the CPU although no setting says so."""
+    """True if layers stay on the CPU although no setting asks for it."""
     return wanted == "auto" and plan.gpu_layers < plan.n_layers
 
 
 def can_be_exact(gpu_layers: Offload = "auto", *, remote: bool = False) -> bool:
-    """Whether passes can give each token the logits of a single-token pass: not on GPUs, nor in all builds. What
-    `remote` workers compute with is not known before it is measured."""
+    """True if passes can give each token the logits of a single-token pass: on CPUs, in builds with bounded kernels.
+
+    For `remote` workers this is measured when the model is loaded.
+    """
     return have_bounds() and (remote or gpu_layers == 0 or not supports_gpu())
 
 
 def repacks(plan: Plan) -> bool:
-    """Whether weights may be repacked: not if that crashes, nor if exact passes would differ, nor beside workers, which
-    repack nothing: what is computed must not depend on which layers are where."""
+    """True if weights may be repacked.
+
+    Not if repacking crashes, if exact passes would differ, or with workers: they repack nothing, and results must not
+    depend on where a layer is.
+    """
     differs = plan.exact and repacking_differs(plan.header.weight_types)
     return self_check() == "works" and not differs and not any(plan.split)
 
 
 def copies(plan: Plan) -> bool:
-    """Whether weights are read into memory rather than mapped: this build then uses huge pages, which makes narrow
-    passes faster. Not if they take half of the free memory: the system can drop mapped ones."""
+    """True if weights are read into memory rather than mapped.
+
+    Then this build uses huge pages, which makes narrow passes faster. Weights that would take half of the free memory
+    are mapped, since the system can drop mapped pages.
+    """
     has_huge_pages = sys.platform == "linux" and have_bounds()
     return has_huge_pages and not plan.gpu_layers and 2 * plan.header.weights_bytes <= available_memory_bytes()
 
@@ -178,7 +187,7 @@ def open_model(
     progress: Callable[[float], None],
     workers: Sequence[RemoteDevice] = (),
 ) -> Model:
-    """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
+    """Load the weights of a plan as this build can. Raises ModelFileError, OutOfMemoryError."""
     header, gpu_layers = plan.header, plan.gpu_layers
     if any(plan.split) and header.weights_bytes > available_memory_bytes():  # too large to be tried on this machine
         extra_buffers = self_check() == "works" and repacks(plan)
@@ -196,13 +205,12 @@ def open_model(
 
 
 def _free_vram() -> list[int]:
-    """Free bytes of every GPU that layers can go to; main memory for one that does not report its own."""
+    """Return the free bytes of every usable GPU, those of main memory for a GPU that does not report its memory."""
     found = gpus() if supports_gpu() else []
     return [gpu.free_bytes if gpu.total_bytes else available_memory_bytes() for gpu in found]
 
 
 def _repacked(plan: Plan) -> Plan:
-    """The plan with this build's repacking, unless that crashes. Beside layers on a GPU it leaves those that stay as
-    they are, in the GPU's own kind of main memory."""
+    """Return the plan with the types of weights that this build repacks. With layers on a GPU it repacks none."""
     types = repacked_types() if not plan.gpu_layers and repacks(plan) else frozenset[str]()
     return replace(plan, repacked=types, draft=_repacked(plan.draft) if plan.draft else None)

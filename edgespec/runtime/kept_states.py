@@ -1,4 +1,4 @@
-"""Chats that go on in another process without being read again: what their slots held, in files."""
+"""The KV cache of chats in files, so that another process can continue a chat without reading it again."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from edgespec.engine.slots import Slot
 from edgespec.files.bounded_folder import BoundedFolder, used
 from edgespec.llama.library import available_memory_bytes
 
-LEAST_KEPT = 128  # tokens; less is read at once
-LEAST_NEW = 64  # since it was written
-BYTES_PER_S = 4e8  # of the disk, until it was measured
+LEAST_KEPT = 128  # tokens; reading fewer takes no time
+LEAST_NEW = 64  # tokens since the file was written
+BYTES_PER_S = 4e8  # of the disk, until its speed is measured
 SHARE = 1 / 2  # of the time that reading the tokens takes
 NO_TIME = -1
-MEMORY_SHARE = 3 / 4  # of what is free, for a copy of a state
+MEMORY_SHARE = 3 / 4  # of the free memory, for a copy of a state
 
 log = logging.getLogger(__name__)
 
 
 class KeptStates:
-    """Writes and reads the files. What fails costs no more than the time: the tokens are read again then. A file is not
-    written on when `gives_way`."""
+    """Writes and reads the files. After an error the tokens are read again, which costs time only.
+
+    Attributes:
+        gives_way: returns True if the engine has other work; then writing stops.
+    """
 
     gives_way: Callable[[], bool] = staticmethod(lambda: False)
 
@@ -36,8 +39,11 @@ class KeptStates:
         self._written: dict[Path, list[int]] = {}  # tokens
 
     def keep(self, tokens: list[int], file: Path, most_bytes: int, within_s: float) -> int:
-        """Write what a slot holds of this text, if it is worth it; returns the bytes written, or NO_TIME if that would
-        take longer. The files of the folder have at most `most_bytes`."""
+        """Write what a slot holds of this text, if that saves time.
+
+        The files of the folder have at most `most_bytes`. Returns the number of bytes written, or NO_TIME if writing
+        takes longer than `within_s`.
+        """
         slot, state = self._scheduler.held(tokens)
         if common_prefix(slot.tokens, tokens) < LEAST_KEPT:
             return 0
@@ -69,7 +75,7 @@ class KeptStates:
         return n_bytes
 
     def recall(self, prompt: list[int], file: Path) -> int:
-        """Let a slot hold what a file has of this prompt, if that saves time; returns the tokens that it holds."""
+        """Load what a file has of this prompt into a slot, if that saves time; return the number of its tokens."""
         n_held = self._scheduler.longest(prompt)
 
         def wants(slot: Slot, n_bytes: int) -> bool:
@@ -85,7 +91,7 @@ class KeptStates:
         except FileNotFoundError:
             return 0
         except (OSError, DamagedStateError) as error:
-            log.debug("the state in %s is of no use: %s", file, error)
+            log.debug("the state in %s cannot be used: %s", file, error)
             self._written.pop(file, None)
             BoundedFolder(file.parent, 0).remove(file)
             return 0

@@ -1,4 +1,4 @@
-"""From settings to an engine: which models are opened, in what contexts, and who drafts."""
+"""From settings to an engine: models, contexts and drafters."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ModelSession(Closable):
 
     model: Model
     draft: Model | None = None
-    draft_header: Header | None = None  # also of a head that is no model
+    draft_header: Header | None = None  # also of a head, which is not a model
     answers: AnswerStore | None = None
     context: Context
     engine: Engine
@@ -107,7 +107,7 @@ class ModelSession(Closable):
 
     @property
     def rounding(self) -> float | None:
-        """By how much a logit may depend on how drafts are decoded; None if unknown or irrelevant."""
+        """The greatest difference in a logit that drafts can cause; None if it is unknown or irrelevant."""
         if self._widths is None or self._settings.strict:
             return None
         return 0.0 if self._narrow <= self._widths.exact_to else self._widths.max_difference
@@ -120,7 +120,7 @@ class ModelSession(Closable):
         draft_path = find_draft(settings, header, found.default_draft, progress, note)
         if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
             raise no_draft_model(settings, header, found.missing_draft)
-        # Both headers first: whatever is wrong with the draft should not take loading the target to find out.
+        # Check both headers first: an error in the draft should not appear only after the target is loaded.
         draft_header = check_draft_file(draft_path) if draft_path else None
         if draft_header is not None and is_head(draft_header):
             check_head_fits(header, draft_header)
@@ -181,7 +181,7 @@ class ModelSession(Closable):
         self.drafting = LoadedDrafters(settings, self.drafters, self.engine, self.tuning, leaves, note)
 
     def _open_corpus(self) -> Corpus | None:
-        """The corpus to retrieve from, if any. Raises UsageError."""
+        """Return the corpus to draft from, if any. Raises UsageError."""
         settings = self._settings
         if "corpus" not in settings.drafters or self.n_max == 0:
             return None
@@ -228,7 +228,7 @@ class ModelSession(Closable):
         )
 
     def _plan(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
-        """What is loaded, in what contexts, and where; decides the number of sequences and their context.
+        """Return what is loaded, in which contexts and where; decide the number of sequences and their context.
 
         Raises OutOfMemoryError.
         """
@@ -245,7 +245,7 @@ class ModelSession(Closable):
         return fitted(wanted, self._note, *offload, **fits, workers=self._workers)
 
     def _wanted(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
-        """The plan that the settings ask for."""
+        """Return the plan that the settings ask for."""
         settings = self._settings
         sequences, branches = settings.sequences, self._branches(leaves)
         width = self._widest if names or settings.strict else 1
@@ -285,7 +285,7 @@ class ModelSession(Closable):
         return with_room(plan, settings)
 
     def _drafted(self, n_max: int) -> int:
-        """The maximum number of draft tokens in one pass, over all sequences."""
+        """Return the maximum number of draft tokens in one pass, over all sequences."""
         settings, most = self._settings, n_max * self._settings.sequences
         if settings.spec_draft_n_max is not None or fixed_length(settings.pace) is not None:
             return most
@@ -293,7 +293,7 @@ class ModelSession(Closable):
 
     @property
     def _is_exact(self) -> bool:
-        """Whether passes must give each token the logits of a single-token pass."""
+        """True if passes must give each token the logits of a single-token pass."""
         return self._settings.exact and can_be_exact(self._settings.gpu_layers, remote=bool(self._workers))
 
     def _open_target_context(self, plan: Plan) -> Context:
@@ -319,15 +319,14 @@ class ModelSession(Closable):
 
     @property
     def _narrow(self) -> int:
-        """Tokens of a pass with drafts: the number that gives each token the logits of a single-token pass, if some
-        number does."""
+        """Tokens of a pass with drafts: as many as give each token the logits of a single-token pass, if possible."""
         if not self.context.exact:
             return self.context.n_batch
         exact_to, widest = (None, 0) if self._widths is None else (self._widths.exact_to, self._widths.widest)
         return exactness.widest_verification(exact_to, widest, min(self.context.n_batch, self.context.max_outputs))
 
     def _why_plain(self) -> str:
-        """Why this target cannot use drafts; empty if it can."""
+        """Return why this target cannot use drafts; empty if it can."""
         if not self.context.rollback:
             return f"the state of a {self.model.architecture} model cannot be rolled back"
         if self._settings.strict and (self._widths is None or self._widths.exact_from is None):
@@ -348,7 +347,7 @@ class ModelSession(Closable):
     # --- both -----------------------------------------------------------------------------------------------------
 
     def _branches(self, leaves: int) -> int:
-        """Sequence ids for trees of that many leaves, from a pool that all sequences share."""
+        """Return the number of sequence ids for trees with `leaves` leaves; all sequences share them."""
         if not exactness.allows_branches(self._settings.sequences, exact=self._is_exact):
             return 0
         wanted = (leaves - 1) * self._settings.sequences

@@ -1,4 +1,4 @@
-"""Keywords of `Runtime`'s methods, for editors and type checkers, and the requests that they stand for."""
+"""Keywords of the methods of `Runtime`, for editors and type checkers, and the requests that they make."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class _Options(TypedDict, total=False):
 class AnswerOptions(_Options, total=False):
     """The fields of `Request` and `SamplingSettings`, which describe them and hold the defaults.
 
-    Beyond those, `stop` may be a list, `json_schema` a dict, and `logit_bias` a dict from token id to bias.
-    `sampling` sets all sampling settings; single ones given beside it take precedence.
+    Also allowed: a list for `stop`, a dict for `json_schema`, and a dict from token id to bias for `logit_bias`.
+    `sampling` sets all sampling settings; single ones take precedence.
     """
 
     sampling: SamplingSettings
@@ -65,7 +65,7 @@ class AnswerOptions(_Options, total=False):
 class BatchOptions(_Options, total=False):
     """Defaults of a batch's rows, by the names that rows use (docs/batch.md); `n` is the number of samples per row.
 
-    With `ordered` results come in the order of the rows; with `timings` they have times, and differ between runs.
+    With `ordered`, results have the order of the rows. With `timings`, they contain times, and differ between runs.
     """
 
     system: str
@@ -87,7 +87,7 @@ class DraftingOptions(TypedDict, total=False):
 
 
 def asked(prompt: str | Messages, options: AnswerOptions) -> Request:
-    """The prompt or messages that `complete` was given."""
+    """Return the request for the prompt or the messages that were passed to `complete`."""
     return (
         request_of(options, prompt=prompt) if isinstance(prompt, str) else request_of(options, messages=turns(prompt))
     )
@@ -101,7 +101,7 @@ def turns(messages: Messages) -> tuple[Message, ...]:
 
 
 def request_of(options: AnswerOptions, **what: Any) -> Request:
-    """Sort keywords into the request and its sampling settings. Raises UsageError for an unknown one."""
+    """Return the request with these keywords. Raises UsageError for an unknown keyword."""
     settings: dict[str, Any] = {**options}
     sampling_names = SamplingSettings.__dataclass_fields__
     sampling = {name: settings.pop(name) for name in list(settings) if name in sampling_names}
@@ -126,8 +126,10 @@ def request_of(options: AnswerOptions, **what: Any) -> Request:
 
 
 def drafting_changes(options: DraftingOptions) -> dict[str, Any]:
-    """The keywords of `draft_with` that are given, as fields of LoadSettings. Warns of `n_max` and `tree`, the names of
-    two of them in version 0.2. Raises TypeError for unknown ones."""
+    """Return the keywords of `draft_with` as fields of LoadSettings.
+
+    Warns about `n_max` and `tree`, which were renamed after version 0.2. Raises TypeError for unknown keywords.
+    """
     if unknown := options.keys() - DraftingOptions.__annotations__.keys():
         raise TypeError(f"draft_with got an unexpected keyword argument {min(unknown)!r}")
     changes: dict[str, Any] = {**options}

@@ -1,4 +1,4 @@
-"""What a request makes the model read."""
+"""From requests to prompts: chat templates, tokens, and limits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate, tokenize_leniently
 from edgespec.settings import Message, Request
 
-MESSAGE = 256  # characters that are read in the time that a template takes for one message
-LONGEST_TOKEN = 512  # characters; there are vocabularies with 128 blanks in one
+MESSAGE = 256  # characters that take as long as a template takes for one message
+LONGEST_TOKEN = 512  # characters; some vocabularies have a token of 128 blanks
+USUAL_TOKEN = 4  # characters
+ANSWER_ROOM = 256  # tokens for an answer in the context size that an error suggests
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens of a prompt, and texts that end the answer beside those the request asks for."""
+    """The tokens of a prompt, and stop strings in addition to those of the request."""
 
     tokens: list[int]
     stop: tuple[str, ...] = ()
@@ -29,12 +31,12 @@ class Prompts:
         self._model, self._template, self._n_ctx, self._note = model, template, n_ctx, note
 
     def of(self, request: Request) -> Prompt:
-        """Raises UsageError for one that is empty, or longer than the context."""
+        """Return the prompt of a request. Raises UsageError if it is empty or longer than the context."""
         n_characters = self.length(request)
-        if n_characters > LONGEST_TOKEN * self._n_ctx:  # which would take long to find out by tokens
+        if n_characters > LONGEST_TOKEN * self._n_ctx:  # tokenizing it would take long
             raise PromptTooLongError(
                 f"the prompt has {n_characters:,} characters, more than fit into {self._n_ctx} tokens",
-                hint="shorten it, or use a larger context (-c)",
+                hint=self._remedy(n_characters // USUAL_TOKEN),
             )
         prompt = self.tokenized(request)
         tokens = prompt.tokens
@@ -43,43 +45,50 @@ class Prompts:
         if len(tokens) >= self._n_ctx:
             raise PromptTooLongError(
                 f"the prompt has {len(tokens)} tokens, the context holds {self._n_ctx}",
-                hint=f"shorten it, or use a larger context (-c {len(tokens) + 256} or more)",
+                hint=self._remedy(len(tokens) + ANSWER_ROOM),
             )
         return prompt
 
+    def _remedy(self, n_needed: int) -> str:
+        """Return what to do about a prompt that needs a context of `n_needed` tokens."""
+        trained = self._model.n_ctx_train
+        if trained and n_needed > trained:
+            return f"shorten it: the model was trained for contexts of {trained} tokens"
+        return f"shorten it, or use a larger context (-c {n_needed} or more)"
+
     def tokens_of(self, messages: Sequence[Message]) -> list[int]:
-        """Return the prompt of some messages as ids, however long it is."""
+        """Return the prompt of some messages as ids, which may be more than the context holds."""
         return self.tokenized(Request(messages=tuple(messages), lenient=True)).tokens
 
     @staticmethod
     def length(request: Request) -> int:
-        """How many characters a request gives for its prompt."""
+        """Return the number of characters in the prompt of a request."""
         said = [request.prompt, request.template]
         said += [text for message in request.messages for text in (message.content, message.extra)]
         return sum(map(len, said))
 
     @staticmethod
     def effort(request: Request) -> int:
-        """The characters that take as long to read as a request's prompt: a message takes time even if it is empty."""
+        """Return the number of characters that take as long as this prompt; an empty message takes time too."""
         return Prompts.length(request) + MESSAGE * len(request.messages)
 
     def render(self, request: Request) -> str:
-        """The text that the chat template makes of a request's messages. Raises UsageError."""
+        """Return the messages of a request as the chat template writes them. Raises UsageError."""
         return self._template.given(request.template).render(request.messages)
 
     def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Any text as ids, however long it is."""
+        """Return a text of any length as ids."""
         return self._model.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def token_bytes(self, tokens: list[int]) -> list[bytes]:
-        """The bytes of each id; a control token's are its name. Raises UsageError."""
+        """Return the bytes of each id, of control tokens their names. Raises UsageError."""
         wrong = next((token for token in tokens if not 0 <= token < self._model.n_vocab), None)
         if wrong is not None:
             raise UsageError(f"there is no token {wrong}", why=f"ids go from 0 to {self._model.n_vocab - 1}")
         return [self._model.token_bytes(token, special=True) for token in tokens]
 
     def tokenized(self, request: Request) -> Prompt:
-        """The same, however long it is."""
+        """Return the prompt of a request, which may be empty or longer than the context."""
         special = request.special
         if not request.messages:
             return Prompt(self._model.tokenize(request.prompt, add_special=True, parse_special=special))

@@ -1,4 +1,4 @@
-"""Notes for the user on a request."""
+"""Notes for the user about a request."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from edgespec.settings import Request
 
 
 def request_notes(request: Request) -> tuple[str, ...]:
-    """Which parts of the request's constraint are ignored."""
+    """Return notes about ignored parts of a request's constraint."""
     return constraint_notes(*request.constraint) if request.constraint is not None else ()

@@ -1,4 +1,4 @@
-"""The Python API: a target model with its drafters that answers requests as streams of tokens."""
+"""The Python interface: a target model and its drafters in this process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from edgespec.runtime.stream import Answer
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.validation import check_load_settings, check_request, check_rule
 
-MEASURED_DEPTH = 128  # tokens behind which passes are measured
+MEASURED_DEPTH = 128  # tokens in the KV cache when passes are measured
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +45,10 @@ AsyncAnswer = AsyncGenerator[TokenEvent, None]
 
 
 class Runtime(Backend):
-    """A loaded target, with its draft model if it has one.
+    """A target model and its drafters, loaded in this process.
 
-    `notes` are messages for the user about how it runs, `stats` those of the answer that was started last (each answer
-    has its own: `Completion.stats`, and `stats` of its last event). `progress` is called with "loading", "making",
-    "rounding", "costs" or "prompt" and the fraction that is done, 0 to 1. Raises ModelNotFoundError, ModelFileError,
-    PairError, OutOfMemoryError, UsageError.
+    `progress` is called with "loading", "making", "rounding", "costs" or "prompt" and the fraction that is done, 0 to
+    1. Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
     """
 
     def __init__(self, settings: LoadSettings, progress: Progress | None = None) -> None:
@@ -78,12 +76,12 @@ class Runtime(Backend):
 
     @property
     def settings(self) -> LoadSettings:
-        """As loaded, and as `draft_with` has changed them."""
+        """The settings that the model was loaded with, with the changes of `draft_with`."""
         return self._loaded.drafting.settings
 
     @property
     def stats(self) -> Stats:
-        """Those of the answer that was started last; `Completion.stats` and the last event have an answer's own."""
+        """The statistics of the answer that was started last; `Completion.stats` has those of any answer."""
         return self.loop.stats
 
     def note(self, text: str) -> None:
@@ -112,7 +110,7 @@ class Runtime(Backend):
         return self.model.chat_template is not None
 
     def describe(self) -> dict[str, Any]:
-        """What is loaded, as plain data."""
+        """Return what is loaded, as plain data."""
         return {
             "model": str(self.model.path),
             "description": self.model.description,
@@ -137,27 +135,32 @@ class Runtime(Backend):
         }
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
-        """Why drafters are active or backed off on requests like this one; empty without an automatic draft length."""
+        """Return why drafters are active or off for requests like this one; empty without an automatic draft length."""
         own = self._loaded.drafting.of(request)
         pace = self.engine.speculator.pace if own is None else own.pace
         return pace.verdicts(_kind(request)) if isinstance(pace, MeasuredPolicy) else []
 
     def forget(self) -> None:
-        """Clear the KV caches, so that the next answer starts from nothing."""
+        """Clear the KV caches."""
         with self.loop.alone():
             self.engine.scheduler.forget()
             for drafter in self._draft_models():
                 drafter.forget()
 
     def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
-        """Write what the KV cache has of a chat, for `recall_state` in another process, if reading it again takes
-        longer; returns the bytes written, -1 if there is no time. `most_bytes` bounds the folder, where others go."""
+        """Write the KV cache of a chat to a file, for `recall_state` in another process.
+
+        Nothing is written if reading the chat again is faster. Older files are removed until the folder has at most
+        `most_bytes`. Returns the number of bytes written, -1 if there was no time.
+        """
         with self.loop.alone():
             return self.kept_states.keep(self.prompts.tokens_of(messages), file, most_bytes, within_s)
 
     def recall_state(self, messages: Sequence[Message], file: Path) -> int:
-        """Let the KV cache have what was written of a chat, if it is valid for this model, build and context; returns
-        how many tokens need not be read now. The next answer is the one that it would have been."""
+        """Load the KV cache of a chat from a file, if it is valid for this model, build and context.
+
+        Returns the number of tokens that need not be read now. The next answer does not change.
+        """
         with self.loop.alone():
             return self.kept_states.recall(self.prompts.tokens_of(messages), file)
 
@@ -167,9 +170,11 @@ class Runtime(Backend):
     def measure_costs(
         self, widths: Sequence[int], repeat: int = 5, cancel: CancelFlag | None = None
     ) -> dict[str, dict[str, float]]:
-        """Seconds of the target's passes by width, and of each draft model's: a pass over one token ("step"), and each
-        token of prefill ("read"). The draft-length policy learns them too. Raises CancelledError when `cancel` is
-        set."""
+        """Measure the seconds of passes, and pass them to the draft-length policy.
+
+        Returns those of the target by width, and for each draft model those of a pass over one token ("step") and of a
+        prompt token ("read"). Raises CancelledError when `cancel` is set.
+        """
         depth = min(MEASURED_DEPTH, self.context.n_ctx // 2)
         with self.loop.alone():
             if self.engine.scheduler.active:
@@ -185,18 +190,18 @@ class Runtime(Backend):
 
     @property
     def rounding(self) -> float | None:
-        """By how much a logit may depend on the width of a pass, if that was measured."""
+        """The greatest difference in a logit between passes of different widths, if it was measured."""
         return self._loaded.rounding
 
     def token_text(self, token: int) -> str:
-        """The text of one token id; a part of a character shows as U+FFFD."""
+        """Return the text of a token; a part of a character is U+FFFD."""
         return self.model.token_bytes(token, special=True).decode("utf-8", "replace")
 
     def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
         """Complete `prompt` verbatim. Keywords are the fields of `Request` and `SamplingSettings`.
 
-        The last event is no token (`is_last`). A set `cancel` ends the answer there, with the text so far. Raises
-        UsageError at once, GenerationError in the middle of the answer.
+        The last event is no token (`is_last`). Setting `cancel` ends the answer early. Raises UsageError
+        at once, GenerationError in the middle of the answer.
         """
         return self.submit(request_of(options, prompt=prompt), cancel)
 
@@ -213,9 +218,8 @@ class Runtime(Backend):
     def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
         """`generate` for asyncio: `async for token in llm.agenerate(...)`. The answer is generated in a thread.
 
-        Up to `sequences` answers asked for at the same time are decoded together, others wait. Closing the generator or
-        cancelling the task ends the answer, within a forward pass. Errors are raised by the first step; UsageError for
-        unknown keywords at once.
+        Up to `sequences` answers are decoded together, others wait. Closing the generator or cancelling the task ends
+        the answer within a forward pass. Errors are raised by the first step, UsageError for unknown keywords at once.
         """
         return self._asynchronous(request_of(options, prompt=prompt))
 
@@ -252,10 +256,11 @@ class Runtime(Backend):
         cancel: CancelFlag | None = None,
         **options: Unpack[BatchOptions],
     ) -> Generator[dict[str, Any], None, None]:
-        """The results of rows as they finish, in the format of `edgespec batch`; None in `rows` means "none ready yet".
+        """Answer rows in the format of `edgespec batch`, and yield results as they finish.
 
-        Up to `sequences` answers are decoded together. `chat` says whether prompts are user messages; None means if the
-        model has a template. `seed` is the base of the rows' seeds. Raises UsageError for invalid options.
+        Up to `sequences` answers are decoded together. None in `rows` means that no row is ready yet. `chat` sends
+        prompts as user messages; None: if the model has a chat template. Each row's seed is computed from `seed`.
+        Raises UsageError for invalid options.
         """
         from edgespec.batch import answer_rows
 
@@ -282,7 +287,7 @@ class Runtime(Backend):
         return attempted(partial(self._checked, request, cancel))
 
     def check_settings(self, request: Request, cancel: CancelFlag | None = None) -> None:
-        """Refuse settings that this model does not support, whatever the prompt. Raises UsageError."""
+        """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""
         check_request(request, self.model.n_vocab)
         check_rule(self.settings, request.verify)
         self._loaded.drafting.of(request)
@@ -290,22 +295,22 @@ class Runtime(Backend):
             self.grammars.matcher(*request.constraint, cancel)
 
     def _checked(self, request: Request, cancel: CancelFlag | None) -> Prepared:
-        """A request with its prompt and its constraint. Raises UsageError."""
+        """Return a request with its prompt and its constraint. Raises UsageError."""
         self.check_settings(request, cancel)
         self._note_limits(request)
         matcher = request.constraint and self.grammars.matcher(*request.constraint, cancel)
         return request, self.prompts.of(request), matcher
 
     def count(self, messages: Sequence[Message]) -> int:
-        """The number of prompt tokens of these messages, however many the context holds."""
+        """Return the number of prompt tokens of these messages, which may be more than the context holds."""
         return len(self.prompts.tokens_of(messages))
 
     def tokenize(self, request: Request) -> list[int]:
-        """The prompt of a request as ids. Raises UsageError."""
+        """Return the prompt of a request as ids. Raises UsageError."""
         return self.prompts.of(request).tokens
 
     def _note_limits(self, request: Request) -> None:
-        """Note what a verification rule cannot do with these drafters."""
+        """Add notes about limits of a verification rule with these drafters."""
         rule, own = request.verify, self._loaded.drafting.of(request)
         for drafter in self.engine.speculator.drafters if own is None else own.drafters:
             named = self.settings.spec_type != "auto" and not isinstance(drafter, ModelDrafter)

@@ -1,11 +1,11 @@
-"""Events of answers on their way to readers in any threads: whoever waits for one runs the loop that makes them."""
+"""Streams of events, for readers in any threads: a thread that waits for an event runs the loop that makes them."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -20,18 +20,21 @@ Events = Generator[Event, None, None]
 
 
 class Waiter(Protocol):
-    """Somebody who waits for the loop."""
+    """A reader that waits for events."""
 
     @property
     def has_news(self) -> bool: ...
 
 
 class Loop(ABC):
-    """What makes the events of all streams, in turns of at most a forward pass. `stats` are those of the answer that
-    was started last.
+    """Makes the events of all streams, in turns of at most one forward pass.
 
-    Of the threads that wait one takes a turn for all, while the others sleep until there is something for them. So
-    nothing runs that nobody waits for, and one reader needs no thread.
+    One of the waiting threads takes a turn for all, while the others sleep until they have an event. So nothing runs
+    while no thread waits, and a single reader needs no extra thread.
+
+    Attributes:
+        stats: the statistics of the answer that was started last.
+        streams: all streams that are not closed.
     """
 
     def __init__(self) -> None:
@@ -49,29 +52,35 @@ class Loop(ABC):
 
     @abstractmethod
     def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag, *, tells: bool) -> None:
-        """Take on a request, from any thread; with `tells` progress is told of its prompt."""
+        """Accept a request, from any thread. With `tells`, the progress of its prompt is reported."""
 
     @abstractmethod
     def turn(self) -> None:
-        """Begin with what was added, and put what comes of it into the streams."""
+        """Start the requests that were added, and put new events into the streams."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Let go of the requests of closed streams."""
+        """Cancel the requests of closed streams."""
 
     def wait(self, waiter: Waiter) -> None:
-        """Return when there is something new, or after a turn."""
+        """Return when the waiter has news, or after a turn."""
         with self._condition:
             while self._leader is not None and not waiter.has_news:
                 self._condition.wait()
             if waiter.has_news:
                 return
             self._leader = threading.get_ident()
-        self._lead(self.turn)
+        try:
+            self.turn()
+        finally:
+            self._hand_over()
 
     @contextmanager
     def alone(self, timeout_s: float | None = None) -> Iterator[bool]:
-        """Nobody takes a turn during this block. False where somebody does: for so long, or around this very block."""
+        """Keep other threads from taking a turn during this block.
+
+        Yields False if another thread takes a turn until the timeout, or if this thread takes one already.
+        """
         with self._condition:
             is_own = self._leader == threading.get_ident()
             is_free = not is_own and self._condition.wait_for(lambda: self._leader is None, timeout_s)
@@ -81,33 +90,31 @@ class Loop(ABC):
             yield is_free
         finally:
             if is_free:
-                self._lead(lambda: None)
+                self._hand_over()
 
     def closed(self, stream: Stream) -> None:
-        """A stream has no reader any more."""
+        """Cancel the requests of a stream that was closed."""
         with self._condition:
             self.streams.discard(stream)
             self._is_settled = False
-            if self._leader is not None:  # who sees to it after the turn
+            if self._leader is not None:  # the leading thread settles after its turn
                 return
             self._leader = threading.get_ident()
-        self._lead(lambda: None)
+        self._hand_over()
 
-    def _lead(self, do: Callable[[], None]) -> None:
+    def _hand_over(self) -> None:
+        """Cancel the requests of streams that were closed meanwhile, then let another thread lead."""
         try:
-            do()
-        finally:
-            try:
-                while not self._has_led():
-                    self.settle()
-            except BaseException:
-                with self._condition:  # whoever is next settles again
-                    self._is_settled, self._leader = False, None
-                    self._condition.notify_all()
-                raise
+            while not self._has_led():
+                self.settle()
+        except BaseException:
+            with self._condition:  # the next leader settles again
+                self._is_settled, self._leader = False, None
+                self._condition.notify_all()
+            raise
 
     def _has_led(self) -> bool:
-        """Let others lead, unless a stream was closed that is not settled."""
+        """Let other threads lead, unless a stream was closed meanwhile; then settle first."""
         with self._condition:
             was_settled, self._is_settled = self._is_settled, True
             if was_settled:
@@ -117,8 +124,13 @@ class Loop(ABC):
 
 
 class Stream(Closable):
-    """The answers to some requests, for one reader. `open` are the numbers of those that are not over. A failure of one
-    is that of all, unless they are `apart`."""
+    """The events of some answers, for one reader, each with the number of its request.
+
+    If the engine fails, the error ends all answers of the stream; with `apart`, only those it happened to.
+
+    Attributes:
+        open: the numbers of the answers that are not over.
+    """
 
     def __init__(self, loop: Loop, *, apart: bool = False) -> None:
         self._loop, self._apart = loop, apart
@@ -129,18 +141,18 @@ class Stream(Closable):
         loop.streams.add(self)
 
     def add(self, number: int, what: Any, cancel: CancelFlag, *, tells: bool = False) -> None:
-        """Ask for one more answer, whose events come with that number; `cancel` ends it, and no other."""
+        """Ask for one more answer, whose events have this number; setting `cancel` ends this answer and no other."""
         self.open.add(number)
         self._loop.add(self, number, what, cancel, tells=tells)
 
     def put(self, number: int, event: TokenEvent | EdgespecError) -> None:
-        """From the loop: what comes of a request, at last an error or an event that is the last one."""
+        """Add an event of an answer (called by the loop). The last one is an error, or an event with `is_last`."""
         self._arrived.append((number, event))
         if isinstance(event, EdgespecError) or event.is_last:
             self.open.discard(number)
 
     def fail(self, number: int, error: EdgespecError) -> None:
-        """From the loop: an answer has broken off, behind its last event."""
+        """End an answer, after its last event, with an error of the engine (called by the loop)."""
         if self._apart:
             self.put(number, error)
             return
@@ -157,11 +169,14 @@ class Stream(Closable):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come."""
+        """True if there will be no more events."""
         return self.is_closed or not (self.open or self._arrived or self._failure)
 
     def take(self) -> Iterator[Event]:
-        """What has come; if that is nothing, what a turn of the loop brings. Raises what has ended all answers."""
+        """Yield the events that are there; if there are none, take a turn of the loop first.
+
+        Raises the error that ended all answers.
+        """
         if not self.has_news:
             self._loop.wait(self)
         yield from self.arrived()
@@ -170,18 +185,18 @@ class Stream(Closable):
             raise error.with_traceback(None)
 
     def arrived(self) -> Iterator[Event]:
-        """What has come."""
+        """Yield the events that are there."""
         while self._arrived and not self.is_closed:
             yield self._arrived.popleft()
 
     def __iter__(self) -> Events:
-        """Everything, until no request is open; the stream is closed with the iterator."""
+        """Yield events until no answer is open; closing the iterator closes the stream."""
         with self:
             while not self.is_over:
                 yield from self.take()
 
     def close(self) -> None:
-        """Cancel what is still open."""
+        """Cancel the answers that are not over."""
         if not self.is_closed:
             self.is_closed = True
             self.open.clear()
@@ -191,8 +206,8 @@ class Stream(Closable):
 class Answer(Closable, Iterator[TokenEvent]):
     """The events of one answer, for one reader; the last one has its finish reason.
 
-    `close` cancels the answer, also from another thread; then there is no last event. Raises what became of the answer,
-    after a last event if it had begun.
+    `close` cancels the answer, also from another thread; then there is no last event. Raises EdgespecError if the
+    answer fails, after a last event if it had started.
     """
 
     def __init__(self, stream: Stream) -> None:

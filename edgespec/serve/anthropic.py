@@ -1,4 +1,4 @@
-"""Anthropic's Messages: bodies into those of a chat, pieces of answers into its blocks and events."""
+"""Anthropic's Messages: converts bodies to chats, and writes answers as blocks and events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from edgespec.runtime.prompts import Prompts
 from edgespec.serve.blocks import BlockObject, Events, take_functions
 from edgespec.serve.chat import Call, End, ToolDelta
-from edgespec.serve.errors import BadFieldError, unsupported
+from edgespec.serve.errors import BadFieldError, unsupported, wrong
 from edgespec.serve.fields import Fields
 from edgespec.serve.known import MESSAGES
 from edgespec.serve.names import ORIGIN, origins, sent_as
@@ -23,11 +23,11 @@ from edgespec.settings import shown
 MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 
-# --- what comes in ----------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False) -> Call:
-    """A body of /v1/messages, or of /v1/messages/count_tokens. Raises BadFieldError."""
+    """Read a body of /v1/messages, or with `counts` of /v1/messages/count_tokens. Raises BadFieldError."""
     fields = Fields(body, MESSAGES)
     if not counts and "max_tokens" not in fields:
         raise BadFieldError("max_tokens", "max_tokens is missing")
@@ -36,7 +36,11 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     chat |= _choice(fields.mapping("tool_choice"))
     thinking = fields.mapping("thinking").get("type")
     if thinking is not None:
+        if thinking not in ("enabled", "disabled", "adaptive"):
+            raise wrong("thinking", "have the type enabled, disabled or adaptive", thinking)
         chat["enable_thinking"] = thinking != "disabled"
+    if "top_k" in fields:
+        chat["top_k"] = fields.integer("top_k", 0, 0, 2**31 - 1)
     output = fields.mapping("output_config")
     if output.get("effort") is not None:
         chat["reasoning_effort"] = output["effort"]
@@ -46,7 +50,7 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
 
 
 def _format(fields: Fields, format: Any) -> dict[str, Any]:
-    """The format of the output as the one of a chat. The field has an older name. Raises BadFieldError."""
+    """Return the format of the output as a field of a chat. The field has an older name. Raises BadFieldError."""
     where, given = ("output_config.format", format) if format is not None else ("output_format", None)
     older = fields.take("output_format")
     if given is not None and older is not None:
@@ -56,12 +60,12 @@ def _format(fields: Fields, format: Any) -> dict[str, Any]:
         return {}
     schema = given.get("schema") if isinstance(given, dict) and given.get("type") == "json_schema" else None
     if schema is None:
-        raise BadFieldError(where, f"{where} must have the type json_schema and a schema, not {shown(given)}")
+        raise wrong(where, "have the type json_schema and a schema", given)
     return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
 
 async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]:
-    """How many tokens the prompt of a body has."""
+    """Return the number of tokens in the prompt of a body."""
     call = await in_thread(partial(message_call, body, model, counts=True), "reads a request")
     request = call.requests[0]
     if Prompts.length(request) > (most := max(MOST_COUNTED, CHARACTERS * model.n_ctx)):
@@ -79,7 +83,7 @@ def _messages(system: Any, given: Any) -> list[dict[str, Any]]:
         where = f"messages[{index}]"
         role = message.get("role") if isinstance(message, dict) else None
         if role not in ("user", "assistant"):
-            raise BadFieldError(where, f"{where} must have the role user or assistant, not {shown(role)}")
+            raise wrong(where, "have the role user or assistant", role)
         for part in _parted(f"{where}.content", role, message.get("content")):
             part[ORIGIN] = {"": where} | part.get(ORIGIN, {})
             made.append(part)
@@ -87,7 +91,7 @@ def _messages(system: Any, given: Any) -> list[dict[str, Any]]:
 
 
 def _parted(where: str, role: str, content: Any) -> Iterator[dict[str, Any]]:
-    """A message of blocks: results of tools are messages of their own in a chat."""
+    """Yield the messages of a chat for a message of blocks. In a chat each result of a tool is a separate message."""
     texts, reasoning, n_results = [], [], 0
     calls: list[dict[str, Any]] = []
     origin: dict[str, str] = {}
@@ -97,7 +101,7 @@ def _parted(where: str, role: str, content: Any) -> Iterator[dict[str, Any]]:
         if kind == "tool_result" and role == "user":
             n_results += 1
             said = _text(f"{at}.content", block.get("content") or "")
-            if block.get("is_error") is True:  # chat templates have no place for it
+            if block.get("is_error") is True:  # chat templates have no field for errors
                 said = f"Error: {said}"
             sent = {"": at, ".tool_call_id": f"{at}.tool_use_id"}
             yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": said, ORIGIN: sent}
@@ -119,19 +123,19 @@ def _parted(where: str, role: str, content: Any) -> Iterator[dict[str, Any]]:
 
 def _blocks(where: str, given: Any) -> list[dict[str, Any]]:
     if not isinstance(given, list) or not all(isinstance(block, dict) for block in given):
-        raise BadFieldError(where, f"{where} must be a string or a list of blocks, not {shown(given)}")
+        raise wrong(where, "be a string or a list of blocks", given)
     return given
 
 
 def _text(where: str, given: Any) -> str:
-    """A string, or blocks of text."""
+    """Read a text, which may be given in blocks."""
     if isinstance(given, str):
         return given
     texts = []
     for block in _blocks(where, given):
         text = block.get("text")
         if block.get("type") != "text":
-            raise unsupported(where, f"blocks of type {shown(block.get('type'))} are no text")
+            raise unsupported(where, f"blocks of type {shown(block.get('type'))} are not text")
         if not isinstance(text, str):
             raise BadFieldError(where, f"a block of {where} must have a text, not {shown(text)}")
         texts.append(text)
@@ -152,15 +156,15 @@ def _choice(given: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "tool":
         return parallel | {"tool_choice": {"type": "function", "function": {"name": given.get("name")}}}
     if not isinstance(kind, str) or kind not in CHOICES:
-        raise BadFieldError("tool_choice", f"tool_choice must have the type auto, any, tool or none, not {shown(kind)}")
+        raise wrong("tool_choice", "have the type auto, any, tool or none", kind)
     return parallel | ({"tool_choice": CHOICES[kind]} if given else {})
 
 
-# --- what goes out ----------------------------------------------------------------------------------------------------
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 class MessageObject(BlockObject):
-    """Anthropic's object for the answer to a call, whole or in events."""
+    """Writes the answer to a call as Anthropic's object, whole or as events."""
 
     def __init__(self, call: Call, body: Mapping[str, Any] | None = None, model: Served | None = None) -> None:
         thinking = (body or {}).get("thinking")

@@ -1,4 +1,4 @@
-"""The application: which path leads where, what is counted and logged, and what errors become."""
+"""The application: routes, endpoints, counts and the log of requests."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgespec.batch.known import Known
 from edgespec.runtime.asynchronous import AsyncStream
@@ -25,9 +25,9 @@ from edgespec.serve import known, native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
 from edgespec.serve.completion import CompletionObject, completion_call
-from edgespec.serve.errors import ApiError, anthropic_body, body_for, error_for, no_route, unavailable, unexpected
+from edgespec.serve.errors import ApiError, anthropic_body, body_for, error_for, unavailable
 from edgespec.serve.fields import Fields, object_of
-from edgespec.serve.guard import Guard, Rules
+from edgespec.serve.guard import Rules, guards
 from edgespec.serve.metrics import Metrics
 from edgespec.serve.names import COMPLETION_NAMES, MESSAGE_NAMES, RESPONSE_NAMES, TEXT_NAMES, Names, names_in, sent_as
 from edgespec.serve.openai import chat_call, chat_objects, text_call, text_objects
@@ -46,7 +46,7 @@ Log = Callable[[Mapping[str, Any]], None]
 
 @dataclass(slots=True)
 class Server:
-    """What all requests share."""
+    """The state that all requests share."""
 
     pool: Pool
     metrics: Metrics
@@ -54,19 +54,18 @@ class Server:
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     async def read(self, request: Request, work: Callable[[], Call]) -> Call:
-        """What is read of a body; of a large one, which takes long, in a thread, and one at a time."""
+        """Read a body into a call. A large body takes long, so it is read in a thread, one at a time."""
         if not request.scope["is_large"]:
             return work()
         return await in_thread(work, "reads a request", self.reading)
 
     def begin(self, request: Request, call: Call) -> None:
-        """Note what of a request will be in its record."""
-        request.scope["record"] = {"model": call.model, "stream": call.stream} | (
-            {"notes": call.notes} if call.notes else {}
-        )
+        """Add facts about a call to the record of its request."""
+        request.scope["record"] |= {"model": call.model, "stream": call.stream}
+        request.scope["record"] |= {"notes": call.notes} if call.notes else {}
 
     async def pieces(self, request: Request, call: Call, events: AsyncStream) -> AsyncGenerator[Piece, None]:
-        """What the answers of a call consist of, counted."""
+        """Yield the pieces of the answers to a call, and count them."""
         record: dict[str, Any] = request.scope["record"]
         async for piece in pieces(call, events):
             if piece.end is not None:
@@ -87,90 +86,69 @@ Handler = Callable[[Server, Request], Awaitable[Response]]
 
 
 def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda record: None) -> Starlette:
-    """The ASGI application. `open_pool` is called in its event loop; the pool is closed when the application ends."""
+    """Return the ASGI application. It calls `open_pool` in its event loop, and closes the pool when it ends."""
     server = Server(Pool([], dict, Limits(), print), Metrics(), log)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         server.pool = open_pool()
         yield
-        with suppress(TimeoutError):  # processes that do not end by themselves do so when their parent has
+        with suppress(TimeoutError):  # processes that do not end by now will end after their parent
             async with asyncio.timeout(CLOSE_S):
                 await server.pool.close()
 
-    routes = [
-        Route(path, _endpoint(server, path, handler), methods=[method])
-        for method, paths, handler in ROUTES
-        for path in paths
-    ]
-    handlers: Mapping[Any, Any] = {HTTPException: _http_error, Exception: _unexpected}
-    guard = Middleware(Guard, rules, routes)
-    return Starlette(routes=routes, lifespan=lifespan, middleware=[guard], exception_handlers=handlers)
+    routes = [Route(path, _endpoint(server, handler), methods=[m]) for m, paths, handler in ROUTES for path in paths]
+    middleware = [Middleware(Recorder, server), *guards(rules, routes)]
+    return Starlette(routes=routes, lifespan=lifespan, middleware=middleware)
 
 
-def _endpoint(server: Server, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(server: Server, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        started_s = perf_counter()
         try:
-            response = await handler(server, request)
+            return await handler(server, request)
         except ClientLeft:
-            response = Response(status_code=499)
+            return Response(status_code=499)
         except Exception as error:
             told = error_for(error)
             response = error_response(told, body_for(request.scope["path"], told))
-            del told  # Its traceback would keep the body in memory until the next garbage collection.
-        return _Recorded(response, lambda status: _record(server, request, path, status, perf_counter() - started_s))
+            del told  # its traceback would keep the body in memory until the next garbage collection
+            return response
 
     return endpoint
 
 
-class _Recorded(Response):
-    """A response that is counted when it has been sent, with the status that was."""
+class Recorder:
+    """Counts and logs each request after its answer was sent, refused requests too."""
 
-    def __init__(self, response: Response, record: Callable[[int], None]) -> None:
-        self._response, self._record = response, record
-        self.background = None
+    def __init__(self, app: ASGIApp, server: Server) -> None:
+        self._app, self._server = app, server
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        status = 499  # unless anything is sent
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started_s, status = perf_counter(), 499  # unless anything is sent
+        scope["record"] = dict[str, Any]()
 
-        async def noticing(message: Any) -> None:
+        async def noticing(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._response(scope, receive, noticing)
+            await self._app(scope, receive, noticing)
         finally:
-            self._record(status)
-
-
-def _record(server: Server, request: Request, path: str, status: int, seconds: float) -> None:
-    server.metrics.requests[path, status] += 1  # of the route, of which there are few
-    what = {"event": "request", "method": request.method, "path": request.scope["path"]}
-    what |= {"status": status, "seconds": round(seconds, 3)}
-    server.log(what | request.scope.get("record", {}))
-
-
-async def _http_error(request: Request, error: HTTPException) -> Response:
-    """No such path, or not with this method."""
-    path, headers = request.scope["path"], error.headers or {}
-    methods = headers.get("Allow", "").split(", ") if error.status_code == 405 else []
-    told = no_route(request.method, path, methods)
-    return error_response(told, body_for(path, told))
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    told = unexpected(error)
-    return error_response(told, body_for(request.scope["path"], told))
+            self._server.metrics.requests[scope.get("route_path", "other"), status] += 1
+            about = {"event": "request", "method": scope["method"], "path": scope["path"], "status": status}
+            self._server.log(about | {"seconds": round(perf_counter() - started_s, 3)} | scope["record"])
 
 
 # --- endpoints --------------------------------------------------------------------------------------------------------
 
 
 class Written(Protocol):
-    """The answers to a call as the objects of a format, whole or in chunks; closing the latter closes `pieces`."""
+    """Writes the answers to a call as objects of a format, whole or in chunks. Closing the chunks closes `pieces`."""
 
     async def whole(self, pieces: AsyncIterator[Piece]) -> Any: ...
 
@@ -183,8 +161,8 @@ def _answering(
     names: Names,
     **style: Any,
 ) -> Handler:
-    """An endpoint of a format: how it reads a body, writes answers, and streams them. `names` are its names for the
-    fields of a chat."""
+    """Return the endpoint of a format, which reads bodies, writes answers and streams them in this `style`. `names` are
+    the names of the format for the fields of a chat."""
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
@@ -218,12 +196,13 @@ def _answering(
 def _asking(
     question: Callable[[Mapping[str, Any], Served], Awaitable[Any]], fields: Known, names: Names = MappingProxyType({})
 ) -> Handler:
-    """An endpoint with a body that a model answers at once; `fields` are those that the body may have."""
+    """Return an endpoint that asks a model something that it answers without generating. `fields` are the known fields
+    of the body."""
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
         if notes := Fields(body, fields).notes:
-            request.scope["record"] = {"notes": notes}
+            request.scope["record"]["notes"] = notes
 
         async def answered() -> Any:
             with sent_as(names_in(body, names)):

@@ -1,4 +1,4 @@
-"""What formats have in common whose answers are blocks: of reasoning, text and tool calls, with events for each."""
+"""The base of formats whose answers are lists of blocks: reasoning, text and tool calls, with events for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from edgespec.serve.chat import Call, End, Piece, ToolDelta, timings
-from edgespec.serve.errors import BadFieldError, unsupported
+from edgespec.serve.errors import unsupported, wrong
 from edgespec.serve.fields import Fields
 from edgespec.settings import shown
 
@@ -19,39 +19,39 @@ Events = Iterator[Event]
 def take_functions(
     fields: Fields, kinds: Collection[Any], function: Callable[[Mapping[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """`tools` as those of a chat, if there are any; `kinds` are the types that may be called, None where none is given.
-    Raises BadFieldError."""
+    """Take `tools`, and return them as those of a chat. `kinds` are the types of tools that can be called; None stands
+    for a missing type. Raises BadFieldError."""
     tools = fields.take("tools", [])
     if not isinstance(tools, list):
-        raise BadFieldError("tools", f"tools must be a list, not {shown(tools)}")
+        raise wrong("tools", "be a list", tools)
     made = []
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         if not isinstance(tool, dict):
-            raise BadFieldError(where, f"{where} must be an object, not {shown(tool)}")
+            raise wrong(where, "be an object", tool)
         if tool.get("type") not in kinds:
-            raise unsupported(where, f"tools of type {shown(tool.get('type'))} are not here")
+            raise unsupported(where, f"tools of type {shown(tool.get('type'))} do not exist here")
         made.append({"type": "function", "function": function(tool)})
     return {"tools": made} if made else {}
 
 
 class BlockObject(ABC):
-    """The answer to a call as the object of a format, whole or in events. `object` is what is known of it."""
+    """Writes the answer to a call as the object of a format, whole or as events. `object` is the object so far."""
 
     def __init__(self, call: Call, object: dict[str, Any]) -> None:
         self._call, self.object = call, object
         self._blocks: list[dict[str, Any]] = []
-        self._is_open = False  # whether the last block is not at its end
+        self._is_open = False  # True while the last block may grow
 
     async def whole(self, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
-        """The object at its end."""
+        """Return the complete object."""
         async for piece in pieces:
             for _ in self._events(piece):
                 pass
         return self.object
 
     async def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Event, None]:
-        """The events of a stream; closing this closes `pieces`."""
+        """Yield the events of a stream. Closing this generator closes `pieces`."""
         async with aclosing(pieces):
             is_new = True
             async for piece in pieces:
@@ -78,7 +78,7 @@ class BlockObject(ABC):
 
     @property
     def _number(self) -> int:
-        """Of the last block."""
+        """The number of the last block."""
         return len(self._blocks) - 1
 
     @abstractmethod
@@ -92,15 +92,15 @@ class BlockObject(ABC):
 
     @abstractmethod
     def _tool(self, tool: ToolDelta) -> Events:
-        """A whole call, whose block is left open."""
+        """Write a whole call, and leave its block open."""
 
     @abstractmethod
     def _close(self) -> Events:
-        """The end of the last block, if that is open."""
+        """End the last block if it is open."""
 
     @abstractmethod
     def _ended(self, end: End) -> dict[str, Any]:
-        """The fields of the object that its end settles."""
+        """Return the fields that are known at the end of the answer."""
 
     @abstractmethod
     def _last(self, end: End) -> Events: ...

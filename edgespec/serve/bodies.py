@@ -1,4 +1,4 @@
-"""Bodies of requests: read within limits of size, pace and memory, and parsed without holding up other requests.
+"""Reads the bodies of requests within limits of size, time and memory, and parses them without delaying other requests.
 
 Parsed values take up to a hundred times the bytes that were sent, and Python parses without letting other threads run;
 so the values of a body are counted before the body is parsed.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from math import isinf
 from typing import Any, NoReturn
+
+from starlette.types import Receive
 
 from edgespec.serve.errors import ApiError, unavailable
 from edgespec.serve.threads import in_thread
@@ -28,23 +29,19 @@ VALUE = 96  # bytes that a value takes once it is parsed
 BODY_S = 60.0  # for all of a body to arrive
 STALL_S = 10.0  # how late a body may be at the least rate
 LEAST_RATE = 2**14  # bytes a second
-BEHIND_S = 1.0  # a body that is this late makes room for others
 
 _STRING = re.compile(rb'"[^"]*+"')
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """The body of a request: how much of it counts as held, in the limit of small bodies and in that of all others."""
+    """The size of a request's body, and how many bytes of it count in the limit of small bodies and in that of all
+    others."""
 
     is_read: bool = False
     size: int = 0
     small: int = 0
     large: int = 0
-    late_s: float = 0.0  # when it is too late
-    timeout: asyncio.Timeout | None = None  # while it is read
 
 
 class Bodies:
@@ -53,26 +50,20 @@ class Bodies:
     def __init__(self, max_body: int = MAX_BODY, max_held: int = MAX_HELD, max_values: int = MAX_VALUES) -> None:
         self._max_body, self._max_held, self._max_values = max_body, max_held, max_values
         self._small = self._large = 0  # bytes that are held
-        self._arriving: set[Body] = set()
         self._parsing = asyncio.Semaphore(1)
 
     async def read(self, body: Body, receive: Receive, announced: int) -> Any:
-        """A body as JSON; it counts as held until `let_go`. Raises ApiError."""
+        """Return a body as parsed JSON. The body counts as held until `let_go`. Raises ApiError."""
         if announced > self._max_body:
             self._too_large()
-        started_s = asyncio.get_running_loop().time()
-        body.late_s = started_s + STALL_S
+        now_s = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(body.late_s) as body.timeout:
-                self._arriving.add(body)
-                data = await self._read(body, receive, started_s + BODY_S)
+            async with asyncio.timeout_at(now_s + STALL_S) as limit:
+                data = await self._read(body, receive, limit, now_s + BODY_S)
         except TimeoutError as error:
             raise ApiError(
                 408, f"the body came too slowly: it may take {BODY_S:.0f} seconds, and pause for {STALL_S:.0f}"
             ) from error
-        finally:
-            self._arriving.discard(body)
-            body.timeout = None
         count, parse = partial(count_values, data, self._max_values), partial(parsed, data)
         is_small = len(data) <= SMALL
         n_values = count() if is_small else await in_thread(count, "counts values", self._parsing)
@@ -87,9 +78,10 @@ class Bodies:
         self._large -= body.large
         body.small = body.large = 0
 
-    async def _read(self, body: Body, receive: Receive, until_s: float) -> bytes:
+    async def _read(self, body: Body, receive: Receive, limit: asyncio.Timeout, until_s: float) -> bytes:
         parts: list[bytes] = []
         loop = asyncio.get_running_loop()
+        late_s = loop.time() + STALL_S
         try:
             while not body.is_read:
                 message = await receive()
@@ -101,33 +93,21 @@ class Bodies:
                 if body.size > self._max_body:
                     self._too_large()
                 self._hold(body, len(parts[-1]))
-                body.late_s = min(loop.time() + STALL_S, body.late_s + len(parts[-1]) / LEAST_RATE)
-                if body.timeout is not None and not body.is_read:
-                    body.timeout.reschedule(min(body.late_s, until_s))
+                late_s = min(loop.time() + STALL_S, late_s + len(parts[-1]) / LEAST_RATE)
+                limit.reschedule(min(late_s, until_s))
             return b"".join(parts)
-        except BaseException:  # it is refused: the traceback would keep it while the rest is awaited
+        except BaseException:  # the traceback would keep the parts in memory while the rest is awaited
             parts.clear()
             self.let_go(body)
             raise
 
     def _hold(self, body: Body, n_bytes: int) -> None:
-        """Count bytes. If there are too many, bodies that have stalled make room. Raises ApiError."""
+        """Count bytes of a body, the first ones as small. Raises ApiError if there are too many of all bodies."""
         small = min(n_bytes, SMALL - body.small)
         body.small, self._small = body.small + small, self._small + small
         body.large, self._large = body.large + n_bytes - small, self._large + n_bytes - small
-        while self._large > self._max_held and (slowest := self._slowest(body)) is not None:
-            self.let_go(slowest)
-            self._arriving.discard(slowest)
-            if slowest.timeout is not None:
-                slowest.timeout.reschedule(0.0)  # now
         if max(self._large, self._small) > self._max_held:
             raise unavailable("too many large requests are open: try again later", code="too_much")
-
-    def _slowest(self, other: Body) -> Body | None:
-        """The body that is later than all others at the least rate, except for one."""
-        behind_s = asyncio.get_running_loop().time() + STALL_S - BEHIND_S
-        behind = [body for body in self._arriving if body is not other and body.large and body.late_s <= behind_s]
-        return min(behind, key=lambda body: body.late_s, default=None)
 
     def _too_large(self) -> NoReturn:
         raise ApiError(413, f"a body may have {self._max_body:,} bytes", code="body_too_large")
@@ -143,7 +123,7 @@ def count_values(data: bytes, most: int) -> int:
 
 
 def parsed(data: bytes) -> Any:
-    """JSON, without what JSON does not have, or what is no text. Raises ApiError."""
+    """Parse JSON. Raises ApiError for invalid JSON, and for numbers and texts that JSON cannot contain."""
     try:
         value = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_finite)
         _check_depth(value)

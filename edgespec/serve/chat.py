@@ -1,6 +1,6 @@
-"""The inner form of a request and of its answers, between the formats of clients and the engine.
+"""Requests and answers in the form that all formats of clients share.
 
-A format (`openai.py`) reads a body into a `Call`, and writes the `Piece`s of its answers as its own objects.
+A format such as `openai.py` reads a body into a `Call`, and writes the `Piece`s of the answers as its own objects.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream
 
 @dataclass(frozen=True, slots=True)
 class ToolDelta:
-    """A part of a tool call: the first one of a call has its `id` and `name`, the others more of its `arguments`."""
+    """A whole tool call with its number in the answer. `arguments` is the text of a JSON object."""
 
     number: int
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
+    id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How an answer ended: `reason` is "stop", "length" or "tool_calls". `cut` is the stop string that ended it."""
+    """The end of an answer. `reason` is "stop", "length" or "tool_calls", `cut` the stop string that ended it."""
 
     reason: str
     stats: Stats
@@ -38,8 +38,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Something new of the answer `index`: text, reasoning, a part of a tool call, or its end, each in a piece of its
-    own. `tokens` came with it, if they or log-probabilities were asked for; a piece may be nothing but those."""
+    """A new part of the answer `index`: text, reasoning, a tool call, or the end; one of them in each piece. `tokens`
+    are the tokens of the part, if the client wants them or log-probabilities; a piece may have only tokens."""
 
     index: int
     text: str = ""
@@ -49,23 +49,47 @@ class Piece:
     tokens: tuple[TokenEvent, ...] = ()
 
 
+@dataclass(slots=True)
+class Answer:
+    """The pieces of one answer so far."""
+
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolDelta] = field(default_factory=list)
+    tokens: list[TokenEvent] = field(default_factory=list)
+
+    def take(self, piece: Piece) -> None:
+        self.texts.append(piece.text)
+        self.reasoning.append(piece.reasoning)
+        self.tokens += piece.tokens
+        self.calls += [piece.tool] if piece.tool else []
+
+
 class ToolUse(Protocol):
     """Separates the tool calls of one answer from its text."""
 
     def feed(self, index: int, text: str) -> list[Piece]:
-        """What is certain by now, with `text` behind what came before."""
+        """Take more text. Return the text and the calls that are certain by now."""
         ...
 
     def end(self, index: int) -> list[Piece]:
-        """What was held back, at the end of the answer. Never raises: what cannot be parsed is text."""
+        """Return the rest at the end of the answer. Never raises: a call that cannot be parsed is text."""
         ...
 
 
 @dataclass(slots=True)
 class Call:
-    """What a client asked for: `requests` are the samples of one prompt. `splits`: reasoning is no part of the text;
-    with `opens_thinking` the prompt has begun it. `tools` has a parser for each sample, or is empty; `words` are those
-    control tokens, by id, that it reads as text. `returns_tokens`: the client wants all that is known of each token."""
+    """A request of a client.
+
+    Attributes:
+        requests: One for each answer.
+        splits: Reasoning is separated from the text.
+        returns_tokens: The client wants everything that is known about each token.
+        opens_thinking: The prompt ends with the mark that begins reasoning.
+        tools: A parser of tool calls for each answer, or nothing.
+        words: Control tokens that the parsers read as text, by their ids.
+        notes: Notes for the log.
+    """
 
     model: str
     requests: list[Request]
@@ -84,7 +108,7 @@ class Call:
 
 
 async def pieces(call: Call, events: AsyncIterator[tuple[int, TokenEvent]]) -> AsyncIterator[Piece]:
-    """What the answers of a call consist of, each event with the index of its request."""
+    """Yield the pieces of the answers to a call. Each event has the index of its request."""
     readers = [_Reader(call, index) for index in range(len(call.requests))]
     async for index, event in events:
         for piece in readers[index].read(event):
@@ -92,7 +116,7 @@ async def pieces(call: Call, events: AsyncIterator[tuple[int, TokenEvent]]) -> A
 
 
 class _Reader:
-    """One answer, from events to pieces."""
+    """Turns the events of one answer into pieces."""
 
     def __init__(self, call: Call, index: int) -> None:
         self._index, self._wants_tokens = index, call.wants_tokens or call.returns_tokens
@@ -128,8 +152,8 @@ class _Reader:
 
 
 class Thinking:
-    """Reasoning and text of an answer that arrives in pieces, as (reasoning, text), without marks and the blank lines
-    around them. `opened`: the prompt ends with the opening mark."""
+    """Separates the reasoning of an answer from its text, as pairs (reasoning, text), one of which is empty. The marks
+    and the blank lines around them are left out. `opened`: the prompt ends with the opening mark."""
 
     def __init__(self, *, opened: bool = False) -> None:
         self._stream = ThinkingStream()
@@ -163,12 +187,12 @@ class Thinking:
 
 
 def thought(reasoning: str, content: str) -> str:
-    """An earlier answer with its reasoning, as a template takes it apart again."""
+    """Return an earlier answer with its reasoning, between marks that templates know."""
     return f"{OPEN}\n{reasoning}\n{CLOSE}\n\n{content}" if reasoning else content
 
 
 def timings(stats: Stats) -> dict[str, Any]:
-    """The figures of an answer under llama.cpp's names, and below them what drafting did."""
+    """Return the figures of an answer under llama.cpp's names, followed by those of drafting."""
     figures = stats.as_json()
     times: dict[str, Any] = figures.pop("timings")
     for what in ("prompt", "predicted"):
@@ -178,5 +202,5 @@ def timings(stats: Stats) -> dict[str, Any]:
 
 
 def line(value: Any) -> str:
-    """JSON as it goes to clients."""
+    """Return the JSON of a value for clients, on one line."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

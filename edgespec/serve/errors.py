@@ -1,4 +1,4 @@
-"""Errors as clients get them: OpenAI's object, with the fields that llama.cpp's server has beside it."""
+"""Errors for clients: OpenAI's object, with the additional fields of llama.cpp's server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INVALID = "invalid_request_error"
 
 
 class ApiError(Exception):
-    """What is told to a client: an HTTP status, and the fields of OpenAI's error."""
+    """An error for a client: an HTTP status, and the fields of OpenAI's error object."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ApiError(Exception):
 
 
 class BadFieldError(ApiError):
-    """A field of the body that is wrong, or cannot be honoured."""
+    """A field of the body that is wrong or not supported."""
 
     def __init__(self, param: str, why: str, *, code: str | None = None) -> None:
         super().__init__(400, why, param=param, code=code)
@@ -56,7 +56,8 @@ ANTHROPIC_TYPES = {
 
 
 def anthropic_body(error: ApiError) -> dict[str, Any]:
-    """An error as Anthropic's clients expect it; some look for how it words a prompt that is too long."""
+    """Return an error as Anthropic's clients expect it. Some of them look for Anthropic's words for a prompt that is
+    too long."""
     message, counts = error.message, error.more
     if error.code == "context_length_exceeded":
         message = f"prompt is too long: {message}"
@@ -67,8 +68,13 @@ def anthropic_body(error: ApiError) -> dict[str, Any]:
 
 
 def body_for(path: str, error: ApiError) -> dict[str, Any]:
-    """The object of an error in the style of an endpoint."""
+    """Return the error object in the style of an endpoint."""
     return anthropic_body(error) if path.startswith("/v1/messages") else error.body()
+
+
+def wrong(param: str, must: str, given: Any) -> BadFieldError:
+    """Return the error for a field with an unusable value, such as wrong("n", "be an integer", "x")."""
+    return BadFieldError(param, f"{param} must {must}, not {shown(given)}")
 
 
 def unsupported(param: str, why: str) -> BadFieldError:
@@ -76,12 +82,12 @@ def unsupported(param: str, why: str) -> BadFieldError:
 
 
 def unavailable(message: str, *, code: str) -> ApiError:
-    """Something that will pass."""
+    """Return an error that asks the client to try again later."""
     return ApiError(503, message, type="unavailable_error", code=code, headers={"Retry-After": "5"})
 
 
 def busy(n_waiting: int) -> ApiError:
-    """The queue is full."""
+    """Return the error for a full queue."""
     return unavailable(f"{n_waiting} answers are waiting already: try again later", code="queue_full")
 
 

@@ -1,4 +1,4 @@
-"""Reading the body of a request, field by field."""
+"""Reads the body of a request field by field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.batch.openai import ALIASES
 from edgespec.batch.row import BadRowError, UnsupportedError
 from edgespec.batch.row_settings import request_fields
 from edgespec.core.sampling import SamplingSettings
-from edgespec.serve.errors import BadFieldError
+from edgespec.serve.errors import BadFieldError, wrong
 from edgespec.settings import Request, shown
 
 SETTINGS = (
@@ -25,8 +25,9 @@ LONGEST = {"logit_bias": 2**14, "stop": 2**8}  # entries
 
 
 class Fields:
-    """The fields of a body that are not null. Each method takes one out. With `known` only the fields that its table
-    has as read; `notes` are about those without an effect. All raise BadFieldError."""
+    """The fields of a body that are not null. Each method takes a field out, and raises BadFieldError for a wrong
+    value. With the table `known`, other fields are refused or ignored as it says; `notes` are about the ignored
+    ones."""
 
     def __init__(self, body: Mapping[str, Any], known: Known | None = None, notes: Sequence[str] = ()) -> None:
         self.notes = [*notes]
@@ -45,46 +46,46 @@ class Fields:
         return name in self._left
 
     def take(self, name: str, default: Any = None) -> Any:
-        """Take a value of any kind."""
+        """Take a value without a check."""
         return self._left.pop(name, default)
 
     def text(self, name: str, default: str = "") -> str:
         value = self.take(name, default)
         if not isinstance(value, str):
-            raise BadFieldError(name, f"{name} must be a string, not {shown(value)}")
+            raise wrong(name, "be a string", value)
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.take(name, default)
         if not isinstance(value, bool):
-            raise BadFieldError(name, f"{name} must be true or false, not {shown(value)}")
+            raise wrong(name, "be true or false", value)
         return value
 
     def integer(self, name: str, default: int, least: int, most: int) -> int:
         value = self.take(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise BadFieldError(name, f"{name} must be an integer from {least} to {most}, not {shown(value)}")
+            raise wrong(name, f"be an integer from {least} to {most}", value)
         return value
 
     def choice(self, name: str, choices: Sequence[str], default: str) -> str:
         value = self.take(name, default)
         if value not in choices:
-            raise BadFieldError(name, f"{name} must be one of {', '.join(choices)}, not {shown(value)}")
+            raise wrong(name, f"be one of {', '.join(choices)}", value)
         return str(value)
 
     def mapping(self, name: str) -> dict[str, Any]:
         value = self.take(name, {})
         if not isinstance(value, dict):
-            raise BadFieldError(name, f"{name} must be an object, not {shown(value)}")
+            raise wrong(name, "be an object", value)
         return value
 
     def request(self, base: Request, **what: Any) -> dict[str, Any]:
-        """The fields of a `Request` that are given, and `what`; `base` has the other settings."""
+        """Take the fields of a `Request`, and add `what`; `base` has the other settings."""
         given = {name: self.take(name) for name in SETTINGS if name in self._left} | what
         for name, most in LONGEST.items():
             if isinstance(values := given.get(name), list | dict) and len(values) > most:
                 raise BadFieldError(name, f"{name} may have {most:,} entries, not {len(values):,}")
-        if isinstance(seed := given.get("seed"), int) and seed < 0:  # -1 asks for any
+        if isinstance(seed := given.get("seed"), int) and seed < 0:  # -1 asks for a random one
             del given["seed"]
             if seed != -1:
                 given["seed"] = seed % 2**63
@@ -101,13 +102,13 @@ class Fields:
             raise BadFieldError(named or "", message) from error
 
     def rest(self) -> dict[str, Any]:
-        """The fields that were not taken."""
+        """Return the fields that were not taken."""
         return dict(self._left)
 
 
 @contextmanager
 def told_as_fields() -> Iterator[None]:
-    """Errors of rows as those of the fields of a request."""
+    """Turn errors of rows of a batch into errors of the fields of a request."""
     try:
         yield
     except UnsupportedError as error:
@@ -117,7 +118,7 @@ def told_as_fields() -> Iterator[None]:
 
 
 def object_of(body: Any) -> dict[str, Any]:
-    """Raises BadFieldError unless a body is an object."""
+    """Return a body. Raises BadFieldError unless it is an object."""
     if not isinstance(body, dict):
         raise BadFieldError("", f"the body must be a JSON object, not {shown(body)}")
     return body

@@ -1,8 +1,8 @@
-"""What a request has to pass before anything looks into it: who asks, from where, and how much.
+"""The checks that every request has to pass before its body is used: the path, the client and the size.
 
 The server runs where browsers run. A web page of any origin can send requests to it, and a name that resolves to this
-machine makes them same-origin (DNS rebinding); so Host and Origin are checked, and bodies must be application/json,
-which a page cannot send elsewhere without being allowed to.
+machine makes them same-origin (DNS rebinding). So Host and Origin are checked, and bodies must be application/json,
+which a page cannot send to another origin without being allowed to.
 """
 
 from __future__ import annotations
@@ -11,31 +11,36 @@ import asyncio
 import hmac
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.serve.bodies import MAX_BODY, MAX_HELD, MAX_VALUES, SMALL, Bodies, Body
 from edgespec.serve.chat import line
-from edgespec.serve.cors import Headers, allowing, origin_is, preflight
 from edgespec.serve.errors import ApiError, body_for, no_route
 
-DRAIN_S = 5.0  # for a client to stop sending a body that is refused: before that many do not read the answer
+DRAIN_S = 5.0  # for a client to stop sending a body that is refused: many clients read the answer only after that
 OPEN_TO_ALL = ("/health", "/v1/health")  # without a key
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+EXPOSED = ("allow", "retry-after", "www-authenticate", "x-should-retry")
+"""Headers of answers that the official SDKs read, and that browsers would hide from pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Who may ask. `hosts` are names of this server beside those of the machine, None: any. `origins` are those of web
-    pages that may ask, "*" all."""
+    """The clients that may use the server.
+
+    Attributes:
+        api_key: The key that each client has to send; empty: none.
+        hosts: Names of this server in addition to those of the machine; None: any name.
+        origins: The origins of web pages that may use the server; "*": all.
+    """
 
     api_key: str = ""
     hosts: tuple[str, ...] | None = ()
@@ -45,11 +50,25 @@ class Rules:
     max_values: int = MAX_VALUES
 
 
-class Guard:
-    """Refuses requests, reads bodies into `scope["body"]` (`scope["is_large"]`: to work on one takes long), and answers
-    preflights, in front of an ASGI application."""
+def guards(rules: Rules, routes: Sequence[Route] = ()) -> list[Middleware]:
+    """Return what goes in front of an application. Each SDK sends other headers (x-stainless-lang, anthropic-version),
+    so pages of allowed origins may send any: the origin and the key protect the server."""
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=rules.origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("*",),
+        expose_headers=EXPOSED,
+        allow_private_network=True,
+    )
+    return [cors, Middleware(Guard, rules, routes)]
 
-    def __init__(self, app: App, rules: Rules, routes: Sequence[Route] = ()) -> None:
+
+class Guard:
+    """Refuses requests, or reads their bodies into `scope["body"]`. `scope["is_large"]` says that reading the fields of
+    a body takes long, `scope["route_path"]` which of the routes it is."""
+
+    def __init__(self, app: ASGIApp, rules: Rules, routes: Sequence[Route]) -> None:
         self._app, self._rules, self._routes = app, rules, routes
         self._bodies = Bodies(rules.max_body, rules.max_held, rules.max_values)
         self._names = {"localhost", socket.gethostname().lower(), *(name.lower() for name in rules.hosts or ())}
@@ -58,72 +77,60 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        allowed = allowing(self._rules.origins, _header(scope["headers"], b"origin"))
-
-        async def send_with_cors(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *allowed]
-            await send(message)
-
-        scope["sent"] = sent = Body(is_read=scope["method"] != "POST")
+        body = Body(is_read=scope["method"] != "POST")
         try:
-            if await self._passes(scope, receive, send_with_cors, may_ask_first=bool(allowed)):
-                await self._app(scope, receive, send_with_cors)
+            try:
+                await self._check(scope, receive, body)
+            except ApiError as error:
+                await _refuse(error, scope["path"], send, None if body.is_read else receive)
+            else:
+                await self._app(scope, receive, send)
         finally:
-            self._bodies.let_go(sent)
+            self._bodies.let_go(body)
             scope.pop("body", None)
 
-    async def _passes(self, scope: Scope, receive: Receive, send: Send, *, may_ask_first: bool) -> bool:
-        """Whether the application is to answer: nothing else has."""
-        headers = scope["headers"]
-        try:
-            self._check_host(headers)
-            self._check_origin(headers, _header(headers, b"origin"))
-            if scope["method"] == "OPTIONS" and may_ask_first:
-                await _respond(send, 204, b"", preflight(headers))
-                return False
-            self._check_key(scope["path"], headers)
-            if scope["method"] == "POST":
-                self._check_route(scope)
-                scope["body"] = await self._body(scope, receive)
-                scope["is_large"] = scope["sent"].size > SMALL
-        except ApiError as error:
-            body = line(body_for(scope["path"], error)).encode()
-            extra = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-            extra.append((b"content-type", b"application/json"))
-            extra.append((b"connection", b"close"))
-            await _respond(send, error.status, body, extra, None if scope["sent"].is_read else receive)
-            return False
-        return True
+    async def _check(self, scope: Scope, receive: Receive, body: Body) -> None:
+        """Raises ApiError for a request that is refused."""
+        headers = Headers(scope=scope)
+        self._check_host(headers)
+        self._check_origin(headers)
+        self._check_key(scope["path"], headers)
+        self._check_route(scope)
+        if scope["method"] == "POST":
+            if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+                raise ApiError(415, "the body must be sent as Content-Type: application/json")
+            length = headers.get("content-length", "")
+            announced = int(length[:20]) if length.isascii() and length.isdigit() else 0
+            scope["body"] = await self._bodies.read(body, receive, announced)
+            scope["is_large"] = body.size > SMALL
 
-    def _check_host(self, headers: _Headers) -> None:
-        if self._rules.hosts is None:
-            return
-        given = [value for name, value in headers if name == b"host"]
-        if len(given) != 1 or not self._is_ours(given[0].decode("latin-1")):
-            raise ApiError(
-                403, "this Host is not one of this server's names (--allow-host)", type="permission_error", code="host"
-            )
+    def _check_host(self, headers: Headers) -> None:
+        given = headers.getlist("host")
+        if self._rules.hosts is not None and (len(given) != 1 or not self._is_ours(given[0])):
+            why = "this Host is not one of this server's names (--allow-host)"
+            raise ApiError(403, why, type="permission_error", code="host")
 
     def _is_ours(self, host: str) -> bool:
         name = _name_of(host)
         return name in self._names or name.endswith(".localhost") or _is_address(name)
 
-    def _check_origin(self, headers: Headers, origin: str | None) -> None:
-        """A page of this server itself may ask, and programs, which send none."""
+    def _check_origin(self, headers: Headers) -> None:
+        """Accept pages of this server itself, pages of allowed origins, and programs, which send no origin."""
+        origin = headers.get("origin")
         if origin is None or "*" in self._rules.origins or origin in self._rules.origins:
             return
-        if not origin_is(origin, _header(headers, b"host") or ""):
-            raise ApiError(
-                403, "web pages of this origin may not use this server (--cors)", type="permission_error", code="origin"
-            )
+        with suppress(ValueError):  # not a URL, such as http://[
+            if "//" in origin and urlsplit(origin).netloc.lower() == headers.get("host", "").lower():
+                return
+        why = "web pages of this origin may not use this server (--cors)"
+        raise ApiError(403, why, type="permission_error", code="origin")
 
-    def _check_key(self, path: str, headers: _Headers) -> None:
+    def _check_key(self, path: str, headers: Headers) -> None:
         key = self._rules.api_key
         if not key or path in OPEN_TO_ALL:
             return
-        kind, _, token = (_header(headers, b"authorization") or "").partition(" ")
-        given = token.strip() if kind.lower() == "bearer" else _header(headers, b"x-api-key") or ""
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
         if not hmac.compare_digest(given.encode("latin-1", "replace"), key.encode()):
             raise ApiError(
                 401,
@@ -134,28 +141,21 @@ class Guard:
             )
 
     def _check_route(self, scope: Scope) -> None:
-        """Refuse an unknown path before the body is judged. Raises ApiError."""
-        path = scope["path"].rstrip("/")  # The application redirects from a path with a slash at its end.
-        matches = [(route.matches({**scope, "path": path})[0], route) for route in self._routes]
-        if matches and not any(match is Match.FULL for match, _ in matches):
-            methods = {method for match, route in matches if match is Match.PARTIAL for method in route.methods or ()}
+        """Find the route, so that an unknown path is reported before its body is judged."""
+        path = scope["path"].rstrip("/") or "/"  # the application redirects from a path with a slash at its end
+        methods: set[str] = set()
+        for route in self._routes:
+            match, _ = route.matches({**scope, "path": path})
+            if match is Match.FULL:
+                scope["route_path"] = route.path
+                return
+            methods |= (route.methods or set()) if match is Match.PARTIAL else set()
+        if self._routes:
             raise no_route(scope["method"], scope["path"], methods)
-
-    async def _body(self, scope: Scope, receive: Receive) -> Any:
-        headers = scope["headers"]
-        kind = (_header(headers, b"content-type") or "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise ApiError(415, "the body must be sent as Content-Type: application/json")
-        length = _header(headers, b"content-length") or "0"
-        announced = int(length[:20]) if length.isascii() and length.isdigit() else 0
-        return await self._bodies.read(scope["sent"], receive, announced)
-
-
-_Headers = Headers
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is reached from this machine only."""
+    """Return whether an address to listen on can be reached only from this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -165,7 +165,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """The name in a Host header, without its port."""
+    """Return the name in a Host header, without the port."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[: host.find("]") + 1]
@@ -173,7 +173,7 @@ def _name_of(host: str) -> str:
 
 
 def _is_address(name: str) -> bool:
-    """An address stands for itself, whatever a resolver says."""
+    """Return whether a host is given as an address, which no resolver can change."""
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
@@ -181,14 +181,13 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _header(headers: Headers, name: bytes) -> str | None:
-    return next((value.decode("latin-1") for key, value in headers if key == name), None)
-
-
-async def _respond(send: Send, status: int, body: bytes, headers: Headers, receive: Receive | None = None) -> None:
-    """An answer; with `receive` what is left of the body is read first, since many read no answer before it is sent."""
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [length, *headers]})
+async def _refuse(error: ApiError, path: str, send: Send, receive: Receive | None) -> None:
+    """Send an error. Then read what is left of the body, if `receive` is given: many clients read no answer before they
+    have sent their body."""
+    body = line(body_for(path, error)).encode()
+    extra = {"content-length": str(len(body)), "content-type": "application/json", "connection": "close"}
+    headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers | extra).items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
     with suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S):

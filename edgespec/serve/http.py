@@ -1,4 +1,4 @@
-"""HTTP for the application: uvicorn, without a word on the terminal, and with limits to how long a client may take."""
+"""HTTP for the application: uvicorn without output on the terminal, and with limits of time for clients."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-BACKLOG = 1024  # connections that wait to be taken
+BACKLOG = 1024  # connections that wait to be accepted
 REQUEST_S = 60.0  # for the head of a connection's next request to arrive
-SENT = 2**18  # bytes that the system keeps for a client that does not read them
-FINISH_S = 100.0  # for answers to finish once the server is to end; docs/server.md gives systemd 120 seconds
-GRACE_S = 5.0  # for requests whose connection was broken off
-READ_S = 20.0  # for a client to read what it was sent, once a buffer of 64 KB is full
+SENT = 2**18  # bytes that the system keeps for a client that does not read
+FINISH_S = 100.0  # for answers to finish when the server is stopped; docs/server.md gives systemd 120 seconds
+GRACE_S = 5.0  # for requests to end after their connections were closed
+READ_S = 20.0  # for a client to continue reading, once a buffer of 64 KB is full
 
 
 class Protocol(H11Protocol):
-    """A connection. It ends when nothing arrives on it, or nothing is read from it, for long."""
+    """A connection, which is closed if its client sends no request or reads no answer for too long."""
 
     _waiting: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
@@ -51,7 +51,7 @@ class Protocol(H11Protocol):
         super().on_response_complete()
 
     def _wait(self) -> None:
-        """For a request, not as long as its client would like to."""
+        """Limit the time until the head of the next request has arrived."""
         if self._waiting is not None:
             self._waiting.cancel()
         self._waiting = self.loop.call_later(REQUEST_S, self._give_up)
@@ -62,14 +62,14 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """One that leaves signals to the program."""
+    """A server that leaves signals to the program."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, and end when answers are finished, or break them off when that takes too long."""
+        """Accept no more connections, and end when all answers are finished. Abort answers that take too long."""
         loop = asyncio.get_running_loop()
         timers = [loop.call_later(FINISH_S, self._break_off), loop.call_later(FINISH_S + GRACE_S, self._leave)]
         try:
@@ -83,12 +83,12 @@ class Server(uvicorn.Server):
             connection.transport.abort()
 
     def _leave(self) -> None:
-        """Wait for nothing any more, neither for what requests have begun."""
+        """Stop waiting, also for tasks of requests."""
         self.force_exit = True
 
 
 def uvicorn_server(app: Any) -> uvicorn.Server:
-    """What speaks HTTP for an application."""
+    """Return the HTTP server of an application."""
     config = uvicorn.Config(
         app,
         http=Protocol,

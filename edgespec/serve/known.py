@@ -1,11 +1,11 @@
-"""The known fields of Messages, Responses and llama.cpp's other endpoints, and how each of them is treated.
+"""The known fields of Messages, Responses and llama.cpp's endpoints, and how each of them is treated.
 
-`edgespec.batch.known` has the tables of OpenAI's Chat Completions and Completions, and says what the treatments are.
+`edgespec.batch.known` has the tables of OpenAI's Chat Completions and Completions, and explains the treatments.
 """
 
 from __future__ import annotations
 
-from edgespec.batch.known import CHAT, GENERATION, SERVED, Known, harmless, hint, only, read, refused
+from edgespec.batch.known import CHAT, GENERATION, SERVED, TEXT, Known, harmless, hint, only, read, refused
 
 # Messages and Responses are read as chats, with other names for these fields.
 _OTHERS_NAMES = ("stop", "response_format")
@@ -24,7 +24,7 @@ TEXT_BLOCK: Known = {**read("type", "text"), **harmless("cache_control", "citati
 BLOCK: Known = {
     **TEXT_BLOCK,
     **read("thinking", "id", "name", "input", "tool_use_id", "is_error", content=TEXT_BLOCK),
-    **harmless("signature", "data", "caller"),  # of thinking and calls, which are sent back as they came
+    **harmless("signature", "data", "caller"),  # parts of earlier answers that clients send back unchanged
     **refused("toolset_name"),
 }
 MESSAGE_TOOL: Known = {
@@ -42,7 +42,7 @@ MESSAGES: Known = {
     **read(thinking={**read("type", "display"), **hint("budget_tokens", "block_binding")}),
     **read(output_config={**read("effort", format=JSON_FORMAT), **refused("task_budget")}, output_format=JSON_FORMAT),
     **refused("top_logprobs", "parallel_tool_calls", "mcp_servers", "container", "thread"),
-    # They shorten long conversations. This server shortens none: one that is too long is an error.
+    # These fields shorten long conversations. This server does not: a conversation that is too long is an error.
     **hint("context_management", "compaction"),
     **harmless("betas", "cache_control", "inference_geo", "speed", "diagnostics", "user_profile_id", "workspace_id"),
     **harmless("billing_policy", "fallbacks", "fallback_credit_token"),
@@ -78,13 +78,20 @@ RESPONSES: Known = {
     **read(text={**read(format=JSON_FORMAT), **only(verbosity=("medium",))}),
     **read(reasoning=REASONING),
     **refused("previous_response_id", "conversation", "background", "prompt", "moderation", "image"),
-    # A conversation that is too long is an error here, and so is a tool that the server would have to call.
+    # In this server, a conversation that is too long is an error, and so is a tool that the server would have to call.
     **hint("context_management"),
     **harmless("truncation", "max_tool_calls", "client_metadata", "access_programs", "background_options"),
 }
 
 # --- llama.cpp's other endpoints --------------------------------------------------------------------------------------
 
+# `samplers` may name samplers that do not exist here, since the settings that would switch them on are refused.
+COMPLETION: Known = {
+    **TEXT,
+    **read("samplers"),
+    **harmless("n_keep", "n_discard"),  # of the context shift, which does not exist here
+    **refused("system_prompt", "input_prefix", "input_suffix", "input_extra"),
+}
 TOKENIZE: Known = read("model", "content", "prompt", "add_special", "parse_special", "with_pieces")
 DETOKENIZE: Known = read("model", "tokens", "with_pieces")
 APPLY_TEMPLATE: Known = {**CHAT, **read("count")}

@@ -1,4 +1,4 @@
-"""Counts for Prometheus, under the names of llama.cpp's server, and those of drafts also under vLLM's."""
+"""Counts for Prometheus under the names of llama.cpp's server; those of drafts also under the names of vLLM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgespec.serve.pool import Pool
 
 
 class Metrics:
-    """Counts of everything since the start; `stats` adds up the answers that have ended."""
+    """Counts since the start of the server. `stats` adds up all finished answers."""
 
     def __init__(self) -> None:
         self.stats = Stats()
@@ -18,12 +18,12 @@ class Metrics:
         self.answers: Counter[str] = Counter()  # by how they ended
 
     def count(self, stats: Stats, reason: str) -> None:
-        """An answer has ended."""
+        """Count a finished answer."""
         self.stats.add(stats)
         self.answers[reason] += 1
 
     def text(self, pool: Pool, cache: Mapping[str, int]) -> str:
-        """Prometheus' format; `cache` is what the engines' prefix caches say of themselves."""
+        """Return everything in Prometheus' format; `cache` has the counts of the engines' prefix caches."""
         stats, (processing, deferred) = self.stats, pool.load
         lines = [
             *_counter("llamacpp:prompt_tokens_total", stats.prompt_tokens - stats.cached_tokens),

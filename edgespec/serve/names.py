@@ -1,5 +1,7 @@
-"""Names of fields in errors, as the client sent them. Every format is converted to that of chats, in which fields have
-other names and messages have other numbers."""
+"""Names of fields in errors, as the client sent them.
+
+Every format is converted to that of chats, in which fields have other names and messages have other numbers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The endpoints beside answers, as llama.cpp's server has them: tokens, templates, and the state of the server."""
+"""The endpoints of llama.cpp's server for tokens, templates, and the state of the server."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 from edgespec import __version__
 from edgespec.batch import sidecar
 from edgespec.gguf_file.model_check import check_model
-from edgespec.serve.errors import BadFieldError
+from edgespec.serve.errors import BadFieldError, wrong
 from edgespec.serve.fields import Fields
 from edgespec.serve.known import APPLY_TEMPLATE
 from edgespec.serve.openai import chat_call
 from edgespec.serve.pool import Place
 from edgespec.serve.served import STATE_S, Served
 from edgespec.serve.threads import in_thread
-from edgespec.settings import LoadSettings, shown
+from edgespec.settings import LoadSettings
 
 MOST_TOKENS = 2**17  # of one /detokenize
 MOST_CHARACTERS, MOST_WITH_PIECES = 2**20, 2**17  # of one /tokenize
 
 
 async def tokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
-    """The ids of a text; with `with_pieces` also what each stands for."""
+    """Return the ids of a text; with `with_pieces` also the text of each."""
     fields = Fields(body)
     text = fields.text("content", fields.text("prompt"))
     add_special, parse_special = fields.flag("add_special"), fields.flag("parse_special", True)
@@ -40,18 +40,18 @@ async def tokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
 
 
 async def detokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
-    """The text of ids; with `with_pieces` also what each stands for."""
+    """Return the text of ids; with `with_pieces` also the text of each."""
     fields = Fields(body)
     ids, with_pieces = fields.take("tokens"), fields.flag("with_pieces")
     if not isinstance(ids, list) or len(ids) > MOST_TOKENS or not all(type(id) is int for id in ids):
-        raise BadFieldError("tokens", f"tokens must be a list of at most {MOST_TOKENS} ids, not {shown(ids)}")
+        raise wrong("tokens", f"be a list of at most {MOST_TOKENS} ids", ids)
     pieces = await model.ask(lambda worker: worker.token_bytes(ids))
     found = {"content": b"".join(pieces).decode("utf-8", "replace")}
     return found | ({"pieces": [_piece(data) for data in pieces]} if with_pieces else {})
 
 
 async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
-    """The prompt that messages make, or with `count` the number of its tokens."""
+    """Return the prompt that the template makes of messages, or with `count` the number of its tokens."""
     call = await in_thread(partial(chat_call, body, model, APPLY_TEMPLATE), "reads a request")
     request = call.requests[0]
     if Fields(body).flag("count"):
@@ -60,7 +60,7 @@ async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, An
 
 
 def model(place: Place) -> dict[str, Any]:
-    """A model as /v1/models lists it; `status` is that of llama.cpp's server."""
+    """Return a model as /v1/models lists it, with the `status` of llama.cpp's server."""
     served = place.living
     status: dict[str, Any] = {"value": place.state}
     if place.has_failed or (place.served and not served):
@@ -79,7 +79,7 @@ def model(place: Place) -> dict[str, Any]:
 
 
 def props(place: Place) -> dict[str, Any]:
-    """What is loaded, and the settings that a request leaves open."""
+    """Return what is loaded, and the settings that a request does not give."""
     defaults, served = place.offer.defaults, place.living
     sampling = asdict(defaults.sampling)
     sampling["logit_bias"] = [[id, None if bias == float("-inf") else bias] for id, bias in sampling["logit_bias"]]
@@ -105,7 +105,7 @@ def props(place: Place) -> dict[str, Any]:
 
 
 async def slots(place: Place) -> list[dict[str, Any]]:
-    """What each slot holds and does; a model that is not loaded has none."""
+    """Return the state of each slot; a model that is not loaded has no slots."""
     served = place.living
     if served is None:
         return []
@@ -116,12 +116,12 @@ async def slots(place: Place) -> list[dict[str, Any]]:
 
 @cache
 def _texts_depend_on(path: str, settings: LoadSettings) -> dict[str, Any]:
-    """Of the model, as the files beside a batch's output have it."""
+    """Return what texts of this model depend on, as the file next to a batch's output has it."""
     return sidecar.of_model(check_model(Path(path)), settings)
 
 
 def _piece(data: bytes) -> Any:
-    """A text, or the bytes of a part of a character."""
+    """Return the text of a token, or the bytes of one that is a part of a character."""
     try:
         return data.decode()
     except UnicodeDecodeError:

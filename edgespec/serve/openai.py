@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions and Completions: bodies into calls, pieces of answers into its objects."""
+"""OpenAI's Chat Completions and Completions: reads bodies, and writes answers as objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from edgespec import __version__
@@ -17,8 +17,8 @@ from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.request_notes import request_notes
-from edgespec.serve.chat import Call, End, Piece, thought, timings
-from edgespec.serve.errors import BadFieldError, unsupported
+from edgespec.serve.chat import Answer, Call, End, Piece, ToolDelta, thought, timings
+from edgespec.serve.errors import BadFieldError, unsupported, wrong
 from edgespec.serve.fields import Fields, told_as_fields
 from edgespec.serve.served import Served
 from edgespec.serve.tools.given import take_arguments, take_tools, use_tools, with_tools
@@ -31,16 +31,16 @@ MOST_ANSWERS = 64  # to one request
 MOST_MESSAGES = 4096
 MOST_CHARACTERS = 2**26  # of the prompts of all answers to one request
 
-# --- what comes in ----------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def chat_call(body: Mapping[str, Any], model: Served, known: Known = CHAT) -> Call:
-    """A body of /v1/chat/completions. Raises BadFieldError."""
+    """Read a body of /v1/chat/completions. Raises BadFieldError."""
     return chat_of(Fields(body, known), model)
 
 
 def chat_of(fields: Fields, model: Served) -> Call:
-    """The fields of a chat, of whichever format they come from. Raises BadFieldError."""
+    """Read the fields of a chat, to which several formats are converted. Raises BadFieldError."""
     n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
     given = {name: fields.take(name) for name in ("logprobs", "top_logprobs") if name in fields}
     if n_probs:
@@ -70,8 +70,12 @@ def chat_of(fields: Fields, model: Served) -> Call:
 
 
 def text_call(body: Mapping[str, Any], model: Served) -> Call:
-    """A body of /v1/completions. Raises BadFieldError."""
-    fields = Fields(body, TEXT)
+    """Read a body of /v1/completions. Raises BadFieldError."""
+    return text_of(Fields(body, TEXT), model)
+
+
+def text_of(fields: Fields, model: Served) -> Call:
+    """Read the fields of a completion. Raises BadFieldError."""
     n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
     logprobs = fields.take("logprobs", n_probs or None)
     what = _common(fields, model)
@@ -79,25 +83,25 @@ def text_call(body: Mapping[str, Any], model: Served) -> Call:
     given = fields.take("prompt", "")
     prompts = given if isinstance(given, list) else [given]
     if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
-        raise BadFieldError("prompt", f"prompt must be a string or a list of strings, not {shown(given)}")
+        raise wrong("prompt", "be a string or a list of strings", given)
     return _call(fields, model, [replace(model.defaults, prompt=prompt, messages=(), **what) for prompt in prompts])
 
 
 def _common(fields: Fields, model: Served) -> dict[str, Any]:
-    """The fields that chats and completions share, as those of a request. Raises BadFieldError."""
+    """Read the fields that chats and completions share. Return them as fields of a `Request`. Raises BadFieldError."""
     what = fields.request(model.defaults)
     if fields.flag("strict") and not (model.settings.strict or model.about["exact"]):
         raise unsupported("strict", "this model is not loaded with exact kernels")
     if "seed" not in what:
-        what["seed"] = secrets.randbits(53)  # a number that JavaScript has, too
+        what["seed"] = secrets.randbits(53)  # JavaScript's numbers are exact up to this size
     what["remembered"] = fields.flag("remembered", True)
     what["sample"], what["left"] = fields.integer("sample", 0, 0, 2**32 - 1), fields.integer("left", 0, 0, 2**62)
     return what
 
 
 def _check_end(fields: Fields, *, is_begun: bool) -> None:
-    """An assistant's message at the end is continued, and no other message is. Raises BadFieldError for a request that
-    asks for the opposite."""
+    """Raise BadFieldError if a request asks for another continuation than that of this server: an assistant's message
+    at the end is continued, and no other message is."""
     if fields.flag("continue_final_message", is_begun) is not is_begun:
         why = "the last message is continued if and only if it is the assistant's"
         raise unsupported("continue_final_message", why)
@@ -124,7 +128,7 @@ def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
 
 def _checked_logprobs(name: str, value: Any) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_LOGPROBS):
-        raise BadFieldError(name, f"{name} must be an integer from 0 to {MOST_LOGPROBS}, not {shown(value)}")
+        raise wrong(name, f"be an integer from 0 to {MOST_LOGPROBS}", value)
     return value
 
 
@@ -143,9 +147,7 @@ def _message(where: str, given: Any) -> Message:
         raise BadFieldError(where, f"{where} must be an object with role and content")
     role = given.get("role")
     if role not in ("system", "developer", "user", "assistant", "tool"):
-        raise BadFieldError(
-            f"{where}.role", f"{where}.role must be system, developer, user, assistant or tool, not {shown(role)}"
-        )
+        raise wrong(f"{where}.role", "be system, developer, user, assistant or tool", role)
     extra, content = extra_of(where, given), given.get("content")
     if content is None and role == "assistant":
         content = given.get("refusal")
@@ -157,41 +159,31 @@ def _message(where: str, given: Any) -> Message:
     if role != "assistant":
         tokens = ()
     elif not isinstance(tokens, list | tuple) or not all(type(id) is int for id in tokens):
-        raise BadFieldError(f"{where}.tokens", f"{where}.tokens must be a list of token ids, not {shown(tokens)}")
+        raise wrong(f"{where}.tokens", "be a list of token ids", tokens)
     return Message("system" if role == "developer" else role, content, tuple(tokens), extra)
 
 
 def _content(where: str, given: Any) -> str:
-    """A text, or parts of one."""
+    """Read a text, which may be given in parts."""
     parts = given if isinstance(given, list) else [given]
     texts = []
     for part in parts:
         if isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text", "refusal"):
             part = part.get("refusal" if part["type"] == "refusal" else "text")
         elif isinstance(part, dict) and isinstance(part.get("type"), str):
-            raise unsupported(where, f"parts of type {shown(part['type'])} are no text")
+            raise unsupported(where, f"parts of type {shown(part['type'])} are not text")
         if not isinstance(part, str):
-            raise BadFieldError(where, f"{where} must be a string or a list of text parts, not {shown(given)}")
+            raise wrong(where, "be a string or a list of text parts", given)
         texts.append(part)
     return "\n".join(texts)
 
 
-# --- what goes out ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Choice:
-    """One answer so far."""
-
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    tokens: list[TokenEvent] = field(default_factory=list)
-    end: End | None = None
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 class Objects:
-    """OpenAI's objects for the answers of one call, whole or in chunks; `is_chat` says of which kind."""
+    """Writes the answers to one call as OpenAI's objects, whole or in chunks: a chat with `is_chat`, or a
+    completion."""
 
     def __init__(self, call: Call, token_bytes: TokenBytes, *, is_chat: bool) -> None:
         self._call, self._token_bytes, self._is_chat = call, token_bytes, is_chat
@@ -202,23 +194,18 @@ class Objects:
         self._ends: dict[int, End] = {}
 
     async def whole(self, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
-        """The object of all answers."""
-        choices = [_Choice() for _ in self._call.requests]
+        """Return the object of all answers."""
+        answers = [Answer() for _ in self._call.requests]
         async for piece in pieces:
-            choice = choices[piece.index]
-            choice.text.append(piece.text)
-            choice.reasoning.append(piece.reasoning)
-            choice.tokens += piece.tokens
-            if piece.tool is not None:
-                choice.calls.append(_tool_delta(piece))
+            answers[piece.index].take(piece)
             if piece.end is not None:
-                choice.end = self._ends[piece.index] = piece.end
-        made = [self._choice(index, choice) for index, choice in enumerate(choices)]
+                self._ends[piece.index] = piece.end
+        made = [self._choice(index, answer) for index, answer in enumerate(answers)]
         kind = "chat.completion" if self._is_chat else "text_completion"
         return self._object(kind, made) | self._totals()
 
     async def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]:
-        """The objects of a stream; closing this closes `pieces`."""
+        """Yield the objects of a stream. Closing this generator closes `pieces`."""
         async with aclosing(pieces):
             async for piece in pieces:
                 for chunk in self._chunks(piece):
@@ -251,7 +238,7 @@ class Objects:
         if piece.reasoning:
             delta["reasoning_content"] = piece.reasoning
         if piece.tool is not None:
-            delta["tool_calls"] = [_tool_delta(piece)]
+            delta["tool_calls"] = [{"index": piece.tool.number, **_tool_call(piece.tool)}]
         if piece.text or not delta:
             delta["content"] = piece.text
         return self._chunk(piece.index, delta, logprobs=logprobs)
@@ -266,18 +253,16 @@ class Objects:
     def _chunk_kind(self) -> str:
         return "chat.completion.chunk" if self._is_chat else "text_completion"
 
-    def _choice(self, index: int, choice: _Choice) -> dict[str, Any]:
-        text, end = "".join(choice.text), self._ends[index]
-        logprobs = self._logprobs(index, choice.tokens) if self._call.wants_tokens else None
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        text, end = "".join(answer.texts), self._ends[index]
+        logprobs = self._logprobs(index, answer.tokens) if self._call.wants_tokens else None
         made: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": end.reason}
         if self._is_chat:
             message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-            if reasoning := "".join(choice.reasoning):
+            if reasoning := "".join(answer.reasoning):
                 message["reasoning_content"] = reasoning
-            if choice.calls:  # whole ones
-                message["tool_calls"] = [
-                    {name: call[name] for name in ("id", "type", "function")} for call in choice.calls
-                ]
+            if answer.calls:  # each call comes in one piece
+                message["tool_calls"] = [_tool_call(tool) for tool in answer.calls]
                 message["content"] = text or None
             made["message"] = message
         else:
@@ -285,7 +270,7 @@ class Objects:
         if len(self._call.requests) > 1:
             made["timings"] = timings(end.stats)
         if self._call.returns_tokens:
-            made |= {"tokens": _as_json(choice.tokens), "cut": end.cut}
+            made |= {"tokens": _as_json(answer.tokens), "cut": end.cut}
         return made
 
     def _logprobs(self, index: int, tokens: list[TokenEvent] | tuple[TokenEvent, ...]) -> dict[str, Any]:
@@ -296,7 +281,7 @@ class Objects:
         return text_logprobs(tokens, self._token_bytes, start)
 
     def _totals(self) -> dict[str, Any]:
-        """Usage and figures of all answers; a prompt counts once, however many samples there are of it."""
+        """Return the usage and the figures of all answers. A prompt with several answers counts once."""
         stats = Stats()
         n_prompt = n_cached = n_completion = 0
         for index, end in self._ends.items():
@@ -336,9 +321,5 @@ def text_objects(call: Call, body: Mapping[str, Any], model: Served) -> Objects:
     return Objects(call, model.token_bytes, is_chat=False)
 
 
-def _tool_delta(piece: Piece) -> dict[str, Any]:
-    assert piece.tool is not None
-    tool = piece.tool
-    function = {"name": tool.name, "arguments": tool.arguments} if tool.name else {"arguments": tool.arguments}
-    begun = {"id": tool.id, "type": "function"} if tool.id else {}
-    return {"index": tool.number, **begun, "function": function}
+def _tool_call(tool: ToolDelta) -> dict[str, Any]:
+    return {"id": tool.id, "type": "function", "function": {"name": tool.name, "arguments": tool.arguments}}

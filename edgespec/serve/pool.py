@@ -1,4 +1,4 @@
-"""The models that requests name: loaded when they are asked for, each in a worker process, and unloaded again."""
+"""The models that requests name: each is loaded into a worker process when it is needed, and unloaded again."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
 from edgespec.settings import LoadSettings, Request
 
-LOOK_S = 5.0  # how long a list of the machine's models is taken as it is
+LOOK_S = 5.0  # how long the list of local models is valid
 SHOWN = 12  # names in an error
 
 Tell = Callable[[Mapping[str, Any]], None]
-"""Called with what becomes of models, as plain data: `event` and `model`."""
+"""Called with an event of a model as plain data: `event` and `model`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A model that requests may name: what is loaded for it, and what a request leaves open. `idle_s` is after how long
-    without a request it is unloaded, None: never."""
+    """A model that requests may name.
+
+    Attributes:
+        settings: how it is loaded.
+        defaults: settings of requests that they leave out.
+        idle_s: after this time without a request it is unloaded; None: never.
+    """
 
     name: str
     settings: LoadSettings
@@ -39,12 +44,12 @@ class Offer:
 
 
 Offers = Mapping[str, Offer]
-"""By every name that a request may use for them."""
+"""Offers by all names that requests may use."""
 
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A model, loaded or not. `users` are requests that have it, or wait for it."""
+    """A model, loaded or not. `users` counts the requests that use it or wait for it."""
 
     offer: Offer
     served: Served | None = None
@@ -56,7 +61,7 @@ class Place:
 
     @property
     def living(self) -> Served | None:
-        """The model, if it is loaded and its worker has not died."""
+        """The model, if it is loaded and its worker lives."""
         return self.served if self.served is not None and self.served.worker.is_alive else None
 
     @property
@@ -66,17 +71,17 @@ class Place:
 
 @dataclass(slots=True)
 class Limits:
-    """Of the models that are loaded at a time, and of the answers that wait for each."""
+    """The most models that are loaded at a time, and the most answers that wait for each."""
 
     max_loaded: int = 4
     max_waiting: int = 256
 
 
 class Pool:
-    """The models by their names. `named` are always offered; `look` finds all offers, and may take a while.
+    """The models by their names. `named` are always offered; `look` finds all offers, which may take a while.
 
-    One model is loaded at a time. Where there are too many, or memory is short, those that nobody uses are unloaded,
-    the one that was used last at last. Belongs to one event loop.
+    Models are loaded one after the other. If too many are loaded, or memory is short, unused ones are unloaded, least
+    recently used first. A pool belongs to one event loop.
     """
 
     def __init__(
@@ -103,12 +108,12 @@ class Pool:
     # --- what is there ------------------------------------------------------------------------------------------------
 
     async def places(self) -> list[Place]:
-        """All models, those that were named at the start first."""
+        """Return all models, those in `named` first."""
         await self._refresh()
         return list(self._places.values())
 
     async def place(self, name: str) -> Place:
-        """The model of that name, the first one for none. Raises ApiError."""
+        """Return the model with this name, the first one for "". Raises ApiError."""
         if (name or self._default) not in self._names:
             await self._refresh()
         known = self._names.get(name or self._default)
@@ -128,7 +133,7 @@ class Pool:
 
     @property
     def load(self) -> tuple[int, int]:
-        """How many answers are made, and how many wait."""
+        """The number of answers that are generated, and of those that wait."""
         loaded = [place.served for place in self._loaded if place.served]
         processing = sum(min(model.n_open, model.n_slots) for model in loaded)
         waiting = sum(place.users for place in self._places.values() if not place.living)
@@ -143,7 +148,7 @@ class Pool:
         return [place for place in self._places.values() if place.served is not None]
 
     async def _refresh(self) -> None:
-        """Look for models, and wait for what is found as long as a list may be old."""
+        """Look for models if the list is old, and wait a limited time for it."""
         if self._looking is None and time.monotonic() - self._looked_s > LOOK_S:
             self._looking = self._begin(self._find())
         if self._looking is not None:
@@ -168,7 +173,7 @@ class Pool:
 
     @asynccontextmanager
     async def lend(self, name: str) -> AsyncIterator[Served]:
-        """The model of that name, loaded; it stays so within this block. Raises ApiError, and what loading raises."""
+        """Load the model with this name, and keep it loaded in this block. Raises ApiError, and errors of loading."""
         place = await self.place(name)
         if place.living is None and place.users > self._limits.max_waiting:
             raise busy(place.users)
@@ -205,7 +210,7 @@ class Pool:
             model.show_notes()
 
     async def close(self) -> None:
-        """End all models, and what is being loaded."""
+        """End all models, and stop loading."""
         self.is_closing = True
         self._stop_loading.set()
         if self._looking is not None:
@@ -217,14 +222,14 @@ class Pool:
     # --- loading ------------------------------------------------------------------------------------------------------
 
     def adopt(self, name: str, worker: Worker) -> Served:
-        """Serve a model that has been loaded. Blocks for as long as its vocabulary takes."""
+        """Serve a model that was loaded elsewhere. Blocks while its vocabulary is read."""
         place = self._places[name]
         place.served = Served(name, worker, place.offer.defaults, self._note)
         self._wait_for_use(place)
         return place.served
 
     async def _load(self, place: Place) -> Served:
-        """A load that others wait for too, and that goes on when they leave."""
+        """Wait for the model to load. Requests share the load, and it continues when they leave."""
         if place.loading is None:
             place.loading = self._begin(self._loading(place))
         return await asyncio.shield(place.loading)
@@ -245,7 +250,7 @@ class Pool:
                 self._tell({"event": "loaded", "model": name, "seconds": round(time.monotonic() - started_s, 3)})
                 served.show_notes()
                 return served
-        except EdgespecError:  # not that there was no room for it
+        except EdgespecError:  # ApiError only means that there was no room
             place.has_failed = not self.is_closing
             raise
         finally:
@@ -254,7 +259,7 @@ class Pool:
                 self._wait_for_use(place)
 
     async def _opened(self, offer: Offer) -> Served:
-        """The model of an offer, beside others if it fits as it would alone."""
+        """Load the model of an offer, in addition to others if it fits without a smaller context."""
         while len(self._loaded) >= self._limits.max_loaded:
             await self._make_room(f"{len(self._loaded)} models are loaded and in use")
         while True:
@@ -266,7 +271,7 @@ class Pool:
             except OutOfMemoryError as error:
                 if not self._loaded:
                     raise
-                await self._make_room(f"memory is short beside models in use: {error.what}, {error.why}")
+                await self._make_room(f"memory is short while other models are in use: {error.what}, {error.why}")
 
     def _open(self, offer: Offer, settings: LoadSettings) -> Served:
         worker = Worker(settings, cancel=self._stop_loading)
@@ -278,7 +283,7 @@ class Pool:
             raise
 
     async def _make_room(self, why: str) -> None:
-        """Unload the model that has not been used for longest. Raises ApiError with `why` if all are in use."""
+        """Unload the least recently used model. Raises ApiError with `why` if all are in use."""
         unused = [place for place in self._loaded if not place.users]
         if not unused:
             raise unavailable(f"{why}: try again later", code="models_busy")
@@ -302,7 +307,7 @@ class Pool:
                 self._note(f"{place.offer.name}: {error}")
 
     def _wait_for_use(self, place: Place) -> None:
-        """Unload a model unless somebody asks for it in time."""
+        """Unload a model after its idle time, unless a request uses it before."""
         if place.served is not None and place.offer.idle_s is not None and not self.is_closing:
             loop = asyncio.get_running_loop()
             place.idle = loop.call_later(place.offer.idle_s, lambda: self._begin(self._unload_unused(place)))
@@ -321,4 +326,4 @@ class Pool:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # has been told to those who wait for it, if anybody does
+            task.exception()  # those who wait for the task get the error

@@ -1,4 +1,4 @@
-"""OpenAI's Responses, of which none is kept: bodies into those of a chat, pieces of answers into items and events."""
+"""OpenAI's Responses: converts bodies to chats, and writes answers as items and events. No response is stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from edgespec.batch.openai import token_logprob
 from edgespec.serve.blocks import BlockObject, Event, Events, take_functions
 from edgespec.serve.chat import Call, End, Piece, ToolDelta
-from edgespec.serve.errors import ApiError, BadFieldError, unsupported
+from edgespec.serve.errors import ApiError, BadFieldError, unsupported, wrong
 from edgespec.serve.fields import Fields
 from edgespec.serve.known import RESPONSES
 from edgespec.serve.names import ORIGIN, origins, sent_as
@@ -19,17 +19,17 @@ from edgespec.serve.served import Served
 from edgespec.settings import shown
 
 LOGPROBS = "message.output_text.logprobs"
-INCLUDED = (  # what else can be included is of tools that the server does not have, or is there anyway
+INCLUDED = (  # without effect: outputs of tools that the server does not have, and fields that are always included
     *("reasoning.encrypted_content", "message.input_image.image_url", "file_search_call.results"),
     *("web_search_call.results", "web_search_call.action.sources", "computer_call_output.output.image_url"),
     "code_interpreter_call.outputs",
 )
 
-# --- what comes in ----------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def response_call(body: Mapping[str, Any], model: Served) -> Call:
-    """A body of /v1/responses. Raises BadFieldError."""
+    """Read a body of /v1/responses. Raises BadFieldError."""
     fields = Fields(body, RESPONSES)
     messages = list(_messages(fields.take("instructions"), fields.take("input")))
     chat: dict[str, Any] = {"messages": messages}
@@ -52,10 +52,10 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
 
 
 def _logprobs(fields: Fields) -> dict[str, Any]:
-    """The fields of a chat that ask for log-probabilities, if they are to be included. Raises BadFieldError."""
+    """Return the fields of a chat for the log-probabilities that a body asks for. Raises BadFieldError."""
     included, alternatives = fields.take("include", []), fields.take("top_logprobs", 0)
     if not isinstance(included, list):
-        raise BadFieldError("include", f"include must be a list, not {shown(included)}")
+        raise wrong("include", "be a list", included)
     for name in included:
         if name not in (LOGPROBS, *INCLUDED):
             raise unsupported("include", f"{shown(name)} is not known")
@@ -69,12 +69,12 @@ def _messages(instructions: Any, given: Any) -> Iterator[dict[str, Any]]:
         yield {"role": "user", "content": given, ORIGIN: {".content": "input"}}
         return
     if not isinstance(given, list) or not given:
-        raise BadFieldError("input", f"input must be a string or a list of items, not {shown(given)}")
-    answer: dict[str, Any] | None = None  # items of an assistant are one message
+        raise wrong("input", "be a string or a list of items", given)
+    answer: dict[str, Any] | None = None  # several items of the assistant are one message
     for index, item in enumerate(given):
         where = f"input[{index}]"
         if not isinstance(item, dict):
-            raise BadFieldError(where, f"{where} must be an object, not {shown(item)}")
+            raise wrong(where, "be an object", item)
         kind, role = item.get("type", "message"), item.get("role")
         if kind == "reasoning" or kind == "function_call" or (kind == "message" and role == "assistant"):
             if answer is not None and (kind == "reasoning" or (kind == "message" and answer["content"])):
@@ -93,7 +93,7 @@ def _messages(instructions: Any, given: Any) -> Iterator[dict[str, Any]]:
         elif kind == "message":
             yield {"role": role, "content": item.get("content"), ORIGIN: {"": where}}
         else:
-            raise unsupported(where, f"items of type {shown(kind)} are not here")
+            raise unsupported(where, f"items of type {shown(kind)} do not exist here")
     if answer is not None:
         yield answer
 
@@ -119,11 +119,11 @@ def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tool.get(name) for name in ("name", "description", "parameters", "strict")}
 
 
-# --- what goes out ----------------------------------------------------------------------------------------------------
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 class ResponseObject(BlockObject):
-    """OpenAI's object for the answer to a call, whole or in events; its blocks are items."""
+    """Writes the answer to a call as OpenAI's object, whole or as events. Its blocks are called items."""
 
     def __init__(self, call: Call, body: Mapping[str, Any], model: Served | None = None) -> None:
         self._token_bytes = model.token_bytes if model is not None else None
@@ -172,7 +172,7 @@ class ResponseObject(BlockObject):
 
     def _reasoning(self, text: str) -> Events:
         self._n_reasoning += 1
-        self._logprobs.clear()  # they are those of the text alone
+        self._logprobs.clear()  # only those of the text are sent
         return self._more("reasoning", "reasoning_text", text)
 
     def _text(self, text: str) -> Events:
@@ -207,7 +207,7 @@ class ResponseObject(BlockObject):
         yield self._event(f"response.{part}.delta", **self._where(), content_index=0, delta=text, **more)
 
     def _new_logprobs(self, part: dict[str, Any]) -> list[dict[str, Any]]:
-        """Log-probabilities that were not sent yet; a part has them all."""
+        """Return the log-probabilities that were not sent yet, and add them to the part, which has all of them."""
         new, self._logprobs = self._logprobs, []
         part["logprobs"] += new
         return new
@@ -254,5 +254,5 @@ class ResponseObject(BlockObject):
 
 
 def error_event(error: ApiError) -> dict[str, Any]:
-    """An error as an event, and for clients that look for an object."""
+    """Return an error as an event that also has OpenAI's error object, for clients that look for one."""
     return {"type": "error", "message": error.message, "code": error.code, "param": error.param, **error.body()}

@@ -1,4 +1,4 @@
-"""A loaded model: what requests have to know of it, and its answers."""
+"""A loaded model of the server: its properties, and its answers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from edgespec.serve.threads import in_thread
 from edgespec.serve.tools.formats import WORDS
 from edgespec.settings import LoadSettings, Request
 
-REPLY_S = 60.0  # for a question about a long text
-STATE_S = 10.0  # for one about the state of the engine, which may have to finish a forward pass first
-FIGURES_S = 3.0  # for one that has an older reply
-MOST_ASKING = 8  # questions to one worker at a time, each in a thread
+REPLY_S = 60.0  # for a question with a long text
+STATE_S = 10.0  # for a question to the engine, which may have to finish a forward pass first
+FIGURES_S = 3.0  # for a question with an older reply to fall back on
+MOST_ASKING = 8  # questions to a worker at a time, each in a thread
 
 Made = TypeVar("Made")
 
 
 class Served:
-    """A model in a worker process: its `name` for clients, and its answers. `defaults` has what a request leaves open.
-    Made in any thread, used in that of one event loop."""
+    """A model in a worker process, and its `name` for clients. `defaults` are settings that requests leave out.
+
+    It may be made in any thread, and is used in the thread of one event loop.
+    """
 
     def __init__(self, name: str, worker: Worker, defaults: Request, note: Callable[[str], None]) -> None:
         self.name, self.worker, self.defaults, self._note = name, worker, defaults, note
@@ -41,7 +43,7 @@ class Served:
         self.n_open = 0
         self._vocabulary = Vocabulary(Path(self.about["model"]))
         self.token_bytes = self._vocabulary.token_bytes
-        self.token_bytes(0)  # loads it, here rather than between two answers
+        self.token_bytes(0)  # loads the vocabulary, here rather than between two answers
         self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
         self.control_ids = {word: id for word in WORDS if (id := self._vocabulary.control(word)) is not None}
         self.special_ids = {word: id for word in WORDS if (id := self._vocabulary.special(word)) is not None}
@@ -64,7 +66,7 @@ class Served:
         return int(self.about["sequences"])
 
     def submit(self, requests: Sequence[Request]) -> AsyncStream:
-        """Ask for the answers to these requests; close what is returned to cancel them. Raises GenerationError."""
+        """Ask for answers, and return their events; closing the stream cancels them. Raises GenerationError."""
         if self._is_closed:
             raise _closed(self.name)
         if self._answers is None:
@@ -73,7 +75,7 @@ class Served:
         return self._answers.read([self.worker.submit(request) for request in requests])
 
     async def ask(self, question: Callable[[Worker], Made], within_s: float = REPLY_S) -> Made:
-        """What the worker says, which may have to finish a forward pass first. Raises ApiError if that takes longer."""
+        """Ask the worker, which may have to finish a forward pass first. Raises ApiError if it takes too long."""
         asked = partial(question, self.worker.within(within_s))
         try:
             async with asyncio.timeout(within_s):
@@ -82,14 +84,14 @@ class Served:
             raise unavailable(f"{self.name} has not replied in {within_s:.0f} seconds", code="no_reply") from error
 
     async def prefix_cache(self) -> Mapping[str, int]:
-        """What its prefix cache says of itself, or said before a worker that does not reply in time."""
+        """Return the figures of the prefix cache, or the last ones if the worker does not reply in time."""
         with suppress(EdgespecError, ApiError):
             if self.worker.is_alive:
                 self._prefix_cache = await self.ask(Worker.prefix_cache, FIGURES_S)
         return self._prefix_cache
 
     def show_notes(self) -> None:
-        """Pass on the worker's new notes."""
+        """Pass on new notes of the worker."""
         notes = self.worker.notes
         for note in notes[self._n_noted :]:
             self._note(note)

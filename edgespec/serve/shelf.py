@@ -1,4 +1,4 @@
-"""The models of this machine that a request can name: those that `ls` lists, by names and never by a path."""
+"""The models of this machine that requests can name: those that `ls` lists, by name and never by path."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from edgespec.errors import EdgespecError
 from edgespec.models.names.folders import gguf_files
 from edgespec.models.names.known import known_names
 from edgespec.models.names.local import read_model
-from edgespec.models.names.spec import is_path, resolve
+from edgespec.models.names.source import is_path
+from edgespec.models.names.spec import resolve
 from edgespec.serve.pool import Offer
 
 
 def name_for(spec: str) -> str:
-    """What requests call the model that was given as `spec`: the same, unless that is a path."""
+    """Return the name in requests of the model `spec`: the same, unless `spec` is a path."""
     return resolve(spec).path.name.removesuffix(".gguf") if is_path(spec) else spec
 
 
 def offers_here(named: Mapping[str, Offer], offer: Callable[[str, str], Offer] | None) -> dict[str, Offer]:
-    """What can be asked for, by every name. `named` are the offers to begin with, by the specs they were given as;
-    `offer` makes another one from a name and a spec, None: there are no others. Reads the headers of files that it has
-    not seen before."""
+    """Return all offers, by every name that requests may use.
+
+    `named` are the offers of the command line, by their specs. `offer` makes an offer from a name and a spec; with None
+    there are no others. Reads the headers of new files.
+    """
     by_file, names = {}, {}
     for spec, given in named.items():
         names[given.name] = by_file[os.path.realpath(resolve(spec).path)] = given
@@ -54,5 +57,5 @@ def _can_answer(path: Path) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_model(path: Path, size: int, changed_ns: int) -> bool:
-    """Whether a file, as it was at that time, is a model that can be loaded, and not only as a draft."""
+    """True if a file with this size and time is a model that can be loaded, and not only a draft head."""
     return any(not model.problem and not model.is_head for model in read_model(path, str(path)))

@@ -1,4 +1,4 @@
-"""Server-sent events, and answers that end when their reader leaves."""
+"""Server-sent events, and work that ends when its client leaves."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Made = TypeVar("Made")
 
 
 class ClientLeft(Exception):  # noqa: N818 - nothing went wrong
-    """Nobody waits for the answer any more."""
+    """The client has closed the connection."""
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Made]) -> Made:
-    """The result of `work`, which is cancelled when the client leaves: ClientLeft."""
+    """Return the result of `work`. When the client leaves, cancel the work and raise ClientLeft."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_gone(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -36,7 +36,8 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Made]) -> 
         for one in (task, gone):
             one.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
-        del task, gone  # or an error would be kept by what it has passed, and with it a body, until the next collection
+        # The traceback of an error would refer to the tasks, and so keep a body in memory until the next collection.
+        del task, gone
 
 
 async def _gone(receive: Receive) -> None:
@@ -45,14 +46,14 @@ async def _gone(receive: Receive) -> None:
 
 
 def named_event(chunk: Chunk) -> bytes:
-    """A chunk that has its type as its name."""
+    """Return an event that is named after the type of its chunk."""
     return f"event: {chunk['type']}\ndata: {line(chunk)}\n\n".encode()
 
 
 class EventStream(Response):
-    """Sends chunks as they come. An error before the first one is an HTTP status, one behind it an event. `event` and
-    `error` are how a format writes a chunk, and the object of an error (`first_error`: of the former); `done` ends the
-    stream."""
+    """Sends chunks as they are generated. An error before the first chunk is sent as an HTTP status, a later one as an
+    event. `event` and `error` write chunks and error objects in the style of a format, `first_error` the object of an
+    error with a status; `done` ends the stream."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class EventStream(Response):
             await self._chunks.aclose()
 
     def _next(self) -> asyncio.Task[bytes | None]:
-        """Make and encode the next chunk in one task, so that errors of both are handled in the same way."""
+        """Generate and encode the next chunk in one task, so that errors of both are handled in the same way."""
 
         async def step() -> bytes | None:
             chunk = await anext(self._chunks, None)
@@ -110,7 +111,7 @@ class EventStream(Response):
 
 
 def error_response(error: ApiError, body: Chunk | None = None) -> Response:
-    """An error as OpenAI's object, or as `body`."""
+    """Return an error as OpenAI's object, or as `body`."""
     return Response(line(body or error.body()), error.status, error.headers, "application/json")
 
 

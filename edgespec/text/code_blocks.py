@@ -1,4 +1,4 @@
-"""Markdown as answers are read: by the screen that draws it, and by commands that copy code from it."""
+"""Markdown of answers, as the screen shows it and as commands copy code from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CodeBlock:
 
     @property
     def suffix(self) -> str:
-        """What the name of a file with this code ends with."""
+        """The suffix of a file with this code."""
         from pygments.lexers import get_lexer_by_name
         from pygments.util import ClassNotFound
 

@@ -26,14 +26,14 @@ class Repetition:
 
 
 class RepetitionDetector:
-    """Is given an answer's token ids as they come. `found` is the longest loop so far, None before there is one.
+    """Finds loops in an answer's token ids as they arrive. `found` is the longest loop found, None before the first.
 
         detector = RepetitionDetector()
         for event in answer:
             if detector.add(event.id):
                 tell(f"the answer repeats itself: {detector.found}")
 
-    It tells of what repeats exactly: a list with numbers that count up does not count.
+    Only exact repetitions are found: a list with increasing numbers is no loop.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class RepetitionDetector:
         self._until_look = FEWEST
 
     def add(self, token: int) -> bool:
-        """Whether this token reveals the first loop of this answer."""
+        """Add a token and return whether it completes the first loop of the answer."""
         loop = self._loop
         if loop is not None:
             goes_on = self._tail[-loop.period] == token

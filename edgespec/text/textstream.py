@@ -17,7 +17,7 @@ class TextStream:
     longest); a stop string may span tokens. `begun` holds the last bytes of the text that the answer continues: if the
     text ended inside a character, the answer begins with the whole character.
 
-    `stopped` becomes the stop string with the token that completes it; the text before it has been returned by then.
+    `stopped` becomes the stop string with the token that completes it; the text before it has already been returned.
     """
 
     def __init__(self, stop: Sequence[str] = (), begun: bytes = b"") -> None:
@@ -56,7 +56,7 @@ class TextStream:
 
 
 def _first_stop(text: str, stop: Sequence[str]) -> slice | None:
-    """Where the stop string stands that ends first."""
+    """Return the place of the stop string that ends first."""
     found = [(start + len(string), start) for string in stop if (start := text.find(string)) >= 0]
     end, start = min(found, default=(0, 0))
     return slice(start, end) if found else None

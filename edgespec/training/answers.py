@@ -1,275 +1,167 @@
-"""The target's own answers, with what a head will see of them, in one go: each token is decoded once.
+"""The target answers prompts: its own answers are the text that a draft head has to predict.
 
-What a head learns from is what it has to predict. Prompts that the target writes itself are sampled from what follows
-its chat template's beginning of a user message ("Magpie", 2406.08464).
+Some prompts are written by the target itself: it continues the beginning of a user message as its chat template renders
+it ("Magpie", arXiv 2406.08464).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from edgespec.cancel import CancelFlag
-from edgespec.core.sampling import SamplingSettings, apply_chain
-from edgespec.errors import UsageError
-from edgespec.llama.context import CancelledError, Context
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
-from edgespec.settings import Message
-from edgespec.training.features import Row, Writer, log_sum, n_learned
-from edgespec.training.prompts import Passages, Prompt, held_out, is_usable, seeds
+from edgespec.runtime.runtime import Runtime
+from edgespec.settings import LoadSettings, Message, Request
+from edgespec.training.features import SAMPLED, Row, add_row, n_learned, read_rows
+from edgespec.training.job import Listener, Settings
+from edgespec.training.prompts import Passages, Prompt, bundled, held_out, is_usable
 
-N_CTX = 1024
-N_BATCH = 512
-MAX_TOKENS = 320  # of an answer: a small model that is greedy repeats itself sooner or later
+N_CTX, SEQUENCES = 1024, 16
+MAX_TOKENS = 320  # of an answer: sooner or later, a small greedy model repeats itself
 MAX_PROMPT_TOKENS = 160  # of a prompt that the target writes
-SELF_WRITTEN_SHARE = 0.5
-FEWEST_HELD_OUT, TOKENS_PER_HELD_OUT = 6, 8000  # prompts to measure with: one for so many tokens to learn from
-SAMPLED = 0.8  # the temperature of every second answer; the others are greedy
+SELF_WRITTEN_SHARE, MOST_WAITING = 0.5, 8  # of the prompts; self-written prompts that wait to be asked
+FEWEST_HELD_OUT, TOKENS_PER_HELD_OUT = 6, 8000  # one held-out prompt per this number of tokens to learn from
+TEMPERATURES = (0.0, SAMPLED)
 MARK = "\ue000"
-_CHAINS = {0.0: SamplingSettings(temperature=0), SAMPLED: SamplingSettings(temperature=SAMPLED)}
 _OPEN = SamplingSettings(temperature=1.0, top_k=0, top_p=0.95, min_p=0.0)
 
 
 @dataclass(slots=True)
-class _Job:
-    """An answer in the making; without a prompt it is one itself. The rows are those of its tokens so far."""
+class _Asked:
+    """A prompt and its unfinished answer. Without a prompt, the target is writing a prompt."""
 
     prompt: Prompt | None
+    request: Request
     ids: list[int]
-    sampling: SamplingSettings
-    random: np.random.Generator
     answer: list[int] = field(default_factory=list)
-    inputs: list[NDArray[np.float16]] = field(default_factory=list)
-    hidden: list[NDArray[np.float16]] = field(default_factory=list)
-    normalisers: list[tuple[float, float]] = field(default_factory=list)
-    best: list[int] = field(default_factory=list)
+    text: str = ""
 
-    @property
-    def limit(self) -> int:
-        return min(MAX_TOKENS if self.prompt else MAX_PROMPT_TOKENS, N_CTX - len(self.ids) - 1)
+
+def load_settings(settings: Settings, sequences: int = SEQUENCES) -> LoadSettings:
+    """How to load the target for answering: fast, since the exact bits of an answer do not matter here."""
+    return LoadSettings(
+        str(settings.target),
+        spec_type="none",
+        exact=False,
+        store=False,
+        ctx_size=N_CTX,
+        threads=settings.threads,
+        sequences=sequences,
+        cache_ram=0,
+    )
 
 
 class Answers:
-    """Lets `model` answer prompts, `sequences` at a time, until those to learn from have `budget` tokens."""
+    """Answers `own` prompts first, then others, until `folder` holds enough tokens to learn from."""
 
     def __init__(
-        self,
-        model: Model,
-        writer: Writer,
-        layers: Sequence[int],
-        budget: int,
-        own: Sequence[Prompt],
-        passages: Passages,
-        *,
-        sequences: int = 16,
-        threads: int = 0,
-        seed: int = 0,
-        measures: bool = True,
-        progress: Callable[[str, float], None] = lambda what, done: None,
-        cancel: CancelFlag | None = None,
+        self, llm: Runtime, folder: Path, settings: Settings, own: Sequence[Prompt], passages: Passages
     ) -> None:
-        self.model, self.writer, self.layers, self.budget, self.progress = model, writer, layers, budget, progress
-        self.sequences, self.threads, self.cancel = sequences, threads, cancel or CancelFlag()
-        self.passages = passages
-        self.n_tokens = n_learned(writer.rows)
-        self._template = ChatTemplate(model) if model.chat_template is not None else None
-        self._end, self._header = end_token(model), user_header(model)
-        self._number = len(writer.rows) + seed  # of the next job
-        self._known = {" ".join(row.text.lower().split()) for row in writer.rows}
+        self._llm, self._folder, self._budget, self._passages = llm, folder, settings.tokens, passages
+        rows = read_rows(folder)
+        self._n_tokens, self._number = n_learned(rows), len(rows) + settings.seed  # of the next request
+        self._known = {" ".join(row.text.lower().split()) for row in rows}
         self._self_written: list[str] = []
-        self._n_sampling = 0
-        asked = {(row.text, row.temperature) for row in writer.rows}
-        kept_out = held_out(chat=self._template is not None)[: max(FEWEST_HELD_OUT, budget // TOKENS_PER_HELD_OUT)]
-        first = [(prompt, t) for prompt in kept_out for t in _CHAINS] if measures else []
-        first += [(prompt, random.Random(n).choice([*_CHAINS])) for n, prompt in enumerate(own)]
+        self._header, self._end = user_header(llm.model), end_token(llm.model)
+        n_held_out = max(FEWEST_HELD_OUT, self._budget // TOKENS_PER_HELD_OUT)
+        first = [(prompt, t) for prompt in held_out(chat=llm.has_chat_template)[:n_held_out] for t in TEMPERATURES]
+        first += [(prompt, random.Random(n).choice(TEMPERATURES)) for n, prompt in enumerate(own)]
+        asked = {(row.text, row.temperature) for row in rows}
         self._first = [(prompt, t) for prompt, t in first if (prompt.text, t) not in asked]
-        self._seeds = seeds(self._number, passages)
-        for row in writer.rows[-64:]:
-            self._learn_passage(row)
+        self._bundled = bundled(self._number, passages)
 
-    def collect(self) -> None:
-        """Raises EdgespecError where the disk is full, UsageError where the target does not give the layers' inputs."""
-        with Context(
-            self.model,
-            n_ctx=N_CTX,
-            sequences=self.sequences,
-            max_outputs=N_BATCH,
-            threads=self.threads,
-            n_batch=N_BATCH,
-            streams=True,
-        ) as context:
-            context.watch_layers(self.layers)
-            context.hidden_states(True)
-            context.watch(self.cancel)
-            jobs, slots = self._jobs(), dict[int, _Job]()
-            with suppress(CancelledError):
-                self._read_again(context)
-                while not self.cancel.is_set():
-                    while len(slots) < self.sequences and (job := next(jobs, None)) is not None:
-                        slot = next(slot for slot in range(self.sequences) if slot not in slots)
-                        self._prefill(context, slot, job)
-                        slots[slot] = job
-                    if not slots:
-                        return
-                    self._step(context, slots)
-                    for slot in [slot for slot, job in slots.items() if self._is_done(job)]:
-                        self._finish(slots.pop(slot))
+    def collect(self, listener: Listener) -> None:
+        """Return when there are enough answers or the listener cancels. Raises EdgespecError if the disk is full."""
+        open_: dict[int, _Asked] = {}
 
-    # --- decoding -------------------------------------------------------------------------------------------------
+        def requests() -> Iterator[Request]:
+            for number, asked in enumerate(self._all_asked()):
+                open_[number] = asked
+                yield asked.request
 
-    def _prefill(self, context: Context, slot: int, job: _Job) -> None:
-        """All of the prompt but its last token, whose turn comes with the first step."""
-        context.forget(slot)
-        for start in range(0, len(job.ids) - 1, N_BATCH):
-            part = job.ids[start : min(start + N_BATCH, len(job.ids) - 1)]
-            context.decode(part, range(start, start + len(part)), [(slot,)] * len(part), [True] * len(part))
-            job.inputs.extend(self._inputs(context, len(part)))
+        for number, event in self._llm.stream(requests(), listener.cancel):
+            asked = open_[number]
+            if isinstance(event, EdgespecError):
+                raise event
+            asked.text += event.text
+            if not event.is_last:
+                asked.answer.append(event.id)
+            elif event.finish_reason in ("stop", "length"):
+                self._finish(open_.pop(number), has_ended=event.finish_reason == "stop")
+                listener.progress("answering", min(1.0, self._n_tokens / self._budget))
 
-    def _read_again(self, context: Context) -> None:
-        """Fill in what is missing of answers that are there: the same as when they were written, but for rounding."""
-        total = len(self.writer.missing)
-        while self.writer.missing and not self.cancel.is_set():
-            row = self.writer.missing[0]
-            sampling = _CHAINS.get(row.temperature, _OPEN)
-            job = _Job(None, row.prompt, sampling, np.random.default_rng(0), row.answer)
-            tokens = (row.prompt + row.answer)[:-1]
-            context.forget(0)
-            for start in range(0, len(tokens), N_BATCH):
-                part = tokens[start : start + N_BATCH]
-                context.decode(part, range(start, start + len(part)), [(0,)] * len(part), [True] * len(part))
-                job.inputs.extend(self._inputs(context, len(part)))
-                for index in range(max(0, len(row.prompt) - 1 - start), len(part)):
-                    self._see(context, index, job)
-            self.writer.fill(_arrays(job))
-            self.progress("reading answers again", 1 - len(self.writer.missing) / total)
-
-    def _see(self, context: Context, index: int, job: _Job) -> NDArray[np.float32]:
-        """Keep what the target says at an entry of the batch; its row of logits."""
-        row = context.logits(index)
-        job.hidden.append(context.hidden(index).astype(np.float16))
-        job.normalisers.append((log_sum(row), log_sum(row, SAMPLED)))
-        job.best.append(int(row.argmax()))
-        return row
-
-    def _step(self, context: Context, slots: dict[int, _Job]) -> None:
-        order = sorted(slots)  # llama.cpp splits a batch wherever its streams are out of order
-        jobs = [slots[slot] for slot in order]
-        tokens = [(job.answer or job.ids)[-1] for job in jobs]
-        positions = [len(job.ids) + len(job.answer) - 1 for job in jobs]
-        context.decode(tokens, positions, [(slot,) for slot in order], [True] * len(jobs))
-        for index, (job, inputs) in enumerate(zip(jobs, self._inputs(context, len(jobs)), strict=True)):
-            job.inputs.append(inputs)
-            job.answer.append(_sampled(self._see(context, index, job), job))
-
-    def _inputs(self, context: Context, n: int) -> NDArray[np.float16]:
-        """float16[n, D for each layer] of the n tokens of the last pass."""
-        none = np.empty((n, 0), np.float32)
-        rows = np.concatenate([none, *(context.layer_inputs(layer) for layer in self.layers)], axis=1)
-        kept: NDArray[np.float16] = np.clip(rows, -65504, 65504).astype(np.float16)
-        return kept
-
-    # --- prompts and answers --------------------------------------------------------------------------------------
-
-    def _jobs(self) -> Iterator[_Job]:
+    def _all_asked(self) -> Iterator[_Asked]:
         for prompt, temperature in self._first:
-            yield from self._asking(prompt, temperature)
-        while self.n_tokens < self.budget:
+            yield from self._asked(prompt, temperature)
+        while self._n_tokens < self._budget:
             chance = random.Random(self._number)
-            temperature = chance.choice([*_CHAINS])
-            if self._header and len(self._self_written) + self._n_sampling < self.sequences // 2:
-                self._n_sampling += 1
-                yield self._job(None, self._header, _OPEN)
-            elif self._self_written and chance.random() < SELF_WRITTEN_SHARE:
+            temperature = chance.choice(TEMPERATURES)
+            if self._self_written and chance.random() < SELF_WRITTEN_SHARE:
                 message = Message("user", self._self_written.pop(0))
-                yield from self._asking(Prompt("self-written", (message,)), temperature)
+                yield from self._asked(Prompt("self-written", (message,)), temperature)
+            elif self._header and len(self._self_written) < MOST_WAITING and chance.random() < SELF_WRITTEN_SHARE:
+                yield self._writing()
             else:
-                yield from self._asking(next(self._seeds), temperature)
+                yield from self._asked(next(self._bundled), temperature)
 
-    def _asking(self, prompt: Prompt, temperature: float) -> Iterator[_Job]:
-        """The job for an answer; none for a prompt that the template refuses or that leaves no room for one."""
-        with suppress(UsageError):
-            if self._template is not None:
-                ids = self._template.tokenize(prompt.messages)
-            else:
-                ids = self.model.tokenize(prompt.text, add_special=True)
-            if 1 < len(ids) < N_CTX - MAX_TOKENS // 4:
-                yield self._job(prompt, ids, _CHAINS[temperature])
-
-    def _job(self, prompt: Prompt | None, ids: list[int], sampling: SamplingSettings) -> _Job:
+    def _asked(self, prompt: Prompt, temperature: float) -> Iterator[_Asked]:
+        """The prompt with its request, unless the chat template refuses it or it leaves no room for an answer."""
         self._number += 1
-        return _Job(prompt, ids, sampling, np.random.default_rng(self._number))
-
-    def _is_done(self, job: _Job) -> bool:
-        return self.model.is_end(job.answer[-1]) or len(job.answer) >= job.limit
-
-    def _finish(self, job: _Job) -> None:
-        has_ended = self.model.is_end(job.answer[-1])
-        if job.prompt is None:
-            self._n_sampling -= 1
-            text = self.model.detokenize(job.answer[:-1]).decode("utf-8", "replace").strip()
-            if has_ended and is_usable(text, self._known):
-                self._self_written.append(text)
-            return
-        if has_ended and self._end is not None:
-            job.answer[-1] = self._end
-        row = Row(
-            job.prompt.kind, job.sampling.temperature, job.prompt.is_held_out, job.ids, job.answer, job.prompt.text
+        request = Request(
+            prompt="" if self._llm.has_chat_template else prompt.text,
+            messages=prompt.messages if self._llm.has_chat_template else (),
+            max_tokens=MAX_TOKENS,
+            sampling=SamplingSettings(temperature=temperature),
+            seed=self._number,
         )
-        self.writer.add(row, _arrays(job))
-        self.n_tokens += 0 if row.is_held_out else len(row.answer)
-        self._learn_passage(row)
-        self.progress("answering", min(1.0, self.n_tokens / self.budget))
+        with suppress(UsageError):
+            ids = self._llm.tokenize(request)
+            if 1 < len(ids) < N_CTX - MAX_TOKENS // 4:
+                yield _Asked(prompt, request, ids)
 
-    def _learn_passage(self, row: Row) -> None:
-        if self.passages.texts.maxlen is not None and row.kind in ("questions", "writing", "self-written"):
-            self.passages.add(self.model.detokenize(row.answer).decode("utf-8", "replace"))
+    def _writing(self) -> _Asked:
+        """Let the target write a prompt."""
+        self._number += 1
+        limit, seed = MAX_PROMPT_TOKENS, self._number
+        return _Asked(None, Request(prompt=self._header, special=True, max_tokens=limit, sampling=_OPEN, seed=seed), [])
 
-
-def _arrays(job: _Job) -> dict[str, NDArray[Any]]:
-    before = len(job.ids) - 1
-    filled: dict[str, Any] = {
-        "inputs": [*job.inputs, np.zeros_like(job.inputs[0])],
-        "hidden": [*[np.zeros_like(job.hidden[0])] * before, *job.hidden, np.zeros_like(job.hidden[0])],
-        "normalisers": [*[(0.0, 0.0)] * before, *job.normalisers, (0.0, 0.0)],
-        "best": [*[0] * before, *job.best, 0],
-        "tokens": [*job.ids, *job.answer],
-    }
-    return {name: np.array(values) for name, values in filled.items()}
-
-
-def _sampled(row: NDArray[np.float32], job: _Job) -> int:
-    candidates = apply_chain(row, job.sampling, job.ids + job.answer)
-    logits = candidates.logits.astype(np.float64)
-    if job.sampling.temperature == 0:
-        place = int(logits.argmax())
-    else:
-        chances = np.exp(logits - logits.max())
-        place = int(job.random.choice(len(chances), p=chances / chances.sum()))
-    return place if candidates.ids is None else int(candidates.ids[place])
+    def _finish(self, asked: _Asked, *, has_ended: bool) -> None:
+        if asked.prompt is None:
+            if has_ended and is_usable(asked.text.strip(), self._known):
+                self._self_written.append(asked.text.strip())
+            return
+        ends = [self._end] if has_ended and self._end is not None else []
+        prompt, temperature = asked.prompt, asked.request.sampling.temperature
+        if not asked.answer and not ends:
+            return
+        row = Row(prompt.kind, temperature, prompt.is_held_out, asked.ids, asked.answer + ends, prompt.text)
+        add_row(self._folder, row)
+        self._n_tokens += 0 if row.is_held_out else len(row.answer)
+        if row.kind in ("questions", "writing", "self-written"):
+            self._passages.learn(asked.text)
 
 
-def user_header(model: Model) -> list[int]:
-    """The ids of what the template writes before a user's first message; none if it does not say it as it stands."""
+def user_header(model: Model) -> str:
+    """The text that the chat template writes before a user's first message; "" if it changes or drops the message."""
     if model.chat_template is None:
-        return []
+        return ""
     try:
         before, found, _ = ChatTemplate(model).render([Message("user", MARK)]).partition(MARK)
     except UsageError:
-        return []
-    ids = model.tokenize(before, parse_special=True) if found else []
-    begins = model.bos is not None and model.adds_bos and ids[:1] != [model.bos]
-    return [model.bos, *ids] if ids and begins and model.bos is not None else ids
+        return ""
+    if model.bos is not None and model.adds_bos:  # a raw prompt gets it anyway
+        before = before.removeprefix(model.token_bytes(model.bos, special=True).decode("utf-8", "replace"))
+    return before if found else ""
 
 
 def end_token(model: Model) -> int | None:
-    """The token that ends an answer: the one that the template writes after it, or the vocabulary's."""
+    """The token that ends an answer: the token that the chat template writes after it, or the vocabulary's own."""
     if model.chat_template is not None:
         messages = [Message("user", "a"), Message("assistant", MARK), Message("user", "b")]
         with suppress(UsageError):

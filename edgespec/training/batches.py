@@ -1,11 +1,11 @@
-"""The kept features as batches for PyTorch: answers of like lengths together, so that little of a batch is padding."""
+"""Batches of answers for PyTorch: answers of similar lengths together, so that little of a batch is padding."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -18,101 +18,84 @@ FEWEST_ANSWER = 8  # tokens
 
 
 @dataclass(slots=True)
-class Texts:
-    """A batch. `inputs` float[B, L, 3 D] and `tokens` int64[B, L] are padded at the end; the anchors of text b, cells
-    where a draft may begin, are those from `start[b]` on, `anchors[b]` of them."""
+class Batch:
+    """B texts, padded at the end to L tokens, with at most A anchors each: cells at which a draft may begin.
 
+    A draft has at most `depth` tokens. N = A + depth - 1 is the number of cells that drafts reach.
+    """
+
+    #: float[B, L, 3 D]
     inputs: Tensor
+    #: int64[B, L]
     tokens: Tensor
+    #: int64[B], the first anchor of each text, and their number.
     start: Tensor
     anchors: Tensor
-
-
-@dataclass(slots=True)
-class Batch:
-    """Texts with what the target says at the cell after each anchor and the `depth - 1` that follow: normalisers at
-    temperatures 1 and .8 [B, A + depth - 1, 2], and its own choices int64[B, A + depth - 1]. Its final states
-    `hidden` [B, A + depth, D] begin at the anchors themselves. `is_text` bool[depth, B, A]: whose step is judged."""
-
-    texts: Texts
+    #: float[B, N + 1, D], the target's final states, the first one at the first anchor.
     hidden: Tensor
+    #: float[B, N, 2] and int64[B, N], from the cell after the first anchor on.
     normalisers: Tensor
     best: Tensor
+    #: bool[depth, B, A]: False if the draft token lies beyond the end of the text.
     is_text: Tensor
 
     @property
     def n_anchors(self) -> int:
-        return int(self.texts.anchors.sum())
+        return int(self.anchors.sum())
+
+    def to(self, device: str) -> Batch:
+        return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 def vocabulary_of(rows: Sequence[Row], size: int, n_vocab: int) -> NDArray[np.int64]:
-    """The ids that the target writes most often, ascending; the lowest ids where it writes fewer than `size`."""
+    """Return the `size` ids that the target writes most often, in ascending order, filled up with the lowest others."""
     counts = Counter(token for row in rows if not row.is_held_out for token in row.answer)
-    frequent = [token for token, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))][:size]
-    known = set(frequent)
-    filling = (token for token in range(n_vocab) if token not in known)
-    frequent += [token for token, _ in zip(filling, range(size - len(frequent)), strict=False)]
-    return np.array(sorted(frequent), np.int64)
-
-
-def anchors_of(document: Document) -> int:
-    """Cells from which the token after next is part of the answer; the first one is that of the last prompt token."""
-    return document.length - document.n_prompt - 1
+    ids = sorted(range(n_vocab), key=lambda token: (-counts[token], token))
+    return np.array(sorted(ids[:size]), np.int64)
 
 
 def batches(
     features: Features, documents: Sequence[Document], n_tokens: int, depth: int, seed: int | None = None
 ) -> Iterator[Batch]:
-    """The documents once, in batches of about `n_tokens` anchors; shuffled by `seed`, with None in order of length."""
-    usable = [document for document in documents if anchors_of(document) >= FEWEST_ANSWER]
-    drawn = random.Random(seed)
-    noise = {id(document): drawn.uniform(0.8, 1.25) if seed is not None else 1.0 for document in usable}
-    usable.sort(key=lambda document: anchors_of(document) * noise[id(document)])
+    """Yield all documents in batches of about `n_tokens` anchors; shuffled if there is a `seed`, else by length."""
+    usable = [document for document in documents if document.n_anchors >= FEWEST_ANSWER]
+    chance = random.Random(seed)
+    noise = {id(document): chance.uniform(0.8, 1.25) if seed is not None else 1.0 for document in usable}
+    usable.sort(key=lambda document: document.n_anchors * noise[id(document)])
     groups: list[list[Document]] = [[]]
     for document in usable:
-        widest = max([anchors_of(document), *map(anchors_of, groups[-1])])
+        widest = max(member.n_anchors for member in [document, *groups[-1]])
         if groups[-1] and widest * (len(groups[-1]) + 1) > n_tokens:
             groups.append([])
         groups[-1].append(document)
     if seed is not None:
-        drawn.shuffle(groups)
-    for group in groups:
-        if group:
-            yield make_batch(features, group, depth)
+        chance.shuffle(groups)
+    for group in filter(None, groups):
+        yield make_batch(features, group, depth)
 
 
 def make_batch(features: Features, documents: Sequence[Document], depth: int) -> Batch:
-    """One batch of these documents, on the CPU."""
-    n_anchors = [anchors_of(document) for document in documents]
-    most, longest = max(n_anchors), max(document.length for document in documents)
+    """Return one batch of these documents, on the CPU."""
+    anchors = torch.tensor([document.n_anchors for document in documents])
+    most, longest = int(anchors.max()), max(document.length for document in documents)
     after = most + depth - 1
 
-    def padded(array: NDArray[np.generic], length: int, skip: int = 0, prompt: bool = True) -> Tensor:
+    def padded(array: NDArray[np.generic], length: int, skip: int | None = None) -> Tensor:
+        """The rows of all documents; with `skip`, only those from `skip` cells after the first anchor."""
         out = np.zeros((len(documents), length, *array.shape[1:]), array.dtype)
         for index, document in enumerate(documents):
-            start = document.start if prompt else document.start + document.n_prompt - 1
-            part = array[start + skip : document.start + document.length][:length]
+            first = 0 if skip is None else document.n_prompt - 1 + skip
+            part = array[document.start + first : document.start + document.length][:length]
             out[index, : len(part)] = part
         return torch.from_numpy(out)
 
-    texts = Texts(
+    return Batch(
         inputs=padded(features.inputs, longest).float(),
         tokens=padded(features.tokens, longest).long(),
         start=torch.tensor([document.n_prompt - 1 for document in documents]),
-        anchors=torch.tensor(n_anchors),
+        anchors=anchors,
+        hidden=padded(features.hidden, after + 1, 0).float(),
+        normalisers=padded(features.normalisers, after, 1),
+        best=padded(features.best, after, 1).long(),
+        is_text=(torch.arange(most) + torch.arange(depth)[:, None])[:, None] < anchors[None, :, None],
     )
-    place = torch.arange(most)[None, None] + torch.arange(depth)[:, None, None]
-    return Batch(
-        texts,
-        hidden=padded(features.hidden, after + 1, prompt=False).float(),
-        normalisers=padded(features.normalisers, after, 1, prompt=False),
-        best=padded(features.best, after, 1, prompt=False).long(),
-        is_text=place < torch.tensor(n_anchors)[None, :, None],
-    )
-
-
-def to_device(batch: Batch, device: str) -> Batch:
-    """The same batch on another device."""
-    texts = Texts(*(getattr(batch.texts, name).to(device) for name in Texts.__slots__))
-    rest = (getattr(batch, name).to(device) for name in ("hidden", "normalisers", "best", "is_text"))
-    return Batch(texts, *rest)

@@ -1,9 +1,9 @@
-"""EAGLE-3 and EAGLE-1 heads in PyTorch (2503.01840, 2401.15077), computed as llama.cpp's graph `eagle3` does.
+"""EAGLE-3 and EAGLE-1 heads in PyTorch (arXiv 2503.01840, 2401.15077), computed as in llama.cpp's graph `eagle3`.
 
 At cell P the head takes the embedding of token P + 1 and g_P, which is fused from the target's features at P, and
-predicts token P + 2. When it drafts on, the state that came out of one step is the g of the next. The features are
-three layers' inputs, or in an EAGLE-1 head the target's final state: zeros in prompts, of which there is none.
-Letters in shapes: B texts, L tokens of them, A anchors (cells where a draft may begin), D width, V' its vocabulary.
+predicts token P + 2. In the next step of a draft, g is the state that this step computed. An EAGLE-3 head's features
+are the inputs of three layers. An EAGLE-1 head reads the target's final state, which is unknown in prompts: zero there.
+Letters in shapes: B texts, L tokens each, A anchors (cells where a draft may begin), D width, V' the head's vocabulary.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
-from edgespec.training.batches import Batch, Texts
-from edgespec.training.heads import UNSURE, Weights
+from edgespec.training.batches import Batch
+from edgespec.training.heads import UNSURE, Shape, Weights
 
-DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # of the time: when the loss begins to look at one more token of a draft
+DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # fractions of the time after which the loss covers one more token of a draft
 
 
 @dataclass(frozen=True, slots=True)
-class Eagle3:
-    """Dimensions of a head; `vocab` is V', `rope_base` and `eps` are the target's."""
+class Eagle3(Shape):
+    """`vocab` is V'; `rope_base` and `eps` are the target's."""
 
     width: int
     heads: int
@@ -35,7 +35,6 @@ class Eagle3:
     eps: float
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor, as PyTorch has it: outputs first."""
         q, kv, d = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.width
         return {
             "fc": (d, self.n_read),
@@ -54,20 +53,11 @@ class Eagle3:
         }
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
-        """Weights to begin with: those of the output are the target's, its rows [V', D] and the norm before.
-
-        The first g is the last of the three inputs, with a little of the others; `rms` of each input makes all count
-        alike, since a few are a hundred times larger than the rest. What remains is random.
-        """
-        generator = torch.Generator().manual_seed(seed)
-        weights: Weights = {}
-        for name, size in self.tensors().items():
-            if len(size) == 1:
-                weights[name] = torch.ones(size)
-            else:
-                scale = 0.5 if name.endswith(("attn_output", "ffn_down")) else 1.0
-                weights[name] = torch.randn(size, generator=generator) * scale * size[1] ** -0.5
-        n_read = self.n_read
+        """The first g is the last of the three inputs, with a little of the others. Dividing by `rms` gives all
+        features the same weight: a few are a hundred times larger than the rest."""
+        weights, n_read = self._random(seed), self.n_read
+        for name in ("blk.0.attn_output", "blk.0.ffn_down"):
+            weights[name] *= 0.5
         weights["fc"] = 0.3 * weights["fc"] + torch.eye(self.width, n_read).roll(n_read - self.width, 1)
         weights["fc"][:, n_read - len(rms) :] /= rms.clamp(min=1e-6)
         weights["output"], weights["output_norm"] = output.float().clone(), UNSURE * output_norm.float()
@@ -75,7 +65,7 @@ class Eagle3:
 
     @property
     def n_read(self) -> int:
-        """Features of a token, as `fc` takes them."""
+        """The number of features of a token that `fc` takes."""
         return 3 * self.width
 
     @property
@@ -88,35 +78,34 @@ class Eagle3:
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
     ) -> Iterator[Tensor]:
-        for state in unroll(weights, self, embedding, batch.texts, depth, dropout):
+        for state in unroll(weights, self, embedding, batch, depth, dropout):
             yield logits(weights, self, state)
 
 
 @dataclass(frozen=True, slots=True)
 class Eagle1(Eagle3):
-    """Reads one state instead of three inputs."""
+    """Reads the final state instead of the inputs of three layers."""
 
     @property
     def n_read(self) -> int:
-        """Three parts, as llama.cpp wants them, of blocks that can be quantised; what is too much is zero."""
+        """llama.cpp needs a multiple of three, quantisation one of 32; features that are too many are zero."""
         return 96 * -(-self.width // 96)
 
 
 def unroll(
-    weights: Weights, shape: Eagle3, embedding: Tensor, texts: Texts, depth: int, dropout: float = 0.0
+    weights: Weights, shape: Eagle3, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
 ) -> Iterator[Tensor]:
-    """What the head predicts at each anchor, step by step: `depth` states float[B, A, D] of what `logits` makes rows.
+    """Yield `depth` states float[B, A, D] at the anchors, for `logits`.
 
-    Step j drafts token P + 2 + j and is told the tokens before it as the text has them; its own states take the place
-    of the target's features from step 1 on. That is the training-time test of the paper. `dropout` is the share of its
-    inputs that is left out.
+    Step j drafts token P + 2 + j after the text's own tokens; from step 1 on, the head's own states replace the
+    target's features. The paper calls this training-time test.
     """
-    n_anchors = int(texts.anchors.max())
-    features = F.pad(texts.inputs, (shape.n_read - texts.inputs.shape[-1], 0))
+    n_anchors = int(batch.anchors.max())
+    features = F.pad(batch.inputs, (shape.n_read - batch.inputs.shape[-1], 0))
     fused = F.linear(features, weights["fc"])[:, :-1]
     cells = torch.arange(fused.shape[1], device=fused.device)
-    anchors = texts.start[:, None] + torch.arange(n_anchors, device=fused.device)  # [B, A]
-    keys_in = _joined(weights, shape, F.embedding(texts.tokens[:, 1:], embedding).to(fused.dtype), fused)
+    anchors = batch.start[:, None] + torch.arange(n_anchors, device=fused.device)  # [B, A]
+    keys_in = _joined(weights, shape, F.embedding(batch.tokens[:, 1:], embedding).to(fused.dtype), fused)
     keys_in = F.dropout(keys_in, dropout)
     k = rotate(_heads(F.linear(keys_in, weights["blk.0.attn_k"]), shape.kv_heads), cells[None], shape.rope_base)
     v = _heads(F.linear(keys_in, weights["blk.0.attn_v"]), shape.kv_heads)
@@ -124,7 +113,7 @@ def unroll(
     state = _rows(fused, anchors)
     own: list[tuple[Tensor, Tensor]] = []
     for step in range(depth):
-        embedded = F.embedding(_rows(texts.tokens, anchors + 1 + step), embedding).to(state.dtype)
+        embedded = F.embedding(_rows(batch.tokens, anchors + 1 + step), embedding).to(state.dtype)
         joined = F.dropout(_joined(weights, shape, embedded, state), dropout)
         positions = anchors + step
         if step:
@@ -139,7 +128,7 @@ def unroll(
 
 
 def logits(weights: Weights, shape: Eagle3, state: Tensor) -> Tensor:
-    """float[..., V'] of states [..., D]."""
+    """Logits float[..., V'] of states [..., D]."""
     return F.linear(_norm(state, weights["output_norm"], shape), weights["output"])
 
 
@@ -154,7 +143,7 @@ def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, own: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Attention of each anchor to the cells up to it and to the own states of its draft; [B, A, H d]."""
+    """Attention of each anchor to the cells up to it and to the states of its own draft, [B, A, H d]."""
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     own = [(own_k.repeat_interleave(groups, 1), own_v.repeat_interleave(groups, 1)) for own_k, own_v in own]
@@ -188,7 +177,7 @@ def _heads(x: Tensor, heads: int) -> Tensor:
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
-    """x [B, N, ...] at index [B, A]; beyond its end the last row."""
+    """Rows of x [B, N, ...] at index [B, A]; the last row for an index beyond the end."""
     index = index.clamp(max=x.shape[1] - 1)
     batch = torch.arange(x.shape[0], device=x.device)[:, None]
     return x[batch, index]

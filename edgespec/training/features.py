@@ -1,13 +1,15 @@
-"""What a head sees and what it is to predict: arrays on disk with a row for each token of answers and their prompts.
+"""The answers on disk, and what the target computed for each of their tokens.
 
-`answers.jsonl` says which rows belong to which answer, in its order; rows behind those are left from an interruption.
-Of a prompt only `inputs` and `tokens` are filled, of the last token of an answer only `tokens`.
+`answers.jsonl` has a line per answer, `states.bin` a record per token, in the same order. The target computes the
+records by reading the answers, so `states.bin` can be deleted, and `answers.jsonl` alone can be taken elsewhere.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +17,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.closable import Closable
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.core.features import FINAL_STATE
+from edgespec.errors import EdgespecError, UsageError, told_as
+from edgespec.llama.context import CancelledError, Context
+from edgespec.llama.model import Model
+from edgespec.training.job import Listener
 
-ANSWERS = "answers.jsonl"
-TYPES = {"inputs": np.float16, "hidden": np.float16, "normalisers": np.float32, "best": np.int32, "tokens": np.int32}
+ANSWERS, STATES = "answers.jsonl", "states.bin"
+N_BATCH = 512
+RESUMES = "free some space and start the same command again: it resumes"
+SAMPLED = 0.8  # the temperature of answers that are not greedy
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One answer: ids of the prompt as the template renders it, ids of the answer with its end token if it ended.
-    `text` is what was asked."""
+    """An answer: token ids of the prompt as the template renders it, and of the answer with its end token if it ended.
+    `text` is what was asked. Held-out answers are not trained on."""
 
     kind: str
     temperature: float
@@ -34,14 +41,10 @@ class Row:
     answer: list[int]
     text: str = ""
 
-    @property
-    def length(self) -> int:
-        return len(self.prompt) + len(self.answer)
-
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Where the tokens of one answer, prompt first, lie in the arrays."""
+    """The place of an answer's tokens, prompt first, in the arrays."""
 
     start: int
     length: int
@@ -49,163 +52,142 @@ class Document:
     temperature: float
     is_held_out: bool
 
+    @property
+    def n_anchors(self) -> int:
+        """Cells at which a draft of answer tokens may begin; the first one is the cell of the last prompt token."""
+        return self.length - self.n_prompt - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The arrays, mapped, and the documents in them, of N tokens in all.
+    """The states of N tokens as arrays mapped from disk, and the documents in them.
 
-    `inputs` float16[N, 3 D] of three layers ([N, 0] where the target does not give them), `hidden` float16[N, D] after
-    the last norm, `normalisers` float32[N, 2] (the logarithm of the sum of exponentials of the logits at temperatures 1
-    and .8), `best` int32[N] (the target's first choice for the token after), `tokens` int32[N].
+    Of a prompt, all but its last token have no `hidden`, `normalisers` and `best`: at run time, most prompts are read
+    without computing them.
     """
 
     documents: list[Document]
+    #: float16[N, 3 D], the inputs of three layers; [N, 0] if the target does not give them.
     inputs: NDArray[np.float16]
+    #: float16[N, D], the final state after the last norm.
     hidden: NDArray[np.float16]
+    #: float32[N, 2], the logarithm of the sum of exponentials of the logits, at temperatures 1 and `SAMPLED`.
     normalisers: NDArray[np.float32]
+    #: int32[N], the target's first choice for the next token.
     best: NDArray[np.int32]
     tokens: NDArray[np.int32]
 
 
-class Writer(Closable):
-    """Appends answers with their arrays to a folder. Raises EdgespecError where the disk is full.
-
-    `missing` are the answers whose arrays are not there, or not whole: `fill` them in, in this order, before others are
-    added. So the arrays can be deleted, and `answers.jsonl` alone be taken elsewhere.
-    """
-
-    def __init__(self, folder: Path, n_embd: int, n_layers: int = 3) -> None:
-        self.folder, widths = folder, _widths(n_embd, n_layers)
-        self.rows = read_rows(folder)
-        n, n_whole = 0, _whole_tokens(folder, widths)
-        self.missing: list[Row] = []
-        for row in self.rows:
-            if self.missing or n + row.length > n_whole:
-                self.missing.append(row)
-            else:
-                n += row.length
-        try:
-            self._answers = (folder / ANSWERS).open("ab")
-            self._files = {
-                name: _opened(folder / f"{name}.bin", n * width * np.dtype(TYPES[name]).itemsize)
-                for name, width in widths.items()
-            }
-        except OSError as error:
-            raise _full(folder, error) from error
-
-    def fill(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """The arrays of the first answer that lacks them."""
-        self._write(arrays)
-        self.missing.pop(0)
-
-    def add(self, row: Row, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Arrays first: a row counts only when its line is complete."""
-        if self.missing:
-            raise ValueError("there are answers before this one without their arrays")
-        self._write(arrays)
-        try:
-            self._answers.write(json.dumps(asdict(row), ensure_ascii=False).encode() + b"\n")
-            self._answers.flush()
-        except OSError as error:
-            raise _full(self.folder, error) from error
-        self.rows.append(row)
-
-    def _write(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        try:
-            for name, file in self._files.items():
-                file.write(np.ascontiguousarray(arrays[name], TYPES[name]).data)
-                file.flush()
-        except OSError as error:
-            raise _full(self.folder, error) from error
-
-    def close(self) -> None:
-        for file in (self._answers, *self._files.values()):
-            file.close()
+def record(n_embd: int, n_layers: int) -> np.dtype[np.void]:
+    """The layout of a token's record, with the fields of `Features`."""
+    inputs, hidden = ("inputs", np.float16, (n_layers * n_embd,)), ("hidden", np.float16, (n_embd,))
+    return np.dtype([inputs, hidden, ("normalisers", np.float32, (2,)), ("best", np.int32), ("tokens", np.int32)])
 
 
-def load(folder: Path, n_embd: int, n_layers: int = 3) -> Features:
-    """Of answers that were kept with the inputs of so many layers. Raises UsageError where there is nothing, or less
-    than `answers.jsonl` says."""
-    documents, n = [], 0
-    for row in read_rows(folder):
-        documents.append(Document(n, row.length, len(row.prompt), row.temperature, row.is_held_out))
-        n += row.length
-    if not n:
-        raise UsageError(f"there is nothing to learn from in {folder}")
-    arrays: dict[str, Any] = {"inputs": np.zeros((n, 0), np.float16)}
-    try:
-        for name, width in _widths(n_embd, n_layers).items():
-            arrays[name] = np.memmap(folder / f"{name}.bin", TYPES[name], "r", shape=(n, width) if width > 1 else (n,))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder} is damaged", why=str(error), hint="use another --work folder") from error
-    return Features(documents, **arrays)
+def default_layers(n_layers: int) -> tuple[int, int, int]:
+    """The layers whose inputs an EAGLE-3 head reads; the same choice as in llama.cpp."""
+    return min(2, n_layers - 1), n_layers // 2, max(0, n_layers - 3)
+
+
+def n_learned(rows: Sequence[Row]) -> int:
+    """The number of answer tokens to learn from."""
+    return sum(len(row.answer) for row in rows if not row.is_held_out)
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The answers so far; a line that was not finished is cut off. Raises UsageError, EdgespecError."""
+    """Return the finished answers, and cut off an unfinished line. Raises UsageError, EdgespecError."""
     file = folder / ANSWERS
-    try:
+    if not file.exists():
+        return []
+    with told_as(EdgespecError, f"{file} cannot be read"):
         data = file.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
-            with file.open("r+b") as torn:
-                torn.truncate(len(whole))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise EdgespecError(f"{file} cannot be read", why=error.strerror or str(error)) from error
+            os.truncate(file, len(whole))
     try:
         return [Row(**json.loads(line)) for line in whole.splitlines()]
     except (ValueError, TypeError) as error:
         raise UsageError(f"{file} was not written by draft train", hint="use another --work folder") from error
 
 
-def bytes_per_token(n_embd: int, n_layers: int = 3) -> int:
-    """Disk that one token takes."""
-    return sum(width * np.dtype(TYPES[name]).itemsize for name, width in _widths(n_embd, n_layers).items()) + 8
+def add_row(folder: Path, row: Row) -> None:
+    """Append an answer. Raises EdgespecError if it cannot be written."""
+    with _writing(folder), (folder / ANSWERS).open("ab") as file:
+        file.write(json.dumps(asdict(row), ensure_ascii=False).encode() + b"\n")
 
 
-def default_layers(n_layers: int) -> tuple[int, int, int]:
-    """Whose inputs a head reads, as llama.cpp has it."""
-    return min(2, n_layers - 1), n_layers // 2, max(0, n_layers - 3)
+def read_states(
+    model: Model,
+    folder: Path,
+    layers: Sequence[int],
+    listener: Listener,
+    threads: int = 0,
+) -> None:
+    """Let the target read the answers whose states are missing, until all are there or the listener cancels.
+
+    Raises EdgespecError if the disk is full, UsageError if the target does not give the inputs of `layers`.
+    """
+    rows, kind, file = read_rows(folder), record(model.n_embd, len(layers)), folder / STATES
+    lengths = [len(row.prompt) + len(row.answer) for row in rows]
+    n_whole = file.stat().st_size // kind.itemsize if file.exists() else 0
+    ends = np.cumsum(lengths)
+    n_done = int((ends <= n_whole).sum())
+    if n_done == len(rows):
+        return
+    n_ctx = max(lengths)
+    with (
+        _writing(folder),
+        Context(model, n_ctx=n_ctx, max_outputs=N_BATCH, threads=threads, n_batch=N_BATCH) as context,
+        file.open("r+b" if file.exists() else "wb") as out,
+        suppress(CancelledError),
+    ):
+        context.watch_layers([*layers, FINAL_STATE])
+        context.watch(listener.cancel)
+        out.truncate(int(ends[n_done - 1]) * kind.itemsize if n_done else 0)
+        out.seek(0, os.SEEK_END)
+        for number in range(n_done, len(rows)):
+            out.write(_states(context, rows[number], layers, kind).tobytes())
+            listener.progress("reading the answers", (number + 1) / len(rows))
 
 
-def log_sum(row: NDArray[np.float32], temperature: float = 1.0) -> float:
-    """The logarithm of the sum of exponentials of logits at a temperature."""
-    scaled = (row - row.max()) / np.float32(temperature)
-    return float(row.max() / temperature + np.log(np.exp(scaled).sum()))
+def load(folder: Path, n_embd: int, n_layers: int) -> Features:
+    """Map the states, which were read with the inputs of `n_layers` layers. Raises UsageError if there are none."""
+    documents, end = [], 0
+    for row in read_rows(folder):
+        start, end = end, end + len(row.prompt) + len(row.answer)
+        documents.append(Document(start, end - start, len(row.prompt), row.temperature, row.is_held_out))
+    if not end:
+        raise UsageError(f"there is nothing to learn from in {folder}")
+    records: Any = np.memmap(folder / STATES, record(n_embd, n_layers), "r", shape=(end,))
+    return Features(documents, *(records[name] for name in records.dtype.names))
 
 
-def _widths(n_embd: int, n_layers: int) -> dict[str, int]:
-    widths = {"inputs": n_layers * n_embd, "hidden": n_embd, "normalisers": 2, "best": 1, "tokens": 1}
-    return {name: width for name, width in widths.items() if width}
+def _states(context: Context, row: Row, layers: Sequence[int], kind: np.dtype[np.void]) -> NDArray[np.void]:
+    """The records of an answer's tokens."""
+    tokens, records = row.prompt + row.answer, np.zeros(len(row.prompt) + len(row.answer), kind)
+    records["tokens"] = tokens
+    context.forget(0)
+    for start in range(0, len(tokens), N_BATCH):
+        part = tokens[start : start + N_BATCH]
+        end = start + len(part)
+        context.decode(part, range(start, end), [(0,)] * len(part), [True] * len(part))
+        if layers:
+            inputs = np.concatenate([context.layer_inputs(layer) for layer in layers], axis=1)
+            records["inputs"][start:end] = np.clip(inputs, -65504, 65504)  # float16's range
+        for place in range(max(start, len(row.prompt) - 1), end):
+            logits = context.logits(place - start)
+            records["hidden"][place] = context.hidden(place - start)
+            records["normalisers"][place] = log_sum(logits), log_sum(logits, SAMPLED)
+            records["best"][place] = logits.argmax()
+    return records
 
 
-def _whole_tokens(folder: Path, widths: Mapping[str, int]) -> int:
-    """Of how many tokens there are all arrays."""
-    try:
-        sizes = {name: (folder / f"{name}.bin").stat().st_size for name in widths}
-    except OSError:
-        return 0
-    return min(sizes[name] // (width * np.dtype(TYPES[name]).itemsize) for name, width in widths.items())
+def log_sum(logits: NDArray[np.float32], temperature: float = 1.0) -> float:
+    """The logarithm of the sum of exponentials of the logits at a temperature."""
+    most = logits.max()
+    return float(most / temperature + np.log(np.exp((logits - most) / np.float32(temperature)).sum()))
 
 
-def _opened(file: Path, n_bytes: int) -> Any:
-    """A file to go on with behind its first bytes."""
-    opened = file.open("r+b" if file.exists() else "w+b")
-    opened.truncate(n_bytes)
-    opened.seek(n_bytes)
-    return opened
-
-
-def _full(folder: Path, error: OSError) -> EdgespecError:
-    return EdgespecError(
-        f"cannot write to {folder}",
-        why=error.strerror or str(error),
-        hint="free some space and start the same command again: it resumes",
-    )
-
-
-def n_learned(rows: Sequence[Row]) -> int:
-    """Tokens of answers to learn from."""
-    return sum(len(row.answer) for row in rows if not row.is_held_out)
+def _writing(folder: Path) -> AbstractContextManager[None]:
+    """Turns an OSError within the block into an EdgespecError."""
+    return told_as(EdgespecError, f"cannot write to {folder}", hint=RESUMES)

@@ -1,39 +1,55 @@
-"""What training knows of a head, whatever its kind."""
+"""The interface of a draft head of any kind for training."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from edgespec.training.batches import Batch
 
 Weights = dict[str, Tensor]
-"""By the names that they have in GGUF, with `.weight` left out."""
+"""Tensors by their names in GGUF, without `.weight`."""
 
-UNSURE = 0.4  # of the scale of the target's logits to begin with, or a head that knows nothing is sure of it
+UNSURE = 0.4  # factor on the logits in the beginning: without it, an untrained head would be sure of its guesses
 
 
-class Shape(Protocol):
-    """The dimensions of a head, a dataclass, and what it computes; V' is its vocabulary, D the target's width."""
+class Shape(ABC):
+    """The dimensions of a head (a dataclass), and what it computes. V' is its vocabulary, D the target's width."""
+
+    width: int
 
     @property
+    @abstractmethod
     def deepest(self) -> int:
         """The longest draft that it is trained for."""
 
     def depth(self, done: float) -> int:
-        """How many tokens of a draft the loss looks at when this share of the time is over."""
+        """The number of draft tokens that the loss covers when this fraction of the time is over."""
+        return self.deepest
 
+    @abstractmethod
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor, as PyTorch has it: outputs first."""
+        """The shape of every tensor, as in PyTorch: outputs first."""
 
+    @abstractmethod
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
-        """Weights to begin with, given the target's `output` rows [V', D] and the norm before them, and the root mean
-        square `rms` of each of the features that it reads."""
+        """Return weights to begin with. `output` [V', D] are the target's output rows and `output_norm` is the norm
+        before them; `rms` is the root mean square of each feature that the head reads."""
 
+    @abstractmethod
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
     ) -> Iterator[Tensor]:
-        """The logits float[B, A, V'] of the first `depth` tokens of a draft from each anchor, each told the tokens
-        before it as the text has them. `embedding` [V, D] is the target's, `dropout` the share of inputs left out."""
+        """Yield the logits float[B, A, V'] of the first `depth` tokens of a draft from each anchor, each after
+        the text's own tokens. `embedding` [V, D] is the target's; `dropout` is the share of inputs to drop."""
+
+    def _random(self, seed: int) -> Weights:
+        """Matrices of random numbers that keep the scale of their input, and vectors of ones."""
+        generator = torch.Generator().manual_seed(seed)
+        return {
+            name: torch.randn(size, generator=generator) * size[1] ** -0.5 if len(size) == 2 else torch.ones(size)
+            for name, size in self.tensors().items()
+        }

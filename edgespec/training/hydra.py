@@ -1,8 +1,8 @@
-"""Hydra and Medusa heads in PyTorch (2402.05109, 2401.10774): a small network for each token of a draft.
+"""Hydra and Medusa heads in PyTorch (arXiv 2402.05109, 2401.10774): a small network for each token of a draft.
 
-From the target's final state h after token P, network k (from 0) says what token P + k + 2 is:
-`output (h + down_k silu(up_k x))`. In a Hydra head x is h with the normed embeddings of the tokens P + 1 .. P + k + 1;
-in a Medusa head it is h alone, so that all networks can be asked at once, and none knows what the others drafted.
+From the target's final state h after token P, network k (from 0) predicts token P + k + 2 as
+`output (h + down_k silu(up_k x))`. In a Hydra head x is h followed by the normed embeddings of the tokens P + 1 to
+P + k + 1. In a Medusa head x is h alone, so that all networks can run at once, without knowing each other's tokens.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
 from edgespec.training.batches import Batch
-from edgespec.training.heads import UNSURE, Weights
+from edgespec.training.heads import UNSURE, Shape, Weights
 
 EPS = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Medusa:
-    """`heads` networks of one hidden layer that is as wide as the target."""
+class Medusa(Shape):
+    """`heads` networks of one hidden layer, which is as wide as the target."""
 
     width: int
     heads: int
@@ -32,9 +32,6 @@ class Medusa:
     def deepest(self) -> int:
         return self.heads
 
-    def depth(self, done: float) -> int:
-        return self.heads  # which share nothing but the output
-
     def tensors(self) -> dict[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}
         for k in range(self.heads):
@@ -43,13 +40,9 @@ class Medusa:
         return found | {"output": (self.vocab, self.width)}
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
-        generator = torch.Generator().manual_seed(seed)
-        weights: Weights = {}
-        for name, size in self.tensors().items():
-            if ".up" in name:
-                weights[name] = torch.randn(size, generator=generator) * size[1] ** -0.5
-            else:
-                weights[name] = torch.zeros(size) if ".down" in name else torch.ones(size)
+        weights = self._random(seed)
+        for k in range(self.heads):
+            weights[f"head.{k}.down"].zero_()  # each network begins with the target's own prediction
         return weights | {"output": UNSURE * output.float()}
 
     def drafts(
@@ -62,7 +55,7 @@ class Medusa:
 
 @dataclass(frozen=True, slots=True)
 class Hydra(Medusa):
-    """The same, told the tokens before."""
+    """Networks that also read the draft tokens before theirs."""
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         wider = {f"head.{k}.up": (self.width, (k + 2) * self.width) for k in range(self.heads)}
@@ -71,12 +64,12 @@ class Hydra(Medusa):
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
     ) -> Iterator[Tensor]:
-        state, tokens = _states(batch), batch.texts.tokens
-        texts = torch.arange(len(tokens), device=tokens.device)[:, None]
-        anchors = batch.texts.start[:, None] + torch.arange(state.shape[1], device=tokens.device)
+        state, tokens = _states(batch), batch.tokens
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        anchors = batch.start[:, None] + torch.arange(state.shape[1], device=tokens.device)
         seen = [state]
         for k in range(depth):
-            following = tokens[texts, (anchors + 1 + k).clamp(max=tokens.shape[1] - 1)]
+            following = tokens[rows, (anchors + 1 + k).clamp(max=tokens.shape[1] - 1)]
             embedded = F.embedding(following, embedding).float()
             seen.append(F.rms_norm(embedded, (self.width,), weights["embd_norm"], EPS))
             yield _predicted(weights, k, state, torch.cat(seen, -1), dropout)

@@ -1,28 +1,32 @@
-"""Where the prompts come from that the target answers: files, the user's chats, the target itself, bundled seeds."""
+"""The prompts that the target answers: from the user's files and chats, and bundled ones (`prompts.toml`)."""
 
 from __future__ import annotations
 
-import json
+import random
+import tomllib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from edgespec.bench.suites import shipped
-from edgespec.errors import UsageError
+from edgespec.bench.suites import read_items, shipped
+from edgespec.errors import UsageError, told_as
 from edgespec.history import Store
 from edgespec.settings import Message
-from edgespec.training.seeds import seed_prompt
 
-HELD_OUT_EVERY = 25  # of the user's own prompts one in so many is kept to measure with
+HELD_OUT_EVERY = 25  # one in this number of the user's own prompts is kept to measure with
 PASSAGE = (160, 700)  # characters
-SUFFIXES = (".txt", ".md", ".jsonl")
 SELF_WRITTEN = (8, 600)  # characters of a prompt that the target has written
+PASSAGE_KINDS = ("summary", "retrieval", "edit", "repeat")
+KINDS = ("questions", "writing", "coding", "maths", "translation", *PASSAGE_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A conversation to answer, or without a chat template a text to continue. Those held out are not learned from."""
+    """A conversation to answer; without a chat template, a text to continue. Held-out prompts are not learned from."""
 
     kind: str
     messages: tuple[Message, ...]
@@ -33,87 +37,90 @@ class Prompt:
         return self.messages[-1].content
 
 
-@dataclass(slots=True)
 class Passages:
-    """Texts that prompts can be about: the user's own, or what the target wrote before."""
+    """Texts that prompts can be about: the user's own or, if there are none, the target's latest answers."""
 
-    texts: deque[str] = field(default_factory=lambda: deque(maxlen=64))
+    def __init__(self, own: Iterable[str] = ()) -> None:
+        texts = [passage for text in own if (passage := _passage(text))]
+        self._texts, self._are_own = deque(texts, maxlen=None if texts else 64), bool(texts)
 
-    def add(self, text: str) -> None:
-        """Keep the beginning of a text, if it is long enough, up to the end of a sentence."""
-        start = text.strip()[: PASSAGE[1]]
-        end = (
-            max(start.rfind(mark) for mark in (". ", ".\n", "! ", "? ")) + 1 if len(start) == PASSAGE[1] else len(start)
-        )
-        if end >= PASSAGE[0]:
-            self.texts.append(start[:end])
+    def learn(self, answer: str) -> None:
+        """Keep the beginning of an answer, unless there are the user's texts."""
+        if not self._are_own and (passage := _passage(answer)):
+            self._texts.append(passage)
 
     def take(self) -> str:
-        """The next passage, in turns; "" if there is none."""
-        if not self.texts:
-            return ""
-        self.texts.rotate(-1)
-        return self.texts[-1]
+        """Return the next passage, "" if there is none."""
+        self._texts.rotate(-1)
+        return self._texts[-1] if self._texts else ""
 
 
 def held_out(*, chat: bool) -> list[Prompt]:
-    """The benchmark's own prompts, in turns of their categories: they are what acceptance is measured on."""
-    items = [item for item in shipped() if (item.category == "code_completion") != chat]
-    items.sort(key=lambda item: item.id.rpartition("-")[2])
+    """The prompts of the benchmark, on which acceptance is measured: those for chat models or the others."""
+    items = [item for item in shipped() if (item.category != "code_completion") == chat]
+    items.sort(key=lambda item: item.id.rpartition("-")[2])  # alternate between the categories
     return [Prompt(item.category, (Message("user", item.prompt),), is_held_out=True) for item in items]
 
 
-def seeds(start: int, passages: Passages) -> Iterator[Prompt]:
-    """Bundled prompts without end, from number `start` on."""
-    index = start
-    while True:
-        kind, text = seed_prompt(index, passages.take())
-        yield Prompt(kind, (Message("user", text),))
-        index += 1
+def from_files(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
+    """Read the user's prompts (.jsonl), and texts to ask about (.txt, .md), in files and folders.
 
-
-def from_path(path: Path, passages: Passages) -> list[Prompt]:
-    """The prompts of a JSONL file or of a folder of them; texts (.txt, .md) become passages that prompts are about.
-
-    Raises UsageError where there is nothing that can be used.
+    Raises UsageError for a file that cannot be read or used.
     """
-    files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES) if path.is_dir() else [path]
-    prompts: list[Prompt] = []
-    n_passages = 0
-    for file in files:
-        try:
-            text = file.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise UsageError(f"cannot read the prompts in {file}", why=error.strerror or str(error)) from error
-        if file.suffix == ".jsonl":
-            prompts += _marked(_from_lines(file, text))
-            continue
-        passages.texts = deque(passages.texts, maxlen=None)
-        for piece in _pieces(text):
-            passages.add(piece)
-            n_passages += 1
-    if not prompts and not passages.texts:
-        raise UsageError(
-            f"there are no prompts in {path}",
-            hint='use JSON lines such as {"prompt": "..."}, or texts (.txt, .md) to ask questions about',
-        )
-    return prompts
+    prompts, texts = list[Prompt](), list[str]()
+    for path in paths:
+        files = [path]
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".md", ".jsonl"))
+            if not files:
+                raise UsageError(f"there are no prompts in {path}", hint="files of prompts are .jsonl, .txt or .md")
+        for file in files:
+            if file.suffix == ".jsonl":
+                prompts += [Prompt("file", (Message("user", item.prompt),)) for item in read_items(file)[0]]
+                continue
+            with told_as(UsageError, f"cannot read the prompts in {file}"):
+                texts += _pieces(file.read_text(encoding="utf-8", errors="replace"))
+    return _some_held_out(prompts), texts
 
 
 def from_chats(store: Store) -> list[Prompt]:
-    """What the user has asked in their own chats, each question with what went before it."""
+    """The questions in the user's own chats, each with the messages before it."""
     prompts = []
     for chat in store.chats():
-        turns = store.path(chat.head)
-        messages = tuple(Message(turn.role, turn.content) for turn in turns)
+        messages = tuple(Message(turn.role, turn.content) for turn in store.path(chat.head))
         prompts += [
             Prompt("own chat", messages[: end + 1]) for end, message in enumerate(messages) if message.role == "user"
         ]
-    return _marked(prompts)
+    return _some_held_out(prompts)
+
+
+def bundled(start: int, passages: Passages) -> Iterator[Prompt]:
+    """Bundled prompts without end, from number `start` on."""
+    while True:
+        kind, text = bundled_prompt(start, passages.take())
+        yield Prompt(kind, (Message("user", text),))
+        start += 1
+
+
+def bundled_prompt(number: int, passage: str = "") -> tuple[str, str]:
+    """Return the kind and the text of a bundled prompt. The same number gives the same prompt; without a passage, it is
+    of a kind that needs none."""
+    kind, lists, chance = KINDS[number % len(KINDS)], _lists(), random.Random(number)
+    if kind in PASSAGE_KINDS and passage:
+        return kind, f"{chance.choice(lists['passage'][kind])}\n\n{passage}"
+    if kind in PASSAGE_KINDS:
+        kind = KINDS[number % (len(KINDS) - len(PASSAGE_KINDS))]
+    fillings: dict[str, Any] = {
+        "coding": lambda: (_one(chance, "deeds").format(_one(chance, "things")), _one(chance, "languages")),
+        "maths": lambda: (chance.randint(20, 400), chance.randint(3, 20), chance.randint(2, 12)),
+        "translation": lambda: (_one(chance, "phrases"), _one(chance, "tongues")),
+    }
+    filling = fillings.get(kind, lambda: chance.sample(lists["subjects"], 2))
+    return kind, _one(chance, kind).format(*filling())
 
 
 def is_usable(text: str, known: set[str]) -> bool:
-    """Whether a prompt that the target wrote is one, and a new one; `known` learns it."""
+    """Return whether a prompt that the target wrote is new and of a useful length; add it to `known`."""
     key = " ".join(text.lower().split())
     if not SELF_WRITTEN[0] <= len(key) <= SELF_WRITTEN[1] or key in known or "\ufffd" in text:
         return False
@@ -121,33 +128,33 @@ def is_usable(text: str, known: set[str]) -> bool:
     return True
 
 
-def _marked(prompts: Iterable[Prompt]) -> list[Prompt]:
+@cache
+def _lists() -> Any:
+    return tomllib.loads((resources.files("edgespec.training") / "prompts.toml").read_text(encoding="utf-8"))
+
+
+def _one(chance: random.Random, name: str) -> str:
+    found: str = chance.choice(_lists()[name])
+    return found
+
+
+def _some_held_out(prompts: list[Prompt]) -> list[Prompt]:
     return [
-        Prompt(prompt.kind, prompt.messages, is_held_out=number % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)
+        replace(prompt, is_held_out=number % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)
         for number, prompt in enumerate(prompts)
     ]
 
 
-def _from_lines(file: Path, text: str) -> Iterator[Prompt]:
-    """Rows with `prompt`, `turns` or `messages`; of those the last answer is left out."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if "messages" in row:
-                messages = tuple(Message(str(m["role"]), str(m["content"])) for m in row["messages"])
-                messages = messages[:-1] if messages[-1].role == "assistant" else messages
-            else:
-                messages = (Message("user", str(row["prompt"] if "prompt" in row else row["turns"][0])),)
-            if messages[-1].content.strip():
-                yield Prompt("file", messages)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise UsageError(f"{file} has a line that is no prompt", why=f"line {number}") from error
+def _passage(text: str) -> str:
+    """The beginning of a text up to the end of a sentence, "" if that is too short."""
+    start = text.strip()[: PASSAGE[1]]
+    if len(start) == PASSAGE[1]:
+        start = start[: max(start.rfind(mark) for mark in (". ", ".\n", "! ", "? ")) + 1]
+    return start if len(start) >= PASSAGE[0] else ""
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Paragraphs, joined until they are long enough."""
+    """Paragraphs, joined until they are long enough for a passage."""
     piece = ""
     for paragraph in text.split("\n\n"):
         piece = f"{piece}\n\n{paragraph}".strip()

@@ -1,1 +1,1 @@
-"""Draft heads that come with the program; a card beside each says what it was made of."""
+"""Bundled draft heads; the card next to each describes its origin."""

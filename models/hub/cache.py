@@ -14,15 +14,21 @@ _PREFIX = "models--"
 
 
 def hub_cache() -> Path:
-    """Where huggingface_hub keeps its downloads."""
+    """The folder in which huggingface_hub keeps its downloads."""
     hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     return _expanded(hub) if hub else _hub_home() / "hub"
 
 
 def token_file() -> Path:
-    """Where huggingface_hub keeps the user's token."""
+    """The file in which huggingface_hub keeps the user's token."""
     file = os.environ.get("HF_TOKEN_PATH")
     return _expanded(file) if file else _hub_home() / "token"
+
+
+def is_offline() -> bool:
+    """True if the network must not be used."""
+    value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return value.upper() in ("1", "ON", "YES", "TRUE")
 
 
 def repository_folder(repository: str) -> Path:
@@ -30,7 +36,7 @@ def repository_folder(repository: str) -> Path:
 
 
 def cached_repositories() -> list[str]:
-    """The repositories with a folder here, in order."""
+    """The repositories with a folder in the cache, in order."""
     try:
         folders = [folder.name for folder in hub_cache().iterdir() if folder.name.startswith(_PREFIX)]
     except OSError:
@@ -38,13 +44,18 @@ def cached_repositories() -> list[str]:
     return sorted(map(_repository_called, folders))
 
 
-def begun_files(repository: str) -> list[Path]:
-    """A repository's incomplete downloads."""
+def partial_files(repository: str) -> list[Path]:
+    """The incomplete downloads of a repository."""
     return sorted(path for path in (repository_folder(repository) / "blobs").glob("*.incomplete") if path.is_file())
 
 
+def partial_bytes(repository: str) -> int:
+    """The size of the incomplete downloads of a repository."""
+    return sum(path.stat().st_size for path in partial_files(repository))
+
+
 def cached_files(repository: str, revision: str = "main") -> dict[str, Path]:
-    """The GGUF files of a repository that are here, by their names in it: those of a branch, tag or commit."""
+    """The GGUF files of a branch, tag or commit that are here, by their names in the repository."""
     folder = repository_folder(repository)
     snapshot = folder / "snapshots" / (commit_of(repository, revision) or revision)
     try:
@@ -66,7 +77,7 @@ def commit_of(repository: str, revision: str) -> str:
 
 
 def repository_of(path: Path) -> tuple[str, str] | None:
-    """The repository of a file of the cache, and its name there; None for other files."""
+    """The repository of a file in the cache, and the file's name there; None for other files."""
     try:
         parts = path.absolute().relative_to(hub_cache()).parts
     except ValueError:
@@ -77,7 +88,6 @@ def repository_of(path: Path) -> tuple[str, str] | None:
 
 
 def _repository_called(folder: str) -> str:
-    """The repository of a folder with this name."""
     return folder.removeprefix(_PREFIX).replace("--", "/", 1)
 
 

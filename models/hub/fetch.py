@@ -1,25 +1,29 @@
 """Download a model into the shared Hugging Face cache: several parts at once, resumable, each verified by its hash.
 
-huggingface_hub's own downloads start again when their process is gone. Here the received part stays in
+huggingface_hub 2.4 is used for addresses, its client and its cache's layout, but not for the transfer
+(`hf_hub_download`): it deletes what came of an interrupted download, does not compute hashes, updates the branch before
+the files are here, and cannot be cancelled while the network is silent. Here the received part stays in
 `blobs/<etag>.incomplete`, and becomes `blobs/<etag>` when its hash is right; then it is linked as huggingface_hub does.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from edgespec.cancel import CancelFlag
+from edgespec.files.paths import write_whole
 from edgespec.models.hub import retries
-from edgespec.models.hub.content import hash_of
+from edgespec.models.hub.cache import commit_of, hub_cache, repository_folder
+from edgespec.models.hub.disk import LOOK_S, alone, disk_errors, etag_of, file_lock, link
 from edgespec.models.hub.listing import RemoteFile
-from edgespec.models.hub.placing import LOOK_S, alone, disk_errors, link, lock, remember_commit
-from edgespec.models.hub.repository import Download, Tell, is_whole
+from edgespec.models.hub.progress import DownloadCancelled, Progress, Tell
+from edgespec.models.hub.repository import Download, is_whole
 from edgespec.models.hub.requests import (
     DownloadError,
     OtherAnswerError,
@@ -32,29 +36,9 @@ from edgespec.models.hub.requests import (
     timeout_s,
 )
 from edgespec.models.hub.retries import Notes, Patience
-from edgespec.models.hub.room import check_space
 from edgespec.text.figures import size_of
 
 CONNECTIONS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of a download: bytes that are here, and of these the ones that came over the network this time; files
-    that are done, and of these the ones whose hash was computed; whether only hashes are left. `step` names the
-    processing of the received files, and `step_done` its progress, 0 to 1."""
-
-    here_bytes: int
-    transferred_bytes: int
-    files_done: int
-    files_verified: int
-    is_verifying: bool
-    step: str = ""
-    step_done: float = 0.0
-
-
-class DownloadCancelled(DownloadError):  # noqa: N818 - nothing went wrong
-    """The user stopped a download."""
 
 
 def fetch(
@@ -66,7 +50,10 @@ def fetch(
     the caller's thread. Raises DownloadError, including DownloadCancelled once `cancel` is set; received parts stay on
     the disk.
     """
-    check_space([download])
+    with disk_errors(hub_cache(), "HF_HOME"):
+        for file in download.damaged:
+            download.place(file).unlink(missing_ok=True)
+            download.blob(file).unlink(missing_ok=True)
     job = _Job(download)
     threads = [threading.Thread(target=job.work, daemon=True) for _ in range(min(CONNECTIONS, len(download.files)))]
     for thread in threads:
@@ -77,25 +64,42 @@ def fetch(
         progress(job.progress())
         if cancel.is_set():
             job.stopped.set()
-    deadline_s = time.monotonic() + 1  # a thread that waits for the network may notice it only when that answers
+    deadline_s = time.monotonic() + 1  # a thread that waits for the network notices only when the network answers
     for thread in threads:
         thread.join(max(0.0, deadline_s - time.monotonic()))
     job.pass_on(tell)
     progress(job.progress())
     if job.failures:
         raise job.failures[0]
-    if cancel.is_set() and not download.is_here:
+    is_here = all(is_whole(download.place(file), file) for file in download.files)
+    if cancel.is_set() and not is_here:
         here, whole = size_of(job.progress().here_bytes), size_of(download.size_bytes)
         raise DownloadCancelled(
             f"stopped: {here} of {whole} downloaded", hint=how_to_resume(download.wanted.repository)
         )
-    if not download.is_here:
+    if not is_here:
         raise DownloadError(
             f"{download.wanted} was deleted", why="another program deletes it", hint="download it again"
         )
-    with disk_errors(download):
-        remember_commit(download)
+    with disk_errors(hub_cache(), "HF_HOME"):
+        _record_commit(download)
     return download.path
+
+
+def _record_commit(download: Download) -> None:
+    """Let the branch or tag refer to the commit. Until all of it was here, an older commit could be used."""
+    repository, revision = download.wanted.repository, download.wanted.revision
+    if commit_of(repository, revision) == download.commit:
+        return
+    folder = repository_folder(repository)
+    ref = folder / "refs" / revision
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    written = folder / f"commit.{os.getpid()}"  # not in `refs`, where every file counts as a branch
+    try:
+        write_whole(written, download.commit)
+        written.replace(ref)
+    finally:
+        written.unlink(missing_ok=True)
 
 
 class _Stopped(Exception):  # noqa: N818 - nothing went wrong
@@ -111,10 +115,11 @@ class _Job:
         self.failures: list[Exception] = []
         self._todo = deque(download.files)
         self._here = {file.name: here for file, here in zip(download.files, download.here_bytes, strict=True)}
+        self._here |= dict.fromkeys((file.name for file in download.damaged), 0)
         self._transferred_bytes, self._done, self._verified = 0, 0, 0
         self._counting = threading.Lock()
-        self._said: SimpleQueue[str] = SimpleQueue()
-        self._notes = Notes(self._said.put)
+        self._notes_to_show: SimpleQueue[str] = SimpleQueue()
+        self._retries = Notes(self._notes_to_show.put)
 
     def work(self) -> None:
         """Download files until none is left."""
@@ -138,7 +143,7 @@ class _Job:
     def pass_on(self, tell: Tell) -> None:
         try:
             while True:
-                tell(self._said.get_nowait())
+                tell(self._notes_to_show.get_nowait())
         except Empty:
             return
 
@@ -150,10 +155,14 @@ class _Job:
         place, blob, partial = (each(file) for each in (self.download.place, self.download.blob, self.download.partial))
         if is_whole(place, file):
             return
-        waits = f"another program is downloading {file.name}: waiting for it"
+        note = f"another program is downloading {file.name}: waiting for it"
         with (
-            disk_errors(self.download),
-            alone(lock(self.download.wanted.repository, file.etag), lambda: self._said.put(waits), self._check_stopped),
+            disk_errors(hub_cache(), "HF_HOME"),
+            alone(
+                file_lock(self.download.wanted.repository, file.etag),
+                lambda: self._notes_to_show.put(note),
+                self._check_stopped,
+            ),
         ):
             is_new = not is_whole(blob, file) and not is_whole(place, file)
             if is_new:
@@ -169,18 +178,19 @@ class _Job:
         Raises DownloadError, and removes the file, if the received content is wrong.
         """
         while True:
-            goes_on = _size(partial) > 0
+            is_resumed = _size(partial) > 0
             self._receive_all(file, partial)
-            if hash_of(partial, file, lambda _: self._check_stopped()) == file.etag:
+            if etag_of(partial, file.etag, lambda _: self._check_stopped()) == file.etag:
                 break
             partial.unlink()
-            if not goes_on:
+            if not is_resumed:
                 raise DownloadError(
                     f"{file.name} was not downloaded correctly",
                     why=f"its hash differs from the one given by {host()}; it was removed",
                     hint="download it again; if that happens again, something between here and there changes it",
                 )
-            self._said.put(f"the partial download of {file.name} belongs to another file: starting from the beginning")
+            note = f"the partial download of {file.name} belongs to another file: starting from the beginning"
+            self._notes_to_show.put(note)
         with self._counting:
             self._verified += 1
 
@@ -204,21 +214,21 @@ class _Job:
             wait_s = patience.wait_s(error)
             if wait_s is None:
                 raise explained(error, self.download.wanted) from error
-            self._notes.waits(error, wait_s, patience)
+            self._retries.retrying(error, wait_s, patience)
             self.stopped.wait(wait_s)
             self._check_stopped()
 
     def _receive(self, file: RemoteFile, partial: Path, here: int) -> None:
         """Append the hub's content of the file from `here` on. Raises what httpx raises, and OSError.
 
-        The address is requested each time, since the ones it redirects to expire. httpx sends the token to no other
-        host.
+        The address is requested each time, since the addresses that it redirects to expire. httpx sends the token to no
+        other host.
         """
         from huggingface_hub import hf_hub_url
 
-        carried = headers() | ({"range": f"bytes={here}-"} if here else {})
+        request = headers() | ({"range": f"bytes={here}-"} if here else {})
         url = hf_hub_url(self.download.wanted.repository, file.name, revision=self.download.commit)
-        with session().stream("GET", url, headers=carried, timeout=timeout_s()) as response:
+        with session().stream("GET", url, headers=request, timeout=timeout_s()) as response:
             response.raise_for_status()
             here = _first_byte(response.status_code, response.headers, file, here)
             partial.parent.mkdir(parents=True, exist_ok=True)  # somebody may have deleted it meanwhile
@@ -238,18 +248,20 @@ class _Job:
         if self.stopped.is_set():
             raise _Stopped
 
-    def _set_here(self, file: RemoteFile, here: int, came: int = 0) -> None:
+    def _set_here(self, file: RemoteFile, here: int, received: int = 0) -> None:
         with self._counting:
             self._here[file.name] = min(here, file.size_bytes)
-            self._transferred_bytes += came
+            self._transferred_bytes += received
 
 
-def _first_byte(status: int, headers: Mapping[str, str], file: RemoteFile, asked: int) -> int:
-    """The offset of an answer in the file: the requested one, or 0. Raises OtherAnswerError if it is not an answer of
-    this file, but a login page for instance."""
+def _first_byte(status: int, headers: Mapping[str, str], file: RemoteFile, requested: int) -> int:
+    """Return the offset of an answer in the file: the requested one, or 0.
+
+    Raises OtherAnswerError if the answer is not a part of this file, but a login page for instance.
+    """
     sent = headers.get("content-range", "") if status == 206 else headers.get("content-length", "")
-    if status == 206 and sent.startswith(f"bytes {asked}-") and sent.endswith(f"/{file.size_bytes}"):
-        return asked
+    if status == 206 and sent.startswith(f"bytes {requested}-") and sent.endswith(f"/{file.size_bytes}"):
+        return requested
     if status == 200 and sent == str(file.size_bytes):
         return 0
     raise OtherAnswerError(f"received {headers.get('content-type') or 'something else'} instead")

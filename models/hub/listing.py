@@ -1,14 +1,20 @@
-"""The hub's listing of a repository, read with care: paths on this machine are made from it."""
+"""The contents of a repository, as the hub lists them: its GGUF files, and the models that can be downloaded.
+
+The listing is read with care, since paths on this machine are made from it.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.models.hub.offers import Offer, offers
+from edgespec.errors import ModelNotFoundError
+from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of
 from edgespec.models.hub.requests import DownloadError, host
-from edgespec.models.names.spec import stays_within
+from edgespec.models.names.source import stays_within
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
@@ -18,12 +24,23 @@ ETAG = "[0-9a-f]{40}|[0-9a-f]{64}"
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository. `etag`, the name of its content, is its SHA-256, or the SHA-1 of git if it is kept in git
-    itself; it is empty, and the size 0, if the hub does not report them."""
+    """A file of a repository. `etag` is its SHA-256, or the SHA-1 of git if git itself keeps the file; it is empty, and
+    the size 0, if the hub does not report them."""
 
     name: str
     size_bytes: int
     etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model of a repository: its file, or the first part of a split model, with the size of all parts. `quant` is
+    empty if only the file's name selects the model."""
+
+    file: str
+    quant: str
+    n_parts: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +52,34 @@ class Repository:
     files: dict[str, RemoteFile]
 
     def offers(self) -> list[Offer]:
-        """Its models that can be downloaded, the smallest first."""
+        """The models that can be downloaded, the smallest first."""
         return offers({name: file.size_bytes for name, file in self.files.items()})
 
 
+def offers(sizes: Mapping[str, int]) -> list[Offer]:
+    """Return the models among these files, whose sizes are in bytes, the smallest first.
+
+    Models with missing parts or of unknown size (0) cannot be downloaded and are left out.
+    """
+    found = []
+    for file in models_in(list(sizes)):
+        parts = parts_of(file)
+        if all(sizes.get(part) for part in parts):
+            size_bytes = sum(sizes[part] for part in parts)
+            found.append(Offer(file, _selecting_quant(file, list(sizes)), len(parts), size_bytes))
+    return sorted(found, key=lambda offer: (offer.size_bytes, offer.file))
+
+
+def _selecting_quant(file: str, names: list[str]) -> str:
+    quant = quant_of(file)
+    with suppress(ModelNotFoundError):
+        if quant and choose(names, quant) == file:
+            return quant
+    return ""
+
+
 def read_listing(about: ModelInfo, name: str) -> Repository:
-    """A parsed listing, from which paths on this machine are made. Raises DownloadError."""
+    """Read the listing of a repository. Raises DownloadError."""
     files = {}
     for sibling in about.siblings or []:
         file = sibling.rfilename
@@ -55,7 +94,7 @@ def read_listing(about: ModelInfo, name: str) -> Repository:
 
 
 def _content(sibling: RepoSibling) -> tuple[int, str]:
-    """Size and etag of a file, if reported."""
+    """Return size and etag of a file, if reported."""
     size, etag = sibling.size, sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
     if not isinstance(size, int) or size < 0 or not isinstance(etag, str):
         return 0, ""

@@ -1,33 +1,32 @@
-"""Models to download: all are planned before the first one starts, so that none is downloaded that is useless alone.
+"""Models to download. All are planned before the first starts, so that no model is downloaded that is useless alone.
 
-The command line and the chat download alike, and show it in their own ways (`Display`).
+The command line and the chat use the same functions, with different displays (`Display`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
-from edgespec.models.names.spec import NAMES, is_path, resolve, sources, stays_within
-from edgespec.models.packages.wheels import PackageSpec
+from edgespec.models.hub.cache import is_offline
+from edgespec.models.hub.downloads import AnyDownload, check_possible, check_space, fetch_download, plan
+from edgespec.models.hub.package import PackageDownload
+from edgespec.models.hub.progress import DownloadCancelled, Progress, Speed
+from edgespec.models.hub.repository import examined
+from edgespec.models.hub.requests import DownloadError
+from edgespec.models.names.packaged import PackageSpec
+from edgespec.models.names.source import NAMES, Source, is_path, stays_within
+from edgespec.models.names.spec import resolve, sources
 from edgespec.text.figures import clock, rate, size_of
-
-if TYPE_CHECKING:
-    from edgespec.models.hub.downloads import AnyDownload
-    from edgespec.models.hub.fetch import Progress
-    from edgespec.models.names.spec import Source
-
-SPEED_OVER_S = 5.0
 
 
 class Display(Protocol):
-    """Shows what happens: notes, and the progress of one thing at a time, from 0 to 1 if that is known."""
+    """Shows notes, and the progress of one thing at a time, from 0 to 1 if known."""
 
     def note(self, text: str) -> None: ...
 
@@ -42,8 +41,14 @@ class LeftOut(EdgespecError):  # noqa: N818 - nothing is wrong with it
 
 @dataclass(slots=True)
 class Item:
-    """One model to download, and the outcome. `wanted` is None for one that is here, at `path`; `targets` are those
-    that a draft belongs to, empty for named models. `stopped` says what is here of it after a cancelled download."""
+    """One model to download, and the outcome.
+
+    Attributes:
+        wanted: The source; None for a file that is here, at `path`.
+        targets: The models that a draft belongs to; empty for named models.
+        stopped: How much is here after a cancelled download.
+        is_verified: True if the hash of all files was computed just now.
+    """
 
     spec: str
     wanted: Source | None = None
@@ -56,16 +61,16 @@ class Item:
     transferred_bytes: int = 0
     elapsed_s: float = 0.0
     is_done: bool = False
-    is_verified: bool = False  # the hash of all of it was computed just now
+    is_verified: bool = False
 
     @property
     def is_draft(self) -> bool:
-        """Whether it is only downloaded as the draft of a catalogue entry."""
+        """True for a model that is only downloaded as the draft of a catalogue entry."""
         return bool(self.targets)
 
 
 def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collection[str]) -> list[Item]:
-    """The named models, each once, and for those in `drafts_of` their drafts. Raises UsageError."""
+    """Return the named models, each once, and for those in `drafts_of` their drafts. Raises UsageError."""
     if revision is not None and not stays_within(revision):
         raise UsageError(f"{revision!r} is not a valid revision", hint="use a branch, a tag or a commit")
     named: list[Item] = []
@@ -101,13 +106,13 @@ def _file_here(spec: str, revision: str | None) -> Item:
 
 
 def refuse_revision(spec: str, revision: str | None, why: str) -> None:
-    """Raises UsageError if a revision is given for something without revisions."""
+    """Raise UsageError if a revision is given for something without revisions."""
     if revision is not None:
         raise UsageError(f"'{spec}' has no revisions", why=why, hint="leave out --revision")
 
 
 def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -> list[Item]:
-    """The named models, each followed by its drafts that are not listed yet."""
+    """Return the named models, each followed by its drafts that are not listed yet."""
     items: list[Item] = []
     drafts: dict[Source, Item] = {}
     for item in named:
@@ -122,9 +127,7 @@ def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -
 
 
 def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
-    """Plan a download, with `verify` also of damaged files; what prevents it is recorded in the item."""
-    from edgespec.models.hub.downloads import check_possible, plan
-
+    """Plan a download, with `verify` also of damaged files; an error is recorded in the item."""
     if item.wanted is None:
         return
     display.progress(f"looking for {item.spec}", None)
@@ -141,12 +144,12 @@ def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
 
 
 def _examine(item: Item, download: AnyDownload, display: Display) -> None:
-    """Compare existing files with their hashes. Raises DownloadError if that is not possible, or the damage cannot be
-    fixed."""
-    from edgespec.models.hub.downloads import examined
-    from edgespec.models.hub.repository import is_offline
-    from edgespec.models.hub.requests import DownloadError
-
+    """Compare existing files with their hashes. Raises DownloadError if that fails, or if damage cannot be fixed."""
+    if isinstance(download, PackageDownload):
+        if download.is_here:
+            hint = f"to download it again: edgespec rm {item.spec}, then edgespec pull {item.spec}"
+            raise DownloadError(f"{item.spec} cannot be verified", why="it was converted after its download", hint=hint)
+        return
     here_bytes, read_bytes = sum(download.here_bytes), 0
 
     def tell(n_bytes: int) -> None:
@@ -154,11 +157,11 @@ def _examine(item: Item, download: AnyDownload, display: Display) -> None:
         read_bytes += n_bytes
         display.progress(f"checking the hash of {size_of(here_bytes)}", min(1.0, read_bytes / here_bytes))
 
-    item.download = examined(download, tell)
+    item.download = found = examined(download, tell)
     item.is_verified = True
-    if not item.download.damaged:
+    if not found.damaged:
         return
-    names = ", ".join(file.name for file in item.download.damaged)
+    names = ", ".join(file.name for file in found.damaged)
     if is_offline():
         hint = f"without --offline this downloads it again: edgespec pull --verify {item.spec}"
         raise DownloadError(f"{names} is damaged", why="its hash differs", hint=hint)
@@ -166,9 +169,7 @@ def _examine(item: Item, download: AnyDownload, display: Display) -> None:
 
 
 def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
-    """The message if models that fit one by one do not fit together."""
-    from edgespec.models.hub.downloads import check_space
-
+    """Return the error if models that fit one by one do not fit together."""
     coming = [item for item in items if item.download is not None and item.error is None]
     try:
         check_space([item.download for item in coming if item.download is not None])
@@ -188,20 +189,18 @@ def announce(item: Item, display: Display) -> None:
         parts = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
         of_it = f", {size_of(here)} already downloaded" if here else ""
         name = f"its draft {item.spec}" if item.is_draft else item.spec
-        file = item.download.path.name if isinstance(item.wanted, PackageSpec) else files[0].name
-        display.note(f"{name} is {file}{parts}, {size_of(item.download.size_bytes)}{_from(item)}{of_it}")
-
-
-def _from(item: Item) -> str:
-    """The source of a model that is not from the hub."""
-    if not isinstance(item.wanted, PackageSpec):
-        return ""
-    return f" from the package {item.wanted.package}"
+        file, source = files[0].name, ""
+        if isinstance(item.wanted, PackageSpec):
+            file, source = item.download.path.name, f" from the package {item.wanted.package}"
+        display.note(f"{name} is {file}{parts}, {size_of(item.download.size_bytes)}{source}{of_it}")
 
 
 def plan_all(items: Sequence[Item], display: Display) -> list[Item]:
-    """Plan and announce downloads that a command or a chat needs; returns those to do: a draft that cannot be
-    downloaded, or for which there is no room, is left out with a note. Raises what prevents the others."""
+    """Plan and announce downloads that a command or a chat needs, and return the possible ones.
+
+    A draft that cannot be downloaded, or for which there is no room, is left out with a note. Raises the error of
+    another model.
+    """
     for item in items:
         plan_item(item, display)
     without_failed([item for item in items if not item.is_draft], display)
@@ -217,7 +216,7 @@ def plan_all(items: Sequence[Item], display: Display) -> list[Item]:
 
 
 def fetch_all(items: Sequence[Item], display: Display, cancel: CancelFlag) -> None:
-    """Download what was planned, up to the first named model that fails: the others are useless without it."""
+    """Download what was planned, up to the first named model that fails: the other models are useless without it."""
     for item in items:
         fetch_items([item], display, cancel)
         if item.error is not None and not item.is_draft:
@@ -225,7 +224,7 @@ def fetch_all(items: Sequence[Item], display: Display, cancel: CancelFlag) -> No
 
 
 def without_failed(items: Sequence[Item], display: Display) -> list[Item]:
-    """The items without drafts that cannot be downloaded, which is noted. Raises what prevents another download."""
+    """Return the items without drafts that cannot be downloaded, which are noted. Raises the error of another model."""
     for item in items:
         if item.error is not None and not item.is_draft:
             raise item.error
@@ -235,18 +234,20 @@ def without_failed(items: Sequence[Item], display: Display) -> list[Item]:
 
 
 def missing_bytes(items: Sequence[Item]) -> int:
-    """The size of the downloads; downloaded packages may still have to be unpacked."""
+    """Return the size of what has to be transferred."""
     return sum(item.download.missing_bytes for item in items if item.download is not None)
 
 
 def free_bytes(items: Sequence[Item]) -> int:
-    """The free disk space, where there is least, for at least one download."""
+    """Return the free disk space of the fullest disk, for at least one download."""
     return min(item.download.free_bytes for item in items if item.download is not None)
 
 
 def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag) -> None:
-    """Download what was planned one after another, no draft without its target; the outcome is recorded in the
-    items."""
+    """Download what was planned, one model after another, and no draft without its target.
+
+    The outcome is recorded in the items.
+    """
     for item in items:
         if item.is_draft and item.error is None and not any(target.is_done for target in item.targets):
             item.error = LeftOut(f"{item.spec} was not downloaded", why="its target model was not downloaded")
@@ -254,9 +255,6 @@ def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag) -> 
 
 
 def _fetch_item(item: Item, display: Display, cancel: CancelFlag) -> None:
-    from edgespec.models.hub.downloads import complete, discard_damaged
-    from edgespec.models.hub.fetch import DownloadCancelled
-
     if item.download is None or item.error is not None or cancel.is_set():
         return
     speed, started_s, was_verified = Speed(), perf_counter(), item.is_verified
@@ -273,8 +271,7 @@ def _fetch_item(item: Item, display: Display, cancel: CancelFlag) -> None:
         display.progress(_line(item.download, progress, speed), progress.here_bytes / item.download.size_bytes)
 
     try:
-        item.download = discard_damaged(item.download)
-        complete(item.download, tell, cancel, display.note)
+        fetch_download(item.download, tell, cancel, display.note)
         item.is_done = True
     except DownloadCancelled as stopped:
         item.stopped = str(stopped)
@@ -283,23 +280,6 @@ def _fetch_item(item: Item, display: Display, cancel: CancelFlag) -> None:
     finally:
         item.elapsed_s = perf_counter() - started_s
         display.end_progress()
-
-
-class Speed:
-    """Bytes per second, over the last seconds."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def add(self, now_s: float, n_bytes: int) -> None:
-        self._seen.append((now_s, n_bytes))
-        while now_s - self._seen[0][0] > SPEED_OVER_S and len(self._seen) > 2:
-            self._seen.popleft()
-
-    @property
-    def bytes_per_s(self) -> float:
-        (then_s, then), (now_s, now) = self._seen[0], self._seen[-1]
-        return (now - then) / (now_s - then_s) if now_s > then_s else 0.0
 
 
 def _line(download: AnyDownload, progress: Progress, speed: Speed) -> str:

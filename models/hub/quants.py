@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 
@@ -20,7 +21,6 @@ _QUANTS = (
     "FP32",
 )
 _SPELLINGS = {"FP16": "F16", "FP32": "F32"}
-_SIZES = ("XXS", "XS", "S", "M", "L", "XL")  # of mixtures with the same number of bits
 _QUANT = re.compile(rf"(?:^|[-._/ ])({'|'.join(_QUANTS)})(?=$|[-._/ ])", re.IGNORECASE)
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 _NO_MODELS = re.compile("mmproj|imatrix", re.IGNORECASE)
@@ -31,38 +31,39 @@ class SeveralFitError(ModelNotFoundError):
 
 
 def quant_of(name: str) -> str:
-    """The quantisation in the name of a file, `spelt`; empty if it has none."""
+    """Return the quantisation in the name of a file, `spelt`; empty if it has none."""
     found = _QUANT.findall(_PART.sub("", name).removesuffix(".gguf"))
     return spelt(found[-1]) if found else ""
 
 
 def spelt(quant: str) -> str:
-    """A quantisation in its canonical spelling: in capitals, and F16 for FP16."""
+    """Return a quantisation in its canonical spelling: in capitals, and F16 for FP16."""
     return _SPELLINGS.get(quant.upper(), quant.upper())
 
 
 def part_of(name: str) -> tuple[int, int]:
-    """Which part of how many a file is; (1, 1) for a whole model."""
+    """Return the number of a part and the number of parts; (1, 1) for a whole model."""
     match = _PART.search(name)
     return (int(match[1]), int(match[2])) if match else (1, 1)
 
 
 def parts_of(name: str) -> list[str]:
-    """The names of all parts of the model that `name` is a part of, or `name` alone."""
+    """Return the names of all parts of the model that `name` is a part of, or `name` alone."""
     _, n_parts = part_of(name)
     return [_PART.sub(f"-{part:05}-of-{n_parts:05}", name) for part in range(1, n_parts + 1)] if n_parts > 1 else [name]
 
 
 def models_in(names: Sequence[str]) -> list[str]:
-    """The files that are models, of a split one the first part; not projectors and the like."""
+    """Return the files that are models, without projectors and the like; of a split model the first part."""
     ggufs = [name for name in names if name.lower().endswith(".gguf") and not _NO_MODELS.search(name)]
     return sorted(name for name in ggufs if part_of(name)[0] == 1)
 
 
 def choose(names: Sequence[str], quant: str = "", *, where: str = "this repository") -> str:
-    """The model among the files of a repository with this quantisation; without one `USUAL`, or the only one.
+    """Return the file with this quantisation among the files of a repository; without a quantisation the only model, or
+    the one in `USUAL`.
 
-    Raises ModelNotFoundError that lists them, including SeveralFitError.
+    Raises ModelNotFoundError that lists the models, including SeveralFitError.
     """
     models = models_in(names)
     if not models:
@@ -86,11 +87,11 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
 
 
 def _instead(models: Sequence[str], quant: str, where: str) -> str:
-    """What to request if none of these models has the quantisation."""
+    """Suggest what to request if none of these models has the quantisation."""
     quants = list(filter(None, map(quant_of, models)))
     if quants:
-        best = min(quants, key=lambda other: _distance(other, spelt(quant) or USUAL))
-        return f"the nearest is :{best}" if quant else f"add one, such as :{best}"
+        similar = difflib.get_close_matches(spelt(quant) or USUAL, quants, n=1, cutoff=0.0)[0]
+        return f"did you mean :{similar}?" if quant else f"add one, such as :{similar}"
     if len(models) == 1:
         return "leave out the quantisation: no file name contains one"
     return f"no file name contains a quantisation: {_by_file(models[0], where)}"
@@ -99,30 +100,6 @@ def _instead(models: Sequence[str], quant: str, where: str) -> str:
 def _by_file(name: str, where: str) -> str:
     repository = where.partition(" ")[0]
     return "choose one by its file name" + (f", such as hf:{repository}/{name}" if "/" in repository else "")
-
-
-def _distance(quant: str, wanted: str) -> tuple[int, bool, bool, int, bool]:
-    """The distance between two: first by bits, preferring more; then by kind; then by size, preferring less."""
-    (bits, kind, size), (wanted_bits, wanted_kind, wanted_size) = _traits(quant), _traits(wanted)
-    return (
-        abs(bits - wanted_bits),
-        bits < wanted_bits,
-        kind != wanted_kind,
-        abs(size - wanted_size),
-        size > wanted_size,
-    )
-
-
-def _traits(quant: str) -> tuple[int, str, int]:
-    """Bits, kind (K, I, F or other) and size of a quantisation, complete or a prefix; for anything else those of
-    `USUAL`."""
-    match = re.match(r"(?:UD-)?([A-Z]+)(\d+)", quant)
-    if match is None:
-        return _traits(USUAL)
-    size = quant.rpartition("_")[2]
-    is_usual = "_K" in quant or quant == f"Q{match[2]}"  # which users who type Q4 may know
-    kind = match[1][0] if match[1][0] in "IBF" else "K" if is_usual else ""
-    return int(match[2]), kind.replace("B", "F"), _SIZES.index(size if size in _SIZES else "M")
 
 
 def _gguf_names(where: str) -> str:

@@ -1,4 +1,4 @@
-"""The Hugging Face hub: the content of a repository, and which of its files a model needs."""
+"""A download from the Hugging Face hub: which files of a repository a model needs, and what of them is here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 from edgespec.errors import ModelNotFoundError
 from edgespec.files.paths import free_in
 from edgespec.models.hub import retries
-from edgespec.models.hub.cache import cached_files, hub_cache, repository_folder
-from edgespec.models.hub.listing import ETAG, RemoteFile, Repository, read_listing
-from edgespec.models.hub.offers import Offer
+from edgespec.models.hub.cache import cached_files, hub_cache, is_offline, repository_folder
+from edgespec.models.hub.disk import disk_errors, etag_of
+from edgespec.models.hub.listing import ETAG, Offer, RemoteFile, Repository, read_listing
+from edgespec.models.hub.progress import Tell
 from edgespec.models.hub.quants import choose, models_in, parts_of
 from edgespec.models.hub.requests import (
     DownloadError,
@@ -26,19 +27,18 @@ from edgespec.models.hub.requests import (
     headers,
     host,
     http_error,
-    kind,
+    is_kind,
     page_of,
     session,
     timeout_s,
     token,
 )
 from edgespec.models.hub.retries import Notes, Patience
-from edgespec.models.names.spec import HubSpec, cached, check_unambiguous
+from edgespec.models.names.source import HubSpec, cached, check_unambiguous
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
-Tell = Callable[[str], None]
 Answer = TypeVar("Answer")
 
 _logger = logging.getLogger(__name__)
@@ -46,20 +46,25 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """The download of a model: its files, all parts of it in order, and how much of each is here already. `offers`
-    lists the other models of its repository, and `damaged` are existing files with wrong content."""
+    """The download of a model from the hub.
+
+    Attributes:
+        files: All parts of the model, in order.
+        here_bytes: How much of each file is here already.
+        offers: The other models of the repository.
+        damaged: Files that are here with wrong content.
+    """
 
     wanted: HubSpec
     commit: str
     files: tuple[RemoteFile, ...]
     here_bytes: tuple[int, ...]
-    free_bytes: int
     offers: tuple[Offer, ...] = ()
     damaged: tuple[RemoteFile, ...] = ()
 
     @property
     def path(self) -> Path:
-        """Where the model is, or will be: its first part."""
+        """The place of the model on this machine: its first part."""
         return self.place(self.files[0])
 
     @property
@@ -74,6 +79,15 @@ class Download:
     def missing_bytes(self) -> int:
         return self.size_bytes - sum(self.here_bytes) + sum(file.size_bytes for file in self.damaged)
 
+    @property
+    def needed_bytes(self) -> int:
+        """The disk space that the download takes."""
+        return self.missing_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        return free_in(hub_cache())
+
     def place(self, file: RemoteFile) -> Path:
         return repository_folder(self.wanted.repository) / "snapshots" / self.commit / file.name
 
@@ -85,8 +99,10 @@ class Download:
 
 
 def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
-    """What to download for a model. Offline it is what is here, if that is complete. Raises ModelNotFoundError,
-    DownloadError."""
+    """Return the download of a model; offline it describes the complete model that is here.
+
+    Raises ModelNotFoundError, DownloadError.
+    """
     if is_offline():
         return _plan_offline(wanted)
     repository = look_up(wanted, tell)
@@ -104,13 +120,15 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
         if not file.size_bytes:
             why = "it is empty" if file.etag else f"{host()} does not give its size and hash"
             raise DownloadError(f"{file.name} of {repository.name} cannot be downloaded", why=why)
-    empty = Download(wanted, repository.commit, files, (), free_bytes(), tuple(repository.offers()))
+    empty = Download(wanted, repository.commit, files, (), tuple(repository.offers()))
     return replace(empty, here_bytes=tuple(_here_bytes(empty, file) for file in files))
 
 
 def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
-    """The repository at the requested revision. Waits and retries, with a note, if the hub is busy. Raises
-    ModelNotFoundError, DownloadError."""
+    """Return the repository at the requested revision. Waits and retries, with a note, if the hub is busy.
+
+    Raises ModelNotFoundError, DownloadError.
+    """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # or the first request of a day reports on this machine
     check_endpoint()
     from huggingface_hub import HfApi
@@ -136,7 +154,7 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
 
 
 def look_at_offers(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
-    """The repository of a model, which contains at least one. Raises ModelNotFoundError, DownloadError."""
+    """Return the repository of a model, which has at least one. Raises ModelNotFoundError, DownloadError."""
     if is_offline():
         raise DownloadError(
             f"the contents of {wanted.repository} are not known offline", hint="'edgespec ls' shows what is downloaded"
@@ -147,8 +165,10 @@ def look_at_offers(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
 
 
 def check_access(download: Download, tell: Tell = _logger.info) -> None:
-    """Check access to the files, which the listing of a gated repository does not show. Downloads nothing. Raises
-    DownloadError."""
+    """Check access to the files, which the listing of a gated repository does not show. Downloads nothing.
+
+    Raises DownloadError.
+    """
     missing = [file for file in download.files if not is_whole(download.place(file), file)] + [*download.damaged]
     if not missing or is_offline():
         return
@@ -158,16 +178,29 @@ def check_access(download: Download, tell: Tell = _logger.info) -> None:
 
     def ask() -> None:
         answer = session().head(url, headers=headers(), timeout=timeout_s(), follow_redirects=False)
-        if answer.is_error:  # a redirection is not: it leads to the content
+        if answer.is_error:  # a redirection, which leads to the content, is no error
             answer.raise_for_status()
 
     _answered(ask, download.wanted, tell)
 
 
-def is_offline() -> bool:
-    """Whether the network must not be used."""
-    asked = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-    return asked.upper() in ("1", "ON", "YES", "TRUE")
+def examined(download: Download, read: Callable[[int], object]) -> Download:
+    """Return the download, with damaged files as `damaged`. Calls `read` with the size of each piece that is read.
+
+    Raises DownloadError if the right content is unknown.
+    """
+    damaged = []
+    for file, here_bytes in zip(download.files, download.here_bytes, strict=True):
+        path = next((path for path in (download.place(file), download.blob(file)) if path.is_file()), None)
+        if path is None or here_bytes < file.size_bytes:
+            continue
+        if not file.etag:
+            why = "the hub's cache does not store its hash"
+            raise DownloadError(f"{file.name} cannot be verified offline", why=why)
+        with disk_errors(hub_cache(), "HF_HOME"):
+            if etag_of(path, file.etag, read) != file.etag:
+                damaged.append(file)
+    return replace(download, damaged=tuple(damaged))
 
 
 def is_whole(path: Path, file: RemoteFile) -> bool:
@@ -177,13 +210,8 @@ def is_whole(path: Path, file: RemoteFile) -> bool:
         return False
 
 
-def free_bytes() -> int:
-    """The free space where the hub's files are kept."""
-    return free_in(hub_cache())
-
-
 def _chosen(repository: Repository, quant: str) -> str:
-    """The file of a quantisation. Raises ModelNotFoundError, which lists the available ones."""
+    """Return the file of a quantisation. Raises ModelNotFoundError, which lists the available ones."""
     _check_any_model(repository)
     try:
         return choose(list(repository.files), quant, where=repository.name)
@@ -201,16 +229,16 @@ def _check_any_model(repository: Repository) -> None:
 
 
 def _answered(ask: Callable[[], Answer], wanted: HubSpec, tell: Tell) -> Answer:
-    """The hub's answer, with noted waits and retries if it is busy. Raises DownloadError, ModelNotFoundError."""
+    """Return the hub's answer, after waits and retries if it is busy. Raises DownloadError, ModelNotFoundError."""
     patience, notes = Patience(retries.LOOKING_S), Notes(tell)
     while True:
         try:
             return ask()
         except http_error() as error:
-            wait_s = None if kind(error, "ConnectError") else patience.wait_s(error)
+            wait_s = None if is_kind(error, "ConnectError") else patience.wait_s(error)
             if wait_s is None:
                 raise explained(error, wanted) from error
-            notes.waits(error, wait_s, patience)
+            notes.retrying(error, wait_s, patience)
             time.sleep(wait_s)
 
 
@@ -222,6 +250,9 @@ def _here_bytes(download: Download, file: RemoteFile) -> int:
     except OSError:
         return 0
     return here if here <= file.size_bytes else 0
+
+
+# --- offline ----------------------------------------------------------------------------------------------------------
 
 
 def _plan_offline(wanted: HubSpec) -> Download:
@@ -237,17 +268,17 @@ def _plan_offline(wanted: HubSpec) -> Download:
     first_name = next(name for name, path in here.items() if path == first)
     files = tuple(_file_here(name, here[name]) for name in parts_of(first_name))
     commit = first.relative_to(repository_folder(wanted.repository) / "snapshots").parts[0]
-    return Download(wanted, commit, files, tuple(file.size_bytes for file in files), free_bytes())
+    return Download(wanted, commit, files, tuple(file.size_bytes for file in files))
 
 
 def _file_here(name: str, path: Path) -> RemoteFile:
-    """A file of the cache; the blob that it links to is named by its etag."""
+    """Describe a file of the cache: the name of the blob that it links to is its etag."""
     blob = path.resolve().name
     return RemoteFile(name, path.stat().st_size, blob if re.fullmatch(ETAG, blob) else "")
 
 
 def _missing_part(wanted: HubSpec) -> str:
-    """The part of a split model that is not here, if others are."""
+    """Return the part of a split model that is not here, if others are."""
     here = cached_files(wanted.repository, wanted.revision)
     try:
         return next((part for part in parts_of(choose(list(here), wanted.quant)) if part not in here), "")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import shutil
-import sysconfig
+from importlib.metadata import version
 from typing import Any
 
-from edgespec import __version__
 from edgespec.errors import EdgespecError, ModelNotFoundError
-from edgespec.models.hub.cache import begun_files
-from edgespec.models.names.spec import HubSpec
+from edgespec.models.hub.cache import partial_bytes
+from edgespec.models.names.source import HubSpec
 
+HOW_TO_LOG_IN = "hf auth login (or set HF_TOKEN)"
 _ADDRESS = re.compile(
     r"(?P<scheme>https?://)(?:[^/?#]*@)?(?P<place>(?:[\w.-]+|\[[\da-f:.]+\])(?::\d{1,5})?(?:/[^?#@\s]*)?)",
     re.IGNORECASE,
@@ -31,8 +29,11 @@ class OtherAnswerError(ConnectionError):
     """The answer to a request for a file is something else."""
 
 
+# --- addresses and settings -------------------------------------------------------------------------------------------
+
+
 def check_endpoint() -> None:
-    """Raises DownloadError for a HF_ENDPOINT with which huggingface_hub cannot even be imported, or finds nothing."""
+    """Raise DownloadError for a HF_ENDPOINT with which huggingface_hub cannot even be imported, or finds nothing."""
     address = os.environ.get("HF_ENDPOINT")
     if address == "":  # as if it were not set; huggingface_hub takes it for an address
         del os.environ["HF_ENDPOINT"]
@@ -40,8 +41,15 @@ def check_endpoint() -> None:
         raise DownloadError("HF_ENDPOINT is not a web address", hint="set it to https://host/path, or unset it")
 
 
+def endpoint() -> str:
+    """The hub's address."""
+    from huggingface_hub import constants
+
+    return constants.ENDPOINT
+
+
 def shown(address: str) -> str:
-    """A web address that is safe to print: without name and password. Empty for an invalid one."""
+    """Return a web address without name and password, so that it is safe to print. Empty for an invalid address."""
     match = _ADDRESS.fullmatch(address)
     return f"{match['scheme']}{match['place']}".rstrip("/") if match else ""
 
@@ -57,16 +65,16 @@ def host() -> str:
 
 
 def session() -> Any:
-    """The Client, httpx's or httpx2's, that sends requests. Raises DownloadError if its settings cannot be used."""
+    """Return the HTTP client of huggingface_hub. Raises DownloadError if its settings cannot be used."""
     from huggingface_hub import get_session
 
     try:
         return get_session()
     except Exception as error:
-        if not kind(error, "ImportError", "ValueError", "OSError", "InvalidURL"):
+        if not is_kind(error, "ImportError", "ValueError", "OSError", "InvalidURL"):
             raise
         why = getattr(error, "strerror", None) or str(error)
-        if kind(error, "InvalidURL"):
+        if is_kind(error, "InvalidURL"):
             why = "one of them is not an address"  # its message may contain part of a password
         names = [name for name in os.environ if name.upper() in _CONNECTING and os.environ[name]]
         hint = f"check {', '.join(names)}" if names else ""
@@ -74,7 +82,7 @@ def session() -> Any:
 
 
 def token() -> str:
-    """The user's token, if any. Raises DownloadError if it cannot be read or sent."""
+    """Return the user's token, if any. Raises DownloadError if it cannot be read or sent."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
@@ -90,39 +98,48 @@ def token() -> str:
 
 def headers() -> dict[str, str]:
     """The user agent, with the user's token if there is one."""
-    agent = {"user-agent": f"edgespec/{__version__}", "accept-encoding": "identity"}
+    agent = {"user-agent": f"edgespec/{version('edgespec')}", "accept-encoding": "identity"}
     return agent | ({"authorization": f"Bearer {found}"} if (found := token()) else {})
 
 
 def timeout_s() -> float:
-    """How long the hub may be silent."""
+    """The longest time without data from the hub."""
     from huggingface_hub import constants
 
     return constants.HF_HUB_DOWNLOAD_TIMEOUT
 
 
+def listed_models(words: str, timeout_s: float, **more: Any) -> list[dict[str, Any]]:
+    """Return what the hub lists for these words. Raises what the client raises, and ValueError for another answer.
+
+    `HfApi.list_models` would wait for ever.
+    """
+    params = {"search": words, "filter": "gguf", **more}
+    answer = session().get(f"{endpoint()}/api/models", params=params, headers=headers(), timeout=timeout_s)
+    answer.raise_for_status()
+    found: list[dict[str, Any]] = answer.json()
+    if not isinstance(found, list) or not all(isinstance(each, dict) and "id" in each for each in found):
+        raise ValueError("the answer is not a list of models")
+    return found
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
 def http_error() -> type[Exception]:
-    """The base class of request errors: httpx's, or httpx2's, whichever huggingface_hub uses."""
+    """The base class of request errors: that of httpx or httpx2, whichever huggingface_hub uses."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return next(each for each in HfHubHTTPError.__mro__ if each.__name__ == "HTTPError")
 
 
-def how_to_log_in() -> str:
-    """The command to log in, in the form that works here: the program may only exist beside Python."""
-    program = "hf" if shutil.which("hf") else shutil.which("hf", path=sysconfig.get_path("scripts"))
-    if not program:
-        return f"set HF_TOKEN to a token from {shown(endpoint())}/settings/tokens"
-    return f"{shlex.quote(program) if os.name != 'nt' else program} auth login (or set HF_TOKEN)"
-
-
-def kind(error: Exception, *names: str) -> bool:
-    """Whether an error is of one of these classes, which may be httpx's."""
+def is_kind(error: Exception, *names: str) -> bool:
+    """True if an error is of one of these classes, which may be httpx's."""
     return any(each.__name__ in names for each in type(error).__mro__)
 
 
 def status_of(error: Exception) -> int:
-    """The status code; 0 if there was no answer."""
+    """The status code of the answer; 0 if there was no answer."""
     return int(getattr(getattr(error, "response", None), "status_code", 0))
 
 
@@ -133,76 +150,73 @@ def header_of(error: Exception, name: str) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Why a request failed, in a few words."""
+    """Say why a request failed, in a few words."""
     if status_of(error):
         return f"{host()} responds with status {status_of(error)}"
     if isinstance(error, OtherAnswerError):
         return f"{host()} does not send the file: {error} (does this network require a login?)"
-    if kind(error, "TimeoutException"):
+    if is_kind(error, "TimeoutException"):
         return f"no data from {host()} for {timeout_s()} s"
-    return f"{host()} cannot be reached" if kind(error, "ConnectError") else f"the connection to {host()} broke"
+    return f"{host()} cannot be reached" if is_kind(error, "ConnectError") else f"the connection to {host()} broke"
 
 
 def how_to_resume(repository: str) -> str:
-    """What happens to an incomplete download, as a part of a hint."""
-    if any(path.stat().st_size for path in begun_files(repository)):
+    """Say what happens to an incomplete download, as a part of a hint."""
+    if partial_bytes(repository):
         return "the part already downloaded is kept, and the same command resumes"
     return "the same command tries again"
 
 
 def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
-    """A failed request as an error that a user can act on."""
-    again = how_to_resume(wanted.repository)
-    code, status, page = header_of(error, "X-Error-Code"), status_of(error), page_of(wanted.repository)
-    if code == "RevisionNotFound":
-        return ModelNotFoundError(
-            f"{wanted.repository} has no revision '{wanted.revision}'", hint=f"branches and tags: {page}/tree/main"
-        )
-    if code == "EntryNotFound":
-        return DownloadError(f"a file of {wanted.repository} is missing", why="the hub has listed it", hint="try again")
-    if code == "GatedRepo":
-        return _gated(error, wanted, page)
-    if header_of(error, "X-Error-Message").startswith("Invalid credentials"):
-        return DownloadError(f"{host()} rejects the token", hint=f"get a new one: {how_to_log_in()}, or unset HF_TOKEN")
-    if status == 407 or kind(error, "ProxyError"):
+    """Turn a failed request into an error that a user can act on."""
+    status = status_of(error)
+    if status == 407 or is_kind(error, "ProxyError"):
         return _refused_by_proxy(error)
-    if status in (401, 404):
-        return _not_found(error, wanted)
-    if status == 403:
-        why = header_of(error, "X-Error-Message") or "the response is status 403"
-        return DownloadError(f"{host()} denies access to {wanted.repository}", why=why, hint=f"see {page}")
-    if status == 429:
-        more = "" if _token_sent(error) else f"; logged-in users ({how_to_log_in()}) have a higher limit"
-        return DownloadError(
-            f"{host()} limits the number of requests (rate limit)", hint=f"wait a few minutes: {again}{more}"
-        )
-    if status >= 500:
-        return DownloadError(
-            f"{host()} has a problem right now", why=f"it responds with status {status}", hint=f"try later: {again}"
-        )
-    if status:  # the error's message contains the address
-        return DownloadError(f"{host()} refuses {wanted.repository}", why=f"it responds with status {status}")
+    if status:
+        return _refused(error, wanted, status)
+    again = how_to_resume(wanted.repository)
     if isinstance(error, OtherAnswerError):
         hint = f"does this network require a login? {again}"
         return DownloadError(f"{host()} does not send the file", why=str(error), hint=hint)
-    if kind(error, "TimeoutException"):
-        return DownloadError(
-            f"{host()} does not respond", why=f"no data for {timeout_s()} s", hint=f"try later: {again}"
-        )
-    if kind(error, "ConnectError"):
+    if is_kind(error, "TimeoutException"):
+        why = f"no data for {timeout_s()} s"
+        return DownloadError(f"{host()} does not respond", why=why, hint=f"try later: {again}")
+    if is_kind(error, "ConnectError"):
         hint = f"is there a network? {again}"
         return DownloadError(f"{host()} cannot be reached", why=str(error), hint=hint)
     return DownloadError(f"the connection to {host()} broke", why=str(error), hint=again)
 
 
-def _gated(error: Exception, wanted: HubSpec, page: str) -> DownloadError:
-    if _token_sent(error):
+def _refused(error: Exception, wanted: HubSpec, status: int) -> EdgespecError:
+    code, message = header_of(error, "X-Error-Code"), header_of(error, "X-Error-Message")
+    again, page = how_to_resume(wanted.repository), page_of(wanted.repository)
+    if code == "RevisionNotFound":
+        what = f"{wanted.repository} has no revision '{wanted.revision}'"
+        return ModelNotFoundError(what, hint=f"branches and tags: {page}/tree/main")
+    if code == "EntryNotFound":
+        return DownloadError(f"a file of {wanted.repository} is missing", why="the hub has listed it", hint="try again")
+    if code == "GatedRepo" and _token_sent(error):
         why = "its owner has not granted access to the account of your token"
         hint = f"request access, or accept the licence, on {page}"
-    else:
-        why = "its licence must be accepted first"
-        hint = f"accept it on {page}, then log in: {how_to_log_in()}"
-    return DownloadError(f"{wanted.repository} is gated", why=why, hint=hint)
+        return DownloadError(f"{wanted.repository} is gated", why=why, hint=hint)
+    if code == "GatedRepo":
+        hint = f"accept it on {page}, then log in: {HOW_TO_LOG_IN}"
+        return DownloadError(f"{wanted.repository} is gated", why="its licence must be accepted first", hint=hint)
+    if message.startswith("Invalid credentials"):
+        return DownloadError(f"{host()} rejects the token", hint=f"get a new one: {HOW_TO_LOG_IN}, or unset HF_TOKEN")
+    if status in (401, 404):
+        return _not_found(error, wanted)
+    if status == 403:
+        what = f"{host()} denies access to {wanted.repository}"
+        return DownloadError(what, why=message or "the response is status 403", hint=f"see {page}")
+    if status == 429:
+        more = "" if _token_sent(error) else f"; logged-in users ({HOW_TO_LOG_IN}) have a higher limit"
+        what = f"{host()} limits the number of requests (rate limit)"
+        return DownloadError(what, hint=f"wait a few minutes: {again}{more}")
+    why = f"it responds with status {status}"  # the error's own message contains the address
+    if status >= 500:
+        return DownloadError(f"{host()} has a problem right now", why=why, hint=f"try later: {again}")
+    return DownloadError(f"{host()} refuses {wanted.repository}", why=why)
 
 
 def _refused_by_proxy(error: Exception) -> DownloadError:
@@ -215,37 +229,20 @@ def _refused_by_proxy(error: Exception) -> DownloadError:
 
 
 def _not_found(error: Exception, wanted: HubSpec) -> ModelNotFoundError:
-    similar = [name for name in _similar(wanted.repository) if name != wanted.repository]
-    token = "your token may not have access" if _token_sent(error) else f"it needs a token: {how_to_log_in()}"
+    from huggingface_hub import constants
+
+    name = re.sub("[-_.]?gguf$", "", wanted.repository.rpartition("/")[2], flags=re.IGNORECASE)
+    try:
+        found = [str(each["id"]) for each in listed_models(name, constants.HF_HUB_ETAG_TIMEOUT, limit=5)]
+    except (http_error(), ValueError):  # then no similar names are suggested
+        found = []
+    similar = [each for each in found if each != wanted.repository]
+    token = "your token may not have access" if _token_sent(error) else f"it needs a token: {HOW_TO_LOG_IN}"
     return ModelNotFoundError(
         f"there is no repository {wanted.repository} on {host()}",
         why=f"or it is private, and {token}",
         hint=f"did you mean {', '.join(similar)}?" if similar else "",
     )
-
-
-def _similar(repository: str) -> list[str]:
-    """Repositories with GGUF files and a similar name; none if the hub does not say."""
-    from huggingface_hub import constants
-
-    name = re.sub("[-_.]?gguf$", "", repository.rpartition("/")[2], flags=re.IGNORECASE)
-    try:
-        answer = session().get(  # HfApi.list_models would wait forever
-            f"{endpoint()}/api/models",
-            params={"search": name, "filter": "gguf", "limit": 5},
-            headers=headers(),
-            timeout=constants.HF_HUB_ETAG_TIMEOUT,
-        )
-        return [str(each["id"]) for each in answer.json()]
-    except (http_error(), ValueError, KeyError, TypeError):
-        return []
-
-
-def endpoint() -> str:
-    """The hub's address."""
-    from huggingface_hub import constants
-
-    return constants.ENDPOINT
 
 
 def _token_sent(error: Exception) -> bool:

@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.hub.repository import is_offline
-from edgespec.models.hub.requests import DownloadError, check_endpoint, endpoint, headers, host, http_error, session
-from edgespec.models.hub.requests import reason as reason_of
-from edgespec.models.names.spec import HubSpec, sources
+from edgespec.models.hub.cache import is_offline
+from edgespec.models.hub.requests import DownloadError, check_endpoint, host, http_error, listed_models, reason, session
+from edgespec.models.names.source import HubSpec
+from edgespec.models.names.spec import sources
 
 MOST = 20
 PATIENCE_S = 10.0
-_TALKING = ("", "any-to-any", "conversational", "image-text-to-text", "text-generation", "text2text-generation")
+_PROPERTIES = ("downloads", "likes", "gated", "pipeline_tag", "gguf")
+_TEXT_TASKS = ("", "any-to-any", "conversational", "image-text-to-text", "text-generation", "text2text-generation")
 
 
 @dataclass(frozen=True, slots=True)
-class Repository:
-    """A repository that was found. `n_params` and `architecture` are 0 and empty if the hub does not tell."""
+class FoundRepository:
+    """A repository that was found. `n_params` and `architecture` are 0 and empty if the hub does not report them."""
 
     name: str
     downloads: int = 0
@@ -28,32 +29,32 @@ class Repository:
     architecture: str = ""
 
 
-def search(words: str) -> list[Repository]:
-    """The repositories with GGUF files of models that write text, those downloaded most first. Raises DownloadError."""
+def search(words: str) -> list[FoundRepository]:
+    """Return the repositories with GGUF files of models that write text, the most downloaded first.
+
+    Raises DownloadError.
+    """
     if is_offline():
         raise DownloadError("offline: the hub is not searched")
     check_endpoint()
     session()  # imports huggingface_hub, whose classes of errors are needed below
-    properties = ("downloads", "likes", "gated", "pipeline_tag", "gguf")
-    params = {"search": words, "filter": "gguf", "sort": "downloads", "limit": MOST, "expand": list(properties)}
     try:
-        answer = session().get(f"{endpoint()}/api/models", params=params, headers=headers(), timeout=PATIENCE_S)
-        answer.raise_for_status()
-        found = [_repository(each) for each in answer.json() if each.get("pipeline_tag") in (None, *_TALKING)]
+        listed = listed_models(words, PATIENCE_S, sort="downloads", limit=MOST, expand=list(_PROPERTIES))
+        found = [_repository(each) for each in listed if each.get("pipeline_tag") in (None, *_TEXT_TASKS)]
     except http_error() as error:
-        raise DownloadError(reason_of(error)) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DownloadError(reason(error)) from error
+    except (ValueError, TypeError, AttributeError) as error:
         raise DownloadError(f"{host()} does not respond like a model hub") from error
     return [each for each in found if _can_be_named(each.name)]
 
 
-def _repository(told: dict[str, Any]) -> Repository:
-    gguf = told.get("gguf") or {}
-    return Repository(
-        str(told["id"]),
-        int(told.get("downloads") or 0),
-        int(told.get("likes") or 0),
-        bool(told.get("gated")),
+def _repository(listed: dict[str, Any]) -> FoundRepository:
+    gguf = listed.get("gguf") or {}
+    return FoundRepository(
+        str(listed["id"]),
+        int(listed.get("downloads") or 0),
+        int(listed.get("likes") or 0),
+        bool(listed.get("gated")),
         int(gguf.get("total") or 0),
         str(gguf.get("architecture") or ""),
     )

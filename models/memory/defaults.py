@@ -9,19 +9,19 @@ from edgespec.gguf_file.header import Header
 from edgespec.models.memory.estimate import Plan, scores_bytes
 from edgespec.settings import CACHE_TYPES, LoadSettings
 
-# A model may have been trained for more context than most answers need or most machines can hold.
+# Models are often trained for more context than most answers need or most machines can hold.
 DEFAULT_CTX_SIZE = 8192
 # Prefill passes; the smallest still holds a wide pass and its remainder (`Engine`), and is hardly slower on a CPU.
 BATCH_SIZES, SCORES_BYTES = (512, 256, 128), 256_000_000
 
 
 def usual_context(header: Header) -> int:
-    """The default context size in tokens."""
+    """Return the default context size in tokens."""
     return min(header.number("context_length") or DEFAULT_CTX_SIZE, DEFAULT_CTX_SIZE)
 
 
 def attention_of(header: Header, settings: LoadSettings) -> Literal["auto", "on", "off"]:
-    """Whether a target on CPUs uses flash attention; "auto" leaves it to llama.cpp."""
+    """Return if a target on CPUs uses flash attention; "auto" leaves the choice to llama.cpp."""
     attention = wanted_attention(header, settings, settings.cache_type_v, exact=settings.exact)
     plan = Plan(
         header,
@@ -34,32 +34,34 @@ def attention_of(header: Header, settings: LoadSettings) -> Literal["auto", "on"
 def wanted_attention(
     header: Header, settings: LoadSettings, cache_type_v: str, *, exact: bool
 ) -> Literal["auto", "on", "off"]:
-    """Whether a context uses flash attention, regardless of memory; "auto" leaves it to llama.cpp."""
+    """Return if a context uses flash attention, regardless of memory; "auto" leaves the choice to llama.cpp."""
     if settings.flash_attention != "auto" or not exact:
         return settings.flash_attention
     return exact_attention(header, cache_type_v, trees=settings.spec_tree > 1)
 
 
 def with_room(plan: Plan, settings: LoadSettings) -> Plan:
-    """The plan with an attention that fits into memory, unless the setting is explicit."""
+    """Return the plan with an attention that fits into memory, unless the setting is explicit."""
     given = settings.strict or settings.flash_attention != "auto"
     return plan if given else with_room_for_scores(plan)
 
 
 def exact_attention(header: Header, cache_type_v: str, *, trees: bool = False) -> Literal["on", "off"]:
-    """Whether a context with exact passes uses flash attention by default.
+    """Return if a context with exact passes uses flash attention by default.
 
-    Without it single tokens and drafts cost less (docs/performance.md). With it sliding windows do, and cells of other
-    branches are skipped, so that a branch's sums are those of a chain; quantised values need it. A rule, not a
-    measurement: another result the next time would change texts.
+    Without flash attention, single tokens and drafts cost less (docs/performance.md). With it, sliding windows cost
+    less, and cells of other branches are skipped, so that a branch has the same sums as a chain. Quantised values need
+    it. This is a rule and not a measurement: a measurement with another result the next time would change texts.
     """
     is_quantised = CACHE_TYPES[cache_type_v].block > 1
     return "on" if is_quantised or trees or header.number("attention.sliding_window") else "off"
 
 
 def with_room_for_scores(plan: Plan) -> Plan:
-    """The plan with smaller prefill passes, if without flash attention the scores of all cells would take more than
-    `SCORES_BYTES`; with flash attention if the smallest ones do too."""
+    """Return the plan with smaller prefill passes if the attention scores would take more than `SCORES_BYTES`.
+
+    If even the smallest passes take more, the plan uses flash attention, which stores no scores.
+    """
     if plan.flash_attention != "off":
         return plan
     sizes = [replace(plan, n_batch=n_batch) for n_batch in BATCH_SIZES]

@@ -1,7 +1,7 @@
 """The memory that loading a model takes, from its header alone: an estimate of llama.cpp's buffers.
 
 Derived from llama.cpp 0c1e57098 (`llama-context.cpp`, `llama-kv-cache.cpp`, `llama-memory-recurrent.cpp`, the graphs in
-`src/models/` and the allocator in `ggml-alloc.c`); tests/support/check_memory.py sets it beside what llama.cpp reports.
+`src/models/` and the allocator in `ggml-alloc.c`); tests/support/check_memory.py compares it with llama.cpp's reports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgespec.gguf_file.header import Header, TensorInfo
 from edgespec.models.memory.kv_cache import bytes_per_token, values_per_token
 from edgespec.models.pair.check import NO_DRAFTS, NO_TARGETS
 
-CELLS = 256  # llama.cpp rounds a cache up to so many tokens
+CELLS = 256  # llama.cpp rounds the tokens of a cache up to a multiple of this number
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
 _F32 = 4
 _IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")
@@ -27,10 +27,13 @@ _IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")
 class Plan:
     """One model and its context, in the terms of `Context`, and its draft.
 
-    `header` is from `check_model`, or a draft's. `gpu_layers` counts as llama.cpp does: the output first, then layers
-    from the last one down. `split` is how many layers each device of a worker has; estimates count these as on GPUs.
-    `repacked` are weight types that the build repacks. `mtp` loads the MTP block, which has a context of its own
-    (`of_block`). `features` is how many floats a draft head reads of a token.
+    Attributes:
+        header: The result of `check_model` or `check_draft_file`.
+        gpu_layers: Layers on GPUs, counted as in llama.cpp: the output first, then layers from the last one down.
+        split: The number of layers on each device of a worker, which the estimate treats as GPUs.
+        repacked: The weight types that the build repacks.
+        mtp: True if the MTP block is loaded, which has a separate context (`of_block`).
+        features: The number of floats that a draft head reads of a token.
     """
 
     header: Header
@@ -55,13 +58,12 @@ class Plan:
 
     @property
     def can_stream(self) -> bool:
-        """Whether several sequences may have a cache each: not if they share it with branches, nor if its memory is a
-        state."""
+        """True if sequences may have separate caches: without branches, which share a cache, and recurrent states."""
         return self.exact and not self.branches and self.header.architecture not in NO_DRAFTS
 
     @property
     def context(self) -> dict[str, Any]:
-        """The arguments of `Context`, besides the model."""
+        """The arguments of `Context`, except the model."""
         others = ("header", "gpu_layers", "split", "repacked", "draft", "mtp", "features")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
@@ -104,12 +106,13 @@ class Plan:
 
 @dataclass(slots=True, frozen=True)
 class Estimate:
-    """Bytes that a plan takes. `work` is what the CPU uses while it computes, and what a draft head keeps of what the
-    target computed, which llama.cpp does not report. `drafts` are the draft and the MTP block of a target.
+    """Bytes that a plan takes.
 
-    `own_layers_on_gpu` of all are on GPUs, spread over them, and `own_compute_on_gpu` on each of them. `own_mapped` are
-    weights read from the mapped file: too many of them are read from the disk again and again, while too much of
-    everything else ends the program.
+    Attributes:
+        work: Scratch of the CPU, and the target's states that a draft head keeps; llama.cpp reports neither.
+        own_mapped: Weights in the mapped file: without room for them they are read from the disk again and again.
+        own_layers_on_gpu: Weights and caches, distributed over the GPUs; `own_compute_on_gpu` is on each GPU.
+        drafts: The draft and the MTP block of a target.
     """
 
     weights: int
@@ -124,7 +127,7 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        """All of it, including the drafts', on one GPU or none."""
+        """All memory, including the drafts', with one GPU or none."""
         own = self.weights + self.kv + self.compute + self.output + self.work
         return own + sum(draft.total for draft in self.drafts)
 
@@ -155,12 +158,12 @@ class Estimate:
 
     @property
     def allocated(self) -> int:
-        """What main memory must have room for: everything but the mapped weights."""
+        """The main memory that must be free: for everything except the mapped weights."""
         return self.ram - self.mapped
 
 
 def estimate(plan: Plan) -> Estimate:
-    """The memory that loading this takes, from the headers alone."""
+    """Estimate the memory that loading a plan takes, from the headers alone."""
     header, n_layers = plan.header, plan.n_layers - 1
     if header.architecture in NETWORKS:
         return _of_networks(plan)
@@ -191,7 +194,7 @@ def estimate(plan: Plan) -> Estimate:
 
 
 def _of_networks(plan: Plan) -> Estimate:
-    """All of it is numpy's: F32 weights, some of the target's embeddings, and a row of logits."""
+    """Estimate a head that numpy computes: F32 weights, some of the target's embeddings, and a row of logits."""
     n_vocab = n_tokens(plan.header)
     embeddings = min(MOST_EMBEDDINGS, n_vocab) * plan.header.number("embedding_length")
     return Estimate(
@@ -205,7 +208,7 @@ def _of_networks(plan: Plan) -> Estimate:
 
 
 def _unread(plan: Plan) -> int:
-    """What a head keeps that it may read later."""
+    """Return the bytes of target states that a head keeps to read them later."""
     return min(MOST_UNREAD, plan.n_ctx * plan.sequences * plan.features * _F32)
 
 
@@ -214,10 +217,7 @@ def _unread(plan: Plan) -> int:
 
 @dataclass(slots=True, frozen=True)
 class _Weights:
-    """Bytes of all weights, of those on GPUs, of those that stay mapped, and of the largest one in no GPU's layer.
-
-    Repacked ones (`CPU_REPACK`) count once: the mapped pages that they were copied from are not read again.
-    """
+    """Bytes of all weights. Repacked weights count once: the mapped pages of the originals are not read again."""
 
     total: int
     on_gpu: int
@@ -226,7 +226,7 @@ class _Weights:
 
     @classmethod
     def of(cls, plan: Plan, first_on_gpu: int) -> _Weights:
-        """For layers from `first_on_gpu` on the GPU, the output being the last."""
+        """Count the weights with layers from `first_on_gpu` on the GPU; the output is the last layer."""
         header, output_layer = plan.header, plan.header.number("block_count")
         total = on_gpu = mapped = largest = 0
         is_left_out = not plan.mtp and header.architecture in MTP_ARCHITECTURES
@@ -245,7 +245,7 @@ class _Weights:
                 mapped += tensor.size_bytes
         embedding = header.tensors.get("token_embd.weight")
         if embedding is not None and "output.weight" not in header.tensors:
-            # The embedding stays mapped for look-ups; an output tied to it is copied to a GPU, or repacked.
+            # The embedding stays mapped for look-ups. If it is the output, too, it is copied to a GPU, or repacked.
             if first_on_gpu <= output_layer and not any(plan.split):
                 total, on_gpu = total + embedding.size_bytes, on_gpu + embedding.size_bytes
             elif _is_repacked(embedding, plan.repacked):
@@ -258,29 +258,29 @@ def _is_repacked(tensor: TensorInfo, types: frozenset[str]) -> bool:
 
 
 def _layer(name: str, output_layer: int) -> int:
-    """The layer of a tensor; -1 for the embeddings."""
+    """Return the layer of a tensor; -1 for the embeddings."""
     match = _IN_LAYER.match(name)
     return int(match[1]) if match else output_layer if name.startswith("output") else -1
 
 
 def _cells(plan: Plan) -> int:
-    """The number of tokens in the cache; sliding windows save nothing (`swa_full`)."""
+    """Return the number of tokens in the cache; sliding windows save nothing (`swa_full`)."""
     return _attended(plan) * (plan.sequences if plan.streams else 1)
 
 
 def _attended(plan: Plan) -> int:
-    """Tokens a pass attends to: all that sequences share, or those of one stream."""
+    """Return the tokens that a pass attends to: those of all sequences that share a cache, or of one stream."""
     shared = plan.n_ctx if plan.streams else plan.n_ctx * plan.sequences + plan.scratch
     return -(-shared // CELLS) * CELLS
 
 
 def _cache(plan: Plan) -> int:
-    """Keys and values of all tokens."""
+    """Return the bytes of the keys and values of all tokens."""
     return int(_cells(plan) * bytes_per_token(plan.header, plan.cache_type_k, plan.cache_type_v))
 
 
 def _states(plan: Plan) -> int:
-    """Recurrent layers: the state of every sequence and its old ones, in F32 whatever the type of the cache."""
+    """Return the bytes of all recurrent states, old states included. They are F32 with any cache type."""
     n_layers = sum(name.endswith(("ssm_conv1d.weight", "shortconv.conv.weight")) for name in plan.header.tensors)
     return sum(_state_values(plan.header)) * _F32 * n_layers * _state_rows(plan)
 
@@ -292,7 +292,7 @@ def _state_rows(plan: Plan) -> int:
 
 
 def _state_values(header: Header) -> tuple[int, int]:
-    """The size of a sequence's state in a recurrent layer: the last inputs of its convolution, and its state."""
+    """Return the values of a sequence in a recurrent layer: last inputs of the convolution, and the state."""
     if kernel := header.number("shortconv.l_cache"):
         return header.number("embedding_length") * (kernel - 1), 0
     inner, state, groups = (header.number(f"ssm.{key}") for key in ("inner_size", "state_size", "group_count"))
@@ -300,7 +300,7 @@ def _state_values(header: Header) -> tuple[int, int]:
 
 
 def _outputs(plan: Plan) -> int:
-    """Rows of logits of one decode."""
+    """Return the rows of logits of one decode."""
     return max(min(plan.max_outputs, plan.n_batch), plan.sequences + plan.branches)
 
 
@@ -347,15 +347,15 @@ class _Widths:
 
 
 def _gated(up: int, down: int) -> int:
-    """The product of two halves needs its own buffer; without a gate it is computed in place."""
+    """Return the buffer of a feed-forward network: a gated product needs an additional buffer."""
     return up + down if up > down else up
 
 
 def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
-    """The compute buffer of a pass of `n_batch` tokens, the inputs in it, and the CPU's scratch beside it.
+    """Return the compute buffer of a pass of `n_batch` tokens, the inputs in it, and the CPU's additional scratch.
 
-    Inputs live for the whole pass. Beside them the buffer must hold what lives at the same time in the widest part of a
-    layer, or the rows of logits; everything is F32, and two residuals live through all of it.
+    Inputs and two residuals exist for the whole pass. The buffer also holds the values of the widest part of a layer,
+    or the rows of logits. Everything is F32.
     """
     cells = _attended(plan)
     tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
@@ -370,20 +370,20 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
 
     attention = tokens * (residuals + 2 * widths.query + widths.key_and_value) * _F32
     scores = _scores(plan, widths)
-    if flash and attends:  # whose kernels take no F32 keys and values: they are copied as F16, a layer at a time
+    if flash and attends:  # its kernels take no F32 keys and values: each layer's are copied as F16
         in_f32 = [plan.cache_type_k, plan.cache_type_v].count("f32")
         attention += in_f32 * cells * widths.key_and_value  # half the width, two bytes
-    # The queries leave a gap that nothing of a feed-forward network fits into.
+    # The queries leave a gap that no buffer of a feed-forward network fits into.
     feed_forward = tokens * (residuals + widths.query + widths.feed_forward) * _F32
     in_layers = inputs + max(attention + scores, feed_forward, _recurrence(plan, tokens))
     at_the_end = (tokens * residuals + _outputs(plan) * n_tokens(plan.header)) * _F32  # after the masks are gone
-    # A head's rows of logits, one for each token, do not fit into the place of what its only layer needed.
+    # A head's rows of logits, one for each token, do not fit into the space that its only layer needed.
     compute = in_layers + at_the_end if plan.features else max(in_layers, at_the_end)
     return compute, inputs, scores // 2  # the CPU multiplies scores with values as F16
 
 
 def scores_bytes(plan: Plan) -> int:
-    """Attention scores without flash attention: as F32, and as F16 to be multiplied with values."""
+    """Return the bytes of attention scores without flash attention: as F32, and as F16 to be multiplied with values."""
     return _scores(plan, _Widths.of(plan.header)) * 3 // 2
 
 
@@ -393,7 +393,7 @@ def _scores(plan: Plan, widths: _Widths) -> int:
 
 
 def _recurrence(plan: Plan, tokens: int) -> int:
-    """A recurrent layer's buffers: five times its inner width, states before and after."""
+    """Return the buffers of a recurrent layer: five times its inner width, and the states before and after."""
     inner, state = plan.header.number("ssm.inner_size"), _state_values(plan.header)[1]
     rows = plan.sequences + plan.branches + _state_rows(plan)
     return (tokens * (2 * plan.header.number("embedding_length") + 5 * inner) + rows * state) * _F32 if inner else 0

@@ -1,4 +1,4 @@
-"""Whether models fit into this machine's memory, before they are loaded or even downloaded."""
+"""Check if models fit into this machine's memory, before they are loaded or even downloaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.models.memory.defaults import usual_context
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.text.figures import size_of
 
-# What a model takes beside its weights, as long as nothing but their size is known: its context, and buffers.
+# The memory for context and buffers, in addition to the weights, if only the size of the weights is known.
 CONTEXT_SHARE, CONTEXT_BYTES = 0.1, 400_000_000
 TIGHT = 0.85  # of the memory: other programs take some, too
 
@@ -21,7 +21,7 @@ _GPU_QUESTION = "from edgespec.llama.library import gpus; print(sum(gpu.free_byt
 
 
 def room_bytes(in_use_bytes: int = 0) -> int:
-    """The memory for a model: what is free here and on GPUs, and what the one in use takes."""
+    """Return the memory for a model: free main memory and GPU memory, and the memory of the model in use."""
     from edgespec.llama.library import api, available_memory_bytes
 
     on_gpus = _gpu_bytes() if api.llama_supports_gpu_offload() else 0
@@ -29,7 +29,7 @@ def room_bytes(in_use_bytes: int = 0) -> int:
 
 
 def needed_by(header: Header) -> int:
-    """The memory that a model takes with the default context; 0 if that is unknown."""
+    """Return the memory that a model takes with the default context; 0 if unknown."""
     try:
         return estimate(Plan(header, n_ctx=usual_context(header))).total
     except (EdgespecError, ArithmeticError, LookupError):
@@ -37,12 +37,12 @@ def needed_by(header: Header) -> int:
 
 
 def needed_by_size(size_bytes: int) -> int:
-    """About the memory that a model with a file of this size takes."""
+    """Estimate the memory that a model with a file of this size takes."""
     return round(size_bytes * (1 + CONTEXT_SHARE)) + CONTEXT_BYTES
 
 
 def fit_of(needed: int, room: int) -> str:
-    """Whether a model that takes `needed` bytes has room, in a few words; empty if one of the two is unknown (0)."""
+    """Say if a model that takes `needed` bytes fits into `room`; empty if one of the two is unknown (0)."""
     if not needed or not room:
         return ""
     if needed <= TIGHT * room:
@@ -54,7 +54,7 @@ def fit_of(needed: int, room: int) -> str:
 
 @cache
 def _gpu_bytes() -> int:
-    """Free memory of all GPUs, asked in a process of its own: asking takes some of it."""
+    """Return the free memory of all GPUs, as a child process reports it: the query itself takes GPU memory."""
     asked = subprocess.run(
         [sys.executable, "-P", "-c", _GPU_QUESTION],
         capture_output=True,

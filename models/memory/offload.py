@@ -1,4 +1,4 @@
-"""Which layers go to GPUs: a requested number, or as many as fit."""
+"""Choose the layers that go to GPUs: a requested number, or as many as fit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ GPU_RESERVE_BYTES = 500_000_000  # of a GPU's memory, for its driver and its ker
 
 
 def placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_bytes: Sequence[int]) -> Plan:
-    """The plan with layers on GPUs that have so much free memory each: the requested number, or "auto" as many as fit.
+    """Return the plan with layers on GPUs: the requested number, or for "auto" as many as fit.
 
-    A draft comes first, completely or not at all, as every draft token takes a pass of it; the target gets what is
-    left.
+    `free_bytes` is the free memory of each GPU. A draft is placed first, completely or not at all, since every draft
+    token takes a pass of it. The target gets the remaining memory.
     """
     if not free_bytes:
         return replace(plan, gpu_layers=0, draft=replace(plan.draft, gpu_layers=0) if plan.draft else None)
@@ -32,12 +32,12 @@ def placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_byte
 
 
 def _number_of(plan: Plan, wanted: Offload) -> int:
-    """The number that is requested; none yet for "auto"."""
+    """Return the requested number; 0 for "auto", which is decided later."""
     return plan.n_layers if wanted == "all" else 0 if wanted == "auto" else min(wanted, plan.n_layers)
 
 
 def gpu_layers_that_fit(plan: Plan, free_bytes: Sequence[int]) -> int:
-    """The most layers of the target that fit on GPUs with so much free memory each, beside the draft."""
+    """Return the largest number of the target's layers that fit on these GPUs together with the draft."""
     choices = range(1, plan.n_layers + 1)
     return bisect_right(
         choices, False, key=lambda layers: not fits_on_gpus(replace(plan, gpu_layers=layers), free_bytes)
@@ -45,20 +45,20 @@ def gpu_layers_that_fit(plan: Plan, free_bytes: Sequence[int]) -> int:
 
 
 def fits_on_gpus(plan: Plan, free_bytes: Sequence[int]) -> bool:
-    """Whether the part on GPUs fits, leaving a reserve to each driver.
+    """Return whether the part on GPUs fits, with a reserve for the driver of each GPU.
 
-    llama.cpp gives each a share of the layers by its free memory. The per-GPU buffers are hardest to fit into the
-    smallest one; with several GPUs, its share may be rounded up by a layer.
+    llama.cpp gives each GPU a share of the layers by its free memory. The buffers that each GPU needs are hardest to
+    fit into the smallest GPU. With several GPUs, its share may be rounded up by a layer.
     """
     expected, smallest, total = estimate(plan), min(free_bytes), sum(free_bytes)
     n_layers = max(1, plan.gpu_layers + (plan.draft.gpu_layers if plan.draft else 0))
     rounded = expected.layers_on_gpu // n_layers if len(free_bytes) > 1 else 0
-    beside = expected.compute_on_gpu + GPU_RESERVE_BYTES + rounded
-    return beside <= smallest and expected.layers_on_gpu * smallest <= (smallest - beside) * total
+    fixed = expected.compute_on_gpu + GPU_RESERVE_BYTES + rounded
+    return fixed <= smallest and expected.layers_on_gpu * smallest <= (smallest - fixed) * total
 
 
 def placement(plan: Plan, free_bytes: Sequence[int]) -> str:
-    """The part on GPUs, and how full they are then."""
+    """Say how many layers are on GPUs, and how full the GPUs are."""
     draft = f", {plan.draft.gpu_layers} of {plan.draft.n_layers} of the draft's" if plan.draft else ""
     layers = f"{plan.gpu_layers} of {plan.n_layers} layers{draft} on the GPU"
     expected = estimate(plan)

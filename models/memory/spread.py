@@ -1,4 +1,4 @@
-"""Which layers go to other machines: a requested number, or to each, as here, a share by free memory."""
+"""Choose the layers that go to other machines: a requested number, or shares by free memory."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ RESERVE_SHARE = 0.05  # of a machine's free memory
 
 
 def spread(plan: Plan, gpu_layers: Offload, free_bytes: Sequence[int], own_free_bytes: int) -> Plan:
-    """The plan with layers on workers that have so much free memory each. The output stays here.
+    """Return the plan with layers on workers, whose free memory is `free_bytes`. The output stays here.
 
-    "auto" shares layers out by free memory, "all" puts all of them on workers, and a number so many of them. What does
-    not fit on the workers stays here.
+    "auto" divides the layers among this machine and the workers by free memory, "all" puts all layers on workers, and a
+    number puts this many layers there. Layers that do not fit on the workers stay here.
     """
     n_layers = plan.n_layers - 1
     rooms = [_layers_that_fit(plan, free) for free in free_bytes]
     if gpu_layers == "auto":
-        here = estimate(replace(plan, split=(n_layers,)))  # what does not come with a layer
+        here = estimate(replace(plan, split=(n_layers,)))  # the part that belongs to no layer
         own = max(0, own_free_bytes - here.ram)
         shares = _shared_out(n_layers, [*free_bytes, own])[:-1]
         left_over = max(0, n_layers - sum(min(pair) for pair in zip(shares, rooms, strict=True)))
         fits_here = int(own // _layer_bytes(plan))
-        # More than its share where it is too much for this machine.
+        # Workers take more than their share if the remaining layers do not fit on this machine.
         wanted = n_layers - min(left_over, max(fits_here, 0))
     else:
         wanted = n_layers if gpu_layers == "all" else min(gpu_layers, n_layers)
@@ -37,7 +37,7 @@ def spread(plan: Plan, gpu_layers: Offload, free_bytes: Sequence[int], own_free_
 
 
 def where_layers_are(plan: Plan, addresses: Sequence[str]) -> str:
-    """One line: which layers are on which machine, in the order in which a pass goes through them."""
+    """Say which layers are on which machine, in the order of a pass."""
     at = plan.n_layers - 1 - sum(plan.split)
     places = [f"{_span(0, at)} here"] if at else []
     for address, n in zip(addresses, plan.split, strict=True):
@@ -62,7 +62,7 @@ def _layer_bytes(plan: Plan) -> float:
 
 
 def _shared_out(n: int, shares: Sequence[int]) -> list[int]:
-    """`n` in whole numbers that are nearly proportional to the shares."""
+    """Divide `n` into whole numbers that are nearly proportional to the shares."""
     total = sum(shares)
     if not total:
         return [0] * len(shares)

@@ -1,4 +1,4 @@
-"""What would fit into main memory if a plan does not: a smaller context, cache, or model."""
+"""Suggest changes if a plan does not fit into main memory: a smaller context, cache, or model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ WORTHWHILE = 0.95  # of the current bits: a larger file is not a remedy
 
 
 def largest_context(plan: Plan, free_bytes: int) -> int:
-    """The largest context that fits into main memory: a multiple of 256, and at most what the model was trained for; 0
-    if none fits."""
+    """Return the largest context that fits into main memory; 0 if none fits.
+
+    It is a multiple of 256, and at most the context that the model was trained for.
+    """
     trained = plan.header.number("context_length") or plan.n_ctx
     choices = range(CELLS, trained + 1, CELLS)
     fitting = bisect_right(choices, free_bytes, key=lambda n_ctx: estimate(with_context(plan, n_ctx)).ram)
@@ -25,14 +27,16 @@ def largest_context(plan: Plan, free_bytes: int) -> int:
 
 
 def what_would_fit(plan: Plan, free_bytes: int) -> list[str]:
-    """Changes with which the plan fits into main memory, and the memory it takes then: one at a time, or several at
-    once if none alone suffices. Empty if the weights alone are too large."""
+    """Return changes with which the plan fits into main memory, each with the memory that the plan then takes.
+
+    If no change alone suffices, several are combined. Empty if the weights alone are too large.
+    """
     fitting = [change for change in _changes(plan, free_bytes) if change[1] <= free_bytes]
     return [f"{what}: {size_of(needed)}" for what, needed in fitting or _all_at_once(plan, free_bytes)]
 
 
 def _changes(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
-    """Possible changes, and the main memory needed then; some may not suffice."""
+    """Yield possible changes, and the main memory needed with each; some may not suffice."""
     quantised = [(name, estimate(cached).ram) for name in ("q8_0", "q4_0") if (cached := _with_cache(plan, name))]
     for name, needed in [choice for choice in quantised if choice[1] <= free_bytes][:1]:
         yield f"a {name} KV cache (-ctk {name} -ctv {name})", needed
@@ -50,7 +54,7 @@ def _changes(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
 
 
 def _all_at_once(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
-    """No draft, the smallest cache and the largest context that fits then, if any."""
+    """Yield one change: no draft, the smallest cache and the largest context that fits with them, if any does."""
     alone = replace(plan, draft=None)
     quantised = _with_cache(alone, "q4_0")
     n_ctx = min(plan.n_ctx, largest_context(quantised or alone, free_bytes))
@@ -60,7 +64,7 @@ def _all_at_once(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
 
 
 def with_context(plan: Plan, n_ctx: int) -> Plan:
-    """A draft follows its target, unless it has a context of its own."""
+    """Return the plan with this context, also for the draft unless its context differs."""
     draft = plan.draft
     if draft is not None and draft.n_ctx == plan.n_ctx:
         draft = replace(draft, n_ctx=n_ctx)
@@ -68,7 +72,8 @@ def with_context(plan: Plan, n_ctx: int) -> Plan:
 
 
 def _with_cache(plan: Plan, name: str) -> Plan | None:
-    """The plan, and a draft that follows it, with keys and values in this type; None if that is not possible."""
+    """Return the plan with keys and values in this type, also for the draft if it has the same types; None if not
+    possible."""
     if plan.flash_attention == "off" or any(size % CACHE_TYPES[name].block for size in plan.header.head_sizes):
         return None
     draft, types = plan.draft, (plan.cache_type_k, plan.cache_type_v)

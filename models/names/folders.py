@@ -18,19 +18,21 @@ DEPTH = 3  # levels of folders that are searched
 
 
 def gguf_files(folders: Sequence[Path] = ()) -> Iterator[Path]:
-    """The .gguf files in and below the usual folders and these, including broken links.
+    """Yield the .gguf files in and below the usual folders and these, including broken links.
 
-    The usual ones are the Hugging Face cache, the folder of models from packages, the working folder, `~/models`, the
-    user's own (`own_folders`), and those of LM Studio and llama.cpp. Unreadable ones are left out. A file with several
-    names is listed under each.
+    The usual folders are the Hugging Face cache, the folder of models from packages, the working folder, `~/models`,
+    the user's folders (`own_folders`), and the folders of LM Studio and llama.cpp. Unreadable folders are left out. A
+    file with several names is listed under each name.
     """
     for folder, depth in [*_usual_folders(), *((folder, DEPTH) for folder in folders)]:
         yield from _files(folder, depth)
 
 
 def own_folders() -> dict[Path, str]:
-    """The folders in the user's `models.toml` and EDGESPEC_MODELS, existing or not, and which of the two it was. Raises
-    UsageError for errors in the file."""
+    """Return the folders in the user's `models.toml` and EDGESPEC_MODELS, existing or not, with the source of each.
+
+    Raises UsageError for errors in the file.
+    """
     named = dict.fromkeys(catalog.folders(), catalog.USER_FILE)
     for name in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         with suppress(OSError, RuntimeError):  # the working folder is gone; there is no such user
@@ -42,7 +44,7 @@ def own_folders() -> dict[Path, str]:
 
 
 def _usual_folders() -> Iterator[tuple[Path, int]]:
-    """Each with the number of levels to search."""
+    """Yield each folder with the number of levels to search."""
     yield from ((repository_folder(name) / "snapshots", DEPTH) for name in cached_repositories())
     yield models_dir(), 1
     with suppress(OSError):  # it may have been removed
@@ -56,7 +58,7 @@ def _usual_folders() -> Iterator[tuple[Path, int]]:
 
 
 def _holds_more_than_models(folder: Path) -> bool:
-    """Whether it is the root of a disk, or contains users' homes: most of its content belongs to others."""
+    """Return whether a folder is the root of a disk or contains users' homes: most of its files are no models."""
     if folder == Path(folder.anchor):
         return True
     with suppress(OSError, RuntimeError):
@@ -65,8 +67,11 @@ def _holds_more_than_models(folder: Path) -> bool:
 
 
 def _of_other_tools() -> Iterator[Path]:
-    """Where LM Studio (https://lmstudio.ai/docs/basics/import-model; earlier versions had the second folder) and
-    llama.cpp (`fs_get_cache_directory`) keep plain GGUF files."""
+    """Yield the folders in which LM Studio and llama.cpp keep plain GGUF files.
+
+    See https://lmstudio.ai/docs/basics/import-model (earlier versions had the second folder) and
+    `fs_get_cache_directory` in llama.cpp.
+    """
     with suppress(RuntimeError):
         home = Path.home()
         yield home / ".lmstudio" / "models"
@@ -85,7 +90,7 @@ def _of_other_tools() -> Iterator[Path]:
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
-    """The .gguf files in and below a folder, the nearest first; links are followed, each folder is entered once.
+    """Yield the .gguf files in and below a folder, level by level. Links are followed, each folder is entered once.
 
     The drafts and quantisations that edgespec keeps in its cache folder are left out.
     """
@@ -103,12 +108,12 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _is_of_the_system(real: str) -> bool:
-    """Whether it only looks like a folder of a disk. Below /dev there are disks again, such as /dev/shm."""
+    """Return whether a folder is virtual and not on a disk. Below /dev there are real ones, such as /dev/shm."""
     return real == "/dev" or f"{real}/".startswith(("/proc/", "/sys/"))
 
 
 def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The .gguf files in a folder and its folders that are not hidden, both in order."""
+    """Return the .gguf files in a folder and its folders that are not hidden, both in order."""
     files, folders = [], []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

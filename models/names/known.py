@@ -1,4 +1,4 @@
-"""Specs of files on this machine, and all known names; no file is read for them."""
+"""The specs of files on this machine, and all known names; no file is opened for them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,44 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from edgespec.errors import ModelNotFoundError, UsageError
+from edgespec.errors import UsageError
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_of
 from edgespec.models.hub.quants import models_in, quant_of
-from edgespec.models.names.spec import NAMES, HubSpec, is_path, resolve
-from edgespec.models.packages.wheels import packaged_at
+from edgespec.models.names.catalog import catalogue
+from edgespec.models.names.packaged import packaged, packaged_at
+from edgespec.models.names.source import BUNDLED, NAMES, HubSpec, cached, is_path
 
 
 def name_of(path: Path) -> str:
-    """The shortest spec of this file: for the bundled pair and packages its name, for the hub's cache
+    """Return the shortest spec of this file: for the bundled pair and packages its name, for the hub's cache
     `owner/repo:QUANT`."""
     file = os.path.realpath(path)
-    for spec in _candidates(path):
-        with suppress(ModelNotFoundError):
-            if os.path.realpath(resolve(spec).path) == file:
-                return spec
+    for name, bundled in zip(NAMES, ("target.gguf", "draft.gguf"), strict=True):
+        if file == os.path.realpath(BUNDLED / bundled):
+            return name
+    if package := packaged_at(path):
+        return package.name if package == packaged(package.entry) else str(package)
+    place = repository_of(path)
+    if place is not None and _can_be_typed(place[0]):
+        repository, name = place
+        commit = path.absolute().relative_to(hub_cache()).parts[2]
+        quant = quant_of(name)
+        for revision in ("main", commit):
+            for wanted in (HubSpec(repository, "", quant, revision), HubSpec(repository, name, revision=revision)):
+                found = cached(wanted)
+                if found is not None and os.path.realpath(found) == file and (wanted.quant or wanted.file):
+                    return _short(wanted)
     return with_tilde(path)
 
 
 def short_name(path: Path) -> str:
-    """A model's short name: the catalogue's if it was created by that, else its file's."""
+    """Return a model's short name: the catalogue's if it came under that name, else its file's."""
     name = name_of(path)
     return name if not is_path(name) and "/" not in name else path.name.removesuffix(".gguf")
 
 
 def with_tilde(path: Path) -> str:
-    """A path without the user's name."""
+    """Return a path without the user's name."""
     try:
         return str(Path("~") / path.absolute().relative_to(Path.home()))
     except (ValueError, RuntimeError):
@@ -40,37 +52,21 @@ def with_tilde(path: Path) -> str:
 
 
 def known_names() -> Iterator[str]:
-    """All specs except files: the bundled pair, the catalogue, the hub's cache."""
-    from edgespec.models.names.catalog import catalogue
-
+    """Yield all specs except files: the bundled pair, the catalogue, the hub's cache."""
     yield from NAMES
     with suppress(UsageError):
         yield from catalogue()
     for repository in filter(_can_be_typed, cached_repositories()):
-        names = models_in(list(cached_files(repository)))
-        yield from dict.fromkeys(_spec(repository, name) for name in names)
-
-
-def _candidates(path: Path) -> Iterator[str]:
-    yield from NAMES
-    if package := packaged_at(path):
-        yield from (package.name, str(package))
-    place = repository_of(path)
-    if place is not None and _can_be_typed(place[0]):
-        repository, name = place
-        commit = path.absolute().relative_to(hub_cache()).parts[2]
-        for revision in ("main", commit):
-            yield _spec(repository, name, revision)
-            yield str(HubSpec(repository, name, revision=revision))
+        wanted = {quant_of(name) or name: name for name in models_in(list(cached_files(repository)))}
+        for quant, name in wanted.items():
+            yield _short(HubSpec(repository, name) if quant == name else HubSpec(repository, quant=quant))
 
 
 def _can_be_typed(repository: str) -> bool:
-    """Old repositories have no owner; a spec without one is a name of the catalogue."""
+    """Return whether a repository has an owner: without one a spec is a name of the catalogue."""
     return "/" in repository
 
 
-def _spec(repository: str, name: str, revision: str = "main") -> str:
-    """A file of a repository by its quantisation, or by its name if that has none."""
-    quant = quant_of(name)
-    wanted = HubSpec(repository, "" if quant else name, quant, revision)
-    return str(wanted).removeprefix("hf:") if quant else str(wanted)
+def _short(wanted: HubSpec) -> str:
+    """Return the spec without "hf:" where that is clear: with a quantisation."""
+    return str(wanted).removeprefix("hf:") if wanted.quant else str(wanted)

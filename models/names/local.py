@@ -12,20 +12,18 @@ from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.gguf_file.file_types import quantisation
 from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.header import Header, read_header
-from edgespec.models.hub.cache import cached_files
-from edgespec.models.hub.quants import models_in, part_of, parts_of
-from edgespec.models.names.catalog import Entry
+from edgespec.models.hub.quants import part_of, parts_of
 from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.spec import NAMES, resolve
-from edgespec.models.packages.wheels import packaged
+from edgespec.models.names.source import NAMES
+from edgespec.models.names.spec import resolve
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
     """A model that can be loaded as `spec`, or a file that cannot: `problem` then says why, and little else is known.
 
-    `size_bytes` counts all parts of a split file; `default_draft` is the draft model that comes with it. `used_s` is
-    when the file was last read, in seconds since 1970; None if the file system does not keep that.
+    `size_bytes` counts all parts of a split file; `default_draft` is the draft model that comes with it. `modified_s`
+    is when the file was written, in seconds since 1970.
     """
 
     spec: str
@@ -39,19 +37,19 @@ class LocalModel:
     n_vocab: int = 0
     default_draft: Path | None = None
     problem: str = ""
-    used_s: float | None = field(default=None, compare=False)
+    modified_s: float | None = field(default=None, compare=False)
     header: Header | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_head(self) -> bool:
-        """Whether it can only draft, for the model that it was made for."""
+        """True for a draft head, which can only draft for the model that it was made for."""
         return self.header is not None and is_head(self.header)
 
 
 def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
-    """The bundled pair, then the files in the usual folders (`gguf_files`) and in `folders`.
+    """Yield the bundled pair, then the files in the usual folders (`gguf_files`) and in `folders`.
 
-    Each file once, one after another as they are read. Files that are not language models, such as projectors, are left
+    Each file is yielded once, as soon as it is read. Files that are not language models, such as projectors, are left
     out.
     """
     seen: set[str] = set()
@@ -67,37 +65,32 @@ def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
 
 
 def local_model(spec: str) -> LocalModel:
-    """One model by its name or path. Raises ModelNotFoundError, ModelFileError."""
-    path = resolve(spec).path
-    used_s = _used_s(path)
-    return _described(check_draft_file(path), spec, used_s)
+    """Return one model by its name or path. Raises ModelNotFoundError, ModelFileError."""
+    return _described(check_draft_file(resolve(spec).path), spec)
 
 
 # --- one file ---------------------------------------------------------------------------------------------------------
 
 
 def read_model(path: Path, spec: str) -> Iterator[LocalModel]:
-    """The model in a file, or what is wrong with it; nothing for files that accompany a model."""
+    """Yield the model in a file, or a description of the problem; nothing for files that accompany a model."""
     if "mmproj" in path.name.lower() or part_of(path.name)[0] > 1:
         return
     if path.is_symlink() and not path.exists():
         yield LocalModel(spec, path, path.stem, problem=f"it is a broken link to {path.readlink()}")
         return
-    used_s = _used_s(path)  # before the header is read, which counts as use
     try:
         header = read_header(path)
         if not {header.architecture, header.metadata.get("general.type")} & _EXTRAS:
-            yield _described(check_draft_file(header), spec, used_s)
+            yield _described(check_draft_file(header), spec)
     except EdgespecError as error:
         problem, size_bytes = error.why or error.what, _size_bytes(path)
-        yield LocalModel(spec, path, path.stem, size_bytes=size_bytes, problem=problem, used_s=used_s)
+        yield LocalModel(spec, path, path.stem, size_bytes=size_bytes, problem=problem, modified_s=_modified_s(path))
 
 
-def _used_s(path: Path) -> float | None:
+def _modified_s(path: Path) -> float | None:
     with suppress(OSError):
-        if hasattr(os, "ST_NOATIME") and os.statvfs(path).f_flag & os.ST_NOATIME:
-            return None
-        return path.stat().st_atime
+        return path.stat().st_mtime
     return None
 
 
@@ -110,7 +103,7 @@ def _size_bytes(path: Path) -> int:
     return size_bytes
 
 
-def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
+def _described(header: Header, spec: str) -> LocalModel:
     return LocalModel(
         spec=spec,
         path=header.path,
@@ -122,7 +115,7 @@ def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
         n_ctx_train=header.number("context_length"),
         n_vocab=header.n_vocab,
         default_draft=resolve(spec).default_draft,
-        used_s=used_s,
+        modified_s=_modified_s(header.path),
         header=header,
     )
 
@@ -131,11 +124,3 @@ def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
 
 # Architectures and types (general.type) of files that accompany a model
 _EXTRAS = frozenset(("adapter", "clip", "controlvector", "imatrix", "mmproj"))
-
-
-def files_here(entry: Entry) -> list[Path]:
-    """The files of this machine that are a model of the catalogue, in any quantisation."""
-    if entry.package:
-        return sorted(packaged(entry).folder.glob("*.gguf"))
-    files = cached_files(entry.repository)
-    return [files[name] for name in models_in(list(files))]

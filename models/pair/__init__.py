@@ -1,1 +1,1 @@
-"""Whether one model can draft for another, and at what cost."""
+"""Check if one model can draft for another, and at what cost."""

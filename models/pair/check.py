@@ -1,4 +1,4 @@
-"""Can one model draft for another? Decided from the headers of both files, before anything is loaded."""
+"""Check if one model can draft for another, from the headers of both files, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgespec.models.pair.sizes import RelativeSize, memory_bytes, read_bytes, r
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import percent
 
-VerifyResult = Literal["works", "shared", "no"]
+Compatibility = Literal["works", "shared", "no"]
 
 MAX_PADDING = 128  # largest difference in vocabulary size within a family, as in llama.cpp
 CTX_SIZE = 8192  # tokens of the cache in `memory_bytes`, if the target was trained for as many
@@ -24,13 +24,16 @@ EXAMPLES = 5  # examples of differing tokens
 
 @dataclass(frozen=True, slots=True)
 class PairVerdict:
-    """How compatible a draft is: directly, through shared tokens, or not at all, and why.
+    """The compatibility of a draft: it works, it works with the tokens that both have ("shared"), or it does not.
 
-    `overlap` is the share of the target's tokens that the draft has too. `size` is not part of the verdict: a
-    compatible draft may still slow its target down. `memory_bytes` is what the draft takes: weights and a 16-bit cache.
+    Attributes:
+        reasons: All obstacles and limits.
+        overlap: The share of the target's tokens that the draft has, too.
+        size: The relative size. A compatible draft may still slow its target down.
+        memory_bytes: The memory for the draft's weights and a 16-bit cache.
     """
 
-    verdict: VerifyResult
+    verdict: Compatibility
     reasons: list[str]
     overlap: float
     size: RelativeSize
@@ -38,7 +41,7 @@ class PairVerdict:
 
     @property
     def summary(self) -> str:
-        """The verdict in a few words."""
+        """The compatibility in a few words."""
         if self.verdict == "works":
             return "works"
         if self.verdict == "shared":
@@ -56,8 +59,12 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One model of a pair: its details, its tokens, and its size. `read_bytes` are the weights that a pass over one
-    token reads, `memory_bytes` weights and a 16-bit cache."""
+    """One model of a pair: its details, its tokens, and its size.
+
+    Attributes:
+        read_bytes: The weights that a pass over one token reads.
+        memory_bytes: Weights and a 16-bit cache.
+    """
 
     architecture: str
     n_params: int
@@ -77,9 +84,15 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A pair in detail. `n_differing` of the common ids have different texts; `differing` has the first of them, the
-    target's token and the draft's. `same_chat_template` is only meaningful if both have one. `notes` are no obstacles.
-    `n_ctx` is the context size of the caches."""
+    """A pair in detail.
+
+    Attributes:
+        n_differing: The number of common ids with different texts.
+        differing: The first of these ids: the target's token and the draft's.
+        same_chat_template: Only meaningful if both models have a template.
+        notes: Differences that are no obstacles.
+        n_ctx: The context size of the caches in `memory_bytes`.
+    """
 
     verdict: PairVerdict
     target: Side
@@ -92,7 +105,7 @@ class Comparison:
 
 
 def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = None) -> PairVerdict:
-    """Whether `draft` can draft for `target`, both from `check_model`; takes a moment for large vocabularies.
+    """Check if `draft` can draft for `target`, both from `check_model`. Takes a moment for large vocabularies.
 
     `vocabulary` is the target's, if it was read before. Raises ModelFileError if the files can no longer be read.
     """
@@ -102,7 +115,7 @@ def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = No
 
 
 def compare_pair(target: Header, draft: Header) -> Comparison:
-    """The same in detail."""
+    """Compare a target and a draft in detail."""
     ours = Vocabulary.of(target)
     theirs = _vocabulary_of(draft, ours)
     differing = differing_ids(ours, theirs)
@@ -120,7 +133,7 @@ def compare_pair(target: Header, draft: Header) -> Comparison:
 
 
 def _vocabulary_of(draft: Header, target: Vocabulary) -> Vocabulary:
-    """A head without texts of its own has the target's tokens, if it fits it at all."""
+    """Return the draft's vocabulary. A head without texts has the tokens of the target that it was made for."""
     return target if is_head(draft) and not draft.n_vocab else Vocabulary.of(draft)
 
 
@@ -134,7 +147,7 @@ def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary
         obstacles.append(mismatch)
     differences = vocabulary_differences(ours, theirs, differing)
     overlap = shared_tokens(ours, theirs) if differences else 1.0
-    verdict: VerifyResult = "shared" if differences else "works"
+    verdict: Compatibility = "shared" if differences else "works"
     if obstacles or overlap < LEAST_OVERLAP:
         verdict = "no"
     return PairVerdict(
@@ -147,7 +160,7 @@ def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary
 
 
 def vocabulary_differences(target: Vocabulary, draft: Vocabulary, differing: list[int]) -> list[str]:
-    """Why the draft's token ids do not mean the same as the target's, given `differing_ids`; empty if they do."""
+    """Return why the token ids of draft and target differ in meaning, given `differing_ids`; empty if they agree."""
     both = (target, draft)
     first = differing[0] if differing else None
     same_kind = target.kind == draft.kind
@@ -166,7 +179,7 @@ def vocabulary_differences(target: Vocabulary, draft: Vocabulary, differing: lis
 
 
 def differing_ids(target: Vocabulary, draft: Vocabulary) -> list[int]:
-    """The common ids with different texts."""
+    """Return the common ids with different texts."""
     n = min(len(target.texts), len(draft.texts))
     if target.texts[:n] == draft.texts[:n]:  # the usual case, and much faster
         return []
@@ -174,29 +187,25 @@ def differing_ids(target: Vocabulary, draft: Vocabulary) -> list[int]:
 
 
 def vocabulary_difference(target: Header, draft: Header) -> str:
-    """The same for two files, as one text."""
+    """Return why the token ids of two files differ in meaning, as one text; empty if they agree."""
     ours = Vocabulary.of(target)
     theirs = _vocabulary_of(draft, ours)
     return "; ".join(vocabulary_differences(ours, theirs, differing_ids(ours, theirs)))
 
 
 def overlap_of(share: float) -> str:
-    """The share of the target's tokens that the draft has too, in words."""
+    """Say which share of the target's tokens the draft has, too."""
     return f"vocabulary overlap {percent(share)}"
 
 
 def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:
-    """The share of the target's tokens that the draft has too, by their bytes (TLI, arXiv 2502.05202)."""
-    ours, others = target.spellings(), draft.spellings()
-    if ours is None or others is None:
-        ours, others = target.pieces(), draft.pieces()
-    theirs = set(others)
-    theirs.discard(b"")
-    return sum(map(theirs.__contains__, ours)) / max(1, len(target.texts))
+    """Return the share of the target's tokens that the draft has, too, by their bytes (TLI, arXiv 2502.05202)."""
+    theirs = {*draft.pieces()} - {b""}
+    return sum(map(theirs.__contains__, target.pieces())) / max(1, len(target.texts))
 
 
 def shown(text: bytes) -> str:
-    """A token's text in quotes, safe for a terminal; as bytes if it is not text."""
+    """Return a token's text in quotes, safe for a terminal; as bytes if it is not text."""
     try:
         quoted = repr(text.decode("utf-8"))
     except UnicodeDecodeError:
@@ -231,7 +240,7 @@ def _token(vocabulary: Vocabulary, id: int) -> Token:
 
 
 def _end_of_turn(header: Header, vocabulary: Vocabulary) -> int | None:
-    """The token that ends a turn, by the file or else by usual texts of such tokens, as in llama.cpp."""
+    """Return the token that ends a turn: the file's, or else a token with a usual text, as in llama.cpp."""
     id = header.metadata.get("tokenizer.ggml.eot_token_id")
     if isinstance(id, int) and 0 <= id < header.n_vocab:
         return id
@@ -244,7 +253,7 @@ def _notes(target: Header, draft: Header) -> Iterator[str]:
     if not ours:
         yield "the target has no chat template: prompts are completed verbatim (--raw)"
     if is_head(draft):
-        return  # it reads the target's states, whatever the text
+        return  # it reads the target's states, so that templates do not matter
     if ours and not theirs:
         yield "the draft has no chat template: it sees the target's, which may be new to it"
     elif ours and ours != theirs:

@@ -20,7 +20,7 @@ def check_self_draft(what: str) -> None:
 
 
 def self_draft(source: Path, what: str, progress: Callable[[float], None] = lambda done: None) -> Path:
-    """The file of the draft that `what` names, made if it is missing. Raises UsageError, ModelFileError."""
+    """Return the file of the draft that `what` names; make a missing file. Raises UsageError, ModelFileError."""
     check_self_draft(what)
     path = derived_file("drafts", source, what)
     if path.is_file():

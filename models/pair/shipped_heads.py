@@ -1,4 +1,4 @@
-"""Draft heads that come with the program, each for one model in any quantisation."""
+"""Bundled draft heads, each for one model in any quantisation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parents[1] / "heads"
 
 
 def shipped_head(target: Header, kinds: Collection[str]) -> Path | None:
-    """The file of a head for this target, of one of these kinds; None if there is none."""
+    """Return the file of a head for this target, of one of these kinds; None if there is none."""
     for file in sorted(FOLDER.glob("*.gguf")):
         head = read_header(file)
         if kind_of_head(head) in kinds and not head_mismatch(target, head):

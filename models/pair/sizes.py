@@ -29,7 +29,7 @@ class RelativeSize:
 
     @property
     def slows_down(self) -> bool:
-        """Whether it is larger, or as large and not of smaller types, so that drafts cost more than they can gain."""
+        """True if the draft is larger, or as large without smaller weights: it costs more than it can gain."""
         return self.times_smaller < 1 or (self.times_smaller == 1 and self.cost_ratio >= 1)
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class RelativeSize:
 
 
 def relative_size(target: Header, draft: Header) -> RelativeSize:
-    """The size of `draft` relative to `target`; vocabularies are ignored."""
+    """Return the size of `draft` relative to `target`; vocabularies are ignored."""
     return RelativeSize(
         target.n_params / max(1, draft.n_params),
         read_bytes(draft) / max(1, read_bytes(target)),
@@ -58,14 +58,17 @@ def relative_size(target: Header, draft: Header) -> RelativeSize:
 
 
 def memory_bytes(header: Header, n_ctx: int) -> int:
-    """The approximate memory of a model: weights and the 16-bit keys and values of `n_ctx` tokens."""
+    """Return the approximate memory of a model: weights and the 16-bit keys and values of `n_ctx` tokens."""
     weights = _F32 * header.n_params if header.architecture in NETWORKS else header.weights_bytes
     return weights + int(n_ctx * bytes_per_token(header))
 
 
 def read_bytes(header: Header) -> int:
-    """The approximate weights that a pass over one token reads: only active experts, and next to nothing of the
-    embedding, unless it is the output too, and one network of a Hydra or Medusa head, which numpy multiplies in F32."""
+    """Return the approximate bytes of the weights that a pass over one token reads.
+
+    It reads only active experts, and hardly any of the embedding unless that is the output, too. Of a Hydra or Medusa
+    head it reads one network, which numpy multiplies in F32.
+    """
     if header.architecture in NETWORKS:
         networks = sum(math.prod(tensor.shape) for name, tensor in header.tensors.items() if name.startswith("head."))
         return _F32 * (header.n_params - networks + networks // header.number("block_count", 1))

@@ -1,6 +1,6 @@
 """A draft from a model's own first layers: a GGUF file with fewer of them (LayerSkip, arXiv 2404.16710).
 
-The embeddings, the last norm and the output are the model's own, so nothing has to be trained; the acceptance rate
+The embeddings, the last norm and the output are those of the model, so nothing has to be trained. The acceptance rate
 depends on the model. Weights and metadata are copied, except for the number of layers.
 """
 
@@ -57,7 +57,7 @@ def _write(header: Header, path: Path, layers: int, progress: Callable[[float], 
 
 
 def _metadata(reader: Any, header: Header, layers: int) -> Iterator[tuple[Any, ...]]:
-    """The source's metadata for so many layers: per-layer values are cut, split information is left out."""
+    """Yield the source's metadata for fewer layers: per-layer values are cut, split information is left out."""
     from gguf import GGUFValueType
 
     arch, depth = header.architecture, header.number("block_count")
@@ -73,6 +73,6 @@ def _metadata(reader: Any, header: Header, layers: int) -> Iterator[tuple[Any, .
 
 
 def _layer(name: str) -> int:
-    """The layer of a tensor; -1 for one without."""
+    """Return the layer of a tensor; -1 for a tensor of no layer."""
     kind, _, rest = name.partition(".")
     return int(rest.partition(".")[0]) if kind == "blk" else -1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,31 +12,31 @@ from edgespec.gguf_file.header import Header
 from edgespec.models.hub.cache import repository_of
 from edgespec.models.names.catalog import Entry, catalogue
 from edgespec.models.names.known import name_of
-from edgespec.models.names.local import LocalModel, files_here
+from edgespec.models.names.local import LocalModel
+from edgespec.models.names.packaged import PackageSpec, packaged_at
+from edgespec.models.names.source import files_here
 from edgespec.models.names.spec import sources
-from edgespec.models.packages.wheels import PackageSpec, packaged_at
-from edgespec.models.pair.check import PairVerdict, VerifyResult, check_pair, overlap_of
-from edgespec.models.pair.costs import measured_curve
+from edgespec.models.pair.check import Compatibility, PairVerdict, check_pair, overlap_of
 from edgespec.models.pair.sizes import USUAL_RATIO, relative_size
 from edgespec.models.pair.vocabulary import Vocabulary
-from edgespec.text.figures import percent
 
 LEAST_RATIO = 3.0  # times a draft must be smaller to be used without being requested
 LEAST_OFFERED = 0.5  # of the target's tokens that a draft must share to be suggested; -md accepts fewer
-ALPHA = 0.6  # the acceptance rate for which a speedup is predicted
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A draft that can be used, or cannot, as `spec` names it, and why.
+    """A possible draft, as `spec` names it, with its compatibility and the reason.
 
-    `is_here` is false for one of the catalogue that must be downloaded first. Sizes are None if unknown. `reasons` are
-    all obstacles and limits, as in `check_pair`. `slows_down` marks one that is no smaller than the target: whatever
-    its tokens are, it is not suggested.
+    Attributes:
+        is_here: False for a draft of the catalogue that must be downloaded first.
+        times_smaller: The relative size; None if unknown, like `size_bytes`.
+        reasons: All obstacles and limits, as in `check_pair`.
+        slows_down: True for a draft that is no smaller than the target: it is not suggested, even if compatible.
     """
 
     spec: str
-    verdict: VerifyResult
+    verdict: Compatibility
     why: str
     is_here: bool
     times_smaller: float | None = None
@@ -47,7 +46,7 @@ class Suggestion:
 
     @property
     def label(self) -> str:
-        """The verdict, that it is too large, or that it must be downloaded, in a word."""
+        """The result in a word: works, shared, no, large, or pull for a draft that must be downloaded."""
         if not self.is_here:
             return "pull"
         return "large" if self.slows_down else self.verdict
@@ -59,10 +58,10 @@ class Suggestion:
 
 
 def suggestions(target: Header, models: Iterable[LocalModel], entries: Iterable[Entry] = ()) -> list[Suggestion]:
-    """The drafts for a target, the best first, incompatible ones last.
+    """Return the drafts for a target, the best first, incompatible ones last.
 
-    `target` is from `check_model`. `entries` are the catalogue's drafts for it, from `catalogue_drafts`; those that are
-    not here come after those that are. Raises ModelFileError if the target can no longer be read.
+    `target` is from `check_model`. `entries` are the catalogue's drafts for it, from `catalogue_drafts`; drafts that
+    must be downloaded follow the drafts that are here. Raises ModelFileError if the target can no longer be read.
     """
     vocabulary, itself = Vocabulary.of(target), os.path.realpath(target.path)
     others = [model for model in models if os.path.realpath(model.path) != itself]
@@ -71,7 +70,7 @@ def suggestions(target: Header, models: Iterable[LocalModel], entries: Iterable[
 
 
 def assessed(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Suggestion:
-    """How one model would do as a draft; `vocabulary` is the target's."""
+    """Assess one model as a draft; `vocabulary` is the target's."""
     spec = name_of(model.path)
     if model.header is None:
         return Suggestion(spec, "no", model.problem, is_here=True, size_bytes=model.size_bytes)
@@ -80,20 +79,20 @@ def assessed(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Sugge
         return Suggestion(spec, "no", str(size), True, size.times_smaller, model.size_bytes, slows_down=True)
     try:
         found = check_pair(target, model.header, vocabulary)
-        why = _why(found, target.path, model.path)
+        why = _why(found)
     except EdgespecError as error:  # it has been deleted meanwhile
         return Suggestion(spec, "no", error.why or error.what, is_here=True)
-    verdict: VerifyResult = "no" if found.overlap < LEAST_OFFERED else found.verdict
+    verdict: Compatibility = "no" if found.overlap < LEAST_OFFERED else found.verdict
     return Suggestion(spec, verdict, why, True, size.times_smaller, model.size_bytes, tuple(found.reasons))
 
 
 def to_fetch(entries: Iterable[Entry]) -> Iterator[Suggestion]:
-    """The catalogue's drafts that are not here."""
+    """Yield the catalogue's drafts that are not here."""
     return (found for found in of_catalogue(entries) if not found.is_here)
 
 
 def of_catalogue(entries: Iterable[Entry]) -> Iterator[Suggestion]:
-    """The catalogue's drafts, unchecked, in its order."""
+    """Yield the catalogue's drafts, unchecked, in its order."""
     for entry in entries:
         about = entry.about or entry.source
         if files := files_here(entry):
@@ -104,10 +103,10 @@ def of_catalogue(entries: Iterable[Entry]) -> Iterator[Suggestion]:
 
 
 def place(suggestion: Suggestion) -> tuple[int, bool, float, int]:
-    """The sort key: the best first, then those to download, then incompatible ones.
+    """Return the sort key: the best drafts first, then drafts to download, then incompatible ones.
 
-    Among equally compatible ones, those nearest to the rule of thumb come first; one that is nearly as large as the
-    target comes after all of these.
+    Among equally compatible drafts, the relative size nearest to the rule of thumb is first, and drafts that are nearly
+    as large as the target are last.
     """
     rank = {"works": 0, "shared": 1, "no": 3}[suggestion.verdict] if suggestion.is_here else 2
     ratio, (least, most) = suggestion.times_smaller or 1.0, USUAL_RATIO
@@ -116,13 +115,13 @@ def place(suggestion: Suggestion) -> tuple[int, bool, float, int]:
 
 
 def best(found: Iterable[Suggestion]) -> Suggestion | None:
-    """The best draft that is here and good enough to use without asking: the same vocabulary, and much smaller."""
+    """Return the best draft that can be used without a question: here, with the same vocabulary, and much smaller."""
     fitting = (each for each in found if each.is_here and each.verdict == "works")
     return next((each for each in fitting if (each.times_smaller or 0.0) >= LEAST_RATIO), None)
 
 
 def instead(found: Collection[Suggestion]) -> str:
-    """What to do if no draft here is compatible; empty if one is."""
+    """Say what to do if no draft here is compatible; empty if one is."""
     if any(each.is_here and each.verdict != "no" for each in found):
         return ""
     if commands := [each.command for each in found if not each.is_here]:
@@ -132,10 +131,10 @@ def instead(found: Collection[Suggestion]) -> str:
 
 
 def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
-    """The catalogue's drafts for a target: one named there, from a repository named there or with the same name, or at
-    least with the name of a file of such a repository.
+    """Return the catalogue's drafts for a target.
 
-    `path` is the target's file, None if that is not here. Raises UsageError for a catalogue with errors.
+    The target is found by its name in the catalogue, by its repository, also under another owner, or by the name of its
+    file. `path` is the target's file; None if it is not here. Raises UsageError for a catalogue with errors.
     """
     entries = catalogue()
     source = sources(spec)[0] if path is None else packaged_at(path)
@@ -156,19 +155,15 @@ def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
     return [entries[draft] for draft in names if draft in entries]
 
 
-def _why(found: PairVerdict, target: Path, draft: Path) -> str:
-    """The reason against it, or what is known about its value."""
+def _why(found: PairVerdict) -> str:
+    """Return the reason against a draft, or its size."""
     if found.overlap < LEAST_OFFERED:
         return f"{overlap_of(found.overlap)}, too little to pay off"
     if found.verdict == "no":
         return found.reasons[0]
-    facts = [found.summary] if found.verdict == "shared" else []
-    with suppress(OSError):  # it has been deleted meanwhile
-        if (curve := measured_curve(target, draft)) is not None:
-            facts.append(f"speedup {curve.best(ALPHA)[1]:.2f}x at {percent(ALPHA)} acceptance")
-    return ", ".join([*facts, str(found.size)])
+    return ", ".join([*([found.summary] if found.verdict == "shared" else []), str(found.size)])
 
 
 def _called(repository: str) -> str:
-    """A repository's name without its owner: others convert the same models."""
+    """Return a repository's name without its owner: several owners convert the same models."""
     return repository.rpartition("/")[2].lower()

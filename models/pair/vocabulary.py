@@ -5,7 +5,6 @@ Written from llama.cpp's `llama-vocab.cpp`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,8 +20,13 @@ NO_TEXT = b"\xff\xff"  # begins what no UTF-8 text holds
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The tokens of a model by id: `texts` as in the file, with escapes, `types` as llama.cpp's numbers. No types mean
-    normal ones. `bos` and `eos` are ids, `adds_bos` is whether prompts begin with the former. `texts` are read-only."""
+    """The tokens of a model by id.
+
+    Attributes:
+        texts: The texts as in the file, with escapes; read-only.
+        types: llama.cpp's numbers of token types; empty if all tokens are normal.
+        bos: The id of the token that begins a text; prompts begin with it if `adds_bos`.
+    """
 
     kind: str
     tokenizer: str
@@ -53,11 +57,11 @@ class Vocabulary:
         )
 
     def pieces(self) -> list[bytes]:
-        """The bytes of each token, empty for none; for a control token its role, or its name after `NO_TEXT`.
+        """Return the bytes of each token, empty for none; for a control token its role or name after `NO_TEXT`.
 
-        llama.cpp takes a few more tokens for control tokens, by their texts.
+        llama.cpp treats a few more tokens as control tokens, because of their texts.
         """
-        if self._is_spelt:
+        if self.kind == _BPE and self.tokenizer not in _SPACES_ESCAPED:
             pieces = _decoded(self.texts)
         else:
             space = _SPACE if self.tokenizer != "plamo2" else b" "
@@ -66,25 +70,8 @@ class Vocabulary:
             pieces[id] = piece
         return pieces
 
-    def spellings(self) -> list[bytes] | None:
-        """`pieces` with bytes as the characters of byte-level BPE, the encoding of most texts: faster. None for other
-        vocabularies, and if a text has another character."""
-        if not self._is_spelt:
-            return None
-        texts = self.texts.copy()
-        for id, piece in self._special_pieces():
-            texts[id] = piece and piece.decode("latin-1").translate(_CHARACTERS).encode()
-        try:
-            return None if _OTHER_CHARACTER.search(b"!".join(texts).decode()) else texts
-        except UnicodeDecodeError:
-            return None
-
-    @property
-    def _is_spelt(self) -> bool:
-        return self.kind == _BPE and self.tokenizer not in _SPACES_ESCAPED
-
     def _special_pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Ids of tokens whose bytes are not their texts, and their pieces; the last one for an id counts."""
+        """Yield ids of tokens whose bytes are not their texts, and their pieces; the last piece of an id counts."""
         special = np.flatnonzero(self.types[: len(self.texts)] != _NORMAL)
         for id, type in zip(special.tolist(), self.types[special].tolist(), strict=True):
             yield id, _special_piece(self.texts[id], type) if type in _WITH_PIECES else b""
@@ -94,7 +81,7 @@ class Vocabulary:
 
 
 def _special(header: Header, name: str, usual: int | None) -> int | None:
-    """A token's id in the file, or the tokenizer's usual one if that is missing or invalid."""
+    """Return a token's id in the file, or the tokenizer's usual id if the file has no valid one."""
     id = header.metadata.get(f"tokenizer.ggml.{name}_token_id")
     if isinstance(id, int) and 0 <= id < header.n_vocab:
         return id
@@ -102,8 +89,10 @@ def _special(header: Header, name: str, usual: int | None) -> int | None:
 
 
 def _decoded(texts: list[bytes]) -> list[bytes]:
-    """Decode texts of byte-level BPE, all at once: one by one takes three times as long. A text with other characters
-    stands for itself, whatever llama.cpp makes of it."""
+    """Decode texts of byte-level BPE, all at once: one by one takes three times as long.
+
+    A text with other characters is kept as it is, even if llama.cpp would change it.
+    """
     joined = b"\0".join(texts)
     if joined.count(b"\0") >= len(texts):  # some text contains a zero, which does not end it
         return list(map(_bytes_of, texts))
@@ -166,8 +155,6 @@ _SPACE = "▁".encode()
 _VISIBLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 # Bytes that are not visible characters in Latin-1 are written as the characters from 256 on (GPT-2).
 _BYTES = {256 + rank: byte for rank, byte in enumerate(byte for byte in range(256) if byte not in _VISIBLE)}
-_CHARACTERS = {byte: character for character, byte in _BYTES.items()}
-_OTHER_CHARACTER = re.compile(f"[^{re.escape(''.join(map(chr, [*_VISIBLE, *_BYTES])))}]")
 _NO_BYTE = 256
 _BYTE_OF = np.full(1 << 16, _NO_BYTE, np.uint16)  # by UTF-16 code
 _BYTE_OF[:256] = range(256)

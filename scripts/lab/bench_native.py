@@ -1,4 +1,4 @@
-"""Measure edgespec and llama.cpp's own speculative decoding on the same prompt tokens, in turns.
+"""Measure edgespec and llama.cpp's own speculative decoding on the same prompt tokens, interleaved.
 
     python scripts/lab/bench_native.py --model SmolLM2-135M-Instruct.Q8_0.gguf --samples q8_0.jsonl
     python scripts/lab/bench_native.py --model target.gguf --draft draft.gguf --lengths 2,4,8
@@ -113,7 +113,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measured(args: argparse.Namespace) -> list[Sample]:
-    """Every prompt in every way, in turns; after Ctrl-C those so far. Raises CommandError, EdgespecError."""
+    """Answer every prompt in every way, interleaved; Ctrl-C ends this early. Raises CommandError, EdgespecError."""
     model, draft = resolve(args.model).path, resolve(args.draft).path if args.draft else None
     programs, _ = build(SPECULATIVE)
     native = Native(programs, model, args.threads, args.context, tuple(shlex.split(args.native)))
@@ -160,7 +160,7 @@ def saved(file: Path | None) -> list[Sample]:
 
 
 def prompts(per_kind: int) -> list[Item]:
-    """The first `per_kind` prompts of each kind, in turns, so that an interrupted run has seen all kinds."""
+    """Return the first prompts of each kind, interleaved, so that an interrupted run has seen all kinds."""
     kinds = [_kind(kind)[:per_kind] for kind in KINDS]
     return [items[place] for place in range(max(map(len, kinds))) for items in kinds if place < len(items)]
 

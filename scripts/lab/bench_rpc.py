@@ -1,16 +1,15 @@
-"""What layers on other machines cost: passes and answers over workers of this machine, behind a network that is shaped.
+"""Measure what layers on other machines cost: passes and answers over workers, with a simulated network.
 
     python scripts/lab/bench_rpc.py MODEL                                  two workers on loopback, as fast as it is
     python scripts/lab/bench_rpc.py MODEL --gbit 1 --delay-ms 0.25         each way, by a relay
 
-Passes: milliseconds, and bytes sent and received, of widths that stay the same and of widths that change. Answers:
-tokens per second with and without drafts. Linux: bytes are what the kernel counts for the connections.
+For passes, it prints milliseconds and the bytes sent and received, with a constant width and with alternating widths.
+For answers, it prints tokens per second with and without drafts. On Linux only: the kernel counts the bytes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import queue
 import re
@@ -23,7 +22,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import product
-from pathlib import Path
 from statistics import harmonic_mean, median
 from typing import Any
 
@@ -53,10 +51,8 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("-n", type=int, default=64, help="tokens per answer")
     parser.add_argument("-t", type=int, default=1, help="threads of each process")
-    parser.add_argument("--json", help="file to write figures to")
     args = parser.parse_args()
     layers = args.gpu_layers if args.gpu_layers in ("auto", "all") else int(args.gpu_layers)
-    figures: dict[str, Any] = {"arguments": vars(args)}
     with ExitStack() as stack:
         addresses = [stack.enter_context(worker(args.t)) for _ in range(args.workers)]
         if args.gbit or args.delay_ms:
@@ -68,16 +64,14 @@ def main() -> int:
             places[where] = stack.enter_context(edgespec.load(args.model, **how)), rpc
             print("\n".join(places[where][0].notes))
         for where, (llm, rpc) in places.items():
-            figures[f"{where}, passes"] = passes(llm, rpc, where)
-        figures["answers"] = answers(places, args.n, args.turns)
-    if args.json:
-        Path(args.json).write_text(json.dumps(figures, indent=1), encoding="utf-8")
+            passes(llm, rpc, where)
+        answers(places, args.n, args.turns)
     return 0
 
 
-def passes(llm: Runtime, rpc: Sequence[str], where: str) -> dict[str, list[float]]:
-    """Milliseconds, bytes sent and bytes received of a pass, by its widths."""
-    context, found = llm.context, {}
+def passes(llm: Runtime, rpc: Sequence[str], where: str) -> None:
+    """Print the milliseconds, bytes sent and bytes received of passes of several widths."""
+    context = llm.context
     context.forget(0)
     for start in range(0, DEPTH, CHUNK):
         context.decode_filler(start, [False] * (CHUNK - 1) + [True])
@@ -94,16 +88,16 @@ def passes(llm: Runtime, rpc: Sequence[str], where: str) -> dict[str, list[float
         sent, received = ((after - start) / PASSES for after, start in zip(traffic(rpc), before, strict=True))
         n = len(widths)
         mean_ms = 1e3 * sum(median(times[n + place :: n]) for place in range(n)) / n
-        found[name] = [mean_ms, sent, received]
         print(f"{where}, width {name}: {mean_ms:.2f} ms, {sent:,.0f} B sent, {received:,.0f} B received", flush=True)
     context.forget(0)
-    return found
 
 
-def answers(places: dict[str, tuple[Runtime, list[str]]], n: int, turns: int) -> dict[str, dict[str, float]]:
-    """Tokens per second behind the prompt, by place and mode: of each prompt the median of its turns, and of these the
-    harmonic mean; places and modes take turns. The first turn does not count. Also tokens and bytes of a step."""
-    found: dict[str, dict[str, float]] = {}
+def answers(places: dict[str, tuple[Runtime, list[str]]], n: int, turns: int) -> None:
+    """Print tokens per second, and tokens and bytes of a step, by place and mode.
+
+    The time of reading the prompt is not counted. A speed is the median of a prompt's turns, and of these the harmonic
+    mean. Places and modes are interleaved; the first turn is to warm up.
+    """
     rates: dict[tuple[str, int], list[float]] = {}
     totals: dict[str, list[int]] = {}
     for turn in range(-1, turns):
@@ -120,17 +114,14 @@ def answers(places: dict[str, tuple[Runtime, list[str]]], n: int, turns: int) ->
                     total[index] += more
     for what, (tokens, steps, moved) in totals.items():
         middles = [median(rates[what, number]) for number in range(len(PROMPTS))]
-        figures = {"tokens_per_s": harmonic_mean(middles), "tokens_per_step": tokens / steps}
-        found[what] = figures | {"bytes_per_step": moved / steps}
         print(
-            f"{what}: {figures['tokens_per_s']:.1f} tok/s ({', '.join(f'{rate:.1f}' for rate in middles)}), "
+            f"{what}: {harmonic_mean(middles):.1f} tok/s ({', '.join(f'{rate:.1f}' for rate in middles)}), "
             f"{tokens / steps:.2f} tokens and {moved / steps:,.0f} B a step"
         )
-    return found
 
 
 def traffic(addresses: Sequence[str]) -> tuple[int, int]:
-    """Bytes sent to these and received from them, over the connections that are open (TCP_INFO)."""
+    """Return the bytes sent to these addresses and received from them, over the open connections (TCP_INFO)."""
     sent = received = 0
     for connection in connections(addresses):
         acked, got = struct.unpack_from("<QQ", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 120)
@@ -140,7 +131,7 @@ def traffic(addresses: Sequence[str]) -> tuple[int, int]:
 
 @contextmanager
 def worker(threads: int) -> Iterator[str]:
-    """The address of a worker of this machine, while it runs."""
+    """Run a worker on this machine, and yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "edgespec", "rpc-worker", "--port", str(port), "-t", str(threads)]
@@ -158,7 +149,7 @@ def worker(threads: int) -> Iterator[str]:
 
 @contextmanager
 def relayed(address: str, bytes_per_s: float, delay_s: float) -> Iterator[str]:
-    """The address of a relay to `address`, a process whose two directions have this rate and delay each."""
+    """Run a relay to `address` whose two directions have this rate and delay each, and yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         fork = multiprocessing.get_context("fork")
         process = fork.Process(target=_relay, args=(server, address, bytes_per_s, delay_s), daemon=True)

@@ -3,9 +3,9 @@
     python scripts/lab/bench_server.py --model SmolLM2-135M-Instruct.F16.gguf
     python scripts/lab/bench_server.py --model target.gguf --clients 4 --own "--spec-type none"
 
-Both run all the time, with as many slots as there are clients at most. They get the same prompts in turns, which share
-a system prompt, at temperature 0. Each client sends its next request as soon as it has its answer. A figure is the
-median over the turns; texts, and so their lengths, differ between the servers. The table goes to stdout as Markdown.
+Both run all the time, with as many slots as there are clients at most. They get the same prompts, interleaved, at
+temperature 0, with a common system prompt. Each client sends its next request as soon as it has its answer. A figure is
+the median over the turns; the texts of the servers differ, also in length. The table goes to stdout as Markdown.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ SYSTEM = (
     "and in whole sentences. Say so when you do not know something, and never invent figures, names or dates. Keep to "
     "what was asked. If a text is given, rely on that text alone, and quote the words on which your answer rests."
 )
-START_S = 300.0  # a server may take so long until it answers
+START_S = 300.0  # limit for the start of a server
 WARM_UP = 2  # requests to each server that do not count
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. Times are seconds: to the first token, between any two tokens at most, and of it all."""
+    """One answer, with the seconds to the first token, the longest gap between two tokens, and the whole time."""
 
     first_s: float
     gap_s: float
@@ -61,7 +61,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What came of one load on one server: `answers` in `seconds`."""
+    """The answers of one server under one load, which took `seconds` in all."""
 
     who: str
     clients: int
@@ -72,7 +72,7 @@ class Sample:
 
     @property
     def rate(self) -> float:
-        """Tokens a second, of all clients."""
+        """Tokens per second of all clients."""
         return sum(answer.tokens for answer in self.answers) / self.seconds
 
 
@@ -128,7 +128,7 @@ def numbers(text: str) -> list[int]:
 
 @contextmanager
 def running(command: Sequence[str]) -> Iterator[str]:
-    """Run a server on a free port; its URL, once it answers. Raises CommandError."""
+    """Run a server on a free port, and yield its URL once it answers. Raises CommandError."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
@@ -158,7 +158,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: IO[bytes]) -> None
 
 
 def measured(urls: dict[str, str], args: argparse.Namespace) -> Iterator[Sample]:
-    """Each load on each server, in turns, the order of servers alternating."""
+    """Yield a sample of each load on each server; the order of the servers alternates."""
     for url in urls.values():
         asyncio.run(load(url, 1, [text_of(40, seed) for seed in range(WARM_UP)], args.tokens))
     for turn in range(args.turns):
@@ -173,7 +173,7 @@ def measured(urls: dict[str, str], args: argparse.Namespace) -> Iterator[Sample]
 
 
 def text_of(words: int, seed: int) -> str:
-    """A question about a text of so many words, which are those of the suites in an order of their own."""
+    """Return a question about a text of this many words, made of the prompts of the suites in random order."""
     texts = [" ".join(item.turns) for item in sample(shipped(), 4)]
     random.Random(seed).shuffle(texts)
     found = " ".join(texts).split()
@@ -182,7 +182,7 @@ def text_of(words: int, seed: int) -> str:
 
 
 async def load(url: str, clients: int, asked: Sequence[str], tokens: int) -> list[Answer]:
-    """Send all requests, by so many clients."""
+    """Send all requests, by this many clients at a time."""
     waiting, answers = list(reversed(asked)), list[Answer]()
     timeout, limits = httpx2.Timeout(600), httpx2.Limits(max_connections=None)
     async with httpx2.AsyncClient(base_url=url, timeout=timeout, limits=limits) as client:
@@ -226,7 +226,7 @@ HEADER = ("clients", "prompt", "tok/s", "x", "first token, ms", "x", "95 %", "x"
 
 
 def table(samples: Sequence[Sample]) -> Iterator[tuple[str, ...]]:
-    """A line for each load: ours / theirs, and how many times as much ours is."""
+    """Yield a line for each load: ours / theirs, and the ratio."""
     for clients, words in dict.fromkeys((each.clients, each.words) for each in samples):
         cells, prompt = dict[str, list[float]](), 0.0
         for who in (OWN, NATIVE):

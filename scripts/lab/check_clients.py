@@ -1,9 +1,9 @@
-"""Run clients as people use them against `edgespec serve`, each in an environment of its own.
+"""Run clients as people use them against `edgespec serve`, each in a separate environment.
 
     python scripts/lab/check_clients.py                      # all of them, with the bundled pair
-    python scripts/lab/check_clients.py openai llm -m smollm2 --markdown clients.md
+    python scripts/lab/check_clients.py openai llm -m smollm2
 
-Needs the network for clients that are not installed yet (aider and litellm take 500 MB), and node with npm for some.
+Needs the network for clients that are not installed yet (aider and litellm take 500 MB).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,8 +32,8 @@ TIMEOUT_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`packages` of pip or npm, and what is typed: a program for Python or node, or lines for the shell. `files` exist
-    when it begins; URL, KEY and MODEL stand for the server's."""
+    """`packages` of pip, and a program for Python or for the shell in `typed`; `files` exist when it starts. URL, KEY
+    and MODEL are replaced by those of the server."""
 
     name: str
     packages: tuple[str, ...]
@@ -214,58 +213,6 @@ CLIENTS = [
             (".aider.model.settings.yml", "- name: openai/MODEL\n  extra_params:\n    max_tokens: 64\n"),
         ),
     ),
-    Client(
-        "openai of npm",
-        ("openai@6.30.1",),
-        """
-        import OpenAI from "openai";
-        const client = new OpenAI({ baseURL: "URL/v1", apiKey: "KEY" });
-        const messages = [{ role: "user", content: "Name a colour." }];
-        const answer = await client.chat.completions.create({ model: "MODEL", messages, max_tokens: 16 });
-        console.log(answer.choices[0].message, answer.usage);
-        const stream = await client.chat.completions.create({ model: "MODEL", messages, max_tokens: 16, stream: true });
-        for await (const chunk of stream) process.stdout.write(chunk.choices[0]?.delta?.content ?? "");
-        const asked = { model: "MODEL", input: "Name a colour.", max_output_tokens: 16 };
-        const response = await client.responses.create(asked);
-        console.log(response.output_text);
-        """,
-        "node",
-    ),
-    Client(
-        "anthropic of npm",
-        ("@anthropic-ai/sdk@1.12.0",),
-        """
-        import Anthropic from "@anthropic-ai/sdk";
-        const client = new Anthropic({ baseURL: "URL", apiKey: "KEY" });
-        const messages = [{ role: "user", content: "Name a colour." }];
-        console.log(await client.messages.create({ model: "MODEL", max_tokens: 16, messages }));
-        const stream = client.messages.stream({ model: "MODEL", max_tokens: 16, messages });
-        console.log(await stream.finalText());
-        """,
-        "node",
-    ),
-    Client(
-        "AI SDK",
-        ("ai@6.0.326", "@ai-sdk/openai-compatible@2.0.92", "zod@4.6.7"),
-        """
-        import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-        import { generateObject, generateText, streamText, tool } from "ai";
-        import { z } from "zod";
-        const settings = { name: "edgespec", baseURL: "URL/v1", apiKey: "KEY", supportsStructuredOutputs: true };
-        const model = createOpenAICompatible(settings)("MODEL");
-        const ask = { model, prompt: "Name a colour.", maxOutputTokens: 128 };
-        for await (const part of streamText(ask).textStream) process.stdout.write(part);
-        const person = z.object({ kind: z.enum(["adult", "child"]), tall: z.boolean() });
-        console.log((await generateObject({ ...ask, schema: person })).object);
-        const isOpen = z.record(z.enum(["monday", "sunday"]), z.boolean());
-        console.log((await generateObject({ ...ask, schema: isOpen })).object);
-        const inputSchema = z.object({ city: z.enum(["Oslo", "Rome"]) });
-        const weather = tool({ inputSchema, execute: async ({ city }) => `sunny in ${city}` });
-        const called = await generateText({ ...ask, tools: { weather }, toolChoice: "required" });
-        console.log(called.toolResults.map((result) => result.output));
-        """,
-        "node",
-    ),
 ]
 
 
@@ -273,12 +220,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=", ".join(client.name for client in CLIENTS))
     parser.add_argument("-m", "--model", default="demo", help="the model to serve (default: %(default)s)")
-    parser.add_argument("--markdown", type=Path, help="write the sessions here")
     args = parser.parse_args()
     chosen = [client for client in CLIENTS if not args.clients or client.name in args.clients]
     if unknown := {*args.clients} - {client.name for client in CLIENTS}:
         parser.error(f"no such client: {', '.join(sorted(unknown))}")
-    sessions, failed = list[str](), list[str]()
+    failed: list[str] = []
     serve = [sys.executable, "-m", "edgespec", "serve", "-m", args.model, "--api-key", KEY]
     try:
         with running(serve) as url:
@@ -288,20 +234,17 @@ def main() -> int:
                 print(f"== {client.name}", flush=True)
                 session, status = run(client, url, model)
                 print(session, flush=True)
-                sessions.append(f"## {client.name}\n\n```\n{session}\n```\n")
                 if status:
                     failed.append(client.name)
     except (EdgespecError, CommandError, OSError, httpx2.HTTPError) as error:
         print(f"check_clients: {error}", file=sys.stderr)
         return 1
-    if args.markdown:
-        args.markdown.write_text("\n".join(sessions), encoding="utf-8")
     print(f"failed: {', '.join(failed)}" if failed else f"{len(chosen)} clients work")
     return int(bool(failed))
 
 
 def run(client: Client, url: str, model: str) -> tuple[str, int]:
-    """What was typed and what came, and the exit status. Raises CommandError."""
+    """Return the program and its output, and the exit status. Raises CommandError."""
     names = {"URL": url, "KEY": KEY, "MODEL": model}
     folder = wheel_cache().parent / "clients" / client.name.replace(" ", "-")
     programs = installed(client, folder)
@@ -311,7 +254,7 @@ def run(client: Client, url: str, model: str) -> tuple[str, int]:
             (home / name).write_text(filled(text, names), encoding="utf-8")
         typed = filled(textwrap.dedent(client.typed).strip(), names)
         environ = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}", "LLM_USER_PATH": place}
-        script = home / ("typed.mjs" if client.runs == "node" else "typed")
+        script = home / "typed"
         script.write_text(typed + "\n", encoding="utf-8")
         command = [{"shell": "sh"}.get(client.runs, client.runs), str(script)]
         done = output_of(command, home, environ)
@@ -319,21 +262,13 @@ def run(client: Client, url: str, model: str) -> tuple[str, int]:
 
 
 def installed(client: Client, folder: Path) -> Path:
-    """The folder of a client's programs, which is made once. Raises CommandError."""
-    is_node = client.runs == "node"
-    programs = folder / ("node_modules/.bin" if is_node else "Scripts" if os.name == "nt" else "bin")
+    """Return the folder of a client's programs, which are installed once. Raises CommandError."""
+    programs = folder / ("Scripts" if os.name == "nt" else "bin")
     if not client.packages or (folder / "ready").exists():
         folder.mkdir(parents=True, exist_ok=True)
         return programs
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    if is_node:
-        (folder / "package.json").write_text("{}")
-        command = [shutil.which("npm") or "npm", "install", "--no-audit", "--no-fund", *client.packages]
-    else:
-        venv.create(folder, with_pip=True)
-        command = [str(programs / "python"), "-m", "pip", "install", "-q", *client.packages]
-    done = output_of(command, folder, os.environ)
+    venv.create(folder, clear=True, with_pip=True)
+    done = output_of([str(programs / "python"), "-m", "pip", "install", "-q", *client.packages], folder, os.environ)
     if done.returncode:
         raise CommandError(f"{' '.join(client.packages)} cannot be installed:\n{done.stdout[-800:]}")
     (folder / "ready").touch()

@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def played(llm: Runtime, args: argparse.Namespace) -> list[Any]:
-    """What each operation of the played chats generated."""
+    """Return the tokens that each operation of the played chats generated."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-c]*.py"))
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in files[:20]]
     return [
@@ -86,7 +86,7 @@ def played(llm: Runtime, args: argparse.Namespace) -> list[Any]:
 
 
 def requests(llm: Runtime, args: argparse.Namespace) -> list[Request]:
-    """Real text behind a question, cut to every length in turn."""
+    """Return requests of a question and real text, which is cut to one length after the other."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-h]*.py"))
     text = "".join(file.read_text(encoding="utf-8", errors="replace") for file in files[:40])
     made = []

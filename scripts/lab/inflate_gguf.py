@@ -320,7 +320,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", nargs="?", metavar="IN", help="a GGUF file, demo or demo:draft")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT")
-    parser.add_argument("--params", type=float, metavar="N", help="about so many parameters, such as 0.9e9")
+    parser.add_argument("--params", type=float, metavar="N", help="the approximate number of parameters, such as 0.9e9")
     parser.add_argument("--width", type=int, metavar="D")
     parser.add_argument("--layers", type=int, metavar="L")
     parser.add_argument("--type", default="Q8_0", help=f"{', '.join(TYPES)} (default: Q8_0)")

@@ -27,7 +27,6 @@ from bootstrap import (
     NO_INSTALL,
     ROOT,
     STAMP,
-    building_environment,
     llama_version,
     wheel_cache,
 )
@@ -36,7 +35,7 @@ from supervised import CommandError, locked, read, run_logged, say
 __all__ = ["CommandError", "wheel_cache"]  # others import them from here, after the path has been set
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-ENVIRON = dict(os.environ)  # as the user has it: edgespec sets how long the threads of its own process spin
+ENVIRON = dict(os.environ)  # before edgespec is imported, which changes how long threads spin
 SPECULATIVE, SERVER = "llama-speculative-simple", "llama-server"
 OPTIONS = [
     "-DCMAKE_BUILD_TYPE=Release",
@@ -66,7 +65,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 
 
 def draft_settings(draft: Path, lengths: Sequence[int], threads: int) -> dict[str, tuple[str, ...]]:
-    """The draft model at fixed lengths."""
+    """Return the arguments for a draft model at several fixed lengths."""
     model = ("--spec-type", "draft-simple", "-md", str(draft), "-td", str(threads))
     return {f"draft-simple K={length}": (*model, "--spec-draft-n-max", str(length)) for length in lengths}
 
@@ -85,7 +84,7 @@ class NativeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """The programs, and what all calls of them have in common."""
+    """The programs, and the arguments that all calls have in common."""
 
     programs: Path
     model: Path
@@ -94,7 +93,7 @@ class Native:
     arguments: tuple[str, ...] = ()
 
     def answer(self, prompt: str, tokens: int, setting: Sequence[str]) -> NativeAnswer:
-        """An answer of `tokens` tokens, or as far as its end token, at temperature 0."""
+        """Return an answer of at most `tokens` tokens at temperature 0."""
         length = ["-n", str(tokens - 1)]  # this program generates one more than requested
         sampling = ["--temp", "0", "--top-k", "1"]
         size = ["-c", str(self.context), "-b", str(self.context)]
@@ -119,7 +118,7 @@ class Native:
 
 
 def parse_answer(out: str, log: str, prompt: str) -> NativeAnswer:
-    """What llama-speculative-simple has written. Raises CommandError if that is something else."""
+    """Parse the output of llama-speculative-simple. Raises CommandError for unexpected output."""
     prompt, out = prompt.replace("\r\n", "\n"), out.replace("\r\n", "\n")
     times = [re.search(rf"{what} +(\d+) tokens in +([\d.]+) seconds", log) for what in ("encoded", "decoded")]
     counts = [re.search(rf"{name} *= (\d+)", log) for name in ("n_drafted", "n_accept")]
@@ -133,17 +132,16 @@ def parse_answer(out: str, log: str, prompt: str) -> NativeAnswer:
 
 
 def find(programs: Path, name: str) -> Path | None:
-    """A program in the folder that CMake has built it into, which on Windows has one for each configuration."""
+    """Return the path of a program; on Windows, the build puts it into a folder for the configuration."""
     return next(iter(programs.rglob(name + (".exe" if os.name == "nt" else ""))), None)
 
 
 def build(*wanted: str) -> tuple[Path, str]:
-    """The folder of these programs, and the variables that they were built with; quick when they are there.
+    """Build these programs unless they exist, and return their folder and the flags of the build.
 
     Raises CommandError, ValueError.
     """
-    compiler = llama_build.chosen_compiler({"EDGESPEC_COMPILER": read(STAMP / "compiler"), **os.environ})
-    machine = llama_build.look({**os.environ, "EDGESPEC_COMPILER": compiler})
+    machine = llama_build.look(os.environ)
     backend = llama_build.choose_backend(machine, os.environ.get("EDGESPEC_BACKEND", "") or read(STAMP / "backend"))
     changes = llama_build.build_environment(machine, backend, os.environ)
     environ, version = {**os.environ, **changes}, llama_version()
@@ -159,8 +157,7 @@ def build(*wanted: str) -> tuple[Path, str]:
         if not all(file.exists() for file in ready):
             say(f"building {' and '.join(wanted)}: about 8 minutes on two cores, once for this machine ({folder})")
             sources = unpacked(folder, version)
-            with building_environment(PIP, machine, environ, folder / "zig") as building:
-                compile_programs(sources, folder, building, wanted)
+            compile_programs(sources, folder, environ, wanted)
             clear(folder)
             for file in ready:
                 file.touch()
@@ -168,7 +165,7 @@ def build(*wanted: str) -> tuple[Path, str]:
 
 
 def unpacked(folder: Path, version: str) -> Path:
-    """The sources of that version, downloaded unless an earlier run did."""
+    """Return the folder of the sources of this version, which are downloaded if they are missing."""
     sources = folder / f"llama_cpp_python-{version}"
     if not sources.exists():
         part = folder / "sources.part"
@@ -185,7 +182,7 @@ def unpacked(folder: Path, version: str) -> Path:
 
 
 def compile_programs(sources: Path, folder: Path, environment: Mapping[str, str], programs: Sequence[str]) -> None:
-    """Builds these programs into folder/build/bin."""
+    """Build these programs into folder/build/bin."""
     environ = dict(environment)
     tools = folder / "tools"
     wanted = [name for name in ("cmake", "ninja") if not shutil.which(name)]
@@ -208,7 +205,7 @@ def compile_programs(sources: Path, folder: Path, environment: Mapping[str, str]
 
 
 def clear(folder: Path) -> None:
-    """Deletes what the programs do not need."""
+    """Delete all files that the programs do not need."""
     for path in [*folder.glob("llama_cpp_python-*"), folder / "tools", *(folder / "build").iterdir()]:
         if path.name != "bin" and path.is_dir():
             shutil.rmtree(path)

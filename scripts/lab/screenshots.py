@@ -1,4 +1,4 @@
-"""Draws the pictures of the screen for the documentation, from real answers: of a model, or of the bundled pair.
+"""Make the screenshots of the documentation from real answers of a model, or of the bundled pair.
 
 .venv/bin/python scripts/lab/screenshots.py docs/chat -m SmolLM2-135M-Instruct.Q4_1.gguf
 """

@@ -1,4 +1,4 @@
-"""The loop of a job: every row gets its result once, whatever order, errors and deaths the engine comes up with."""
+"""The loop of a job: every row gets its result once, in any order, and after errors and deaths of the engine."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from edgespec.batch.answer import Answer
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Results, id_in, is_failure
 from edgespec.batch.row import BadRow, Row
+from edgespec.batch.sample import Sample
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
@@ -148,11 +148,11 @@ def test_what_cannot_be_meant_is_said(value: Any, reason: str) -> None:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-def answer(keeps_tokens: bool = True) -> Answer:
-    made, infinite = Answer(keeps_tokens), float("-inf")
+def answer(keeps_tokens: bool = True) -> Sample:
+    made, infinite = Sample(keeps_tokens), float("-inf")
     made.add(TokenEvent(0, "a", logprob=-0.5, top_logprobs=((0, -0.5), (2, infinite))))
     made.add(TokenEvent(1, "", logprob=-1.5, top_logprobs=((1, -1.5),)))
-    # a guess behind a stop string is counted in the statistics
+    # draft tokens after a stop string are counted in the statistics
     made.add(TokenEvent(-1, "b", finish_reason="stop", stats=Stats(prompt_tokens=5, generated_tokens=3, rounds=2)))
     return made
 

@@ -58,7 +58,7 @@ def sidecar(path: Path) -> Path:
     return path.with_name(f"{path.name}.job.json")
 
 
-# --- going on ---------------------------------------------------------------------------------------------------------
+# --- resuming ---------------------------------------------------------------------------------------------------------
 
 
 def test_rows_are_there_as_soon_as_they_are_written(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a row of a batch may hold, and what is said about rows that cannot be meant."""
+"""The fields of rows of a batch, and the errors of invalid rows."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_seeds_follow_from_the_id_wherever_the_row_stands() -> None:
     assert first == again
     assert len({*first.values()} | {*other.values()}) == 2 * len(ROWS)
     assert all(0 <= seed < 2**48 for seed in first.values())
-    assert row({"id": "a", "prompt": "a"}).request.seed == 99715415805741  # rows of a job that goes on need it
+    assert row({"id": "a", "prompt": "a"}).request.seed == 99715415805741  # rows of a resumed job need it
 
 
 ROWS = [{"id": f"{number}", "prompt": "a"} for number in range(100)]

@@ -1,4 +1,4 @@
-"""The runner of benchmarks: modes and their names, the turns, and what a result says about answers."""
+"""The runner of benchmarks: names of modes, the order of answers, and results."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_result_says_how_it_was_made_and_can_be_loaded(result: BenchResult, ll
     assert str(llm.model.path.parent) not in text
     assert list(result.costs["target"]) == ["1", "2", "3", "4", "5", "6", "8", "10", "12", "16", "24", "32"]
     assert min(result.costs["draft"], *result.costs["target"].values()) > 0
-    assert len(result.models["draft"]["sha256"]) == 64 and result.models["target"]["name"] == "demo"
+    assert result.models["target"]["name"] == "demo" and result.models["draft"]["bytes"] > 10**5
     assert (result.settings["threads"], result.settings["tokens"]) == (1, 8)
     assert result.machine["cpu"] and result.build["llama_cpp_python"]
     assert "three: only the first of 2 turns is used" in result.messages

@@ -1,12 +1,12 @@
-"""The figures of benchmarks, worked out by hand; tables, pictures, and runs side by side."""
+"""The figures of benchmarks, worked out by hand; tables, and runs side by side."""
 
 from __future__ import annotations
 
 import csv
 import io
 import random
+import sys
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +22,7 @@ from edgespec.bench.statistics import bootstrap_interval, mean_of_categories, pl
 from edgespec.bench.summary import ALL, Cell, summarise
 from edgespec.bench.tables import Figures, to_csv
 from edgespec.core.stats import SourceStats, Stats
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import UsageError
 
 MODES = ["plain", "draft auto", "draft fixed:2", "draft fixed:8", "suffix auto"]
 CATEGORIES = ["chat", "code_completion", "code_editing", "maths", "summary", "translation", "writing"]
@@ -39,7 +39,7 @@ def answer(
     tokens: list[int] | None = None,
     **figures: Any,
 ) -> Sample:
-    """An answer of so many tokens per second; one token unless others are given."""
+    """Return an answer at a speed of `rate` tokens per second; one token unless others are given."""
     tokens = [1] if tokens is None else tokens
     seconds = len(tokens) / rate if rate else 0.0
     stats = {"rounds": 1, "generation_s": seconds, "target_s": seconds} | figures
@@ -53,7 +53,7 @@ def result_of(*samples: Sample, **rest: Any) -> BenchResult:
         "edgespec": "0.1.0",
         "machine": {"cpu": "Some CPU", "gpus": [], "physical_cores": 4, "system": "Linux"},
         "build": {"llama_cpp_python": "0.3.36", "flags": "CPU : AVX = 1 | AVX2 = 1 | "},
-        "models": {"target": {"name": "target-7b", "sha256": "a" * 64}, "draft": {"name": "draft", "sha256": "b" * 64}},
+        "models": {"target": {"name": "target-7b", "bytes": 5}, "draft": {"name": "draft", "bytes": 1}},
         "settings": {"threads": 2, "tokens": 96, "repeat": 1, "reference": False},
         "modes": list(dict.fromkeys(sample.mode for sample in samples)),
         "temperatures": sorted({sample.temperature for sample in samples}),
@@ -65,7 +65,7 @@ def result_of(*samples: Sample, **rest: Any) -> BenchResult:
 
 
 def full_result(seed: int = 1, **rest: Any) -> BenchResult:
-    """Every mode, category and temperature, with figures that differ everywhere."""
+    """Return a result of all modes, categories and temperatures, with different figures everywhere."""
     numbers = random.Random(seed)
     drafted: dict[str, Any] = {
         "proposed": 20,
@@ -105,7 +105,7 @@ def rendered(renderable: RenderableType, width: int = 80) -> str:
 
 
 def flowing(renderable: RenderableType) -> str:
-    """All words with single spaces, wherever lines were broken."""
+    """Return all words with single spaces, without line breaks."""
     return " ".join(rendered(renderable).split())
 
 
@@ -226,7 +226,7 @@ def test_the_report_fits_the_terminal(width: int) -> None:
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     for mode in MODES:
         assert f"\n{mode} " in text
-    for part in ("Temperature 0.8", "Speedup by category", "Steps in which", "Drafters, temperature", "Some CPU"):
+    for part in ("Temperature 0.8", "Speedup by category", "Share of steps", "Drafters, temperature", "Some CPU"):
         assert part in text
 
 
@@ -271,14 +271,14 @@ def test_two_runs_are_shown_side_by_side_with_what_differs_in_their_making() -> 
         2,
         edgespec="0.2.0",
         build=a.build | {"flags": "CPU : AVX = 1 | AVX512 = 1 | "},
-        models=a.models | {"target": a.models["target"] | {"sha256": "c" * 64}},
+        models=a.models | {"target": a.models["target"] | {"bytes": 7}},
     )
     b.samples = [replace(sample, item="z") if sample.item == "chat-0" else sample for sample in b.samples]
     found = flowing(side_by_side(a, b))
     for said in (
         "edgespec A 0.1.0; B 0.2.0",
         "build.flags.AVX512 = 1 A -; B True",
-        "models.target.sha256 A aaaaaaaaaaaa...; B cccccccccccc...",
+        "models.target.bytes A 5; B 7",
         "prompts A 21, B 21, 20 in common",
         "draft auto",
         "overlap",
@@ -294,19 +294,24 @@ def test_columns_that_do_not_fit_go_to_a_further_table() -> None:
 
 
 def test_csv_has_a_line_for_each_row_and_a_column_for_each_name() -> None:
-    text = to_csv([{"a": 1, "b": [1, 2]}, {"a": 2, "c": None}])
-    assert list(csv.reader(io.StringIO(text))) == [["a", "b", "c"], ["1", "[1, 2]", ""], ["2", "", ""]]
+    text = to_csv([{"a": 1, "b": "x, y"}, {"a": 2, "c": None}])
+    assert list(csv.reader(io.StringIO(text))) == [["a", "b", "c"], ["1", "x, y", ""], ["2", "", ""]]
 
 
-@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
-def test_a_picture_shows_every_mode_and_is_always_the_same(tmp_path: Path) -> None:
-    for name in ("a.svg", "b.svg"):
-        plot_bench(full_result(), tmp_path / name)
-    drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
-    for text in (*MODES[1:], "temp 0.8", "target-7b, drafted by draft", "Some CPU"):
-        assert text in drawn
-    assert drawn == (tmp_path / "b.svg").read_text(encoding="utf-8")
-    with pytest.raises(EdgespecError, match="cannot write"):
-        plot_bench(full_result(), tmp_path / "no" / "x.png")
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_shows_every_mode_and_category_and_is_always_the_same() -> None:
+    pytest.importorskip("matplotlib")
+    drawn = plot_bench(full_result(), Path("a.svg"))
+    for text in (*MODES[1:], *CATEGORIES, "temperature 0.8", "target-7b, draft: draft", "Some CPU"):
+        assert text in drawn.decode()
+    assert drawn == plot_bench(full_result(), Path("b.svg"))
+
+
+def test_pictures_need_a_format_and_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"\.png or \.svg"):
         check_plot(Path("x.pdf"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UsageError, match=r"matplotlib.*\n.*-m pip install matplotlib"):
+        check_plot(Path("x.svg"))

@@ -72,7 +72,7 @@ def kept(path: Path, text: Sequence[Sequence[int]], rows: ReferenceRows) -> None
 
 
 def one_by_one(path: Path, text: Sequence[Sequence[int]]) -> list[tuple[int, NDArray[np.float64]]]:
-    """The tokens that count and the probabilities before them, by passes over one token and the plain definition."""
+    """Compute the counted tokens and their probabilities by the definition, with passes over one token."""
     found = []
     with Model(path) as model, Context(model, n_ctx=len(text[0]), threads=1) as context:
         for window in text:

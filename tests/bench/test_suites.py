@@ -1,4 +1,4 @@
-"""The prompts of the benchmark: those that are shipped are what they claim to be, and a user's file is read kindly."""
+"""The prompts of the suites: the built-in ones fit their categories, and broken lines of a user's file are skipped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def in_category(category: str) -> list[Item]:
 
 
 def shared_trigrams(item: Item) -> float:
-    """The part of the reference's runs of three words that stand in the prompt too."""
+    """Return the share of the reference's runs of three words that occur in the prompt."""
     said, answered = (re.findall(r"\w+", text.lower()) for text in (item.prompt, item.reference))
     known = set(zip(said, said[1:], said[2:], strict=False))
     runs = list(zip(answered, answered[1:], answered[2:], strict=False))
@@ -134,18 +134,18 @@ def test_a_byte_order_mark_and_the_line_ends_of_windows_are_fine(read: Read) -> 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"prompt": "a" "id": 1}', "not JSON (Expecting ',' delimiter)"),
-        (b'{"prompt": "a', "not JSON (Unterminated string starting)"),
+        (b'{"prompt": "a" "id": 1}', "not JSON"),
+        (b'{"prompt": "a', "not JSON"),
         (b'["a"]', "not a JSON object"),
-        (b"[" * 200_000, "JSON that cannot be parsed"),
-        (b'{"prompt": "a", "id": ' + b"1" * 5000 + b"}", "JSON that cannot be parsed"),
+        (b"[" * 200_000, "not JSON"),
+        (b'{"prompt": "a", "id": ' + b"1" * 5000 + b"}", "not JSON"),
         (b'{"prompt": "\xfc"}', "not UTF-8 (byte 13)"),
         (b"{}", "no prompt"),
         (b'{"prompt": null}', "no prompt"),
         (b'{"prompt": " \\n"}', "the prompt is empty"),
         (b'{"prompt": ["a"]}', "prompt is not a string"),
-        (b'{"prompt": "a\\u0000b"}', "prompt contains a NUL character"),
-        (b'{"prompt": "\\ud800"}', "prompt contains a lone surrogate (half a character)"),
+        (b'{"prompt": "a\\u0000b"}', "prompt contains a NUL character or half of a surrogate pair"),
+        (b'{"prompt": "\\ud800"}', "prompt contains a NUL character or half of a surrogate pair"),
         (b'{"turns": "a"}', "turns is not a list of strings"),
         (b'{"turns": []}', "turns is not a list of strings"),
         (b'{"turns": ["a", 2]}', "prompt is not a string"),

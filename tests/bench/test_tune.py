@@ -1,4 +1,4 @@
-"""`tune`: the figures, the verdict, and the file of learned costs."""
+"""`tune`: the figures, the recommendation, and the file of learned costs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.bench.suites import sample, shipped
-from edgespec.bench.tune import CategoryFigures, Speedup, break_even, judge, tune
+from edgespec.bench.tune import CategoryFigures, Speedup, break_even, recommend, tune
 from edgespec.cancel import CancelFlag
 from edgespec.core.theory import CostCurve, acceptance_probability, cost_curve, expected_tokens
 from edgespec.errors import UsageError
@@ -24,10 +24,10 @@ from edgespec.models.names.spec import resolve
 ITEMS = [item for item in sample(shipped(), 1) if item.category in ("chat", "code_completion")]
 STEEP = CostCurve(0.03, {1: 1.0, 2: 1.8, 3: 2.0, 4: 2.1, 9: 4.2}, 0.05)
 FLAT = CostCurve(0.03, {1: 1.0, 9: 1.2}, 0.05)
-VERDICTS = {True: ("worth it:",), False: ("not worth it (",), None: ("none: ", "too close to call:")}
+BEGINNINGS = {True: ("worth it:",), False: ("not worth it (",), None: ("none: ", "too close to call:")}
 
 
-def test_a_pair_is_measured_from_costs_to_a_verdict(home: Path) -> None:
+def test_a_pair_is_measured_from_costs_to_a_recommendation(home: Path) -> None:
     told: list[str] = []
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         found = tune(llm, ITEMS, 2.0, progress=lambda what, done: told.append(what))
@@ -41,7 +41,7 @@ def test_a_pair_is_measured_from_costs_to_a_verdict(home: Path) -> None:
         assert 0 < (each.alpha or 0) < 1 and (each.fixed_speedup or 0) > 0 and (each.auto_speedup or 0) > 0
     assert found.speedup is not None and (found.curve.draft or 0) > 0 and found.curve.target[1] == 1.0
     assert found.speedup.value == pytest.approx(found.overall.auto_speedup)
-    assert found.verdict.why.startswith(VERDICTS[found.verdict.use_it])
+    assert found.recommendation.why.startswith(BEGINNINGS[found.recommendation.use_it])
     assert {"warming up", "comparing with plain decoding"} <= set(told)
     assert json.loads(json.dumps(found.as_json()))["curve"]["passes"]["1"] == 1.0
 
@@ -56,7 +56,7 @@ def test_stopped_in_the_middle_it_says_what_it_knows(home: Path) -> None:
     with edgespec.load("demo", spec_type="suffix", threads=1) as llm:
         found = tune(llm, ITEMS, 1.0, cancel=cancel, progress=stop)
     assert found is not None and found.drafter == "suffix" and found.break_even is None
-    assert found.messages == ["stopped early: the verdict covers only what was measured"]
+    assert found.messages == ["stopped early: the recommendation covers only what was measured"]
 
 
 def test_without_a_drafter_there_is_nothing_to_tune(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_break_even_is_where_some_length_begins_to_pay() -> None:
     assert break_even(CostCurve(1.0, {1: 1.0, 9: 9.0}, 0.1)) is break_even(replace(FLAT, draft=None)) is None
 
 
-# --- the verdict ------------------------------------------------------------------------------------------------------
+# --- the recommendation -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -102,26 +102,33 @@ def test_break_even_is_where_some_length_begins_to_pay() -> None:
         (FLAT, 0.6, (1.2, 0.8, 1.4), None, "too close to call: between 0.80x and 1.40x"),
         (FLAT, 0.6, (0.98, 0.95, 1.0), False, "60 % of the draft tokens were accepted, but decoding was only 0.98x"),
         (FLAT, 0.6, None, None, "no time for two answers"),
-        (STEEP, 0.3, (0.99, 0.97, 1.0), False, "30 % of the draft tokens were accepted; drafts pay off on maths only"),
+        (
+            STEEP,
+            0.3,
+            (0.99, 0.97, 1.0),
+            False,
+            "30 % of the draft tokens were accepted; --pace auto drafts only where it",
+        ),
         (STEEP, 0.0, (1.0, 0.9, 1.3), False, "break-even is"),
         (STEEP, 0.0, (1.2, 1.1, 1.3), True, "worth it"),
+        (STEEP, 0.3, (1.1, 0.96, 1.29), None, "too close to call: between 0.96x and 1.29x"),
         (STEEP, 0.3, (0.9, 0.85, 0.95), False, "measured 0.90x as fast as plain decoding (95 % interval 0.85 to 0.95)"),
         (replace(FLAT, draft=1.3), 0.6, (0.99, 0.97, 1.0), False, "a draft token costs more than a pass of the target"),
         (CostCurve(1.0, {1: 1.0, 9: 9.0}, 0.5), 0.6, (1.0, 0.9, 1.0), False, "not even 100 % acceptance would pay off"),
         (replace(STEEP, draft=None), None, (1.0, 0.9, 1.0), False, "nothing was drafted, and a pass over 2 tokens"),
     ],
 )
-def test_the_verdict_says_why(
+def test_the_recommendation_says_why(
     curve: CostCurve, alpha: float | None, measured: Any, use_it: bool | None, words: str
 ) -> None:
     categories = [CategoryFigures("chat", alpha, 0.9, 1.0), CategoryFigures("maths", alpha, 1.0, 1.1)]
-    found = judge("draft", curve, categories, alpha, measured and Speedup(*measured))
-    assert found.use_it is use_it and found.why.startswith(VERDICTS[use_it])
+    found = recommend("draft", curve, categories, alpha, measured and Speedup(*measured))
+    assert found.use_it is use_it and found.why.startswith(BEGINNINGS[use_it])
     assert words in found.why
 
 
-def test_a_wide_pass_that_is_cheaper_than_a_narrow_one_allows_no_verdict() -> None:
-    found = judge("draft", FLAT, [], 0.6, Speedup(1.4, 1.3, 1.5), cheapest=0.8)
+def test_a_wide_pass_that_is_cheaper_than_a_narrow_one_allows_no_recommendation() -> None:
+    found = recommend("draft", FLAT, [], 0.6, Speedup(1.4, 1.3, 1.5), cheapest=0.8)
     assert found.use_it is None and "another program disturbed the measurement" in found.why
 
 
@@ -135,19 +142,18 @@ def test_a_useless_draft_is_advised_against_and_why(tmp_path: Path) -> None:
     done = edgespec_here("tune", *arguments, "--json", "-q", home=tmp_path)
     found = json.loads(done.stdout)
     assert done.returncode == 0 and not done.stderr
-    assert found["verdict"]["why"].startswith(VERDICTS[found["verdict"]["use_it"]])
-    assert not found["verdict"]["use_it"] and found["overall"]["alpha"] < 0.05
+    assert found["recommendation"]["why"].startswith(BEGINNINGS[found["recommendation"]["use_it"]])
+    assert not found["recommendation"]["use_it"] and found["overall"]["alpha"] < 0.05
     assert sorted((tmp_path / "cache" / "pace").glob("*.json"))
-    shown = edgespec_here("tune", *arguments, home=tmp_path).stdout.decode()
-    assert re.search("verdict +(not worth it|none|too close)", shown)
-    assert max(map(len, shown.splitlines())) <= 80
     assert edgespec_here("store", "ls", home=tmp_path).stdout == b"no answers are stored yet\n"
 
 
 def test_a_target_alone_has_suffix_tuned_and_it_is_said(home: Path) -> None:
     done = edgespec_here("tune", "demo:draft", "-t", "1", "--seconds", "1", home=home)
-    assert done.returncode == 0
-    assert b"tuning suffix" in done.stderr and b"verdict" in done.stdout
+    shown = done.stdout.decode()
+    assert done.returncode == 0 and b"tuning suffix" in done.stderr
+    assert re.search("recommendation +(worth it|not worth it|none|too close)", shown)
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_a_target_that_drafts_for_itself_is_tuned(home: Path) -> None:

@@ -1,4 +1,4 @@
-"""A conversation: what is sent and what is kept, whatever happens in the middle of an answer."""
+"""A conversation: the messages that are sent and saved, also if an answer fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of a chat that need no front end of their own."""
+"""Commands of a chat that work with any front end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODE = "Here:\n\n```python\nprint(1)\n```\n\n```cpp title=x\nint x;\n```\n\n```n
 
 
 class Said:
-    """A front end that keeps what it is told."""
+    """A front end that records its calls."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

@@ -1,4 +1,4 @@
-"""Downloads beside a conversation: in order, stopped and taken up again, and what prevents them."""
+"""Downloads during a conversation: in order, stopped and taken up again, and what prevents them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fake_hub import FakeHub, hub_with_demo_pair, lead_to
 
 from edgespec.chat import downloads as module
 from edgespec.chat.downloads import Downloads, Fetching
-from edgespec.models.names.spec import BUNDLED, resolve
+from edgespec.models.names.source import BUNDLED
+from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings
 
 TARGET = (BUNDLED / "target.gguf").stat().st_size

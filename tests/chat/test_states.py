@@ -48,7 +48,7 @@ def test_chats_are_kept_at_the_end_and_looked_for_once(store: Store) -> None:
     session.new()
     list(session.ask("hello again"))
     list(session.ask("and more"))
-    assert states_of(engine) == []  # nothing was there before, and nobody waits for what is written
+    assert states_of(engine) == []  # no state was saved before, and saving waits for the end
     second = session.chat
     session.close()
     assert states_of(engine) == [f"keep {second}.kv", f"keep {first}.kv"]

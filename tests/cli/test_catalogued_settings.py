@@ -1,4 +1,4 @@
-"""What the catalogue says a model answers with, `--exact` and `--fast`: who wins where several say something."""
+"""Settings of the catalogue for a model, `--exact` and `--fast`: which setting overrides which."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CATALOGUED = '\nsystem = "Be brief."\ntemperature = 0.25\ntop_p = 0.5\n'
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[FakeIndex]:
-    """The catalogue's "packed", with settings of its own."""
+    """The catalogue entry "packed", with settings."""
     with FakeIndex(tmp_path) as index:
         with (tmp_path / "config" / "models.toml").open("a", encoding="utf-8") as toml:
             toml.write(CATALOGUED)
@@ -29,7 +29,7 @@ def index(tmp_path: Path) -> Iterator[FakeIndex]:
 
 
 def answered_with(home: Path, *args: str, model: str = "packed", **variables: str) -> dict[str, Any]:
-    """What `run` answers with, of what the catalogue may set."""
+    """Return the settings of `run` that the catalogue can set."""
     seen: dict[str, Any] = {}
 
     def note(ctx: click.Context, values: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ def test_a_prompt_that_is_completed_verbatim_takes_no_system_prompt(tmp_path: Pa
 
 
 def test_the_answer_of_a_catalogued_model_is_the_one_with_its_settings_typed(tmp_path: Path, index: FakeIndex) -> None:
-    """The package holds no chat template, so that its system prompt would be an error without --raw."""
+    """The model has no chat template, so that its system prompt would be an error without --raw."""
 
     def text(*args: str) -> bytes:
         asked = ("run", "-m", "packed", "-y", "--raw", "-n", "12", "--seed", "4", *args, "import")

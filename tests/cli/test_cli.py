@@ -1,4 +1,4 @@
-"""The program as a whole: its help, its start, its subcommands, its exit codes."""
+"""The whole program: help, start-up, subcommands, exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgespec import __version__
 from edgespec.cli.commands import SUBCOMMANDS
 from edgespec.cli.commands import edgespec as group
 from edgespec.cli.commands.run import run
-from edgespec.cli.options.command import Option
+from edgespec.cli.options.common import Option
 
 HEAVY = ("llama_cpp", "numpy", "textual", "huggingface_hub", "jinja2", "platformdirs", "asyncio")
 
@@ -65,7 +65,7 @@ def test_every_command_has_a_short_help_flag(args: list[str], tmp_path: Path) ->
     assert done.stdout.startswith(b"Usage: edgespec")
 
 
-@pytest.mark.parametrize("args", [["-V"], ["--version"], ["run", "-V"]])
+@pytest.mark.parametrize("args", [["-V"], ["--version"]])
 def test_the_version_is_shown(args: list[str], tmp_path: Path) -> None:
     assert edgespec_here(*args, home=tmp_path).stdout.decode().split() == ["edgespec", __version__]
 

@@ -1,4 +1,4 @@
-"""`edgespec batch`: files of prompts in, files of answers out, and what becomes of them when something ends it."""
+"""`edgespec batch`: prompts, answers, failures, and jobs that are interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWorkers:
-    """Workers without a process and a model; the files are real."""
+    """Workers without a process or a model; the files are real."""
     workers = FakeWorkers()
     monkeypatch.setattr("edgespec.cli.setup.reopened.Worker", workers)
     return workers
@@ -65,7 +65,7 @@ def ids(data: bytes | Path) -> list[Any]:
 
 
 def batch(home: Path, *args: str, stdin: bytes = b"", **variables: str) -> Finished:
-    """In this process, for a faked worker."""
+    """Run `batch` in this process, with fake workers."""
     return edgespec_here("batch", *args, "-m", "tiny.gguf", "-n", "3", home=home, stdin=stdin, **variables)
 
 
@@ -203,15 +203,15 @@ def test_rows_that_fail_are_reported_in_their_rows_and_by_the_exit_code(home: Pa
     assert done.returncode == 6
     said = done.stderr.decode()
     assert " · 3 failed · " in said
-    assert "3 of 5 rows failed: the first of them, line 3: it is not JSON" in said
-    assert "lines you have fixed are read again, other rows with --retry-errors" in said
+    assert "3 of 5 rows failed: the first is line 3: it is not JSON" in said
+    assert "corrected lines are read again, other rows with --retry-errors" in said
     assert sum("error" in row for row in rows(home / "out.jsonl")) == 3
     again = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert again.returncode == 6
     assert "nothing to do: out.jsonl already has all 5 rows" in again.stderr.decode()
     assert "3 of 5 rows failed" in again.stderr.decode()
     assert sum("error" in row for row in rows(home / "out.jsonl")) == 3
-    assert len(fake.settings) == 1  # what is wrong with a line needs no model
+    assert len(fake.settings) == 1  # invalid lines are reported without a model
 
 
 def test_lines_that_were_fixed_are_answered_and_their_errors_go(home: Path, fake: FakeWorkers) -> None:
@@ -312,7 +312,7 @@ def test_a_model_that_dies_again_and_again_ends_it_and_the_same_command_goes_on(
     assert len({*ids(home / "out.jsonl")}) == len(rows(home / "out.jsonl")) == 23
 
 
-# --- going on ---------------------------------------------------------------------------------------------------------
+# --- resuming ---------------------------------------------------------------------------------------------------------
 
 
 def test_only_what_is_not_there_is_asked(home: Path, fake: FakeWorkers) -> None:
@@ -363,7 +363,7 @@ def test_an_input_without_rows_makes_an_output_without_rows(home: Path, fake: Fa
     assert not fake.settings
 
 
-# --- how far it is ----------------------------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_meter_tells_rows_failures_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,7 +554,7 @@ def test_a_job_that_is_being_written_is_not_begun_twice(home: Path) -> None:
     write(home, *LONG)
     with started([*BATCH, *SLOWLY], home) as program:
         until(lambda: n_rows(home) >= 1, program)
-        program.send_signal(signal.SIGSTOP)  # or it might be done before the other one looks
+        program.send_signal(signal.SIGSTOP)  # otherwise it might be done too early
         other = edgespec("batch", "in.jsonl", "-o", "out.jsonl", *SLOWLY, home=home)
         program.send_signal(signal.SIGCONT)
     assert other.returncode == 2
@@ -589,7 +589,7 @@ def dying(self, *args, **more):
     if eaten:
         os.abort()
     return decode(self, *args, **more)
-Model.tokenize, Context.decode = tasting, dying  # in the process with the model too, which imports this file
+Model.tokenize, Context.decode = tasting, dying  # the worker process imports this file, too
 if __name__ == "__main__":
     sys.exit(main())
 """

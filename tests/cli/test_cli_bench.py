@@ -1,4 +1,4 @@
-"""`edgespec bench`: what it measures, where its figures go, and what becomes of them when it ends too soon."""
+"""`edgespec bench`: its modes and prompts, the files it writes, and the results of an interrupted run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def written(file: Path) -> dict[str, Any]:
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What there is after every prompt cannot be written, the result at the end can."""
+    """Partial results cannot be written, the final result can."""
     tried: list[int] = []
 
     def write_whole_later(file: Path, text: str) -> None:
@@ -179,7 +178,7 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
         assert result["models"]["draft"]["name"] == "head"
 
 
-# --- what cannot be done is said before anything is measured ----------------------------------------------------------
+# --- errors before anything is measured -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,9 +186,8 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
     [
         (["--json", "nowhere/x.json"], "nowhere/x.json cannot be written"),
         (["--csv", "folder.csv"], "is a directory"),
-        (["--plot", "x.pdf"], ".png or .svg"),
-        (["--plot", "-"], "only one of --json and --csv can go to stdout"),
         (["--json", "-", "--csv", "-"], "only one of --json and --csv can go to stdout"),
+        (["--plot", "x.pdf"], ".png or .svg"),
         (["--mode", "fast"], "unknown word 'fast'"),
         (["--suite", "poems"], "poems"),
         (["--temp", "1e-9"], "temperature"),
@@ -201,7 +199,7 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
 )
 def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: list[str], said: str) -> None:
     (home / "folder.csv").mkdir(exist_ok=True)
-    environment(home)  # whatever it puts there
+    environment(home)
     there = set(home.iterdir())
     done = bench(home, *args)
     assert (done.returncode, done.stdout) == (2, b"")
@@ -209,20 +207,7 @@ def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: l
     assert set(home.iterdir()) == there
 
 
-@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
-def test_a_picture_is_drawn(home: Path) -> None:
-    assert bench(home, "--mode", "suffix", "--plot", "picture.svg").returncode == 0
-    assert (home / "picture.svg").read_text("utf-8").startswith("<?xml")
-
-
-@pytest.mark.skipif(find_spec("matplotlib") is not None, reason="matplotlib is there")
-def test_a_picture_needs_matplotlib(home: Path) -> None:
-    done = bench(home, "--plot", "picture.svg")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"matplotlib" in done.stderr
-
-
-# --- what ends too soon -----------------------------------------------------------------------------------------------
+# --- interruptions ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")

@@ -1,4 +1,4 @@
-"""`edgespec chat` in the plain terminal: pipes, a terminal, signals, and what survives them."""
+"""`edgespec chat` in the plain terminal: pipes, terminals, signals, and saved chats."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_where_chats_cannot_be_kept_the_way_without_is_named(home: Path, tmp_pat
     nowhere = str(tmp_path / "file" / "home")
     done = edgespec(*CHAT, "hello", home=home, EDGESPEC_HOME=nowhere)
     assert done.returncode == 1
-    assert "; --no-history chats without keeping anything\n" in done.stderr.decode()
+    assert "; --no-history chats without saving anything\n" in done.stderr.decode()
     assert edgespec(*CHAT, "--no-history", "hello", home=home, EDGESPEC_HOME=nowhere).returncode == 0
 
 
@@ -147,7 +147,7 @@ def test_what_cannot_be_done_is_reported_and_the_conversation_goes_on(home: Path
     assert done.returncode == 1
     assert len(contents(home)) == 4
     said = done.stderr.decode()
-    for what in ("no command /nonsense", "nobody", "temp must be", "from 1 to 2", "there is no clipboard here"):
+    for what in ("no command /nonsense", "nobody", "temp must be", "from 1 to 2", "there is no clipboard"):
         assert what in said
 
 
@@ -157,7 +157,6 @@ def test_what_cannot_be_done_is_reported_and_the_conversation_goes_on(home: Path
         (["chat", "-m", "nowhere.gguf"], 3, "was not found"),
         (["chat", "-m", "tiny.gguf", "-r", "nobody"], 2, "there is no chat"),
         (["chat", "--tui"], 2, "the full-screen chat needs a terminal"),
-        (["tui"], 2, "the full-screen chat needs a terminal"),
     ],
 )
 def test_what_cannot_begin_says_why(home: Path, args: list[str], code: int, says: str) -> None:
@@ -205,7 +204,7 @@ def test_where_chats_cannot_be_written_they_are_read_and_answers_come_with_a_war
     assert (listed.returncode, listed.stderr) == (0, b"") and b"hello" in listed.stdout
     looked = edgespec_here(*CHAT, "--plain", "-r", "last", home=home)
     assert looked.returncode == 0
-    assert b"note: nothing is saved now (unable to open database file): this chat is kept in memory" in looked.stderr
+    assert b"note: this chat is not saved yet (unable to open database file): it is kept in memory" in looked.stderr
     done = edgespec_here(*CHAT, "--plain", "-r", "last", home=home, stdin=b"more\n/branches\n")
     assert done.stdout.strip()
     assert b"not saved yet" in done.stderr and b"no chat" not in done.stderr
@@ -258,7 +257,7 @@ def test_at_a_terminal_one_types_edits_and_leaves(home: Path, term: str) -> None
         if term == "xterm":  # a dumb terminal puts no marks around a paste
             os.write(master, b"\x1b[200~one\rtwo\r\rthree\x1b[201~\n")
             read_until(master, ">>> ")
-        time.sleep(0.5)  # the line editor loses a signal that comes before it waits for keys
+        time.sleep(0.5)  # the line editor loses signals that arrive before it waits for keys
         os.killpg(program.pid, signal.SIGINT)
         read_until(master, ">>> ")
         os.write(master, b"\x04")
@@ -358,7 +357,7 @@ def test_lines_are_remembered_for_the_next_time(home: Path) -> None:
 
 
 def test_the_screen_is_the_default_where_there_is_one(home: Path) -> None:
-    """And it leaves a terminal as it was."""
+    """The terminal is restored, too."""
     with at_terminal(home, CHAT, TERM="xterm-256color") as (program, master):
         read_until(master, "edgespec")
         time.sleep(2)
@@ -390,7 +389,7 @@ def test_a_screen_that_fails_says_what_does_without_it(home: Path) -> None:
 
 @pytest.mark.parametrize("front", ["--tui", "--plain"])
 def test_without_its_terminal_it_ends_and_keeps_the_answer(home: Path, front: str) -> None:
-    """One that is gone without a signal, as when another program held it."""
+    """A terminal that disappears without a signal, as if another program held it."""
     with at_terminal(home, [*ENDLESS, front, "hello"], TERM="xterm-256color") as (program, master):
         kept: list[str] = []
         while not kept:
@@ -398,7 +397,7 @@ def test_without_its_terminal_it_ends_and_keeps_the_answer(home: Path, front: st
             with suppress(StoreError):
                 kept = contents(home)
         workers = psutil.Process(program.pid).children(recursive=True)
-        os.dup2(os.open(os.devnull, os.O_RDWR), master)  # the last end of it is closed
+        os.dup2(os.open(os.devnull, os.O_RDWR), master)  # closes the last descriptor of the terminal
         program.wait(60)
         assert not psutil.wait_procs(workers, timeout=10)[1]
     assert contents(home)[0] == "hello"

@@ -1,4 +1,4 @@
-"""A model that a command needs and that is not here: fetched with `-y`, after a question at a terminal, or not."""
+"""Missing models of commands: downloaded with `-y`, after a question on a terminal, or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cli_program import Finished, edgespec
 from fake_hub import CATALOGUE, FakeHub, hub_with_demo_pair
 from terminal import at_terminal, read_rest, read_until
 
-from edgespec.models.names.spec import BUNDLED
+from edgespec.models.names.source import BUNDLED
 from edgespec.text.figures import size_of
 
 ASKED = ["run", "def add(a, b):", "-m", "demo-pair", "-n", "4", "-t", "1", "--raw", "--seed", "1", "--no-store"]

@@ -1,4 +1,4 @@
-"""What those are told who type what they are used to from ollama and llama.cpp."""
+"""Hints for users who type the names of other programs, such as ollama and llama.cpp."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edgespec.cli.options.habits import command_hint, looks_like_model
         ("server", "'edgespec serve' is the server"),
         ("frobnicate", "'edgespec --help' lists the commands"),
         ("history lits", "did you mean 'edgespec history list'?"),
-        ("store frobnicate", "the commands are ls, clear, path"),
+        ("store frobnicate", "the commands are ls, clear"),
         ("help frobnicate", "'edgespec --help' lists the commands"),
         ("help history shwo", "did you mean 'edgespec history show'?"),
         ("-m demo hello", 'options follow a command: edgespec run -m MODEL "PROMPT"'),
@@ -30,11 +30,12 @@ from edgespec.cli.options.habits import command_hint, looks_like_model
         ("pull -hf X", "give a model of the hub as hf:OWNER/NAME:QUANT"),
         ("run -p hello", 'the prompt needs no option: edgespec run "PROMPT"'),
         ("run -cnv hello", "--raw completes the prompt verbatim"),
-        ("run -sys brief hello", "did you mean -s TEXT?"),
-        ("run -model demo hello", "did you mean -m MODEL?"),
-        ("run --n-predict 4 hello", "did you mean -n N?"),
+        ("run -sys brief hello", "did you mean --system TEXT?"),
+        ("run -model demo hello", "did you mean --model MODEL?"),
+        ("run --n-predict 4 hello", "did you mean --max-tokens N?"),
         ("run --temperature 0 hello", "did you mean --temp T?"),
-        ("run --num_ctx 512 hello", "did you mean -c N?"),
+        ("run --num_ctx 512 hello", "did you mean --ctx-size N?"),
+        ("run --temperture 0 hello", "did you mean --temp T?"),
         ("run demo hello", 'the model is chosen with -m, and the prompt is quoted: edgespec run -m MODEL "PROMPT"'),
         ("run --foo hello", "try 'edgespec run --help'"),
         ("ls a b", "try 'edgespec ls --help'"),
@@ -66,7 +67,6 @@ def test_commands_that_are_meant_are_there() -> None:
         ("store list", "store ls"),
         ("corpus list", "corpus ls"),
         ("corpus delete", "corpus rm"),
-        ("corpus info", "corpus show"),
     ],
 )
 def test_commands_are_found_by_other_verbs(typed: str, same: str, tmp_path: Path) -> None:
@@ -80,7 +80,6 @@ def test_the_model_may_follow_m_as_elsewhere(tmp_path: Path) -> None:
     assert (named.returncode, named.stdout) == (0, edgespec_here("show", "demo", home=tmp_path).stdout)
     assert b"two models were given" in edgespec_here("show", "demo", "-m", "demo", home=tmp_path).stderr
     assert edgespec_here("show", home=tmp_path).stderr.startswith(b"edgespec: Missing argument 'MODEL'.\n")
-    assert edgespec_here("doctor", "-m", "nowhere.gguf", home=tmp_path).returncode == 3
 
 
 @pytest.mark.parametrize("names", ["", "run", "history", "history rm", "history delete"])

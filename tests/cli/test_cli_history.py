@@ -1,4 +1,4 @@
-"""`edgespec history`: kept conversations are listed, searched, shown, exported, imported and deleted."""
+"""`edgespec history`: conversations are listed, searched, shown, exported, imported and deleted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(home: Path) -> Iterator[Store]:
-    """Two chats, "bread" the newer one, in the file that the program looks into."""
+    """Two chats in the program's history file; "bread" is the newer one."""
     with Store(home / "data" / "chats.db") as store:
         talk(store, "about cake", "with sugar")
         chat, turns = talk(store, "about bread")
@@ -51,20 +51,18 @@ def ids(store: Store) -> list[str]:
 
 def test_chats_are_listed_with_the_newest_first(home: Path, store: Store) -> None:
     lines = history(home, "list").stdout.decode().splitlines()
-    assert lines[0].split() == ["id", "msgs", "last", "title"]
+    assert lines[0].split() == ["id", "messages", "last", "title"]
     newest, oldest = store.chats()
     assert re.fullmatch(rf"{newest.id} +2 +today \d\d:\d\d +about bread", lines[2])
     assert re.fullmatch(rf"{oldest.id} +2 +today \d\d:\d\d +about cake", lines[3])
     assert len(history(home, "list", "-n", "1").stdout.splitlines()) == 3
-    assert b"cake" not in history(home, "list", "with", "flo").stdout
-    assert b"cake" in history(home, "list", "cake").stdout
 
 
-def test_a_list_fits_a_narrow_terminal(home: Path, store: Store) -> None:
+def test_long_titles_are_shortened_in_the_list(home: Path, store: Store) -> None:
     store.rename(ids(store)[0], "a long title " * 20)
-    lines = history(home, "list", COLUMNS="40").stdout.decode().splitlines()
-    assert len(lines) == 4 and max(map(len, lines)) <= 40
-    assert re.fullmatch(rf"{ids(store)[0]} +2 +today \d\d:\d\d +a lon.*…", lines[2])
+    lines = history(home, "list").stdout.decode().splitlines()
+    assert len(lines) == 4
+    assert re.fullmatch(rf"{ids(store)[0]} +2 +today \d\d:\d\d +(a long title ){{4}}a long …", lines[2])
 
 
 def test_a_list_as_json_has_times_that_programs_read(home: Path, store: Store) -> None:
@@ -80,10 +78,9 @@ def test_pins_and_folders_are_listed_exported_and_imported(home: Path, store: St
     store.pin(oldest, True)
     store.move(newest, "the kitchen")
     lines = history(home, "list").stdout.decode().splitlines()
-    assert lines[0].split() == ["id", "msgs", "last", "folder", "title"]
+    assert lines[0].split() == ["id", "messages", "last", "folder", "title"]
     assert lines[2].startswith(oldest) and " * " in lines[2]
     assert lines[3].startswith(newest) and " the kitchen " in lines[3]
-    assert [one["id"] for one in objects(history(home, "list", "--pinned", "--json"))] == [oldest]
     assert [one["id"] for one in objects(history(home, "list", "--folder", "the kitchen", "--json"))] == [newest]
     for chat in (newest, oldest):
         history(home, "export", chat, "-o", str(tmp_path / f"{chat}.jsonl"))
@@ -98,7 +95,6 @@ def test_a_folder_that_does_not_exist_is_an_error(home: Path, store: Store) -> N
     assert b"there is no folder 'Nope'\n  /folder NAME" in history(home, "list", "--folder", "Nope", code=2).stderr
     store.move(ids(store)[0], "the kitchen")
     assert b"'Nope'\n  there are the kitchen" in history(home, "list", "--folder", "Nope", code=2).stderr
-    assert history(home, "list", "--folder", "the kitchen", "nowhere").stderr == b"note: no chat was found\n"
 
 
 def test_what_is_kept_of_the_cache_is_shown_and_cleared(home: Path, store: Store) -> None:
@@ -107,9 +103,7 @@ def test_what_is_kept_of_the_cache_is_shown_and_cleared(home: Path, store: Store
     folder.mkdir(parents=True)
     for chat in (newest, oldest):
         (folder / f"{chat}.kv").write_bytes(bytes(1000))
-    assert f"{newest}    1.0 kB  about bread" in history(home, "cache").stdout.decode()
-    [about] = objects(history(home, "cache", "--json"))
-    assert about["bytes"] == 2000 and about["chats"][newest] == 1000
+    assert history(home, "cache").stdout.decode() == f"2.0 kB in {folder}\n"
     history(home, "rm", "-y", newest)
     assert [file.name for file in folder.iterdir()] == [f"{oldest}.kv"]
     history(home, "cache", "--clear")
@@ -180,7 +174,7 @@ def test_chats_are_exported_and_imported_again(home: Path, store: Store) -> None
     assert file.read_bytes() == lines
     before = [(chat, store.path(chat.head)) for chat in store.chats()]
     again = history(home, "import", str(file))
-    assert (again.stdout, again.stderr) == (b"", b"note: 2 of 2 were here already\n")
+    assert (again.stdout, again.stderr) == (b"", b"note: 2 of 2 exist already\n")
     assert [(chat, store.path(chat.head)) for chat in store.chats()] == before
     store.remove(ids(store))
     assert set(history(home, "import", "-", stdin=lines).stdout.decode().split()) == {chat.id for chat, _ in before}

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first press ends the answer with its statistics, any other one the program, never with a traceback."""
+"""Ctrl-C: the first press ends the answer with its statistics, the second one the program, without a traceback."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_json_is_whole_also_when_interrupted(home: Path) -> None:
 
 
 def test_before_the_answer_a_signal_ends_the_program_at_once(home: Path) -> None:
-    """Waiting for a prompt on stdin that never comes."""
+    """Waiting for a prompt on stdin that never arrives."""
     code = (
         "import sys, edgespec.cli.terminal.prompt as p\n"
         "real = p._from_stdin\n"

@@ -1,4 +1,4 @@
-"""Every option of `run` lands where it belongs, and values that cannot be meant are refused."""
+"""Every option of `run` sets its field, and invalid values are refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from edgespec.cli.options.given import load_settings, request
 from edgespec.settings import LoadSettings, Message, Request
 
 ELSEWHERE = {
-    *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose", "version"),
-    *("offline", "yes", "persona"),
+    *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose"),
+    *("offline", "yes", "persona", "help_all"),
 }
 """Parameters that configure neither model nor request; tests/test_cli_run.py shows what they do."""
 
@@ -38,12 +38,6 @@ LANDS = [
     ("ctx_size_draft", ["--ctx-size-draft", "300"], "load.ctx_size_draft", 300),
     ("threads_draft", ["-td", "3"], "load.threads_draft", 3),
     ("threads_draft", ["--threads-draft", "3"], "load.threads_draft", 3),
-    ("threads_batch_draft", ["-tbd", "3"], "load.threads_batch_draft", 3),
-    ("threads_batch_draft", ["--threads-batch-draft", "3"], "load.threads_batch_draft", 3),
-    ("cache_type_k_draft", ["-ctkd", "q8_0"], "load.cache_type_k_draft", "q8_0"),
-    ("cache_type_k_draft", ["--cache-type-k-draft", "Q8_0"], "load.cache_type_k_draft", "q8_0"),
-    ("cache_type_v_draft", ["-ctvd", "q8_0"], "load.cache_type_v_draft", "q8_0"),
-    ("cache_type_v_draft", ["--cache-type-v-draft", "Q8_0"], "load.cache_type_v_draft", "q8_0"),
     ("spec_draft_n_max", ["--spec-draft-n-max", "7"], "load.spec_draft_n_max", 7),
     ("pace", ["--pace", "fixed:5"], "load.pace", "fixed:5"),
     ("ctx_size", ["-c", "512"], "load.ctx_size", 512),
@@ -171,7 +165,7 @@ def test_behind_two_dashes_a_prompt_may_be_called_like_an_option() -> None:
      ["--spec-draft-n-max", "-1"], ["--spec-draft-n-max", "65"], ["--spec-type", "tree"],
      ["--spec-type", "none,draft"], ["--spec-type", "draft,draft"], ["--spec-type", ""], ["--spec-type", "draft,"],
      ["--spec-tree", "0"], ["--spec-tree", "17"], ["--spec-draft-n-max", "10000"], ["--verify", "lenient"],
-     ["-cd", "0"], ["-td", "0"], ["-tbd", "513"], ["-ctkd", "q3"],
+     ["-cd", "0"], ["-td", "0"],
      ["-fa", "yes"], ["-ctk", "q3"], ["-ctv", ""],
      ["--temp", "-0.1"], ["--temp", "nan"], ["--temp", "inf"], ["--temp", "warm"],
      ["--top-p", "0"], ["--top-p", "1.1"], ["--top-p", "nan"], ["--min-p", "-0.1"], ["--min-p", "2"],

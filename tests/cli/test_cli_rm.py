@@ -1,4 +1,4 @@
-"""`edgespec rm` of whole repositories, and what it says of a program that is in its way."""
+"""`edgespec rm` of whole repositories, and of files that another program uses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from cli_program import Finished, edgespec_here
 from filelock import FileLock
-
-from edgespec.models.hub.removal import shown_command
 
 NAME = "owner/tiny-GGUF"
 COMMITS = ("c" * 40, "d" * 40)
@@ -82,19 +80,3 @@ def test_all_of_a_repository_stays_while_something_of_it_is_fetched(tmp_path: Pa
         done = rm(tmp_path, NAME, "--all", "-y")
     assert done.returncode == 1
     assert f"nothing of {NAME} was deleted: a download from it is running" in done.stderr.decode()
-
-
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        (["/home/me/.venv/bin/python", "-m", "edgespec", "chat", "-m", "x"], "edgespec chat -m x"),
-        (["/home/me/.venv/bin/python3.11", "/home/me/.venv/bin/edgespec", "run", "a b"], "edgespec run 'a b'"),
-        (["/opt/llama/llama-server", "-m", "/m/x.gguf"], "llama-server -m /m/x.gguf"),
-        (["/usr/bin/python3"], "python3"),
-        (["/usr/bin/python3", "-i"], "python3 -i"),
-        (["prog", "x" * 30, "y" * 30], f"prog {'x' * 30} ..."),
-        ([], ""),
-    ],
-)
-def test_a_command_is_shown_by_what_tells_it_apart(words: list[str], shown: str) -> None:
-    assert shown_command(words) == shown

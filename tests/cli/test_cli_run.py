@@ -1,4 +1,4 @@
-"""`edgespec run` as a shell sees it: what comes out where, for good input and for bad."""
+"""`edgespec run`: its output on stdout and stderr for valid and invalid input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiny_head import write_hydra
 
 import edgespec as api
 from edgespec.errors import OutOfMemoryError
-from edgespec.models.names.spec import BUNDLED
+from edgespec.models.names.source import BUNDLED
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
@@ -37,7 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(home: Path) -> dict[str, str]:
-    """What the Python API says to PROMPT with the settings of FIRST: as a question, and as a text to go on from."""
+    """The answers of the Python interface to PROMPT with the settings of FIRST: as a chat message, and verbatim."""
     with api.load(str(home / "chat.gguf"), threads=1) as llm:
         asked = "".join(token.text for token in llm.chat([{"role": "user", "content": PROMPT}], max_tokens=24, seed=7))
         continued = "".join(token.text for token in llm.generate(PROMPT, max_tokens=24, seed=7))
@@ -46,12 +46,12 @@ def answers(home: Path) -> dict[str, str]:
 
 
 def shown(answer: str) -> bytes:
-    """An answer as stdout has it: with one newline at its end."""
+    """Return an answer as it is printed: with one newline at the end."""
     return (answer.rstrip("\n") + "\n").encode()
 
 
 def refusal(done: Finished, code: int = 2) -> str:
-    """The message of a run that was refused: code, nothing on stdout, one message without traceback on stderr."""
+    """Return the message of a refused run: nothing on stdout, one message without traceback on stderr."""
     message = done.stderr.decode()
     assert (done.returncode, done.stdout) == (code, b""), message
     assert message.count("edgespec: ") == 1
@@ -59,7 +59,7 @@ def refusal(done: Finished, code: int = 2) -> str:
     return message
 
 
-# --- where the prompt comes from --------------------------------------------------------------------------------------
+# --- the prompt -------------------------------------------------------------------------------------------------------
 
 
 def test_a_model_with_a_template_is_asked(home: Path, answers: dict[str, str]) -> None:
@@ -160,7 +160,7 @@ def test_drafting_that_was_asked_for_and_cannot_be_is_refused(home: Path, asked:
 def test_a_draft_head_that_was_asked_for_and_is_not_there_can_be_trained(
     home: Path, kind: str, more: list[str], model: str
 ) -> None:
-    """The draft model that demo has is none."""
+    """The bundled draft model is not used as one."""
     asked = ["-m", model, "--spec-type", f"suffix,{kind}", *more]
     refused = refusal(edgespec_here("run", PROMPT, *asked, home=home, EDGESPEC_MODELS=""))
     assert f"--spec-type suffix,{kind} needs a draft head" in refused
@@ -180,7 +180,7 @@ def test_the_best_head_here_is_found(tmp_path: Path) -> None:
 
 
 def fetched(cache: Path, repository: str) -> Path:
-    """The folder in the hub's cache that the files of a repository lie in."""
+    """Return the folder of a repository in the hub cache."""
     folder, commit = cache / f"models--{repository.replace('/', '--')}", "c" * 40
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text(commit, encoding="ascii")
@@ -188,7 +188,7 @@ def fetched(cache: Path, repository: str) -> Path:
     return folder / "snapshots" / commit
 
 
-# --- what comes out ---------------------------------------------------------------------------------------------------
+# --- the output -------------------------------------------------------------------------------------------------------
 
 
 def test_the_draft_changes_no_byte(home: Path, answers: dict[str, str]) -> None:
@@ -224,11 +224,8 @@ def test_a_stream_that_knows_ascii_only_gets_a_footer_in_ascii(home: Path) -> No
     assert b"24 tokens | " in done.stderr
 
 
-def test_colour_comes_only_when_forced_and_never_against_no_color(home: Path) -> None:
-    args = ["run", PROMPT, *FIRST, "--stats"]
-    assert b"\x1b" not in edgespec_here(*args, home=home).stderr
-    assert edgespec_here(*args, home=home, FORCE_COLOR="1").stderr.startswith(b"\x1b[2m")
-    assert b"\x1b" not in edgespec_here(*args, home=home, FORCE_COLOR="1", NO_COLOR="1").stderr
+def test_pipes_get_no_colours(home: Path) -> None:
+    assert b"\x1b" not in edgespec_here("run", PROMPT, *FIRST, "--stats", home=home, FORCE_COLOR="1").stderr
 
 
 def test_json_holds_text_tokens_and_figures(home: Path, answers: dict[str, str]) -> None:
@@ -428,7 +425,7 @@ def test_prompt_files_that_cannot_be_read_are_refused(home: Path) -> None:
 
 
 def test_logprobs_without_json_are_refused(home: Path) -> None:
-    assert "--logprobs shows in JSON only" in refusal(edgespec_here("run", "x", "--logprobs", "1", *FIRST, home=home))
+    assert "--logprobs needs --json" in refusal(edgespec_here("run", "x", "--logprobs", "1", *FIRST, home=home))
 
 
 @pytest.mark.parametrize(

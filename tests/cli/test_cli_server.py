@@ -1,4 +1,4 @@
-"""`--server`: chats and batches on another machine's engine, by the commands that users type."""
+"""`--server`: chats and batches on the engine of another machine."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def test_commands_about_models_are_about_those_of_the_server(server: Serving, tm
     code, out, err = chat(tmp_path, "--server", server.url, stdin=commands, EDGESPEC_API_KEY=KEY)
     assert code == 1
     assert f"models of {server.url}:\n* demo\n" in out
-    assert "the draft model is up to the server" in err
+    assert "the server chooses the draft model" in err
     assert "has no model 'nope'" in err
     assert "spec-tree is up to the server" in err
-    assert out.count("\n") > 4  # it answers still
+    assert out.count("\n") > 4  # the server still answers
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_key_is_needed_and_not_shown(server: Serving, tmp_path: Path) -> None:
 
 
 def test_options_of_files_are_about_this_machine(server: Serving, tmp_path: Path) -> None:
-    """Those of models are left out, those of answers apply."""
+    """Settings of models are ignored, settings of answers apply."""
     (tmp_path / "edgespec.toml").write_text('model = "elsewhere.gguf"\nthreads = 7\ntemp = 0.0\n')
     code, out, _ = chat(tmp_path, "--server", server.url, stdin=b"hi\n/set temp\n", EDGESPEC_API_KEY=KEY)
     assert code == 0
@@ -117,7 +117,7 @@ def write_rows(home: Path, n: int, **settings: object) -> None:
 def test_a_batch_is_that_of_this_machine_and_resumes_there(server: Serving, tmp_path: Path) -> None:
     write_rows(tmp_path, 12, max_tokens=16)
     args = ("batch", "in.jsonl", "--seed", "3", "--ordered")
-    remote = ("--server", server.url, "--server", f"{server.url}/v1/")  # which is the same
+    remote = ("--server", server.url, "--server", f"{server.url}/v1/")  # the same server
     first = edgespec_here(*args, "-o", "a", "-m", "demo", "-t", "1", "--limit", "5", home=tmp_path)
     assert first.returncode == 0
     for target in ("a", "b"):
@@ -134,7 +134,7 @@ def test_a_batch_goes_on_without_a_server_that_is_not_there(server: Serving, tmp
     servers = ("--server", "127.0.0.1:1", "--server", server.url)
     done = edgespec_here("batch", "in.jsonl", *servers, home=tmp_path, EDGESPEC_API_KEY=KEY)
     assert done.returncode == 0
-    assert b"cannot reach http://127.0.0.1:1: continuing without it" in done.stderr
+    assert b"cannot reach http://127.0.0.1:1: continuing without this server" in done.stderr
     assert len(done.stdout.splitlines()) == 3
 
 
@@ -155,7 +155,7 @@ def program(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 @pytest.mark.cli
 @pytest.mark.slow
 def test_servers_are_killed_in_the_middle_of_a_batch(tmp_path: Path) -> None:
-    """First one, whose rows the other answers; then that one, which ends the job; the same command resumes."""
+    """One server fails, and the other one answers its rows. Then that fails, too, and the same command resumes."""
     write_rows(tmp_path, 30, max_tokens=60, ignore_eos=True)
     out = tmp_path / "out.jsonl"
     with program(tmp_path) as (first, one), program(tmp_path) as (second, two):

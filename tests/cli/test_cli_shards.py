@@ -1,4 +1,4 @@
-"""`batch --shard` and `--merge`: the rows that one job makes, or a refusal that names what does not fit together."""
+"""`batch --shard` and `--merge`: the same rows as one job, or an error that names what does not match."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def batch(home: Path, *args: str, source: str = "in.jsonl", stdin: bytes = b"") 
 
 
 def shards(home: Path, *args: str, n: int = 3) -> list[str]:
-    """The outputs of all of them."""
+    """Return the outputs of all shards."""
     names = [f"part{index}" for index in range(n)]
     for index, name in enumerate(names):
         assert batch(home, "-o", name, "--shard", f"{index}/{n}", *args).returncode in (0, 6)
@@ -62,7 +62,7 @@ def merged(home: Path, parts: Sequence[str], *args: str, into: str = "merged") -
 
 
 def refusal(home: Path, parts: Sequence[str], *args: str, into: str = "merged") -> str:
-    """Why they are not merged; nothing has changed then."""
+    """Return why shards cannot be merged, and check that nothing has changed."""
     before = {file: file.read_bytes() for file in home.iterdir() if file.is_file() and file.suffix != ".lock"}
     done = merged(home, parts, *args, into=into)
     assert done.returncode == 2
@@ -113,7 +113,7 @@ def test_rows_that_are_added_later_are_answered_by_their_shards(home: Path) -> N
     assert json.loads((home / "merged").read_text().splitlines()[-1])["id"] == "new"
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_missing_and_double_shards_are_named(home: Path) -> None:
@@ -175,7 +175,7 @@ def test_files_that_are_not_of_shards_are_refused(home: Path) -> None:
     parts = shards(home)
     batch(home, "-o", "plain")
     assert "cannot merge plain: it is not the output of a shard (--shard)" in refusal(home, [*parts, "plain"])
-    assert "in.jsonl.job.json is missing beside it, or damaged" in refusal(home, [*parts, "in.jsonl"])
+    assert "in.jsonl.job.json in its folder is missing or damaged" in refusal(home, [*parts, "in.jsonl"])
     said = batch(home, "-o", "part0").stderr.decode()
     assert 'shard was "0/3", is now null' in said
 

@@ -1,4 +1,4 @@
-"""On a terminal: a loading line that goes away, the footer unasked, and no way for a model to drive the screen."""
+"""On a terminal: progress that is erased, the footer by default, and no control sequences of models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARGS = ["run", "hello", "-m", "tiny.gguf", "-t", "1", "-n", "8", "--seed", "1"]
 
 
 class Terminal(io.TextIOWrapper):
-    """A stream that says it is a terminal and keeps what it gets."""
+    """A stream that claims to be a terminal and stores its output."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         self.bytes = io.BytesIO()
@@ -29,7 +29,7 @@ class Terminal(io.TextIOWrapper):
 
 
 def on_terminal(*args: str, home: Path, **variables: str) -> str:
-    """What a terminal gets to see on stderr, lines ended by newlines alone."""
+    """Return stderr as a terminal shows it."""
     with at_terminal(home, [*ARGS, *args], streams=["stderr"], **variables) as (program, master):
         seen = read_rest(master)
         assert program.wait(60) == 0

@@ -1,4 +1,4 @@
-"""`edgespec draft train`: what it refuses, how it says so, and that Ctrl-C keeps what there is."""
+"""`edgespec draft train`: errors, and Ctrl-C, which keeps the progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flag wins over the environment, that over the project file, that over the user file; wrong settings are named."""
+"""The command line overrides the environment, the project file and the user file; invalid settings are named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from cli_program import edgespec_here
 
 from edgespec.cli.commands.run import run
-from edgespec.cli.options.command import Option
+from edgespec.cli.options.common import Option
 from edgespec.cli.options.files import config_files, project_file
 from edgespec.cli.options.habits import ELSEWHERE
 from edgespec.errors import UsageError
@@ -20,7 +20,7 @@ from edgespec.files import paths
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """EDGESPEC_HOME, and a project beside it to stand in."""
+    """EDGESPEC_HOME, and a project whose folder is the working folder."""
     (tmp_path / "home" / "config").mkdir(parents=True)
     (tmp_path / "project" / "src").mkdir(parents=True)
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))

@@ -1,4 +1,4 @@
-"""What is said about an answer: three lines with --stats, everything else with --explain."""
+"""The statistics of an answer: three lines with --stats, and details with --explain."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ def test_a_loop_is_reported_beside_what_it_makes_look_good() -> None:
         return "\n".join(footer(stats(), ABOUT, details=details, verify="coupled", pace=PACE, n_looped=1200))
 
     for details in (False, True):
-        assert "67 %" in said(details=details) and " · the answer repeats itself (1,200 tokens)" in said(
-            details=details
-        )
+        assert "67 %" in said(details=details) and " · the answer repeats itself (1200 tokens)" in said(details=details)
 
 
 def test_the_speed_up_is_reported_where_it_is_known() -> None:

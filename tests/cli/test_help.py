@@ -1,4 +1,4 @@
-"""The help of every command: it fits its terminal, cuts nothing off, and breaks no option in two."""
+"""The help of every command fits its terminal, and breaks no option in two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.cli.commands import edgespec
 
 
 def commands(command: click.Command = edgespec, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The names of all commands and their subcommands."""
+    """Yield the names of all commands and their subcommands."""
     yield path
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -29,8 +29,14 @@ def test_help_can_be_read(path: tuple[str, ...], columns: int) -> None:
     done = CliRunner().invoke(edgespec, [*path, "--help"], env={"COLUMNS": str(columns)}, prog_name="edgespec")
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
-    # What is to be copied stands after a colon and two spaces, and stays whole.
+    # Commands to copy follow a colon and two spaces, and are not broken.
     assert [line for line in lines if len(line) > columns and ":  " not in line] == []
     assert [line for line in lines if re.search(r"\w-$", line)] == []
     assert [line for line in lines if re.search(r"^  \w+ .*\.\.\.$|<=x|default: \(", line)] == []
     assert "\N{NON-BREAKING HYPHEN}" not in done.stdout
+
+
+def test_rare_options_are_shown_on_request() -> None:
+    usual, everything = (CliRunner().invoke(edgespec, ["run", name]).stdout for name in ("--help", "--help-all"))
+    assert "--max-tokens" in usual and "--spec-tree" not in usual
+    assert "--max-tokens" in everything and "--spec-tree" in everything

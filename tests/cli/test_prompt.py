@@ -1,4 +1,4 @@
-"""Where a prompt comes from: the command line, files, and what is piped in, in this order."""
+"""A prompt consists of the command line, files and piped input, in this order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 
 
 def reads(argument: str | None, *files: str, stdin: bytes | None = b"") -> str:
-    """The prompt of these arguments; `stdin` None is a terminal."""
+    """Return the prompt of these arguments; `stdin` None is a terminal."""
     source = Terminal() if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
     with patch.object(sys, "stdin", source):
         return read_prompt(argument, files, lambda note: pytest.fail(note))
@@ -84,7 +84,7 @@ def test_a_pipe_that_does_not_end_is_waited_for_and_said_to_be(tmp_path: Path) -
 def test_a_prompt_goes_without_a_stdin_that_cannot_be_read() -> None:
     class Unreadable(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
-            raise OSError(9, "Bad file descriptor")  # what nohup leaves
+            raise OSError(9, "Bad file descriptor")  # as after nohup
 
     with patch.object(sys, "stdin", io.TextIOWrapper(Unreadable())):
         assert read_prompt("Hello", [], pytest.fail) == "Hello"

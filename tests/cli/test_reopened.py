@@ -1,4 +1,4 @@
-"""A model that a job loads again when it is lost."""
+"""A model that is loaded again after its process died."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FakeWorker:
 
 
 def lost(monkeypatch: pytest.MonkeyPatch, n_refusals: int, **settings: Any) -> ReopenedModel:
-    """A model whose workers refuse so many attempts to load it again."""
+    """Return a model that fails to load again this number of times."""
     monkeypatch.setattr(reopened, "Worker", FakeWorker)
     monkeypatch.setattr(reopened, "RETRY_S", 0.0)
     FakeWorker.n_refusals = 0

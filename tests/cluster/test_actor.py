@@ -1,4 +1,4 @@
-"""What runs on a node: the same answers as a worker's, also from the next worker when one has died."""
+"""The actor on a node: its answers are those of a worker, also after a worker has died."""
 
 from __future__ import annotations
 

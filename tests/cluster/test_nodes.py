@@ -35,7 +35,7 @@ class UnavailableError(Exception):
 
 @dataclass(eq=False)
 class Node:
-    """What a node of the fake cluster says of itself. `dies` counts the answers before its actor ends."""
+    """A node of the fake cluster. `dies` is the number of answers before its actor ends."""
 
     id: str
     cpus: float = 8

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from edgespec.cli.setup.cluster import check_over
+from edgespec.cli.setup.servers import check_over
 from edgespec.cluster import library
 from edgespec.errors import UsageError
 

@@ -1,4 +1,4 @@
-"""A batch over a real Ray cluster: its rows are those of this machine, whatever kills the model."""
+"""A batch over a real Ray cluster: its rows are those of this machine, also if the model is killed."""
 
 from __future__ import annotations
 

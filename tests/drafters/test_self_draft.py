@@ -112,14 +112,13 @@ def test_lists_that_mean_nothing_are_refused(spec_type: str) -> None:
     assert LoadSettings("demo", spec_type="suffix,self:2").self_draft == "2"
 
 
-def test_the_commands(tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path) -> None:
     def call(*arguments: str, status: int = 0) -> str:
-        done = edgespec_here(*arguments, home=tmp_path)
+        done = edgespec_here("draft", "self", *arguments, "-o", str(tmp_path / "out.gguf"), home=tmp_path)
         assert done.returncode == status, done.stderr
         return str(done.stdout.decode() + done.stderr.decode())
 
-    out = tmp_path / "out.gguf"
-    assert "first 2 layers" in call("draft", "slice", "demo", "-n", "2", "-o", str(out))
-    assert "has 10 layers" in call("draft", "slice", "demo", "-n", "20", "-o", str(out), status=2)
-    assert "loses quality twice" in call("draft", "quantize", "demo", "-t", "q4_0", "-o", str(out))
-    call("draft", "quantize", "demo", "-t", "Q99", "-o", str(out), status=2)
+    assert "first 2 layers" in call("demo", "2")
+    assert "has 10 layers" in call("demo", "20", status=2)
+    assert "loses quality again" in call("demo", "q4_0")
+    call("demo", "Q99", status=2)

@@ -1,4 +1,4 @@
-"""The header walk: what it reads from good files, and what it says about bad ones."""
+"""Reading headers: the content of valid files, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """What a user reads when the file is refused."""
+    """Return the message for a refused file."""
     with pytest.raises(ModelFileError) as refused:
         check_model(path)
     assert str(path) in str(refused.value)
@@ -223,7 +223,7 @@ def test_truncated_anywhere(tmp_path: Path, llama: Path, twentieth: int) -> None
 )
 def test_versions_that_cannot_be_read(tmp_path: Path, version: bytes, named: str) -> None:
     if named == "version":
-        named = "big-endian"  # a zero is one either way
+        named = "big-endian"  # zero is read as big-endian
     assert named in refusal(raw_file(tmp_path / "model.gguf", version=version))
 
 
@@ -445,17 +445,12 @@ def test_oddities_of_real_files_are_let_through(tmp_path: Path, metadata: dict[s
         ({"llama.attention.layer_norm_rms_epsilon": math.inf}, "layer_norm_rms_epsilon' is inf"),
         ({"llama.expert_used_count": 2}, "it uses 2 of 0 experts"),
         ({"llama.expert_count": 2}, "it uses 0 of 2 experts"),
-        ({"llama.expert_count": 4096, "llama.expert_used_count": 2}, "'llama.expert_count' is 4,096"),
-        (
-            {"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_group_count": 3},
-            "8 experts cannot form 3",
-        ),
-        ({"llama.expert_group_count": 1}, "0 experts cannot form 1 groups"),
+        ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_group_count": 3}, "cannot form 3"),
         ({"llama.nextn_predict_layers": 3}, "more prediction layers than layers"),
         ({"tokenizer.ggml.token_type": [1, 1]}, "2 token types"),
         ({"tokenizer.ggml.scores": [0.0]}, "1 scores"),
-        ({"tokenizer.ggml.bos_token_id": "<s>"}, "bos token is '<s>'"),
-        ({"tokenizer.ggml.model": "bert", "tokenizer.ggml.bos_token_id": 300_000, **BOS}, "needs a bos token"),
+        ({"tokenizer.ggml.bos_token_id": "<s>"}, "BOS token is '<s>'"),
+        ({"tokenizer.ggml.model": "bert", "tokenizer.ggml.bos_token_id": 300_000, **BOS}, "need a BOS token"),
         ({"tokenizer.ggml.tokens": [1, 2, 3]}, "not a list of strings"),
     ],
 )
@@ -531,7 +526,7 @@ def test_a_norm_in_half_precision(tmp_path: Path) -> None:
 
 
 def test_tensors_that_mmap_cannot_align(tmp_path: Path) -> None:
-    """A file's own alignment may be 8 bytes, but ggml wants 32: one header length in four gives that by chance."""
+    """A file may be aligned to 8 bytes, but ggml needs 32: one of four header lengths gives 32 by chance."""
     refused = 0
     for n_bytes in (0, 8, 16, 24):
         path = write_model(

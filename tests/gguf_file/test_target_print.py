@@ -1,4 +1,4 @@
-"""The print by which a head knows its target, however that is quantised."""
+"""The print that identifies the target of a head, in any quantisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store of chats: what is put in comes out, branches and forks share messages, and every word is found."""
+"""The store of chats: saved messages are read again, branches and forks share messages, every word is found."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def count(store: Store, table: str) -> int:
-    """Rows of a table, as another program sees them."""
+    """Return the rows of a table, read through another connection."""
     assert store.file is not None
     db = sqlite3.connect(store.file)
     try:
@@ -258,7 +258,7 @@ LIBRARY = ("The quick brown fox", "c++ and cat, foo-bar", "Übergröße NEAR the
 
 @pytest.fixture(scope="module")
 def library() -> Iterator[tuple[Store, str]]:
-    """A chat that grows with every text that is tried."""
+    """A chat that grows with every example."""
     with Store.in_memory() as store:
         store.create("all")
         for text in (
@@ -381,14 +381,10 @@ def test_chats_are_pinned_and_put_into_folders(store: Store) -> None:
     assert not store.find(first).is_pinned and not store.find(second).folder
 
 
-def test_the_users_own_title_stays(store: Store) -> None:
+def test_a_title_by_the_user_is_marked(store: Store) -> None:
     chat = started(store, "Why is the sky blue, and the sea too?")
     assert store.find(chat).title_by == "line"
-    assert store.rename(chat, "Blue Things", "model")
-    assert (store.find(chat).title, store.find(chat).title_by) == ("Blue Things", "model")
-    assert not store.rename(chat, "Other Things", "model")
-    assert store.rename(chat, "Sky")
-    assert not store.rename(chat, "Blue Things", "model")
+    store.rename(chat, "Sky")
     assert (store.find(chat).title, store.find(chat).title_by) == ("Sky", "user")
 
 
@@ -405,7 +401,7 @@ def started(store: Store, text: str) -> str:
         ("sky blue", "The SKY is blue, skylike; bluer", ["SKY", "blue", "blue"]),  # the last word may be unfinished
         ("cafe", "Ein Café, zwei Cafés", ["Café", "Café"]),
         ("walr", "the walrus", ["walr"]),
-        ("alrus", "the walrus", ["alrus"]),  # parts, where no word begins so
+        ("alrus", "the walrus", ["alrus"]),  # parts of words, if no word has this prefix
         ("a.b", "a.b and axb", ["a.b"]),
         ("字", "漢字と字", ["字", "字"]),
         ("", "anything", []),

@@ -1,4 +1,4 @@
-"""What may happen to the file of a store of chats: locked, read-only, full, newer, older, damaged, gone."""
+"""Problems of the file of chats: locked, read-only, full, newer, older, damaged, deleted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_locked_store_says_so_and_can_be_read(file: Path, monkeypatch: pytest.
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Without the rights of the system's administrator, who may write everything."""
+    """Drop the rights of root, who may write everything."""
     if os.name != "posix":
         pytest.skip("folders are not made read-only this way here")
     if os.geteuid() != 0:
@@ -82,7 +82,7 @@ def as_nobody() -> Iterator[None]:
 
 @contextmanager
 def as_owner(folder: Path) -> Iterator[None]:
-    """Within `as_nobody`, with the rights of who owns a folder."""
+    """Within `as_nobody`, use the rights of a folder's owner."""
     nobody = os.geteuid()
     os.seteuid(folder.stat().st_uid)
     try:
@@ -93,7 +93,7 @@ def as_owner(folder: Path) -> Iterator[None]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that anyone may look into."""
+    """A folder that every user may read."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o777)
         yield Path(name)
@@ -157,7 +157,7 @@ def test_what_could_not_be_written_is_written_when_the_same_write_is_repeated(op
 
 
 def test_what_a_killed_program_wrote_is_read_where_nothing_can_be_written(open_folder: Path) -> None:
-    """Its last messages are in the log next to the file."""
+    """A store whose last messages are in the log next to the file."""
     inner = open_folder / "inner"
     inner.mkdir()
     with Store(open_folder / "chats.db") as store:
@@ -250,7 +250,7 @@ def test_a_newer_version_is_left_as_it_is(file: Path) -> None:
 
 
 def test_a_python_without_full_text_search_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = ["CREATE VIRTUAL TABLE words USING fts5_of_another_build(content)"]  # which this SQLite does not have
+    script = ["CREATE VIRTUAL TABLE words USING fts5_of_another_build(content)"]  # an extension that this SQLite lacks
     monkeypatch.setattr(store_file, "migrate", lambda db: migrate(db, [script]))
     with pytest.raises(StoreError, match="has no FTS5"):
         Store(tmp_path / "chats.db")
@@ -320,7 +320,7 @@ def test_what_was_not_hit_is_brought_over(file: Path) -> None:
     said: list[str] = []
     with Store(file, said.append) as store:
         assert [branch.n_turns for branch in store.branches(store.find("last").id)] == [40, 40]
-        assert len(store.search("message", limit=100)) == 40  # here it is noticed, and mended
+        assert len(store.search("message", limit=100)) == 40  # this detects and repairs the damage
         assert said and "41 messages of 1 chats could be read" in said[0]
         head = store.find("last").head
         assert head is not None
@@ -331,7 +331,7 @@ def test_what_was_not_hit_is_brought_over(file: Path) -> None:
 
 
 def damage(data: bytearray, chance: random.Random) -> bytearray:
-    """One of the things that happen to files."""
+    """Damage a file in one of several ways."""
     kind, page = chance.randrange(4), chance.randrange(len(data) // PAGE) * PAGE
     if kind == 0:
         return data[: chance.randrange(PAGE, len(data))]
@@ -353,7 +353,7 @@ def test_whatever_is_damaged_there_is_a_store_to_go_on_with(file: Path, seed: in
         for chat in store.chats():
             for use in (store.branches, store.chat_settings):
                 use(chat.id)
-            with suppress(UnknownChatError):  # the name of a message may be what was damaged
+            with suppress(UnknownChatError):  # the key of a message may be damaged
                 store.path(chat.head)
         store.search("message")
         store.search("nowhere")

@@ -42,7 +42,7 @@ def test_a_program_that_is_killed_loses_no_message_and_what_it_was_writing_is_ma
     finished: list[str] = []
     asked: list[str] = []
     for n_killed in range(1, 21):
-        # So far down its own steps it is killed; it has gone on for a moment more by then.
+        # The program is killed after this step, and may have done a few more.
         most = chance.randrange(1, 40)
         with start(file, "chat", f"writer {chance.random()}") as writer:
             assert writer.stdout is not None
@@ -60,7 +60,7 @@ def test_a_program_that_is_killed_loses_no_message_and_what_it_was_writing_is_ma
             answers = [turn for turn in turns if turn.answer is not None]
             assert all(turn.role == "assistant" for turn in answers)
             whole = [turn.key for turn in answers if turn.answer and turn.answer.finish_reason == "stop"]
-            # What was done last may have been done without being said.
+            # The last write may have happened without its report.
             assert set(finished) <= set(whole) and len(whole) <= len(finished) + 1
             finished = whole
             assert len(answers) - len(whole) <= n_killed
@@ -94,13 +94,13 @@ def test_an_answer_of_a_dead_program_is_the_head_unless_the_chat_went_on(file: P
         assert partial.answer == Answer(model="m", finish_reason="interrupted", seed=5, ids=(1, 2, 3))
         assert store.pieces(partial.key) == [Piece(1, "so"), Piece(2, " f")]
         assert store.find(other).head == went_on
-        assert len(store.branches(other)) == 2  # what was empty is gone
+        assert len(store.branches(other)) == 2  # the empty answer is deleted
         assert [hit.key for hit in store.search("so f")][-1] == partial.key
     assert not in_the_making(file)
 
 
 def kill_the_writer(file: Path) -> None:
-    """The answers in the making are those of a program that had this one's number before."""
+    """Make unfinished answers belong to an earlier process with the same id."""
     with closing(sqlite3.connect(file)) as db:
         db.execute("UPDATE making SET started_s = started_s - 3600")
         db.commit()
@@ -161,7 +161,7 @@ def test_two_programs_in_one_chat_make_two_branches(file: Path) -> None:
         branches = store.branches(chat)
         paths = [store.path(branch.leaf) for branch in branches]
         assert store.find(chat).head in {branch.leaf for branch in branches}
-    # One may have begun when the other was done.
+    # One program may have started when the other had finished.
     names = {f"{name} {number}" for name in ("one", "two") for number in range(15)}
     assert names <= {turn.content for path in paths for turn in path}
     assert all(path[0] == turn for path in paths)

@@ -25,9 +25,12 @@ from edgespec.llama.rounding import LARGE_BYTES, Widths, measure_widths, measure
 PROMPTS = ["def fibonacci(n):", "class Stack:\n    def push", "x = [" + "1, " * 150]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An empty home: models are measured here, but only once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGESPEC_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -56,24 +59,7 @@ def test_widths_that_differ_from_plain_decoding_are_found(tiny: Model) -> None:
     with CoarseContext(tiny, n_ctx=512, max_outputs=32, **EXACT) as context:
         context.is_coarse = lambda width, index: width >= 8
         widths = measure_widths(context, 64, 32)
-    for width, difference in zip(widths.widths, widths.differences, strict=True):
-        assert (difference > 0.35) == (width >= 8), width
     assert widths.exact_to == 7
-
-
-@pytest.mark.parametrize(
-    ("widths", "summary"),
-    [
-        (Widths(32, 0.0, 1, 32), "rows are bit-identical for widths 1 to 32"),
-        (Widths(32, 0.2, None, 7), "rows are bit-identical for widths 1 to 7, others differ by up to 0.2 logits"),
-        (
-            Widths(32, 0.2, 2, 1),
-            "rows are bit-identical for width 1 only and for widths 2 to 32, others differ by up to 0.2 logits",
-        ),
-    ],
-)
-def test_the_summary_names_the_widths_that_agree(widths: Widths, summary: str) -> None:
-    assert widths.summary() == summary
 
 
 def test_it_is_measured_once_for_the_same_settings(tiny: Model) -> None:
@@ -104,7 +90,7 @@ def test_strict_texts_are_equal_byte_by_byte(threads: int) -> None:
             ids: list[int] = []
             for temperature in (0.0, 0.8):
                 for seed, prompt in enumerate(PROMPTS):
-                    ids += [e.id for e in llm.generate(prompt, max_tokens=40, temperature=temperature, seed=seed)]
+                    ids += [e.id for e in llm.generate(prompt, max_tokens=24, temperature=temperature, seed=seed)]
             texts.append(ids)
             assert (llm.stats.proposed > 0) == (spec_type != "none")
     assert all(text == texts[0] for text in texts)

@@ -1,4 +1,4 @@
-"""Models that are not here: what the catalogue and the hub tell of them, their sizes, and whether they fit."""
+"""Models that are not on this machine: facts from the catalogue and the hub, sizes, and fit into memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgespec.models.hub.requests import DownloadError
 from edgespec.models.hub.search import search
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.memory.fit import fit_of, needed_by
-from edgespec.models.names.spec import BUNDLED
+from edgespec.models.names.source import BUNDLED
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_the_catalogue_tells_sizes_drafts_and_what_has_begun(hub: FakeHub) -> No
     seven = found["qwen2.5-7b"]
     assert (seven.size, seven.begun_bytes, seven.draft) == ("~4.7 GB", 5, "qwen2.5-0.5b")
     assert (found["smollm2"].size, found["smollm2"].is_exact) == ("92.9 MB", True)
-    assert found["gemma4-e2b"].size == ""  # its name gives another number
+    assert found["gemma4-e2b"].size == ""  # the name gives another number
     assert "demo" not in found
     assert hub.requests == []
 

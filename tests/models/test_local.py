@@ -1,4 +1,4 @@
-"""Which files of a machine are offered as models, what is said of them, and what is left out."""
+"""The files of a machine that are offered as models, their descriptions, and the files that are left out."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from edgespec.models.hub.cache import hub_cache
 from edgespec.models.names.folders import DEPTH, own_folders
 from edgespec.models.names.known import short_name
 from edgespec.models.names.local import LocalModel, local_model, local_models
-from edgespec.models.names.spec import BUNDLED, sources
-from edgespec.models.packages.wheels import PackageSpec
+from edgespec.models.names.packaged import PackageSpec
+from edgespec.models.names.source import BUNDLED
+from edgespec.models.names.spec import sources
 
 LINKS = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home with nothing in it, and an empty working folder."""
+    """An empty home, and an empty working folder."""
     folder = tmp_path / "home"
     (folder / "work").mkdir(parents=True)
     for name in ("HOME", "USERPROFILE"):
@@ -40,7 +41,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def files(*folders: Path) -> list[LocalModel]:
-    """What is found but for the bundled pair."""
+    """Return the models found, without the bundled pair."""
     found = list(local_models(folders))
     assert [model.spec for model in found[:2]] == ["demo", "demo:draft"]
     return found[2:]
@@ -166,7 +167,7 @@ def test_a_settings_file_with_errors_takes_only_its_own_folders_away(home: Path)
     tiny(home / ".lmstudio" / "models" / "other.gguf")
     settings_file(home, "folders = 5")
     assert names() == ["working.gguf", "other.gguf"]
-    with pytest.raises(UsageError, match="line 1"):
+    with pytest.raises(UsageError, match="'folders' cannot be used"):
         own_folders()
 
 
@@ -187,7 +188,7 @@ def test_of_a_folder_with_homes_in_it_only_the_files_are_looked_at(home: Path, m
     tiny(home / "mine.gguf")
     monkeypatch.chdir(home.parent)
     assert names() == ["here.gguf"]
-    assert names(home.parent) == ["here.gguf", "mine.gguf", "theirs.gguf"]  # asked for, it is looked into
+    assert names(home.parent) == ["here.gguf", "mine.gguf", "theirs.gguf"]  # a named folder is searched
     monkeypatch.chdir(home)
     assert names() == ["mine.gguf"]
 
@@ -213,7 +214,7 @@ def test_folders_that_the_system_makes_up_are_not_walked(home: Path, monkeypatch
     tiny(home.parent / "somebody" / "theirs.gguf")
     monkeypatch.chdir(home.parent)
     (home / "models").mkdir()
-    (home / "models" / "process").symlink_to(f"/proc/{os.getpid()}")  # in it is a link to the working folder
+    (home / "models" / "process").symlink_to(f"/proc/{os.getpid()}")  # which has a link to the working folder
     assert names(Path("/proc"), Path("/sys"), Path("/dev")) == []
 
 
@@ -304,7 +305,7 @@ def test_what_edgespec_makes_for_itself_is_left_out(home: Path, monkeypatch: pyt
     for folder in ("drafts", "quants"):
         tiny(cache / folder / "mine-8.gguf")
     assert names() == ["mine.gguf"]
-    assert names(cache / "quants") == ["mine.gguf", "mine-8.gguf"]  # asked for
+    assert names(cache / "quants") == ["mine.gguf", "mine-8.gguf"]  # a named folder
 
 
 def test_files_that_go_with_a_model_are_left_out(home: Path) -> None:

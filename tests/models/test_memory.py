@@ -1,4 +1,4 @@
-"""What is told of memory before loading is what llama.cpp reports, and what is said to fit does."""
+"""Estimates of memory equal the reports of llama.cpp, and suggested changes fit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def agrees(header: Header, settings: dict[str, Any]) -> None:
 
 
 def with_metadata(header: Header, **entries: int) -> Header:
-    """The header with other numbers of its architecture; `attention_x` stands for `attention.x`."""
+    """Return the header with other numbers of its architecture; `attention_x` means `attention.x`."""
     named = {
         f"{header.architecture}.{key.replace('attention_', 'attention.', 1)}": value for key, value in entries.items()
     }
@@ -140,7 +140,7 @@ def test_so_do_contexts_of_heads(tmp_path: Path, architecture: str, flash_attent
     else:
         plan = Plan(check_model(write_mtp(tmp_path / "mtp.gguf", architecture)), **settings, mtp=True)
     (expected,), found = estimate(plan).drafts, reported_of_head(plan)
-    if architecture == "deepseek4":  # which keeps less than others of its kind
+    if architecture == "deepseek4":  # which keeps less than similar architectures
         assert expected.kv >= found["kv"] and expected.compute >= found["compute"]
         return
     assert expected.kv == pytest.approx(found["kv"], abs=(1 << 20) / 100)
@@ -185,7 +185,7 @@ def test_a_hydra_head_is_kept_as_f32(tmp_path: Path) -> None:
     plan = Plan(head, n_ctx=1024)
     found = estimate(plan)
     assert (found.total, found.mapped) == ((head.n_params + 299 * 64 + 299) * 4, 0)
-    assert placed(Plan(DEMO, n_ctx=1024, draft=plan), "auto", "auto", [1 << 40]).draft == plan  # nothing for a GPU
+    assert placed(Plan(DEMO, n_ctx=1024, draft=plan), "auto", "auto", [1 << 40]).draft == plan  # heads stay on the CPU
 
 
 def test_an_mtp_block_counts_where_it_drafts(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_latent_attention_caches_no_values() -> None:
 
 
 def test_keys_and_values_of_one_matrix_are_counted_by_the_heads(tmp_path: Path) -> None:
-    """What Phi-3 and the latent attention of DeepSeek need."""
+    """Phi-3 and the latent attention of DeepSeek have one matrix for keys and values."""
     kept: dict[str, None] = {f"blk.{layer}.attn_{name}.weight": None for layer in (0, 1) for name in "kv"}
     split, fused = (
         read_header(write_model(tmp_path / f"{len(tensors)}.gguf", "llama", tensors=tensors)) for tensors in ({}, kept)
@@ -311,12 +311,12 @@ def test_layers_go_to_the_gpu_from_the_last_one_down() -> None:
     assert (nothing.vram, nothing.layers_on_gpu, nothing.compute_on_gpu) == (0, 0, 0)
     assert output.layers_on_gpu == embedding + DEMO.tensors["output_norm.weight"].size_bytes
     assert two.layers_on_gpu == output.layers_on_gpu + sum(layers[8:]) + nothing.kv * 2 // 10
-    # The output is tied to the embedding, which the CPU keeps too.
+    # The output is tied to the embedding, which the CPU also keeps.
     assert everything.weights == DEMO.weights_bytes + embedding
     assert everything.layers_on_gpu == output.layers_on_gpu + sum(layers) + nothing.kv
     assert (everything.mapped, two.mapped) == (embedding, embedding + sum(layers[:8]))
     assert everything.ram - everything.output < 2 * embedding
-    # Weights of layers that the CPU has left are copied for wide passes, one at a time.
+    # Weights of the remaining layers on the CPU are copied for wide passes, one at a time.
     largest = max(t.size_bytes for name, t in DEMO.tensors.items() if name.startswith("blk."))
     assert everything.compute_on_gpu == nothing.compute
     assert two.compute_on_gpu == output.compute_on_gpu == nothing.compute + largest

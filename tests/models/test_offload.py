@@ -1,4 +1,4 @@
-"""How many layers go to GPUs: what is asked for, or what fits, the draft's and the caches counted."""
+"""The number of layers on GPUs: the requested number, or as many as fit with the draft and the caches."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PLENTY = [10**12]
 
 
 def needed(plan: Plan) -> int:
-    """What a GPU has to have free for a plan."""
+    """Return the memory that a GPU needs for a plan."""
     return estimate(plan).vram + GPU_RESERVE_BYTES
 
 
 def layers(plan: Plan, free_bytes: Sequence[int], target: Offload = "auto", draft: Offload = "auto") -> tuple[int, int]:
-    """Layers of the target and of the draft on the GPU."""
+    """Return the layers of the target and of the draft on the GPU."""
     found = placed(plan, target, draft, free_bytes)
     return found.gpu_layers, found.draft.gpu_layers if found.draft else 0
 
@@ -80,7 +80,7 @@ def test_the_draft_goes_first_and_whole_and_takes_its_room() -> None:
     six = needed(replace(with_draft, gpu_layers=6))
     assert layers(PAIR, [six]) == (6, ALL_OF_DRAFT)
     assert layers(ALONE, [six])[0] > 6
-    # Where the draft is to stay away, its room is the target's.
+    # If the draft must stay on the CPU, the target uses its room.
     assert layers(PAIR, [six], draft=0) == layers(ALONE, [six])
 
 
@@ -119,7 +119,7 @@ def gpu(free_bytes: int) -> Device:
 
 
 def fitted(monkeypatch: pytest.MonkeyPatch, free_bytes: int, *wanted: Offload, **settings: Any) -> tuple[Plan, str]:
-    """The plan on a machine with such a GPU, and what is said."""
+    """Return the plan on a machine with such a GPU, and the notes."""
     monkeypatch.setattr(fitting, "supports_gpu", lambda: True)
     monkeypatch.setattr(fitting, "gpus", lambda: [gpu(free_bytes)])
     notes: list[str] = []
@@ -156,7 +156,7 @@ def test_sequences_share_what_the_gpu_has_left(monkeypatch: pytest.MonkeyPatch) 
         free = one + further * (two - one)
         monkeypatch.setattr(fitting, "gpus", lambda free=free: [gpu(free)])
         assert fitting.sequences_that_fit(ALONE) == wanted
-        # With so many the layers stay where they are.
+        # With this number the layers do not change.
         assert layers(replace(ALONE, sequences=wanted, max_outputs=wanted), [free]) == (ALL, 0)
 
 

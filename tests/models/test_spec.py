@@ -1,4 +1,4 @@
-"""What model specs mean, and what is said about those that mean nothing."""
+"""The meaning of model specs, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.names.spec import BUNDLED, HubSpec, NotFetchedError, ResolvedModel, is_path, resolve, sources
+from edgespec.models.names.source import BUNDLED, HubSpec, is_path
+from edgespec.models.names.spec import NotFetchedError, ResolvedModel, resolve, sources
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two model files, to stand in."""
+    """The working folder, with two model files."""
     for name in ("tiny-Q4_0.gguf", "tiny-Q8_0.gguf"):
         (tmp_path / name).write_bytes(b"GGUF")
     monkeypatch.chdir(tmp_path)
@@ -92,7 +93,7 @@ def test_a_bare_name_is_answered_with_files_of_other_folders(
         assert f"did you mean {in_home}?" in refusal(spec)
     assert f"did you mean {Path('below', 'text.gguf')} or {Path('~', 'models', 'text.gguf')}?" in refusal("text.gguf")
     assert "did you mean o/r:Q8_0?" in refusal("cached-Q8_0")
-    assert "did you mean" not in refusal("./text.gguf")  # nor is a path anything but a path
+    assert "did you mean" not in refusal("./text.gguf")  # a path is never taken for a name
     assert resolve(str(in_home)).path == home / "models" / "My-7B-Q4_K_M.gguf"
 
 
@@ -208,7 +209,7 @@ def test_a_path_that_is_there_wins_over_a_repository(folder: Path) -> None:
 
 
 def in_cache(cache: Path, repository: str, *names: str, revision: str = "main") -> Path:
-    """Empty files as huggingface_hub would have kept them."""
+    """Write empty files in the layout of huggingface_hub's cache."""
     folder = cache / f"models--{repository.replace('/', '--')}"
     commit = "c" * 40
     (folder / "refs").mkdir(parents=True, exist_ok=True)

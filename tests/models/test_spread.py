@@ -1,4 +1,4 @@
-"""Which layers go to workers: by free memory, what is asked for, and no more than fits."""
+"""The layers on workers: shares by free memory, or the requested number, and no more than fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a draft's token ids mean what the target's do: what is refused, how it is said, and what padding may be."""
+"""Compare the token ids of draft and target: refusals and their messages, and allowed padding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write(
     noise: float = 0.0,
     **entries: Value,
 ) -> Path:
-    """A tiny model with `more` tokens after the usual ones, and some of these `changed`."""
+    """Write a tiny model with `more` additional tokens, and with some tokens `changed`."""
     metadata = model_metadata(architecture)
     tokens, kinds = (metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type"))
     assert isinstance(tokens, list)
@@ -61,7 +61,7 @@ def overlap(target: Path, draft: Path) -> float:
 
 
 def strange(n: int) -> dict[int, str | bytes]:
-    """Tokens of which nobody else has any."""
+    """Return tokens that are in no other model."""
     return {id: f"\u0378{id}" for id in range(n)}
 
 
@@ -162,7 +162,7 @@ def test_padded_tails_are_no_difference(tmp_path: Path, longer: str, leaves: int
     ):
         for temperature in (0.0, 0.8):
             settings: dict[str, Any] = {"max_tokens": 48, "ignore_eos": True, "temperature": temperature, "seed": 5}
-            settings["logit_bias"] = never  # as trained models do: nothing was ever taught to say padding
+            settings["logit_bias"] = never  # like trained models, which never generate padding
             wanted = [event.id for event in plain.generate(PROMPT, **settings)]
             assert [event.id for event in llm.generate(PROMPT, **settings)] == wanted
             assert llm.stats.accepted > 0
@@ -211,4 +211,4 @@ def test_a_token_only_the_target_knows_costs_the_draft_and_not_the_text(tmp_path
         assert [event.id for event in llm.generate(PROMPT, **usual)] == [
             event.id for event in plain.generate(PROMPT, **usual)
         ]
-        assert llm.stats.accepted > 0  # the next answer has its draft again
+        assert llm.stats.accepted > 0  # the next answer is drafted again

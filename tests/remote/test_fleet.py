@@ -1,4 +1,4 @@
-"""Rows on several servers: each gets its answer once, whatever becomes of the servers."""
+"""Rows on several servers: each gets its answer once, also if servers fail."""
 
 from __future__ import annotations
 

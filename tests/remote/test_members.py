@@ -79,7 +79,7 @@ def lost(fake: Fake, put: Put) -> bool:
 
 
 def answers(fleet: Fleet, prompts: Iterable[str]) -> dict[int, str]:
-    """What comes of each prompt; each once."""
+    """Return the answer to each prompt, or its error, and check that there is one of each."""
     found: dict[int, str] = {}
     for index, event in fleet.stream(Request(prompt=prompt) for prompt in prompts):
         if isinstance(event, TokenEvent) and event.is_last:

@@ -60,7 +60,7 @@ def other() -> Iterator[StandIn]:
 
 
 def told(events: list[TokenEvent]) -> list[tuple[Any, ...]]:
-    """What does not depend on how drafts are paced."""
+    """Return what does not depend on the draft-length policy."""
     return [(e.id, e.text, e.logprob, e.top_logprobs) for e in events if e.text or e.id >= 0]
 
 

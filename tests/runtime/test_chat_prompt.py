@@ -1,4 +1,4 @@
-"""What a conversation becomes before the model reads it: ids kept, answers gone on with, broken templates mended."""
+"""Prompts of chats: earlier ids are kept, answers are continued, and broken templates are worked around."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lenient(*messages: Message) -> Request:
 
 
 def test_the_next_turn_finds_all_that_was_generated_in_the_cache(llm: Runtime) -> None:
-    """Whatever the tokenizer would have made of the answer's text."""
+    """The ids of an earlier answer are used, not those of its text."""
     events = list(llm.chat([QUESTION], max_tokens=40, seed=3, temperature=1.5))
     answer = Message("assistant", "".join(e.text for e in events), tuple(e.id for e in events if e.id >= 0))
     ids = llm.model.tokenize(answer.content)
@@ -81,7 +81,7 @@ def test_an_answer_that_ended_inside_a_character_continues_with_that_character(l
 
 
 def test_noise_goes_on_where_the_conversation_lost_its_beginning(llm: Runtime) -> None:
-    """A token is drawn with the noise of its place in the conversation, not in the prompt."""
+    """A token is sampled with the noise of its place in the conversation, not in the prompt."""
     texts = [
         [event.id for event in llm.chat([QUESTION], left=left, max_tokens=16, seed=5, temperature=1.5)]
         for left in (0, 7, 0)

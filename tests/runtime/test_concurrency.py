@@ -226,7 +226,7 @@ def n_alive() -> int:
 
 
 @pytest.mark.parametrize("name", ["llm", "worker"])
-def test_a_thousand_answers_with_cancels_lose_no_slot(name: str, request: pytest.FixtureRequest) -> None:
+def test_hundreds_of_answers_with_cancels_lose_no_slot(name: str, request: pytest.FixtureRequest) -> None:
     model: Runtime | Worker = request.getfixturevalue(name)
     ended: list[str | None] = []
     list(model.submit(Request(PROMPTS[0], max_tokens=4)))  # drafters remember the last sequence
@@ -234,7 +234,7 @@ def test_a_thousand_answers_with_cancels_lose_no_slot(name: str, request: pytest
 
     def client(number: int) -> None:
         chance = random.Random(number)
-        for turn in range(200):
+        for turn in range(60):
             flag = CancelFlag()
             prompt = chance.choice(PROMPTS) + "x = 1\n" * chance.randint(0, 15)
             asked = Request(prompt, max_tokens=chance.randint(0, 3), seed=turn, ignore_eos=True)
@@ -249,7 +249,7 @@ def test_a_thousand_answers_with_cancels_lose_no_slot(name: str, request: pytest
                 assert len(events) - 1 == asked.max_tokens or what < 0.1
 
     in_threads(*((lambda number=number: client(number)) for number in range(5)))
-    assert len(ended) > 700
+    assert len(ended) > 200
     assert {*ended} == {"length", "cancelled"}
     assert Completion.of(model.submit(replace(LONG, max_tokens=4))).finish_reason == "length"
     assert not model.loop.streams

@@ -68,7 +68,7 @@ def answered(llm: Runtime | Worker, requests: list[Request]) -> tuple[list[list[
 
 
 def check(stats: Stats, way: dict[str, Any], *, drafts: bool) -> None:
-    """Whether an answer was drafted in its way."""
+    """True if an answer was drafted as its request asks."""
     if way.get("spec_type") == "none" or way.get("pace") == "off" or way.get("draft_n_max") == 0:
         assert stats.proposed == 0 and not stats.by_source
         return
@@ -122,7 +122,7 @@ def test_beside_other_rules_the_text_is_the_same(fast: Runtime, rule: str) -> No
 
 
 def test_where_drafts_have_one_length_nobody_drafts_in_vain(llm: Runtime) -> None:
-    """Streams of an exact context: beside a request that drafts nothing others do not either."""
+    """In an exact context with streams, other requests draft nothing together with a request that drafts nothing."""
     plain, drafting = asked()[1], replace(asked()[3], max_tokens=10)
     _, stats = answered(llm, [plain, drafting])
     assert not stats[1].by_source or stats[1].by_source["draft"].asked == 0

@@ -1,4 +1,4 @@
-"""What the KV cache had of a chat comes back from a file in another process: with its bits, or not at all."""
+"""The KV cache of a chat is restored from a file in another process bit for bit, or not at all."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def opened(file: str, **settings: Any) -> Runtime:
 
 
 def say(llm: Runtime, chat: list[Message]) -> list[tuple[int, float | None]]:
-    """Tokens of an answer and their log-probabilities; the chat goes on with it."""
+    """Return the tokens of an answer and their log-probabilities, and add the answer to the chat."""
     events = [event for event in llm.chat(chat, **SAMPLING) if event.id >= 0]
     text = "".join(event.text for event in events)
     chat.append(Message("assistant", text, tokens=tuple(event.id for event in events)))

@@ -1,4 +1,4 @@
-"""The runtime in a process of its own: the same answers and errors, cancelled in time, and told of when it dies."""
+"""A model in a worker process: the same answers and errors, cancelled in time, and an explanation when it dies."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
     with Worker(DEMO) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Worker]:
+    """A worker that decodes two answers together."""
+    with Worker(replace(DEMO, sequences=2)) as opened:
         yield opened
 
 
@@ -93,7 +100,7 @@ def test_tokens_come_while_the_answer_is_made(worker: Worker, monkeypatch: pytes
     assert sizes[0] == 1  # nothing came before it that it could share a message with
 
 
-def test_a_stream_takes_requests_while_others_are_answered() -> None:
+def test_a_stream_takes_requests_while_others_are_answered(pair: Worker) -> None:
     taken: list[int] = []
 
     def requests() -> Iterator[Request]:
@@ -102,29 +109,28 @@ def test_a_stream_takes_requests_while_others_are_answered() -> None:
             prompt = "x " * 2000 if number == 5 else SHORT.prompt
             yield replace(SHORT, prompt=prompt, seed=number, max_tokens=4 + number)
 
-    with Worker(replace(DEMO, sequences=2)) as worker:
-        assert worker.describe()["sequences"] == 2
-        ended: dict[int, TokenEvent] = {}
-        errors: dict[int, EdgespecError] = {}
-        n_tokens: Counter[int] = Counter()
-        n_taken_at_first = 0
-        for index, event in worker.stream(requests()):
-            n_taken_at_first = n_taken_at_first or len(taken)
-            if isinstance(event, EdgespecError):
-                errors[index] = event
-            elif event.finish_reason is not None:
-                ended[index] = event
-            else:
-                n_tokens[index] += 1
-        assert n_taken_at_first < len(taken) == 12
-        assert errors[5].what.startswith("the prompt has")
-        assert {**n_tokens} == {number: 4 + number for number in range(12) if number != 5}
-        assert {*ended} == {*n_tokens}
-        assert all(event.finish_reason == "length" for event in ended.values())
-        assert is_whole(list(worker.submit(SHORT)))
+    assert pair.describe()["sequences"] == 2
+    ended: dict[int, TokenEvent] = {}
+    errors: dict[int, EdgespecError] = {}
+    n_tokens: Counter[int] = Counter()
+    n_taken_at_first = 0
+    for index, event in pair.stream(requests()):
+        n_taken_at_first = n_taken_at_first or len(taken)
+        if isinstance(event, EdgespecError):
+            errors[index] = event
+        elif event.finish_reason is not None:
+            ended[index] = event
+        else:
+            n_tokens[index] += 1
+    assert n_taken_at_first < len(taken) == 12
+    assert errors[5].what.startswith("the prompt has")
+    assert {**n_tokens} == {number: 4 + number for number in range(12) if number != 5}
+    assert {*ended} == {*n_tokens}
+    assert all(event.finish_reason == "length" for event in ended.values())
+    assert is_whole(list(pair.submit(SHORT)))
 
 
-def test_a_stream_does_not_wait_for_a_request_that_is_still_to_come() -> None:
+def test_a_stream_does_not_wait_for_a_request_that_is_still_to_come(pair: Worker) -> None:
     ended: list[int] = []
 
     class Requests(Iterator[Request]):
@@ -142,15 +148,14 @@ def test_a_stream_does_not_wait_for_a_request_that_is_still_to_come() -> None:
                 raise StopIteration
             return SHORT
 
-    with Worker(replace(DEMO, sequences=2)) as worker:
-        for index, event in worker.stream(Requests()):
-            assert isinstance(event, TokenEvent)
-            if event.finish_reason:
-                ended.append(index)
+    for index, event in pair.stream(Requests()):
+        assert isinstance(event, TokenEvent)
+        if event.finish_reason:
+            ended.append(index)
     assert ended == [0, 1, 2]
 
 
-def test_a_stream_that_is_cancelled_takes_no_more() -> None:
+def test_a_stream_that_is_cancelled_takes_no_more(pair: Worker) -> None:
     cancel = CancelFlag()
     asked = 0
 
@@ -160,19 +165,18 @@ def test_a_stream_that_is_cancelled_takes_no_more() -> None:
             asked += 1
             yield LONG
 
-    with Worker(replace(DEMO, sequences=2)) as worker:
-        ends = []
-        for _, event in worker.stream(requests(), cancel):
-            cancel.set()
-            assert isinstance(event, TokenEvent)
-            ends += [event.finish_reason] if event.finish_reason else []
-        assert {*ends} == {"cancelled"}
-        assert asked <= 6
-        stream = worker.stream(requests())
-        next(stream)
-        stream.close()
-        assert list(worker.stream([])) == []
-        assert is_whole(list(worker.submit(SHORT)))
+    ends = []
+    for _, event in pair.stream(requests(), cancel):
+        cancel.set()
+        assert isinstance(event, TokenEvent)
+        ends += [event.finish_reason] if event.finish_reason else []
+    assert {*ends} == {"cancelled"}
+    assert asked <= 6
+    stream = pair.stream(requests())
+    next(stream)
+    stream.close()
+    assert list(pair.stream([])) == []
+    assert is_whole(list(pair.submit(SHORT)))
 
 
 def test_prompts_are_counted_and_tokens_shown(worker: Worker) -> None:
@@ -216,11 +220,10 @@ def test_drafting_changes_here_and_there(worker: Worker) -> None:
         worker.draft_with(pace=before.pace, spec_draft_n_max=before.draft_n_max)
 
 
-def test_a_worker_takes_the_old_names_too() -> None:
-    with Worker(DEMO) as worker:
-        with pytest.warns(DeprecationWarning, match="n_max is now spec_draft_n_max"):
-            worker.draft_with(pace="off", n_max=2)
-        assert worker.settings.spec_draft_n_max == 2
+def test_a_worker_takes_the_old_names_too(pair: Worker) -> None:
+    with pytest.warns(DeprecationWarning, match="n_max is now spec_draft_n_max"):
+        pair.draft_with(pace="off", n_max=2)
+    assert pair.settings.spec_draft_n_max == 2
 
 
 def test_verdicts_of_the_pace_come_over() -> None:
@@ -270,7 +273,7 @@ def test_what_loading_fails_of_is_raised_as_in_process(settings: LoadSettings, k
     with pytest.raises(kind) as raised:
         Worker(settings)
     assert type(raised.value) is type(wanted.value)
-    if kind is not OutOfMemoryError:  # which tells how much memory is free
+    if kind is not OutOfMemoryError:  # its message contains the free memory
         assert str(raised.value) == str(wanted.value)
     assert processes() == others
 
@@ -396,6 +399,23 @@ def test_a_flag_that_is_set_beforehand_counts(worker: Worker) -> None:
     cancel = CancelFlag()
     cancel.set()
     assert list(worker.submit(LONG, cancel))[-1].finish_reason == "cancelled"
+
+
+def test_a_template_process_that_is_stopped_holds_up_no_other_answer(worker: Worker) -> None:
+    chat = Request(messages=(Message("user", "What does os.walk do?"),), max_tokens=1)
+    list(worker.submit(chat))
+    [templates] = [
+        process
+        for process in psutil.Process(worker.loop.process.pid).children(recursive=True)
+        if "edgespec.llama.template_child" in process.cmdline()
+    ]
+    templates.suspend()
+    try:
+        with worker.submit(replace(chat, messages=(Message("user", "And os.stat?"),))):
+            assert is_whole(list(worker.submit(SHORT)))
+    finally:
+        templates.resume()
+    assert len(list(worker.submit(chat))) == 2
 
 
 def test_walking_away_from_an_answer_frees_its_place(worker: Worker) -> None:
@@ -595,7 +615,7 @@ for event in worker.submit(Request("def", max_tokens=900, ignore_eos=True)):
 
 @contextmanager
 def parent(code: str, *args: str, home: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A program with a worker, in a session of its own."""
+    """A program with a worker, in a separate session."""
     with subprocess.Popen(
         [sys.executable, "-c", code, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         cwd=home, env=environment(home, **variables), start_new_session=True,
@@ -613,7 +633,7 @@ def test_no_process_outlives_a_killed_parent(stage: str, home: Path) -> None:
         assert program.stdout is not None
         assert program.stdout.readline() == f"{stage}\n".encode()
         started = psutil.Process(program.pid).children(recursive=True)
-        assert len(started) >= 2  # the worker, and what multiprocessing has beside it
+        assert len(started) >= 2  # the worker, and the resource tracker of multiprocessing
         program.kill()
         assert psutil.wait_procs(started, timeout=30)[1] == []
 
@@ -630,10 +650,10 @@ def trial_under(pid: int) -> tuple[psutil.Process, psutil.Process]:
 
 
 def is_ended(process: psutil.Process) -> bool:
-    """Whether somebody ends a process that does not end by itself."""
+    """True if another process ends this one, which does not end by itself."""
     for _ in range(300):
         with suppress(psutil.NoSuchProcess):
-            process.suspend()  # the system sets those going that nobody is left to
+            process.suspend()  # the system resumes processes without a parent
         if psutil.wait_procs([process], timeout=0.1)[0]:
             return True
     process.kill()

@@ -1,4 +1,4 @@
-"""The bench beside llama.cpp's own programs: what they write is read rightly, and figures can be worked out by hand."""
+"""`bench_native`: the output of llama.cpp's programs is parsed, and figures can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_everyone_answers_every_prompt_and_nobody_always_begins() -> None:
 
 
 def cells(*samples: Sample) -> dict[str, list[str]]:
-    """The cells of the table by the first one of their row."""
+    """Return the cells of the table by the first cell of their row."""
     rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in table(samples)]
     return {row[0]: row[1:] for row in rows}
 

@@ -1,4 +1,4 @@
-"""The bench beside llama-server: what it asks, and figures that can be worked out by hand."""
+"""`bench_server`: requests are counted, and figures can be worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inflated models: the same logits and texts at a higher cost, a vocabulary padded without a trace, and refusals."""
+"""Inflated models: the same logits and texts at a higher cost, and refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LogProbabilities = NDArray[np.float64]
 
 
 def greedy(path: Path) -> tuple[list[list[int]], LogProbabilities]:
-    """The ids of each prompt's answer, and float64[prompts x N, V], the distribution of each of them."""
+    """Return the ids of each prompt's answer, and the distribution of each id, float64[prompts x N, V]."""
     texts, rows = [], []
     exact: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off"}
     with Model(path) as model, Context(model, n_ctx=512, threads=1, **exact) as context:

@@ -1,29 +1,22 @@
-"""Which llama.cpp a machine gets: backend, compiler, flags, and when a compiled wheel may be used again."""
+"""The build of llama.cpp for a machine: backend, compiler, flags, and when a compiled wheel is used again."""
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 from llama_build import (
     ADDITIONS,
     NO_AMX,
-    ZIG,
     Compiler,
     Machine,
     build_environment,
     cache_name,
     choose_backend,
-    chosen_compiler,
     cpu_features,
     lacks_compiler,
-    look,
     with_additions,
-    with_rpc,
-    with_zig,
 )
 
 SAPPHIRE_RAPIDS = "processor\t: 0\nflags\t\t: fpu sse2 avx2 avx512f amx_bf16 amx_tile amx_int8\n\nprocessor\t: 1\n"
@@ -34,7 +27,6 @@ AMD = Machine("Linux", "x86_64", ZEN_4, GCC_12)
 MAC = Machine("Darwin", "arm64", "Apple M3", Compiler("clang", (17, 0)))
 WINDOWS = Machine("Windows", "AMD64", "Intel64 Family 6 Model 143")
 BARE = AMX._replace(compiler=None)
-ZIG_AMX = AMX._replace(compiler=Compiler("zig", (0, 17)))
 GPU = AMD._replace(nvcc="/usr/local/cuda/bin/nvcc", gpus="NVIDIA L4\n")
 
 
@@ -92,7 +84,7 @@ def test_a_working_clang_replaces_the_gcc_that_miscompiles_amx() -> None:
     [
         AMX._replace(compiler=GCC_13_3),
         AMX._replace(compiler=Compiler("gcc", (14, 1))),
-        AMX._replace(compiler=Compiler("gcc", (10, 2))),  # knows neither AMX nor the flags
+        AMX._replace(compiler=Compiler("gcc", (10, 2))),  # before AMX and its flags
         AMX._replace(compiler=Compiler("clang", (14, 0))),
         AMX._replace(compiler=None),
         AMX._replace(system="Windows"),
@@ -171,7 +163,6 @@ def test_stock_sources_are_another_build_whatever_the_bounds_are(
     [
         (BARE, {}, True),
         (AMX, {}, False),
-        (ZIG_AMX, {}, False),
         (WINDOWS, {}, False),  # Visual Studio is not on PATH
         (BARE, {"CXX": "icpx"}, False),
         (BARE, {"CMAKE_ARGS": "-DCMAKE_CXX_COMPILER=/opt/c++"}, False),
@@ -181,52 +172,3 @@ def test_a_machine_without_a_compiler_is_known_before_anything_is_built(
     machine: Machine, environ: dict[str, str], lacks: bool
 ) -> None:
     assert lacks_compiler(machine, environ) == lacks
-
-
-def test_zig_builds_for_cpus_without_openmp_and_with_amx_which_it_compiles_well() -> None:
-    assert choose_backend(ZIG_AMX._replace(nvcc="nvcc", gpus="NVIDIA L4"), "") == "cpu"
-    with pytest.raises(ValueError, match="EDGESPEC_BACKEND=cpu"):
-        choose_backend(ZIG_AMX, "cuda")
-    assert build_environment(ZIG_AMX, "cpu", {}) == {"CMAKE_ARGS": "-DGGML_OPENMP=OFF"}
-
-
-def test_rpc_is_built_unless_it_is_switched_off() -> None:
-    assert build_environment(AMD, "cpu", {"EDGESPEC_RPC": "1"}) == {}
-    assert build_environment(AMD, "cpu", {"EDGESPEC_RPC": "0"}) == {"CMAKE_ARGS": "-DGGML_RPC=off"}
-    assert with_rpc({}) and not with_rpc({"EDGESPEC_RPC": "0"})
-    with pytest.raises(ValueError, match="EDGESPEC_RPC=on"):
-        with_rpc({"EDGESPEC_RPC": "on"})
-
-
-def test_another_compiler_is_another_build() -> None:
-    names = {cache_name("0.3.36", machine, "cpu", {}) for machine in (AMX, ZIG_AMX, BARE)}
-    assert len(names) == 3
-
-
-def test_an_unknown_compiler_is_refused_with_the_known_ones() -> None:
-    assert chosen_compiler({}) == chosen_compiler({"EDGESPEC_COMPILER": ""}) == "system"
-    with pytest.raises(ValueError, match=r"EDGESPEC_COMPILER=tcc.*system, zig"):
-        chosen_compiler({"EDGESPEC_COMPILER": "tcc"})
-
-
-def test_zig_is_taken_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.system", lambda: "Linux")
-    compiler = look({"EDGESPEC_COMPILER": "Zig"}).compiler
-    assert compiler is not None and compiler.family == "zig" and ZIG.startswith("{}.{}.".format(*compiler.version))
-    monkeypatch.setattr("platform.system", lambda: "Darwin")
-    with pytest.raises(ValueError, match="xcode-select"):
-        chosen_compiler({"EDGESPEC_COMPILER": "zig"})
-
-
-def test_cmake_is_led_to_zig_and_to_its_tools_in_a_folder_with_blanks(tmp_path: Path) -> None:
-    package = tmp_path / "a b"
-    package.mkdir()
-    options = shlex.split(with_zig({"CMAKE_ARGS": "-DGGML_OPENMP=OFF"}, package)["CMAKE_ARGS"])
-    zig = (package / ("zig.exe" if os.name == "nt" else "zig")).as_posix()
-    assert {f"-DCMAKE_C_COMPILER={zig};cc", f"-DCMAKE_CXX_COMPILER={zig};c++", "-DGGML_OPENMP=OFF"} < set(options)
-    assert any(option.startswith("-DCMAKE_RANLIB=") for option in options)
-    if os.name != "nt":
-        Path(zig).write_text('#!/bin/sh\necho "$@"\n')
-        Path(zig).chmod(0o755)
-        ar = next(option for option in options if option.startswith("-DCMAKE_AR=")).partition("=")[2]
-        assert subprocess.check_output([ar, "qc", "c d.a"], text=True) == "ar qc c d.a\n"

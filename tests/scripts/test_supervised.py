@@ -1,4 +1,4 @@
-"""Setting up is safe to start twice and to kill: the lock and the supervised command of scripts/supervised.py."""
+"""Setup can be started twice and killed: the lock and the supervised command of scripts/supervised.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 def python(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
-    """A process that has the names of scripts/supervised.py and talks through pipes."""
+    """Start a process with the names of scripts/supervised.py and with pipes."""
     program = f"import os, sys\nfrom pathlib import Path\nfrom supervised import locked, run_logged\n{code}"
     return subprocess.Popen(
         [sys.executable, "-c", program, *map(str, arguments)],

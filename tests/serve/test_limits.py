@@ -1,4 +1,4 @@
-"""Clients that are slow, stuck, or send too much: each is told or cut off, and none of them holds up others."""
+"""Clients that are slow, stuck, or send too much: each gets an error or is cut off, and none holds up others."""
 
 from __future__ import annotations
 
@@ -106,31 +106,7 @@ def test_a_body_of_100_mb_is_refused_and_its_sender_can_read_why(server: Serving
         assert all_of(sock).startswith(b"HTTP/1.1 " + (b"503" if chunked else b"413"))
 
 
-@pytest.fixture
-def uploads(server: Serving) -> Iterator[list[socket.socket]]:
-    """Three that stall; two of them fit into what is held."""
-    opened = [connected(server) for _ in range(3)]
-    for sock in opened:
-        sock.sendall(HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 700_000)
-    yield opened
-    for sock in opened:
-        sock.close()
-
-
-def test_stalled_uploads_make_room_for_others(
-    server: Serving, uploads: list[socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert is_well(server)
-    monkeypatch.setattr("edgespec.serve.bodies.BEHIND_S", 0.0)
-    with server.client() as client:
-        body = {"prompt": "x", "max_tokens": 1, "user": "u" * 1_000_000}
-        assert client.post("/v1/completions", json=body).status_code == 200
-    stalled, _, _ = select.select(uploads, [], [], 30)
-    assert {sock.recv(12) for sock in stalled} == {b"HTTP/1.1 408"}
-
-
-def test_bodies_that_are_held_have_a_limit_together(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.serve.bodies.BEHIND_S", float("inf"))  # none makes room
+def test_bodies_that_are_held_have_a_limit_together(server: Serving) -> None:
     rest = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
     for _ in range(2):  # the second time none of the first is held any more
         opened = [connected(server) for _ in range(3)]

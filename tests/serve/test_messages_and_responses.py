@@ -76,7 +76,7 @@ def test_a_message_is_the_answer_of_a_chat_and_its_stream(server: Serving) -> No
     assert used["input_tokens"] + used["cache_read_input_tokens"] == posted(server, COUNT, body)["input_tokens"]
 
 
-def test_a_stop_sequence_is_told(server: Serving) -> None:
+def test_a_stop_sequence_is_reported(server: Serving) -> None:
     body = {"messages": ASKED, "max_tokens": 20, "temperature": 0}
     text = posted(server, MESSAGES, body)["content"][0]["text"]
     whole = posted(server, MESSAGES, body | {"stop_sequences": [text[4:7]]})
@@ -85,7 +85,8 @@ def test_a_stop_sequence_is_told(server: Serving) -> None:
 
 def test_tools_of_messages(server: Serving) -> None:
     tools = [{"name": "weather", "description": "of a city", "input_schema": PLACE}]
-    body: dict[str, Any] = {"messages": ASKED, "tools": tools, "tool_choice": {"type": "any"}, "max_tokens": 60}
+    body: dict[str, Any] = {"messages": ASKED, "tools": tools, "max_tokens": 60}
+    body["tool_choice"] = {"type": "any", "disable_parallel_tool_use": True}
     whole = posted(server, MESSAGES, body)
     (block,) = whole["content"]
     assert (block["type"], block["name"], block["input"]) == ("tool_use", "weather", {"city": "Rome"})

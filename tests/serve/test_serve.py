@@ -216,11 +216,11 @@ def test_every_endpoint_lets_a_request_say_how_to_draft(client: httpx2.Client, p
 
 def test_an_unknown_field_is_ignored_and_noted(server: Serving, client: httpx2.Client) -> None:
     post(client, CHAT, messages=HELLO, max_tokens=1, frobnicate=3)
-    while not any("'frobnicate'" in str(record.get("notes")) for record in server.records):  # told behind the answer
+    while not any("'frobnicate'" in str(record.get("notes")) for record in server.records):  # logged after the answer
         time.sleep(0.01)
 
 
-def test_a_prompt_beyond_the_context_is_told_in_both_styles(client: httpx2.Client) -> None:
+def test_a_prompt_beyond_the_context_is_reported_in_both_styles(client: httpx2.Client) -> None:
     error = refused(client, CHAT, messages=[{"role": "user", "content": "one two three " * 2000}], stream=True)
     assert error["code"] == "context_length_exceeded"
     assert error["type"] == "exceed_context_size_error"
@@ -233,7 +233,7 @@ def test_a_model_that_is_not_there_is_not_found(client: httpx2.Client) -> None:
     assert response.json()["error"]["code"] == "model_not_found"
 
 
-# --- what is beside answers -------------------------------------------------------------------------------------------
+# --- other endpoints -------------------------------------------------------------------------------------------------
 
 
 def test_tokens_templates_and_the_state_of_the_server(client: httpx2.Client) -> None:
@@ -253,7 +253,7 @@ def test_tokens_templates_and_the_state_of_the_server(client: httpx2.Client) -> 
     assert client.get("/nowhere").json()["error"]["type"] == "not_found_error"
 
 
-def test_long_texts_are_read_beside_answers(server: Serving, client: httpx2.Client) -> None:
+def test_long_texts_are_read_during_answers(server: Serving, client: httpx2.Client) -> None:
     endless = {"prompt": "def f(", "ignore_eos": True, "max_tokens": 900, "stream": True}
     with client.stream("POST", TEXT, json=endless) as response, ThreadPoolExecutor(2) as threads:
         lines = response.iter_lines()

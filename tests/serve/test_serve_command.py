@@ -61,8 +61,9 @@ def test_a_signal_lets_answers_finish(tmp_path: Path) -> None:
         assert process.wait(30) == 0
         assert process.stdout is not None
         records = [json.loads(line) for line in process.stdout]
-        assert [record["event"] for record in records] == ["stopping", "request", "stopped"]
-        assert (records[1]["path"], records[1]["status"], records[1]["tokens"]) == ("/v1/completions", 200, 200)
+        assert [record["event"] for record in records] == ["request", "stopping", "request", "stopped"]
+        assert [record["status"] for record in records if record["event"] == "request"] == [401, 200]
+        assert (records[2]["path"], records[2]["tokens"]) == ("/v1/completions", 200)
 
 
 @posix
@@ -135,7 +136,7 @@ def test_nobody_beyond_this_machine_is_answered_without_a_key(tmp_path: Path) ->
     assert b"needs a key" in done.stderr
 
 
-def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported_before_a_model_is_loaded(tmp_path: Path) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -145,7 +146,7 @@ def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(tmp_path: Path) -
 
 
 @posix
-def test_a_port_that_is_taken_while_the_model_is_loaded_is_told(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_while_the_model_is_loaded_is_reported(tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as other, ThreadPoolExecutor(1) as threads:

@@ -146,7 +146,7 @@ def test_the_server_ends_while_a_model_is_unloaded_or_loaded() -> None:
             pass
     with serving_demo(others=[offer("small")]) as server, server.client() as client, ThreadPoolExecutor(1) as threads:
         threads.submit(client.post, TEXT, json={"prompt": "x", "model": "small"}, timeout=0.3)
-        wait_for(server, "small", "loading")  # which goes on when its client has left
+        wait_for(server, "small", "loading")  # loading continues when its client has left
 
 
 def test_answers_of_a_model_that_is_closed_end_with_an_error() -> None:

@@ -1,4 +1,4 @@
-"""Work in threads: errors are raised where it was asked for, and a thread that nobody waits for keeps its room."""
+"""Work in threads: errors are raised in the caller, and a thread whose caller has left keeps its room."""
 
 from __future__ import annotations
 

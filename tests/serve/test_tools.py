@@ -1,4 +1,4 @@
-"""Tools: calls out of texts in every format, and what models and clients are told."""
+"""Tools: calls in texts of every format, as models and clients see them."""
 
 from __future__ import annotations
 

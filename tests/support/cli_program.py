@@ -23,7 +23,7 @@ from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.names.spec import resolve
 
 COMMAND = [sys.executable, "-m", "edgespec"]
-DEMO_ANSWERS = b"note: no model given; using demo (EDGESPEC_DEFAULT_MODEL; choose one with -m)\n"
+DEMO_ANSWERS = b"note: no model given; using demo (EDGESPEC_DEFAULT_MODEL; choose a model with -m)\n"
 
 
 @dataclass(frozen=True, slots=True)

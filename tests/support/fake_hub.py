@@ -27,7 +27,7 @@ import pytest
 from huggingface_hub import close_session, constants
 
 from edgespec.models.hub import retries
-from edgespec.models.names.spec import BUNDLED
+from edgespec.models.names.source import BUNDLED
 
 PIECE = 4096
 PAGE = b"<html>please log in to this network</html>"

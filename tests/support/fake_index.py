@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from zipfile import ZIP_STORED, ZipFile
 
-from edgespec.models.names.spec import BUNDLED
+from edgespec.models.names.source import BUNDLED
 
 PACKAGE, WHEEL, MEMBER = "tiny-model==1.0", "tiny_model-1.0-py3-none-any.whl", "tiny_model/tiny.Q8_0.gguf"
 KEPT = "tiny.Q4_0.gguf"

@@ -1,4 +1,4 @@
-"""Texts of others on a terminal: nothing in them drives it, and lines break at blanks."""
+"""Foreign texts on a terminal: control characters are replaced, and lines break at blanks."""
 
 from __future__ import annotations
 

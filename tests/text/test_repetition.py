@@ -1,4 +1,4 @@
-"""Loops in answers are noticed, and what only looks like one is not."""
+"""Loops in answers are found, and similar texts without a loop are not reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgespec.text.repetition import EVERY, FEWEST, LONGEST, REPEATS, Repetition
 
 
 def noticed_at(tokens: list[int]) -> int | None:
-    """How many tokens the detector had seen when it told of a loop."""
+    """Return the number of tokens after which the detector reported a loop."""
     detector = RepetitionDetector()
     return next((n for n, token in enumerate(tokens, 1) if detector.add(token)), None)
 

@@ -1,4 +1,4 @@
-"""Token bytes become text: whole characters, no piece of a stop string, whatever way the bytes are cut into tokens."""
+"""Token bytes become text: whole characters, no part of a stop string, for any division of the bytes into tokens."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ STOPS = st.lists(st.text(ALPHABET, min_size=1, max_size=4), max_size=3)
 
 
 def whole_characters(answer: bytes) -> str:
-    """The text of an answer without a character that is unfinished at its end."""
+    """Return the text of an answer without an incomplete character at its end."""
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(answer)
     assert answer.decode(errors="replace").startswith(text)
     return text
 
 
 def cut_by_definition(text: str, stop: Sequence[str]) -> tuple[str, str]:
-    """The shortest beginning that ends with a stop string, less the longest stop string at its end, and that string."""
+    """Return the shortest prefix that ends with a stop string, without the longest such string, and this string."""
     for end in range(len(text) + 1):
         lengths = [len(string) for string in stop if text[:end].endswith(string)]
         if lengths:

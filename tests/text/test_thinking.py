@@ -1,4 +1,4 @@
-"""Thinking is told from the answer, however the text is cut into pieces."""
+"""Thinking is separated from the answer, for any division of the text into pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where prompts come from."""
+"""The prompts that a target answers: from files, from chats and bundled."""
 
 from __future__ import annotations
 
@@ -11,19 +11,26 @@ import pytest
 from edgespec.bench.suites import shipped
 from edgespec.errors import UsageError
 from edgespec.history import Store, new_id
-from edgespec.training.prompts import Passages, from_chats, from_path, held_out, is_usable, seeds
-from edgespec.training.seeds import KINDS, seed_prompt
+from edgespec.training.prompts import (
+    KINDS,
+    Passages,
+    bundled,
+    bundled_prompt,
+    from_chats,
+    from_files,
+    held_out,
+    is_usable,
+)
 
 SENTENCE = "The lighthouse stands on a rock, and nobody has lived in it for a hundred years. "
 
 
-def test_seeds_are_of_all_kinds_and_go_on_where_they_stopped() -> None:
-    passages = Passages()
-    passages.add(SENTENCE * 4)
-    prompts = [*islice(seeds(0, passages), 40)]
+def test_bundled_prompts_are_of_all_kinds_and_resume() -> None:
+    passages = Passages([SENTENCE * 4])
+    prompts = [*islice(bundled(0, passages), 40)]
     assert {prompt.kind for prompt in prompts} == {*KINDS}
-    assert [prompt.text for prompt in islice(seeds(20, passages), 20)] == [prompt.text for prompt in prompts[20:]]
-    assert seed_prompt(5)[0] not in ("summary", "repeat")  # there is no passage to be about
+    assert [prompt.text for prompt in islice(bundled(20, passages), 20)] == [prompt.text for prompt in prompts[20:]]
+    assert bundled_prompt(5)[0] not in ("summary", "repeat")  # there is no passage to be about
 
 
 def test_the_prompts_of_the_benchmark_are_held_out() -> None:
@@ -31,14 +38,14 @@ def test_the_prompts_of_the_benchmark_are_held_out() -> None:
     assert {prompt.text for chat in (True, False) for prompt in held_out(chat=chat)} == asked
     assert all(prompt.is_held_out for prompt in held_out(chat=True))
     passages = Passages()
-    assert asked.isdisjoint(prompt.text for prompt in islice(seeds(0, passages), 500))
+    assert asked.isdisjoint(prompt.text for prompt in islice(bundled(0, passages), 500))
 
 
 def test_a_passage_ends_with_a_sentence() -> None:
     passages = Passages()
-    passages.add("Too short.")
+    passages.learn("Too short.")
     assert passages.take() == ""
-    passages.add(SENTENCE * 30)
+    passages.learn(SENTENCE * 30)
     assert passages.take().endswith("hundred years.")
     assert len(passages.take()) <= 700
 
@@ -47,22 +54,23 @@ def test_files_are_prompts_or_passages(tmp_path: Path) -> None:
     rows = [
         {"prompt": "One?"},
         {"turns": ["Two?", "Three?"]},
-        {"messages": [{"role": "user", "content": "Four?"}, {"role": "assistant", "content": "Yes."}]},
     ]
     (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "notes.md").write_text(SENTENCE * 20)
-    passages = Passages()
-    assert [prompt.text for prompt in from_path(tmp_path, passages)] == ["One?", "Two?", "Four?"]
-    assert passages.take().startswith("The lighthouse")
+    prompts, texts = from_files([tmp_path])
+    assert [prompt.text for prompt in prompts] == ["One?", "Two?"]
+    passages = Passages(texts)
+    passages.learn("An answer of the target, which is not used here. " * 10)
+    assert passages.take().startswith("The lighthouse") and passages.take().startswith("The lighthouse")
 
 
-def test_what_is_no_prompt_is_said(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"prompt": "One?"}\n{"no": 1}\n')
-    with pytest.raises(UsageError, match="line 2"):
-        from_path(tmp_path / "a.jsonl", Passages())
+def test_files_without_prompts_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"no": 1}\n')
+    with pytest.raises(UsageError, match="no prompts"):
+        from_files([tmp_path / "a.jsonl"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="there are no prompts"):
-        from_path(tmp_path / "empty", Passages())
+    with pytest.raises(UsageError, match="no prompts"):
+        from_files([tmp_path / "empty"])
 
 
 def test_own_chats_are_asked_turn_by_turn() -> None:

@@ -28,7 +28,7 @@ async def wait_for_messages(min_sleep: float = 0.0, max_sleep: float = 1.0) -> N
         widgets = [app, *app.screen_stack, *app.screen.walk_children()] if app.screen_stack else [app]
         n_quiet = n_quiet + 1 if all(widget._message_queue.empty() for widget in widgets) else 0
         if n_quiet and app.screen_stack:
-            app.screen._on_timer_update()  # lay out and draw now: this may post messages
+            app.screen._on_timer_update()  # lay out now: this may post messages
     await asyncio.sleep(0.001)
 
 

@@ -187,8 +187,6 @@ def test_what_the_program_says_is_seen_wherever_the_user_has_scrolled_to() -> No
 SCREENS = {
     "help": HelpScreen,
     "model": ModelPicker,
-    "models": ModelPicker,
-    "draft": ModelPicker,
     "persona": ChoiceScreen,
     "set": SettingsScreen,
     "compare": ComparisonScreen,
@@ -251,7 +249,7 @@ def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:
 
 
 def after(*lines: str, expects: Callable[[ChatApp], object]) -> Steps:
-    """Two messages, then these lines; what is expected comes to hold."""
+    """Send two messages, then these lines, and wait for what is expected."""
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "first")

@@ -62,7 +62,7 @@ def text_of(view: LaneView) -> str:
 
 
 def drawn(view: LaneView, attribute: str) -> list[str]:
-    """What is drawn with an attribute, such as "underline"."""
+    """The texts that have an attribute, such as "underline"."""
     found = []
     for y in range(view.region.height):
         for text, style, _ in view.query_one(Lines).render_line(y):

@@ -1,4 +1,4 @@
-"""Where one writes: keys, growth, history, commands, and pastes of any length."""
+"""The input field: keys, growth, history, commands, and pastes of any length."""
 
 from __future__ import annotations
 

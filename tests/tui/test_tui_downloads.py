@@ -1,4 +1,4 @@
-"""Models from the screen: found in one list, downloaded beside the conversation, loaded where that disturbs nobody."""
+"""Models on the screen: one list, downloads during the conversation, and loading a downloaded model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgespec.chat import downloads as chat_downloads
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.history import Store
-from edgespec.models.names.spec import BUNDLED
+from edgespec.models.names.source import BUNDLED
 from edgespec.settings import LoadSettings
 from edgespec.tui import picker as picker_module
 from edgespec.tui.app import ChatApp
@@ -81,7 +81,7 @@ async def picker(app: ChatApp, pilot: Pilot[None], *keys: str) -> ModelPicker:
 
 
 def listed(screen: ModelPicker) -> dict[str, str]:
-    """What the list of models shows, by its keys."""
+    """The rows of the list of models, by their keys."""
     return {str(option.id): " ".join(str(option.prompt).split()) for option in screen._models.options}
 
 

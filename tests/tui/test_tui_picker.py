@@ -51,7 +51,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def with_other_tokens(path: Path, n: int) -> Path:
-    """A small model of which the first `n` tokens are nobody else's."""
+    """A small model whose first `n` tokens no other model has."""
     metadata = model_metadata("llama", width=32)
     tokens = metadata["tokenizer.ggml.tokens"]
     assert isinstance(tokens, list)
@@ -75,7 +75,7 @@ class Picking(App[None]):
         self.push_screen(self.picker, self.picked.append)
 
     def lines(self, which: str) -> list[str]:
-        """What a list shows, each option in one line."""
+        """The options of a list, each in one line."""
         options = (option for option in self.choices(which).options if not (option.id or "").startswith("heading:"))
         return [" ".join(str(option.prompt).split()) for option in options]
 
@@ -127,11 +127,13 @@ until = wait_until
 
 
 def pressing(*keys: str) -> Script:
-    """Wait for everything to be read, then press these."""
+    """Press these keys, the last one after everything was read and checked."""
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_settled)
-        await pilot.press(*keys)
+        await pilot.press(*keys[:-1])
+        await until(pilot, lambda: app.is_settled)
+        await pilot.press(keys[-1])
 
     return script
 
@@ -151,7 +153,14 @@ def test_escape_leaves_without_a_choice() -> None:
 
 def test_a_draft_is_chosen_for_a_model(files: dict[str, str]) -> None:
     models = reading("demo", "demo:draft", files["target"], files["small"])
-    assert show(pressing("down", "down", "enter"), models) == [Picked(files["target"], files["small"])]
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        await pilot.press("down", "down")
+        await until(pilot, lambda: "small" in app.highlighted("drafts"))  # once it was assessed for this target
+        await pilot.press("enter")
+
+    assert show(script, models) == [Picked(files["target"], files["small"])]
     assert show(pressing("down", "down", "right", "down", "enter"), models) == [Picked(files["target"], "none")]
 
 
@@ -393,7 +402,8 @@ def test_the_filter_narrows_the_models(files: dict[str, str]) -> None:
         await pilot.press("enter", "down", "enter")  # nothing to choose
         await pilot.press("tab", "slash", *"twin")  # in place of what was there
         assert app.highlighted("models") == "twin"
-        await pilot.press("enter", "enter")
+        await until(pilot, lambda: app.is_settled)
+        await pilot.press("enter")
 
     models = reading("demo", "demo:draft", files["twin"], files["small"])
     assert show(script, models) == [Picked(files["twin"], files["small"])]
@@ -490,7 +500,7 @@ def test_lists_stand_beside_each_other_or_one_above_the_other(size: tuple[int, i
             assert models.bottom <= drafts.y
             assert models.x == drafts.x
         screen = app.picker.region
-        for widget in app.picker.query("Choices, Input, #picker-told, Footer"):
+        for widget in app.picker.query("Choices, Input, #picker-details, Footer"):
             assert screen.contains_region(widget.region)
             assert widget.region.height >= (4 if isinstance(widget, Choices) else 1)
 
@@ -503,7 +513,7 @@ def test_every_place_is_reached_with_tab() -> None:
         for _ in range(4):
             places.append(app.focused.id if app.focused else None)
             await pilot.press("tab")
-        assert places == ["picker-filter", "picker-models", "picker-options", "picker-told"]
+        assert places == ["picker-filter", "picker-models", "picker-options", "picker-details"]
 
     show(script, reading("demo"))
 

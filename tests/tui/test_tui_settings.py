@@ -1,4 +1,4 @@
-"""The form of settings: what it gives back, and how it refuses."""
+"""The form of settings: its result, and its errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPEN: Result = {"still": "open"}
 
 
 def result_of(step: Step, settings: ChatSettings | None = None, size: tuple[int, int] = (100, 40)) -> Result:
-    """What the screen gives back after `step`; `OPEN` while it is there."""
+    """The result of the screen after `step`; `OPEN` while it is open."""
     results: list[Result] = [OPEN]
 
     class Harness(App[Any]):

@@ -16,7 +16,7 @@ from edgespec.tui.statistics import StatisticsLine, StatisticsPanel, bars
 
 
 def round_of(number: int, *, proposed: int, accepted: int) -> list[TokenEvent]:
-    """What one pass brings: what was right of a draft, and a token of the target's own."""
+    """The tokens of one step: accepted draft tokens, and one token of the target."""
     drafted = [TokenEvent(1, "a", True, "draft", number, proposed) for _ in range(accepted)]
     return [*drafted, TokenEvent(2, "b", round=number, proposed=proposed)]
 

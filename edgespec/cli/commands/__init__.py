@@ -1,4 +1,4 @@
-"""The command `edgespec` and its subcommands, which are imported when they are called."""
+"""The command `edgespec` and its subcommands, which are imported only when they are called."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from edgespec import __version__
-from edgespec.cli.options import help_text
 from edgespec.cli.options.group import Group
 
 if TYPE_CHECKING:
@@ -16,36 +15,32 @@ if TYPE_CHECKING:
 
 SUBCOMMANDS = {
     "chat": ("edgespec.cli.commands.chat:chat", "Chat with a model; conversations are saved."),
-    "tui": ("edgespec.cli.commands.chat:tui", "Chat with a model full-screen ('chat --tui')."),
     "run": ("edgespec.cli.commands.run:run", "Answer one prompt."),
-    "batch": ("edgespec.cli.commands.batch:batch", "Answer the prompts of a file; resumes after interruptions."),
-    "serve": ("edgespec.cli.commands.serve:serve", "Serve a model to clients of OpenAI's API."),
-    "rpc-worker": ("edgespec.cli.commands.rpc_worker:rpc_worker", "Share this machine's memory with another."),
+    "batch": ("edgespec.cli.commands.batch:batch", "Answer the prompts of a file; can be resumed."),
+    "serve": ("edgespec.cli.commands.serve:serve", "Serve models to clients of OpenAI's and Anthropic's APIs."),
+    "rpc-worker": ("edgespec.cli.commands.rpc_worker:rpc_worker", "Run layers of a model for another machine."),
     "pull": ("edgespec.cli.commands.pull:pull", "Download models from the hub or the package index."),
     "ls": ("edgespec.cli.commands.ls:ls", "List the models on this machine, or the catalogue."),
-    "show": ("edgespec.cli.commands.show:show", "Show a model's details and compatible drafts."),
+    "show": ("edgespec.cli.commands.show:show", "Show a model's details."),
     "rm": ("edgespec.cli.commands.rm:rm", "Delete models."),
     "pair": ("edgespec.cli.commands.pair:pair", "Check draft compatibility, or list compatible drafts."),
     "history": ("edgespec.cli.commands.history:history", "List, search, export, import and delete conversations."),
     "bench": ("edgespec.cli.commands.bench:bench", "Benchmark decoding speed and speculation."),
     "compare": ("edgespec.cli.commands.compare:compare", "Compare quantisations, drafts and drafting methods."),
     "perplexity": ("edgespec.cli.commands.perplexity:perplexity", "Measure perplexity on a text."),
-    "tune": ("edgespec.cli.commands.tune:tune", "Measure in a minute whether a draft is worth it here."),
-    "draft": ("edgespec.cli.commands.draft:draft", "Make a draft model from a target, or data to train one."),
-    "corpus": ("edgespec.cli.commands.corpus:corpus", "Build and list texts that drafts are copied from."),
-    "store": ("edgespec.cli.commands.store:store", "List and delete the earlier answers that drafts are copied from."),
-    "doctor": ("edgespec.cli.commands.doctor:doctor", "Check this machine, this build and a model."),
+    "tune": ("edgespec.cli.commands.tune:tune", "Measure in a minute whether a draft pays off here."),
+    "draft": ("edgespec.cli.commands.draft:draft", "Make or train a draft for a model."),
+    "corpus": ("edgespec.cli.commands.corpus:corpus", "Index your own texts to draft from them."),
+    "store": ("edgespec.cli.commands.store:store", "List and delete the earlier answers used for drafting."),
+    "doctor": ("edgespec.cli.commands.doctor:doctor", "Check this machine and this build of llama.cpp."),
     "config": ("edgespec.cli.commands.config:config", "Show the settings in effect and the files they come from."),
     "completion": ("edgespec.cli.commands.completion:completion", "Print a shell completion script."),
     "help": ("edgespec.cli.options.group:show_help", "Show the help of a command."),
 }
 
 
-help_text.install()
-
-
 class LazyGroup(Group):
-    """A group that knows its subcommands by name and summary, so that its help imports none of them."""
+    """A group that knows the names and summaries of its subcommands, so that its help imports none of them."""
 
     def known(self) -> list[str]:
         return list(SUBCOMMANDS)
@@ -71,7 +66,7 @@ class LazyGroup(Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in SUBCOMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=LazyGroup, context_settings={"max_content_width": 110})
 @click.version_option(__version__, "-V", "--version", message="edgespec %(version)s")
 def edgespec() -> None:
     """Run GGUF models locally, with speculative decoding that preserves their output.
@@ -83,5 +78,5 @@ def edgespec() -> None:
       edgespec chat -m ./model.gguf
       edgespec chat -m qwen2.5-7b
 
-    'edgespec COMMAND --help' explains a command.
+    'edgespec COMMAND --help' shows the help of a command.
     """

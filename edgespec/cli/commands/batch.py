@@ -1,4 +1,4 @@
-"""`edgespec batch`: answer the prompts of a file, into a file, resumably."""
+"""`edgespec batch`: answer the prompts of a file."""
 
 from __future__ import annotations
 
@@ -22,28 +22,36 @@ from edgespec.batch.row import BadRow, Row
 from edgespec.batch.sidecar import of_model, texts_depend_on
 from edgespec.batch.vocabulary import Vocabulary
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import Decorated, with_options
+from edgespec.cli.options.command import Command
+from edgespec.cli.options.common import advanced, flag, option, with_options
 from edgespec.cli.options.generation import ANSWER, LARGEST, MODEL, QUESTION, SAID, SAMPLING, SPECULATION
 from edgespec.cli.options.given import load_settings, request
-from edgespec.cli.options.types import Integer, ParamType
+from edgespec.cli.options.types import PARALLEL, Integer
 from edgespec.cli.setup.batch_files import (
+    SHARDS,
     STDIO,
     StdoutRows,
     are_same,
     count_rows,
     input_rows,
+    merge_parts,
     open_input,
     open_target,
     prepare,
     put_back,
 )
-from edgespec.cli.setup.cluster import OVER, check_over, open_nodes
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model
 from edgespec.cli.setup.fetching import fetch_models
-from edgespec.cli.setup.merging import SHARDS, merge_parts, the_input
 from edgespec.cli.setup.reopened import ReopenedModel
-from edgespec.cli.setup.servers import Members, check_options, open_servers, server_options
+from edgespec.cli.setup.servers import (
+    OVER,
+    Members,
+    check_options,
+    check_over,
+    open_nodes,
+    open_servers,
+    server_options,
+)
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError
@@ -55,75 +63,65 @@ from edgespec.settings import MAX_SEQUENCES, Request
 from edgespec.validation import check_load_settings, check_rule
 
 SHOWN_S = 0.25  # how often progress is shown
-CACHE_RAM = 256  # MiB; what rows have in common is in the slots
+CACHE_RAM = 256  # MiB; enough, since slots keep the common beginning of rows
 
 
-class Parallel(ParamType):
-    """A number of answers decoded together, or `auto`."""
-
-    name = "parallel"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, str) and value.strip().lower() == "auto":
-            return 0
-        return int(click.IntRange(0 if value == 0 else 1, MAX_SEQUENCES).convert(value, param, ctx))
-
-
-def _output(*names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
-    return click.option(*names, cls=Option, section="Output", config=False, **attrs)
-
-
+# fmt: off
 OUTPUT = [
-    _output(
-        "-o", "--output", "target", metavar="FILE", type=click.Path(allow_dash=True), show_default="stdout",
-        help="Append results to FILE as they finish; skip rows that FILE already answers.",
+    option(
+        "Output", "-o", "--output", "target", metavar="FILE", type=click.Path(allow_dash=True), show_default="stdout",
+        help="Append results to FILE as they finish. Rows that FILE already answers are skipped.",
     ),
-    _output(
-        "--parallel", type=Parallel(), default=0, metavar="auto|N", show_default="auto",
-        help=f"Answers to decode together, up to {MAX_SEQUENCES}; auto: up to 16, as memory allows.",
+    option(
+        "Output", "--parallel", type=PARALLEL, default="auto", metavar="auto|N", show_default=True,
+        help=f"Answers to decode together, at most {MAX_SEQUENCES}. auto: up to 16, as memory allows.",
     ),
-    _output("--ordered", is_flag=True, help="Write results in the order of the input."),
-    _output("--retry-errors", is_flag=True, help="Retry rows that failed earlier; their results come last."),
-    _output("--overwrite", is_flag=True, help="Start over, discarding the rows in FILE."),
-    _output(
-        "--max-errors", type=Integer(0, LARGEST), metavar="N", show_default="no limit",
+    flag("--ordered", help="Write results in the order of the input."),
+    flag("--retry-errors", help="Retry rows that failed earlier; their results are appended."),
+    flag("--overwrite", help="Start over, discarding the rows in FILE."),
+    option(
+        "Output", "--max-errors", type=Integer(0, LARGEST), metavar="N", show_default="no limit",
         help="Stop after more than N failed rows.",
     ),
-    _output("--limit", type=Integer(1, LARGEST), metavar="N", show_default="all", help="Only the first N rows."),
-    _output("--timings", is_flag=True, help="Add timings to each row; the output then differs from run to run."),
+    option(
+        "Output", "--limit", type=Integer(1, LARGEST), metavar="N", show_default="all", help="Read only N rows.",
+    ),
+    flag("--timings", help="Add timings to each row; the output then differs between runs."),
     *SHARDS,
     *SAID,
-]  # fmt: skip
+]
+# fmt: on
 
-
-def batch_options(command: Decorated) -> Decorated:
-    """The generation options of `run`, and those of a job."""
-    servers = server_options(
-        "Answer on this server ('edgespec serve') instead of this machine. Repeatable: rows go to whoever is free.",
-        multiple=True,
-    )
-    return with_options(command, [*QUESTION, *servers, OVER, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT])
+SERVERS = server_options(
+    "Answer on this server ('edgespec serve') instead of this machine. Repeatable: rows go to idle servers.",
+    multiple=True,
+)
+COMMON = ("model", "system", "chat", "yes", "draft_model", "temperature", "seed", "max_tokens", "json_schema")
+"""The options of `run` that `--help` lists."""
+SHARED = [*QUESTION, *MODEL, *SPECULATION, *SAMPLING, *ANSWER]
 
 
 @click.command(cls=Command)
 @click.argument("sources", nargs=-1, required=True, metavar="IN.jsonl", type=click.Path(allow_dash=True))
-@batch_options
+@with_options(*SERVERS, OVER, *(each if each.name in COMMON else advanced(each) for each in SHARED), *OUTPUT)
 @click.pass_context
 def batch(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> None:
     """Answer all prompts of a file.
 
     Each line of IN.jsonl ('-' for stdin) is a JSON object with a "prompt" or "messages", an "id", and settings
-    (max_tokens, temperature, json_schema, ...), or a request in the format of OpenAI's Batch API. Options are the
-    defaults of all rows. After Ctrl-C, a crash or a full disk, the same command resumes.
+    (max_tokens, temperature, json_schema, ...), or a request in the format of OpenAI's Batch API. Options are defaults
+    for all rows; --help-all lists the options of 'edgespec run' for sampling and drafting. After Ctrl-C, a crash or a
+    full disk, the same command resumes.
 
-    On several machines: the same command with --shard 0/N to N-1/N, then batch --merge PART... -o FILE.
+    To use several machines, run the command with --shard 0/N to N-1/N, then batch --merge PART... -o FILE.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
+    output = Output(quiet=values["quiet"], verbose=values["verbose"])
     if values["merge"]:
         merge_parts(ctx, sources, values, output)
         return
-    source = the_input(sources)
+    if len(sources) > 1:
+        raise UsageError(f"batch reads one input, not {len(sources)}", why="only --merge reads several files")
+    source = sources[0]
     _refuse_contradictions(source, values)
     check_options(ctx, values)
     check_over(values)
@@ -144,7 +142,7 @@ def batch(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> Non
         target.begin()
         results = Results(model.name, model.token_bytes, values["timings"], numbered=values["shard"] is not None)
         most_failed = values["max_errors"]
-        # Lines that are still bad must not stop the job at the same place again.
+        # Lines that are still invalid must not stop a resumed job at the same place again.
         keep = partial(_keep, target, meter, None if most_failed is None else most_failed + target.n_dropped)
         while isinstance(first, BadRow):  # reported without loading a model
             keep(results.refused(first))
@@ -152,19 +150,19 @@ def batch(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> Non
         if first is not None:
             _run(ctx, output, model.open, put_back(first, rows), results, keep, target, meter, values)
         elif target.n_done:
-            output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows:,} rows")
+            output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows} rows")
         elif not meter.n_rows:
             output.note("there are no rows")
         if reader.inventory is not None and isinstance(target, OutputFile):
             target.finish(reader.inventory.as_json())
         if target.done and values["limit"] is None:
-            output.note(f"{len(target.done):,} rows of {target.name} match no row of the input")
+            output.note(f"{len(target.done)} rows of {target.name} match no row of the input")
     failed = target.n_failed + meter.n_failed
     if failed:
-        why = f"the first of them, {meter.first_failure}" if meter.first_failure else ""
-        hint = 'each has its reason in "error"; lines you have fixed are read again, other rows with --retry-errors'
+        why = f"the first is {meter.first_failure}" if meter.first_failure else ""
+        hint = 'each has its reason in "error"; corrected lines are read again, other rows with --retry-errors'
         hint = "" if target.name == STDIO else hint
-        raise FailedRowsError(f"{failed:,} of {target.n_done + meter.n_rows:,} rows failed", why=why, hint=hint)
+        raise FailedRowsError(f"{failed} of {target.n_done + meter.n_rows} rows failed", why=why, hint=hint)
 
 
 def _keep(target: OutputFile | StdoutRows, meter: Meter, most_failed: int | None, result: Result) -> None:
@@ -173,7 +171,7 @@ def _keep(target: OutputFile | StdoutRows, meter: Meter, most_failed: int | None
     meter.add(result)
     if most_failed is not None and meter.n_failed > most_failed:
         raise FailedRowsError(
-            f"stopped: {meter.n_failed:,} rows failed", why=meter.first_failure, hint="see --max-errors"
+            f"stopped: {meter.n_failed} rows failed", why=meter.first_failure, hint="see --max-errors"
         )
 
 
@@ -196,8 +194,8 @@ def _refuse_contradictions(source: str, values: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What answers the rows, before it is loaded. `depend_on`: what the texts depend on of it; `asked` are the default
-    settings of rows."""
+    """A model before it is loaded. `asked` are the default settings of rows; `depend_on` identifies everything about
+    the model that changes the texts."""
 
     name: str
     has_chat_template: bool
@@ -209,7 +207,7 @@ class _Model:
 
 @contextmanager
 def _here(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterator[_Model]:
-    """A model on this machine, downloaded if necessary; with --over the nodes of a cluster load it."""
+    """Yield a model of this machine, downloaded if necessary. With --over the nodes of a cluster load it."""
     may_download = values["yes"] or not values["model"]
     values["model"] = values["model"] or default_model(ctx, output)
     answer_as_catalogued(ctx, values)
@@ -234,7 +232,7 @@ def _here(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterato
 
 @contextmanager
 def _on_servers(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterator[_Model]:
-    """A model that servers have loaded."""
+    """Yield a model that servers have loaded."""
     from edgespec.remote.engine import token_bytes
     from edgespec.remote.fleet import Fleet
 
@@ -268,7 +266,7 @@ def _run(
     meter: Meter,
     values: dict[str, Any],
 ) -> None:
-    """Answer rows until there are none left, or something stops it."""
+    """Answer rows until none is left, or an error or a signal stops the job."""
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
     is_done, n_waiting = False, 0
     try:
@@ -288,15 +286,15 @@ def _run(
                     where = [target.name] if target.name != STDIO else []
                     output.aside(" · ".join([*meter.summary(), *where]))
                 if meter.n_cut_off:
-                    which = f"{meter.n_cut_off:,} of these rows" if meter.n_rows > 1 else "the row"
+                    which = f"{meter.n_cut_off} of these rows" if meter.n_rows > 1 else "the row"
                     output.note(f'{which} cut off by max_tokens (-n) before the constraint was met ("cut_off": true)')
         is_done = not cancel.is_set()
     except LoadingStoppedError:
-        pass  # by a signal
+        pass  # a signal stopped it; reported below
     finally:
         if not is_done and target.name != STDIO and (target.n_done or meter.n_rows or cancel.is_set()):
             without = " without --overwrite" if values["overwrite"] else ""
-            dropped = f" except {n_waiting:,} that were waiting for an earlier one (--ordered)" if n_waiting else ""
+            dropped = f" except {n_waiting} that were waiting for an earlier one (--ordered)" if n_waiting else ""
             output.note(f"the rows in {target.name} are saved{dropped}; the same command{without} resumes")
     interrupts.raise_if_received()
 
@@ -304,7 +302,7 @@ def _run(
 def _shower(
     output: Output, meter: Meter, where: Callable[[], list[str]]
 ) -> Callable[[TokenEvent | EdgespecError], None]:
-    """Counts events, and shows the progress from time to time."""
+    """Return a function that counts events and shows the progress from time to time."""
     shown_s = perf_counter()
 
     def heard(event: TokenEvent | EdgespecError) -> None:

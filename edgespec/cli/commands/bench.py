@@ -1,9 +1,9 @@
-"""`edgespec bench`: how fast a model decodes in each mode, measured in turns, and what speculation gains."""
+"""`edgespec bench`: measure how fast a model decodes in each mode, and what speculation gains."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,8 @@ from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
-from edgespec.cli.terminal.result_files import STDOUT, files_of, write_files
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.files.paths import write_whole
+from edgespec.files.paths import check_writable, write_whole
 from edgespec.settings import HEADS, MTP, LoadSettings
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from edgespec.bench.suites import Item
 
 PER_CATEGORY = 3
+STDOUT = "-"
 _FILE = click.Path(dir_okay=False, allow_dash=True)
 
 OPTIONS = [
@@ -80,7 +80,10 @@ OPTIONS = [
     ),
     option("Output", "--json", "json_file", type=_FILE, metavar="FILE", help="All figures as JSON; '-' for stdout."),
     option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="A CSV line per answer; '-' for stdout."),
-    option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
+    option(
+        "Output", "--plot", "plot_file", type=click.Path(dir_okay=False), metavar="FILE",
+        help="The speedups as a PNG or SVG picture (needs matplotlib).",
+    ),
     option(
         "Output", "--compare", nargs=2, type=click.Path(), metavar="A B",
         help="Compare two files written by --json, without measuring.",
@@ -92,13 +95,13 @@ OPTIONS = [
 
 @click.command(cls=Command)
 @click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
-@lambda command: with_options(command, [*MODEL, *OPTIONS])
+@with_options(*MODEL, *OPTIONS)
 @click.pass_context
 def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     """Benchmark decoding speed and speculation.
 
-    MODEL (smollm2 by default) answers each prompt in each mode, prompt by prompt in turns, so that all modes run under
-    the same conditions. The table goes to stdout. Ctrl-C stops and shows the results so far.
+    MODEL (smollm2 by default) answers each prompt in all modes before the next prompt, so that all modes run under the
+    same conditions. The table goes to stdout. Ctrl-C stops and shows what was measured.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
@@ -111,14 +114,13 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     values["model"] = one_model(target, values["model"]) or default_model(ctx, output)
     settings = load_settings(values)
     fetch_models(ctx, settings, output, yes=values["yes"], modes=values["modes"])
-    files = files_of(values, "json", "csv", "plot")
+    files = _files(values)
     from edgespec.bench.suites import chosen
 
     items, problems = chosen(values["prompts"], values["categories"], values["per_category"], PER_CATEGORY)
     modes = _modes(settings, values["modes"], output)
     result, interrupts = _measure(ctx, output, settings, modes, items, values, files.get("json"))
-    # Do not replace the file of an earlier run with nothing.
-    failures = list(_write(files, result, output)) if result.samples else []
+    failures = [why for file in files.items() if (why := _written(*file, result, output))]
     if STDOUT in files.values():
         for message in result.messages:
             output.note(message)
@@ -140,7 +142,7 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
 
 
 def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list[Mode]:
-    """The requested modes, or all that are possible."""
+    """Return the requested modes, or all that are possible."""
     from edgespec.bench.modes import default_modes, parse_mode, possible_drafters, with_plain
     from edgespec.runtime.draft_model import drafters_here
 
@@ -165,6 +167,24 @@ def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list
     return modes
 
 
+def _files(values: dict[str, Any]) -> dict[str, str]:
+    """The files to write, by format; stdout is last, since its reader may have left.
+
+    Raises UsageError for a file that cannot be written, before anything is measured.
+    """
+    files = {kind: values[f"{kind}_file"] for kind in ("json", "csv", "plot") if values[f"{kind}_file"]}
+    if list(files.values()).count(STDOUT) > 1:
+        raise UsageError("only one of --json and --csv can go to stdout", hint="give the other one a file name")
+    if "plot" in files:
+        from edgespec.bench.plot import check_plot
+
+        check_plot(Path(files["plot"]))
+    for name in files.values():
+        if name != STDOUT:
+            check_writable(Path(name))
+    return dict(sorted(files.items(), key=lambda file: file[1] == STDOUT))
+
+
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
@@ -177,7 +197,7 @@ def _measure(
     values: dict[str, Any],
     file: str | None,
 ) -> tuple[BenchResult, Interrupts]:
-    """The result, complete or not, and what stopped it. Partial results are written to `file` after every prompt."""
+    """Return the result, complete or not, and the interrupts. Partial results go to `file` after every prompt."""
     output.progress(f"loading {settings.model}", 0)
     from edgespec.bench.measure import TEMPERATURES, Plan, run_bench
     from edgespec.bench.modes import settings_for
@@ -222,20 +242,22 @@ def _measure(
 # --- the result -------------------------------------------------------------------------------------------------------
 
 
-def _write(files: dict[str, str], result: BenchResult, output: Output) -> Iterator[str]:
-    """Write the files, and report those that failed."""
+def _written(kind: str, name: str, result: BenchResult, output: Output) -> str:
+    """Write a result, unless nothing was measured, and return why this failed; empty if it did not."""
     from edgespec.bench.plot import plot_bench
     from edgespec.bench.tables import to_csv
 
-    def put(name: str, text: str) -> None:
+    if not result.samples:  # keep the file of an earlier run
+        return ""
+    try:
+        if kind == "plot":
+            write_whole(Path(name), plot_bench(result, Path(name)))
+            return ""
+        text = _as_text(result) if kind == "json" else to_csv([_row(sample) for sample in result.samples])
         output.line(text.rstrip("\n")) if name == STDOUT else write_whole(Path(name), text)
-
-    writers = {
-        "csv": lambda name: put(name, to_csv([_row(sample) for sample in result.samples])),
-        "json": lambda name: put(name, _as_text(result)),
-        "plot": lambda name: plot_bench(result, Path(name)),
-    }
-    return write_files(files, writers)
+    except OSError as error:
+        return f"{name} cannot be written: {error.strerror or error}"
+    return ""
 
 
 def _row(sample: Sample) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`edgespec chat` and `edgespec tui`: a conversation, in the plain terminal or full-screen."""
+"""`edgespec chat`: a conversation, full-screen or in the plain terminal."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import with_options
-from edgespec.cli.options.generation import chat_options
+from edgespec.cli.options.command import Command
+from edgespec.cli.options.common import Option, advanced, option, with_options
+from edgespec.cli.options.generation import CHAT
 from edgespec.cli.options.given import constraints, load_settings, sampling_settings
 from edgespec.cli.options.types import Integer
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
@@ -35,96 +35,83 @@ if TYPE_CHECKING:
     from edgespec.chat.answerer import Opener
     from edgespec.chat.attachments import Attachment
     from edgespec.chat.session import Session
+    from edgespec.chat.settings import ChatSettings
     from edgespec.history import Store
     from edgespec.settings import LoadSettings
     from edgespec.tui.app import ChatApp
 
 LOOK_S = 1.0  # between checks that the terminal still exists
 PATIENCE_S = 5.0  # for a screen to close by itself
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
+COMMON = ("draft_model", "spec_type", "strict")
+"""The options for speculative decoding that `--help` lists."""
 
-def _options(command: Decorated) -> Decorated:
-    options = [
-        click.argument("message", required=False),
-        click.option(
-            "-r", "--resume", cls=Option, section="Prompt", config=False, metavar="CHAT",
-            help="Resume a chat: its id, a prefix of one, or 'last' ('edgespec history list').",
-        ),
-        click.option(
-            "--history/--no-history", cls=Option, section="Prompt", default=True, show_default=True,
-            help="Save this conversation on disk, or not.",
-        ),
-        click.option(
-            "--cache-disk", cls=Option, section="Model", type=Integer(0, MOST_CACHE_RAM), default=None,
-            metavar="MIB", show_default="a tenth of the free disk, at most 4096",
-            help="Disk space for the KV cache of chats, which lets resumed chats start faster. 0 keeps none.",
-        ),
-        click.option(
-            "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE", multiple=True,
-            help="Attach FILE to the first message: a text file, a folder, or a pattern (src/**/*.py). Repeatable.",
-        ),
-        PERSONA,
-        *server_options("Chat with a model of this server ('edgespec serve') instead; -m chooses which."),
-        chat_options,
-    ]  # fmt: skip
-    return with_options(command, options)
+# fmt: off
+OPTIONS = [
+    option(
+        "Prompt", "-r", "--resume", metavar="CHAT",
+        help="Resume a chat: its id, a prefix of the id, or 'last' ('edgespec history list').",
+    ),
+    option(
+        "Prompt", "-f", "--file", metavar="FILE", multiple=True,
+        help="Attach a text file, a folder or a pattern (src/**/*.py) to the first message. Repeatable.",
+    ),
+    PERSONA,
+    *server_options("Chat with a model of this server ('edgespec serve') instead; -m chooses the model."),
+    *(each if each.section != "Speculation" or each.name in COMMON else advanced(each) for each in CHAT),
+    Option(
+        "--cache-disk", section="Model", type=Integer(0, MOST_CACHE_RAM), default=None, metavar="MIB",
+        show_default="a tenth of the free disk, at most 4096", advanced=True,
+        help="Disk space for the KV cache of chats, which lets resumed chats start faster. 0: none.",
+    ),
+    Option(
+        "--tui/--plain", default=None, show_default="--tui if the terminal supports it",
+        help="Full-screen, or plain lines for pipes and screen readers.",
+    ),
+    Option("--history/--no-history", default=True, show_default=True, help="Save the conversation on this machine."),
+]
+# fmt: on
 
 
 @click.command(cls=Command)
-@click.option(
-    "--tui/--plain", cls=Option, section="Output", default=None, show_default="full-screen if the terminal supports it",
-    help="Full-screen, or plain lines, which can do everything too and work with pipes and screen readers.",
-)  # fmt: skip
-@_options
+@click.argument("message", required=False)
+@with_options(*OPTIONS)
 @click.pass_context
 def chat(ctx: click.Context, /, tui: bool | None, **values: Any) -> None:
     """Chat with a model.
 
-    MESSAGE is the first message. Conversations are saved on this machine ('edgespec history').
-    /help lists the commands. Ctrl-C stops an answer, Ctrl-D quits. Piped input is attached to MESSAGE ("git diff |
-    edgespec chat 'Explain this'"); without MESSAGE it is one message per line, or a block between lines of three double
-    quotes.
+    MESSAGE is the first message. Conversations are saved on this machine ('edgespec history'). /help lists the
+    commands. Ctrl-C stops an answer, Ctrl-D quits.
+
+    Piped input is attached to MESSAGE: git diff | edgespec chat 'Explain this'. Without MESSAGE, each piped line is a
+    message, and so is a block between lines of three double quotes.
     """
-    converse(ctx, tui=_can_show_a_screen() if tui is None else tui, values=values)
-
-
-@click.command(cls=Command)
-@_options
-@click.pass_context
-def tui(ctx: click.Context, /, **values: Any) -> None:
-    """Chat with a model full-screen ('edgespec chat --tui')."""
-    converse(ctx, tui=True, values=values)
-
-
-def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
-    """Open the store and the session, and run a front end with both."""
     from edgespec.chat.session import Session
     from edgespec.chat.states import ChatStates
     from edgespec.runtime.worker import Worker
 
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
+    output = Output(quiet=values["quiet"], verbose=values["verbose"])
     check_options(ctx, values)
     persona = named_persona(ctx, values)
     attached = _attached(values, output)
-    notes: list[str] = []  # the store's; they must not overwrite a screen
+    notes: list[str] = []  # of the store, shown later: now they would disturb the screen
     with ExitStack() as stack:
         store = stack.enter_context(_store(notes, keeps=values["history"]))
         resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
         open_engine: Opener
         if values["server"]:
             [engine] = open_servers(ctx, [values["server"]], values, output, also=[str(resumed.get("model"))])
-            engine.close()  # and opened again, as often as it takes
+            engine.close()  # the session opens it again whenever it needs it
             server, settings, open_engine = engine.url, engine.settings, opener(engine.url, values)
         else:
             open_engine = Worker
             server, settings = "", _local_model(ctx, resumed, values, output)
         chat_settings, system = _chat_settings(values), values["system"] or ""
-        states = ChatStates(_disk_bytes(values["cache_disk"]) if values["history"] else 0)
+        cache_disk = values["cache_disk"] if values["history"] else 0
+        states = ChatStates(None if cache_disk is None else cache_disk << 20)
         if store.unwritable is not None:
             why = store.unwritable.why
-            notes.append(f"nothing is saved now ({why}): this chat is kept in memory, and saved as soon as possible")
+            notes.append(f"this chat is not saved yet ({why}): it is kept in memory, and saved as soon as possible")
         session = Session(store, open_engine, settings, chat_settings, system, notes, server, states)
         if values["resume"]:
             _resume(ctx, session, values)
@@ -132,7 +119,7 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
             session.begin_as(persona, typed_fields(ctx))
         session.attached = attached
         try:
-            failed = _front(ctx, session, output, tui=tui, values=values)
+            failed = _front(ctx, session, output, tui=_can_show_a_screen() if tui is None else tui, values=values)
         finally:
             session.close()
             if session.store_error is not None:
@@ -141,20 +128,16 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
         ctx.exit(1)
 
 
-def _disk_bytes(mib: int | None) -> int | None:
-    return None if mib is None else mib << 20
-
-
 def _local_model(
     ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, Any], output: Output
 ) -> LoadSettings:
-    """The model on this machine to load, downloaded if necessary."""
+    """Return which model of this machine to load, downloaded if necessary."""
     note_model_as_prompt(output, values["message"], values["model"])
     if values["model"] is None:
         values["model"] = _model_of(ctx, resumed, values, output)
     answer_as_catalogued(ctx, values)
     settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
-    return settings if values["history"] else replace(settings, store=False)  # of answers to draft from
+    return settings if values["history"] else replace(settings, store=False)  # keep no answers for drafting
 
 
 def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
@@ -179,19 +162,19 @@ def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
 
 
 def _store(notes: list[str], *, keeps: bool) -> Store:
-    """The store of conversations. Raises StoreError."""
+    """Return the store of conversations. Raises StoreError."""
     from edgespec.history import Store
     from edgespec.history.file import StoreError
 
     try:
         return Store(note=notes.append) if keeps else Store.in_memory()
     except StoreError as error:
-        hint = "; ".join(filter(None, [error.hint, "--no-history chats without keeping anything"]))
+        hint = "; ".join(filter(None, [error.hint, "--no-history chats without saving anything"]))
         raise StoreError(error.what, why=error.why, hint=hint) from error
 
 
 def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, values: Mapping[str, Any]) -> bool:
-    """Run the conversation; returns whether something failed while nobody was watching."""
+    """Run the conversation. Return whether an answer failed in a chat without a user, such as one with piped input."""
     interrupts = ctx.find_object(Interrupts) or Interrupts()
     if tui:
         _show_screen(session, interrupts, values)
@@ -213,7 +196,7 @@ def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, v
 
 
 def _model_of(ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, Any], output: Output) -> str:
-    """The model of a chat, and its draft model, if they still exist; else the default one."""
+    """Return the model of a resumed chat, and use its draft model, if they still exist; else the default model."""
     from edgespec.models.names.spec import resolve
 
     spec = resumed.get("model")
@@ -230,7 +213,7 @@ def _model_of(ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, 
 
 
 def _resume(ctx: click.Context, session: Session, values: Mapping[str, Any]) -> None:
-    """Open a chat with its own settings, except for those that are set now."""
+    """Open a chat with its saved settings, except for options that were typed."""
     asked = session.settings
     session.open(values["resume"])
     typed = typed_fields(ctx)
@@ -281,8 +264,10 @@ def _show_screen(session: Session, interrupts: Interrupts, values: Mapping[str, 
 
 
 def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None:
-    """Leave when a signal asks for it, or when the terminal is gone, which is not always signalled. Then drawing the
-    screen may block forever: the process ends without cleaning it up."""
+    """Leave when a signal asks for it, or when the terminal is gone, which is not always signalled.
+
+    Without a terminal, drawing the screen may block forever: then the process ends without restoring the terminal.
+    """
     while not asked.wait(LOOK_S) and os.isatty(0):
         if ended.is_set():
             return
@@ -293,20 +278,20 @@ def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None
         leave(getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
-def _chat_settings(values: Mapping[str, Any]) -> Any:
+def _chat_settings(values: Mapping[str, Any]) -> ChatSettings:
     from edgespec.chat.settings import ChatSettings
 
-    made_of: dict[str, Any] = dict(constraints(values).items())
+    texts: dict[str, Any] = dict(constraints(values).items())
     return ChatSettings(
         sampling=sampling_settings(values),
         seed=values["seed"],
         max_tokens=values["max_tokens"],
         stop=tuple(values["stop"]),
         verify=values["verify"],
-        **made_of,
+        **texts,
     )
 
 
 def _can_show_a_screen() -> bool:
-    streams = (sys.stdin, sys.stdout, sys.stderr)  # the screen is drawn on the last one
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on stderr
     return all(stream is not None and stream.isatty() for stream in streams) and os.environ.get("TERM") != "dumb"

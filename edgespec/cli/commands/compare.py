@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,8 @@ from edgespec.cli.options.types import Integer, ModelSpec, Text
 from edgespec.cli.setup.fetching import fetch_missing, uses_draft
 from edgespec.cli.terminal.interrupt import Interrupted, Interrupts
 from edgespec.cli.terminal.output import Output
-from edgespec.cli.terminal.result_files import files_of, write_files
-from edgespec.errors import EdgespecError
-from edgespec.files.paths import write_whole
+from edgespec.errors import EdgespecError, told_as
+from edgespec.files.paths import check_writable, write_whole
 from edgespec.gguf_file.head_check import mtp_mismatch
 from edgespec.settings import MTP
 
@@ -95,7 +94,10 @@ OPTIONS = [
         help="Print one JSON object to stdout instead of tables (a flag, unlike the --json FILE of bench).",
     ),
     option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write one line for each file and mode."),
-    option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
+    option(
+        "Output", "--plot", "plot_file", type=click.Path(dir_okay=False), metavar="FILE",
+        help="Speed against quality as a PNG or SVG picture (needs matplotlib).",
+    ),
     QUIET,
     VERBOSE,
 ]  # fmt: skip
@@ -103,7 +105,7 @@ OPTIONS = [
 
 @click.command(cls=Command)
 @click.argument("targets", metavar="MODEL...", nargs=-1, required=True, type=ModelSpec())
-@lambda command: with_options(command, OPTIONS)
+@with_options(*OPTIONS)
 @click.pass_context
 def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> None:
     """Compare quantisations of a model, drafts and drafting methods.
@@ -114,7 +116,13 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
-    files = files_of(values, "csv", "plot")
+    csv, picture = (name and Path(name) for name in (values["csv_file"], values["plot_file"]))
+    if picture:
+        from edgespec.bench.plot import check_plot
+
+        check_plot(picture)
+    for file in filter(None, (csv, picture)):
+        check_writable(file)
     specs = [*targets, values["reference"], *values["drafts"]]
     fetch_missing(ctx, specs, output, yes=values["yes"], drafts_of=_drafting_for(targets, values))
     output.progress("reading headers", 0)
@@ -135,21 +143,28 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
         raise
     finally:
         output.end_progress()
-    from edgespec.bench.comparison_report import doubts, table, verdicts
+    from edgespec.bench.comparison_report import caveats, conclusions, table, to_csv
 
     if values["as_json"]:
-        output.json(result.as_json() | {"doubts": list(doubts(result)), "verdicts": list(verdicts(result))})
+        output.json(result.as_json() | {"caveats": list(caveats(result)), "conclusions": list(conclusions(result))})
     elif result.n_finished:
         output.show(table(result))
-    failures = list(_write(files, result))
+    if csv and result.rows:
+        with told_as(EdgespecError, f"{csv} cannot be written"):
+            write_whole(csv, to_csv(result))
+    if picture and result.rows:
+        from edgespec.bench.plot import plot_comparison
+
+        with told_as(EdgespecError, f"{picture} cannot be written"):
+            write_whole(picture, plot_comparison(result, picture))
     for problem in problems:
         output.note(f"{values['prompts']}: {problem}")
-    for failure in [*result.failures, *failures]:
+    for failure in result.failures:
         output.error(failure)
-    if cancel.is_set():
+    if cancel.is_set() and not result.is_complete:
         output.note(_what_is_saved(result, values))
     interrupts.raise_if_received()
-    if result.failures or failures:
+    if result.failures:
         ctx.exit(EdgespecError.exit_code)
 
 
@@ -159,7 +174,7 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
 def _plan(
     ctx: click.Context, specs: Sequence[str], values: dict[str, Any], progress: Progress
 ) -> tuple[Plan, list[str]]:
-    """What to compare, and what is wrong with some of the user's prompts. Creates missing quantisations."""
+    """Return what to compare, and problems in the user's prompts. Creates missing quantisations."""
     from edgespec.bench.comparison import Plan
     from edgespec.bench.modes import contests, parse_mode, possible_drafters
     from edgespec.bench.quants import check_quants
@@ -193,7 +208,7 @@ def _plan(
 
 
 def _drafting_for(targets: Sequence[str], values: dict[str, Any]) -> Sequence[str]:
-    """The models whose default drafts would be used: the reference, or those that may become it."""
+    """Return the models whose default drafts would be used: the reference, or those that may become it."""
     references = [values["reference"]] if values["reference"] else targets
     modes = _split_modes(values["modes"])
     settings = load_settings(values | {"model": references[0]})
@@ -201,7 +216,7 @@ def _drafting_for(targets: Sequence[str], values: dict[str, Any]) -> Sequence[st
 
 
 def _drafts(names: Sequence[str], targets: Targets) -> list[Path]:
-    """The draft models, or the reference's default. Raises ModelNotFoundError."""
+    """Return the draft models, or the reference's default. Raises ModelNotFoundError."""
     from edgespec.models.names.spec import resolve
 
     default = targets.reference.default_draft
@@ -209,7 +224,7 @@ def _drafts(names: Sequence[str], targets: Targets) -> list[Path]:
 
 
 def _split_modes(texts: Sequence[str]) -> list[str]:
-    """The modes, which commas separate; in a mode "+" joins drafters."""
+    """Return the modes, which commas separate; in a mode "+" joins drafters."""
     return [mode.replace("+", ",") for text in texts or DEFAULT_MODES for mode in text.split(",")]
 
 
@@ -228,15 +243,3 @@ def _what_is_saved(result: Comparison, values: dict[str, Any]) -> str:
 def _nothing_measured(values: dict[str, Any]) -> str:
     made = "new quantisations are saved, and " if values["quants"] else ""
     return f"stopped before anything was measured; {made}the same command starts again"
-
-
-def _write(files: dict[str, str], result: Comparison) -> Iterator[str]:
-    """Write the files, and report those that failed."""
-    from edgespec.bench.comparison_report import to_csv
-    from edgespec.bench.plot import plot_comparison
-
-    writers = {
-        "csv": lambda name: write_whole(Path(name), to_csv(result)),
-        "plot": lambda name: plot_comparison(result, Path(name)),
-    }
-    return write_files(files if result.rows else {}, writers)

@@ -1,14 +1,15 @@
-"""`edgespec completion`: the script that teaches a shell to complete edgespec's commands and options."""
+"""`edgespec completion`: a script with which a shell completes commands and options."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import get_completion_class
 
+from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.terminal.output import Output
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP_NAMES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:

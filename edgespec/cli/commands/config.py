@@ -1,4 +1,4 @@
-"""`edgespec config`: the settings in force, and the files they come from."""
+"""`edgespec config`: the settings in effect, and the files that set them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 
 import click
 
-from edgespec.cli.options.command import Option, configured
+from edgespec.cli.options.command import configured
 from edgespec.cli.options.common import JSON
 from edgespec.cli.options.files import project_file, user_file, working_folder
+from edgespec.cli.options.generation import RUN
+from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.terminal.output import Output
 from edgespec.text.printable import one_line
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP_NAMES)
 @JSON
 @click.pass_context
 def config(ctx: click.Context, /, as_json: bool) -> None:
@@ -26,13 +28,12 @@ def config(ctx: click.Context, /, as_json: bool) -> None:
     a parent folder), which overrides the user's config.toml. Keys are the long option names of 'edgespec run'.
     """
     from edgespec.chat.personas import folder, personas
-    from edgespec.cli.commands.run import run
 
     output = Output(quiet=False)
     user, project = user_file(), project_file(working_folder())
     usable, problems = personas()
     names = [each.name for each in usable]
-    settings = _in_effect(run, project)
+    settings = _in_effect(ctx, project)
     if as_json:
         files = {"user_file": str(user), "project_file": None if project is None else str(project)}
         found = {"folder": str(folder()), "names": names, "problems": problems}
@@ -47,13 +48,11 @@ def config(ctx: click.Context, /, as_json: bool) -> None:
         output.line(f"{key} = {json.dumps(setting['value'], ensure_ascii=False)}  # {setting['from']}")
 
 
-def _in_effect(command: click.Command, project: Path | None) -> dict[str, dict[str, Any]]:
-    """The settings of the environment and of the files by their keys, and where each comes from. Raises UsageError."""
-    settings = configured(click.Context(command), command)
+def _in_effect(ctx: click.Context, project: Path | None) -> dict[str, dict[str, Any]]:
+    """Return the settings of the environment and of the files by key, each with its source. Raises UsageError."""
+    settings = configured(ctx)
     found: dict[str, dict[str, Any]] = {}
-    for option in command.params:
-        if not isinstance(option, Option) or not option.config:
-            continue
+    for option in RUN:
         setting, variable = settings.get(str(option.name)), os.environ.get(str(option.envvar))
         if variable:
             found[option.key] = {"value": variable, "from": str(option.envvar)}

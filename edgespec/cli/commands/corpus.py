@@ -1,4 +1,4 @@
-"""`edgespec corpus`: texts on disk that drafts are copied from."""
+"""`edgespec corpus`: indexed texts that drafts are copied from."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from pathlib import Path
 
 import click
 
-from edgespec.cli.options.common import JSON, JSON_LINES, QUIET, YES
+from edgespec.cli.options.common import JSON_LINES, QUIET, YES
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
+from edgespec.cli.render.rows import table
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 
-SHOWN = 5  # of the files that were left out
+SHOWN = 5  # skipped files that are named
 
 
 @click.group(cls=Group)
 def corpus() -> None:
-    """Indexed texts that drafts are copied from.
+    """Index your own texts to draft from them.
 
-    If answers repeat text from your notes, manuals or code, a corpus of them drafts many tokens at a time. Build it
-    once, then generate with '--corpus'.
+    If answers repeat text from your notes, manuals or code, a corpus of these texts drafts many tokens at a time. Build
+    it once, then generate with --corpus.
     """
 
 
@@ -31,7 +32,7 @@ def corpus() -> None:
 @click.option(
     "-o", "--output", "out", required=True, metavar="NAME|FILE", help="Name of the corpus, or a file to write."
 )
-@click.option("-m", "--model", type=ModelSpec(), help="Model whose vocabulary to use (smollm2 by default).")
+@click.option("-m", "--model", type=ModelSpec(), help="Model whose vocabulary is used (smollm2 by default).")
 @QUIET
 @click.pass_context
 def build(ctx: click.Context, paths: tuple[Path, ...], out: str, model: str | None, quiet: bool) -> None:
@@ -43,26 +44,23 @@ def build(ctx: click.Context, paths: tuple[Path, ...], out: str, model: str | No
 
     output = Output(quiet=quiet)
     model = model or default_model(ctx, output)
-    try:
+    with output.showing_progress():
         output.progress("looking for texts", 0)
         files = text_files(paths)
         with Model.load_vocabulary(resolve(model).path) as vocabulary:
             path = file_for(out)
             about, left_out = make(files, vocabulary, path, output.progress)
-    finally:
-        output.end_progress()
     for reason in left_out[:SHOWN]:
         output.note(f"skipped {reason}")
     if len(left_out) > SHOWN:
         output.note(f"skipped {len(left_out) - SHOWN} more")
-    output.line(f"{path}: {about.tokens:,} tokens of {about.files} files")
+    output.line(f"{path}: {about.tokens} tokens of {about.files} files")
 
 
 @corpus.command()
 @JSON_LINES
 def ls(as_json: bool) -> None:
     """List the corpora in edgespec's data folder."""
-    from edgespec.bench.tables import Figures
     from edgespec.datastore.corpus import listed
 
     output = Output(quiet=False)
@@ -71,28 +69,10 @@ def ls(as_json: bool) -> None:
         for path, about in found:
             output.json({"file": str(path), **asdict(about)})
     elif found:
-        rows = [[path.stem, about.model, f"{about.files:,}", f"{about.tokens:,}"] for path, about in found]
-        output.show(Figures("Corpora", ["name", "vocabulary of", "files", "tokens"], rows))
+        rows = [(path.stem, about.model, str(about.files), str(about.tokens)) for path, about in found]
+        output.line("\n".join(table(("name", "vocabulary of", "files", "tokens"), rows, right=("files", "tokens"))))
     else:
         output.line("there is no corpus yet")
-
-
-@corpus.command()
-@click.argument("name")
-@JSON
-def show(name: str, as_json: bool) -> None:
-    """Show what the corpus NAME was built from, and check all of it."""
-    from edgespec.datastore.corpus import Corpus, find
-
-    output = Output(quiet=False)
-    found = Corpus(find(name))
-    found.check()
-    about = {"file": str(found.path), **asdict(found.about)}
-    if as_json:
-        output.json(about)
-        return
-    for key, value in about.items():
-        output.line(f"{key.replace('_', ' '):12} {value:,}" if isinstance(value, int) else f"{key:12} {value}")
 
 
 @corpus.command()
@@ -104,7 +84,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
     paths = [find(name) for name in names]
     for path in paths:
-        read_about(path)  # nothing else is deleted
+        read_about(path)  # fails for other files, so that only corpora are deleted
     if agreed(f"Delete {' and '.join(names)}?", yes=yes):
         for path in paths:
             path.unlink()

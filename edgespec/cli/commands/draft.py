@@ -1,110 +1,85 @@
-"""`edgespec draft`: drafts made from a target."""
+"""`edgespec draft`: drafts made from a model, and trained draft heads."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import QUIET, Decorated, option, with_options
+from edgespec.cli.options.command import Command
+from edgespec.cli.options.common import QUIET, option, with_options
 from edgespec.cli.options.generation import LARGEST
 from edgespec.cli.options.group import Group
-from edgespec.cli.options.types import Count, Integer, ModelSpec, Number
+from edgespec.cli.options.types import COUNT, Integer, ModelSpec, Number
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import clock, count_of, size_of
+from edgespec.training.job import DEVICES, KINDS, TYPES, Listener, Progress, Settings
 
-if TYPE_CHECKING:
-    from edgespec.training.pipeline import Settings as TrainingSettings
-
-OUT = click.option(
-    "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The file to write."
-)
+JUDGING_S = 60
+LONGEST_DRAFT = 8  # tokens; the head decodes one pass for each
+OUT = option(
+    "Output", "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE",
+    help="The file to write.",
+)  # fmt: skip
 
 
 @click.group(cls=Group)
 def draft() -> None:
-    """Make a draft from a target, or train a draft head for it.
-
-    'run --spec-type self:8' and 'self:Q2_K' create such drafts automatically, and keep them.
-    """
+    """Make a draft from a model, or train a draft head for it."""
 
 
-@draft.command("slice")
+@draft.command("self", short_help="Write a draft made of a model's first layers, or of smaller weights.")
 @click.argument("model", type=ModelSpec())
-@click.option(
-    "-n", "--layers", cls=Option, config=False, required=True, type=Integer(1, LARGEST), metavar="N",
-    help="Number of layers to keep.",
-)  # fmt: skip
+@click.argument("what", metavar="LAYERS|TYPE")
 @OUT
 @QUIET
-def slice_(model: str, layers: int, out: Path, quiet: bool) -> None:
-    """Write the first layers of MODEL as a separate model."""
+def self_(model: str, what: str, out: Path, quiet: bool) -> None:
+    """Write the first LAYERS layers of MODEL, or MODEL with weights of TYPE, such as Q2_K.
+
+    'edgespec run --spec-type self:8' and 'self:Q2_K' make and keep such drafts automatically.
+    """
+    from edgespec.gguf_file.model_check import check_model
+    from edgespec.llama.quantize import is_quantised, quantize
     from edgespec.models.names.spec import resolve
     from edgespec.models.pair.slice import slice_layers
 
-    output = Output(quiet=quiet)
-    try:
-        slice_layers(resolve(model).path, out, layers, lambda done: output.progress("writing", done))
-    finally:
-        output.end_progress()
-    output.line(f"{out}: the first {layers} layers of {model}")
+    output, source = Output(quiet=quiet), resolve(model).path
+    with output.showing_progress():
+        if what.isdecimal():
+            slice_layers(source, out, int(what), lambda done: output.progress("writing", done))
+        else:
+            again = is_quantised(check_model(source))
+            if again:
+                output.note(f"{model} is quantised already, and loses quality again: acceptable only for a draft")
+            quantize(source, out, what, again=again, progress=lambda done: output.progress("quantising", done))
+    output.line(f"{out}: {f'the first {what} layers of {model}' if what.isdecimal() else f'{model} as {what.upper()}'}")
 
 
-@draft.command()
-@click.argument("model", type=ModelSpec())
-@click.option("-t", "--type", "type", required=True, metavar="TYPE", help="Type of the weights, such as Q2_K or Q4_0.")
-@OUT
-@QUIET
-def quantize(model: str, type: str, out: Path, quiet: bool) -> None:
-    """Write MODEL with smaller weights."""
-    from edgespec.gguf_file.model_check import check_model
-    from edgespec.llama.quantize import is_quantised
-    from edgespec.llama.quantize import quantize as write
-    from edgespec.models.names.spec import resolve
-
-    output = Output(quiet=quiet)
-    source = resolve(model).path
-    again = is_quantised(check_model(source))
-    if again:
-        output.note(f"{model} is quantised already: quantising twice loses quality twice, acceptable only for a draft")
-    try:
-        write(source, out, type, again=again, progress=lambda done: output.progress("quantising", done))
-    finally:
-        output.end_progress()
-    output.line(f"{out}: {model} as {type.upper()}")
-
-
-JUDGING_S = 60
-LONGEST_DRAFT = 8  # tokens; each is a pass of the head
-
-TRAINING = (
+# fmt: off
+TRAINING = [
     option(
-        "Training", "--kind", type=click.Choice(["eagle3", "eagle1", "hydra", "medusa"]), default="eagle3",
-        show_default=True, help="Kind of head.",
+        "Training", "--kind", type=click.Choice(KINDS), default="eagle3", show_default=True, help="Kind of head."
     ),
     option(
         "Training", "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N",
-        help="Time to train, once there are answers.",
+        help="Time to train, after the answers have been generated.",
     ),
     option(
-        "Training", "--tokens", type=Count(), default="500k", show_default=True, metavar="N",
+        "Training", "--tokens", type=COUNT, default="500k", show_default=True, metavar="N",
         help="Tokens of answers to learn from.",
     ),
     option(
         "Training", "--vocab", "vocabulary", type=Integer(16, LARGEST), default=8192, show_default=True, metavar="N",
-        help="Tokens the head can draft: those that the target writes most often.",
+        help="Number of tokens that the head can draft: the most frequent ones.",
     ),
+    option("Training", "--type", type=click.Choice(TYPES), default="Q8_0", show_default=True, help="Type of weights."),
     option(
-        "Training", "--type", "type", default="Q8_0", show_default=True, metavar="TYPE", help="Type of the weights."
-    ),
-    option(
-        "Training", "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
-        help="Where PyTorch trains.",
+        "Training", "--device", type=click.Choice(DEVICES), default="auto", show_default=True,
+        help="Device that PyTorch trains on.",
     ),
     option(
         "Training", "-t", "--threads", type=Integer(0, 512), default=0, show_default="cores", metavar="N",
@@ -112,71 +87,62 @@ TRAINING = (
     ),
     option(
         "Prompt", "--prompts", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
-        help="Prompts to ask first (.jsonl), texts to ask about (.txt, .md), or a folder; repeatable.",
+        help="Prompts to start with (.jsonl), texts to ask about (.txt, .md), or a folder. Repeatable.",
     ),
-    option("Prompt", "--my-chats", is_flag=True, help="Also ask what you asked in your own chats."),
-    option(
-        "Output", "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE",
-        help="The file to write.",
-    ),
+    option("Prompt", "--my-chats", is_flag=True, help="Also use the questions of your own chats."),
+    OUT,
     option(
         "Output", "--work", type=click.Path(path_type=Path, file_okay=False), show_default="in the cache",
-        metavar="FOLDER", help="Where answers and checkpoints are kept.",
+        metavar="FOLDER", help="Folder for answers and checkpoints.",
     ),
     QUIET,
-)  # fmt: skip
+]
+# fmt: on
 
 
-def _training_options(command: Decorated) -> Decorated:
-    return with_options(command, TRAINING)
-
-
-@draft.command(cls=Command, short_help="Train a draft head for a target, on what it writes itself.")
-@click.argument("target", type=ModelSpec())
-@_training_options
+@draft.command(cls=Command, short_help="Train a draft head for a model on the model's own answers.")
+@click.argument("target", type=ModelSpec(), metavar="MODEL")
+@with_options(*TRAINING)
 @click.pass_context
 def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: Any) -> None:
-    """Train a draft head for TARGET from scratch, and write a file for -md.
+    """Train a draft head for MODEL from scratch, and write a file for -md.
 
-    The target answers bundled prompts and prompts that it writes itself, the head learns to predict these answers, and
-    what it predicts of others is measured, as is whether it pays here. Ctrl-C stops; the same command resumes. Needs
+    The model answers bundled prompts and prompts that it writes itself. The head learns to predict these answers. Then
+    its acceptance rate and its speedup on this machine are measured. Ctrl-C stops, and the same command resumes. Needs
     PyTorch.
     """
     from edgespec.models.names.spec import resolve
     from edgespec.training.card import card
-    from edgespec.training.pipeline import Listener, Settings, train_head
+    from edgespec.training.pipeline import train_head
 
     output = Output(quiet=quiet)
     interrupts, cancel = ctx.find_object(Interrupts) or Interrupts(), CancelFlag()
     settings = Settings(resolve(target).path, out, **values)
 
-    def tell(progress: Any) -> None:
-        left = max(0.0, settings.minutes * 60 - progress.elapsed_s)
+    def show_step(progress: Progress) -> None:
+        left_s = max(0.0, settings.minutes * 60 - progress.elapsed_s)
         accepted = f", accepted {progress.acceptance}" if progress.acceptance.greedy else ""
-        what = f"training: loss {progress.loss:.2f}{accepted}, {clock(left)} left"
+        what = f"training: loss {progress.loss:.2f}{accepted}, {clock(left_s)} left"
         output.progress(what, progress.elapsed_s / (settings.minutes * 60))
 
-    listener = Listener(output.note, output.progress, tell, cancel)
-    try:
-        with interrupts.cancelling(cancel):
-            result = train_head(settings, listener)
-    finally:
-        output.end_progress()
+    with output.showing_progress(), interrupts.cancelling(cancel):
+        result = train_head(settings, Listener(output.note, output.progress, show_step, cancel))
     if result is None:
         output.note("stopped; the same command resumes")
         interrupts.raise_if_received()
         return
     out.with_suffix(".md").write_text(card(settings, result), encoding="utf-8")
-    shares = ", ".join(f"{share:.0%}" for share in result.acceptance)
+    greedy = result.progress.acceptance.greedy
     output.line(f"{out}: {size_of(result.size_bytes)}, trained on {count_of(result.tokens)} tokens")
-    output.line(f"Held-out answers, greedy: drafts of 1, 2, ... tokens are accepted as a whole in {shares}")
-    output.line(f"Drafts of {len(result.acceptance)} tokens give {1 + sum(result.acceptance):.2f} tokens per step")
+    shares = ", ".join(f"{share:.0%}" for share in greedy)
+    output.line(f"Drafts of 1, 2, ... tokens for held-out answers are accepted completely in {shares}")
+    output.line(f"Drafts of {len(greedy)} tokens give {1 + sum(greedy):.2f} tokens per step")
     _judge(settings, output, interrupts, cancel)
     interrupts.raise_if_received()
 
 
-def _judge(settings: TrainingSettings, output: Output, interrupts: Interrupts, cancel: CancelFlag) -> None:
-    """Say whether the head that was trained pays here, as `tune` does."""
+def _judge(settings: Settings, output: Output, interrupts: Interrupts, cancel: CancelFlag) -> None:
+    """Measure whether the trained head pays off on this machine, as `tune` does, and print the result."""
     from edgespec.bench.suites import sample, shipped
     from edgespec.bench.tune import tune
     from edgespec.runtime.runtime import Runtime
@@ -189,13 +155,10 @@ def _judge(settings: TrainingSettings, output: Output, interrupts: Interrupts, c
         threads=settings.threads,
         store=False,
     )
-    try:
-        with Runtime(loading) as llm, interrupts.cancelling(cancel):
-            found = tune(llm, sample(shipped(), 10), JUDGING_S, progress=output.progress, cancel=cancel)
-    finally:
-        output.end_progress()
+    with output.showing_progress(), Runtime(loading) as llm, interrupts.cancelling(cancel):
+        found = tune(llm, sample(shipped(), 10), JUDGING_S, progress=output.progress, cancel=cancel)
     if found is None:
         return
-    output.line(f"The verdict here: {found.verdict.why}")
+    output.line(f"On this machine: {found.recommendation.why}")
     for message in found.messages:
         output.note(message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,7 +10,6 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
-from rich.text import Text as Line
 
 from edgespec.chat.states import remove_states, states_folder
 from edgespec.chat.transcript import (
@@ -24,11 +22,10 @@ from edgespec.chat.transcript import (
     to_jsonl,
     to_markdown,
 )
-from edgespec.cli.options.command import Option
-from edgespec.cli.options.common import JSON, JSON_LINES, YES
+from edgespec.cli.options.common import JSON, JSON_LINES, YES, flag, option
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Integer, Text
-from edgespec.cli.render.table import padded, ruled
+from edgespec.cli.render.rows import table
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.errors import EdgespecError, UsageError, told_as
@@ -41,10 +38,11 @@ from edgespec.text.figures import size_of, when
 from edgespec.text.printable import one_line
 
 MOST = 2**31 - 1
+LONGEST_TITLE = 60  # characters of a title in the list
 
 
 class ChatName(Text):
-    """A chat's id, the beginning of one, or "last"."""
+    """A chat's id, a prefix of an id, or "last"."""
 
     name = "chat"
 
@@ -71,55 +69,51 @@ def history() -> None:
 
 
 @history.command("list", short_help="List conversations, pinned and newest first.")
-@click.argument("query", nargs=-1, metavar="[QUERY]")
-@click.option(
-    "-n", "--limit", cls=Option, config=False, type=Integer(1, MOST), metavar="N", show_default="all",
-    help="Maximum number to list.",
-)  # fmt: skip
-@click.option("--folder", cls=Option, config=False, metavar="NAME", help="Only those in this folder.")
-@click.option("--pinned", cls=Option, config=False, is_flag=True, help="Only the pinned ones.")
+@option("Output", "-n", "--limit", type=Integer(1, MOST), metavar="N", show_default="all", help="List at most N.")
+@option("Output", "--folder", metavar="NAME", help="List only the conversations in this folder.")
 @JSON_LINES
-def list_(query: tuple[str, ...], limit: int | None, folder: str | None, pinned: bool, as_json: bool) -> None:
-    """List conversations, pinned ones (*) and then the newest first; with QUERY, those that contain its words."""
+def list_(limit: int | None, folder: str | None, as_json: bool) -> None:
+    """List conversations: pinned ones (*), then the newest first."""
     output = Output(quiet=False)
     with _store(output) as store:
         if folder and folder not in (folders := store.folders()):
             there = f"there are {', '.join(map(one_line, folders))}" if folders else "/folder NAME in a chat makes one"
             raise UsageError(f"there is no folder {folder!r}", hint=there)
-        chats = store.chats(query=" ".join(query), order="pinned")
-    chats = [chat for chat in chats if folder in (None, chat.folder) and (chat.is_pinned or not pinned)][:limit]
+        chats = [chat for chat in store.chats(order="pinned") if folder in (None, chat.folder)][:limit]
     if as_json:
         for chat in chats:
             output.json(_about(chat))
     elif chats:
-        output.line("\n".join(_table(chats)))
+        rows = [
+            (chat.id, str(chat.n_turns), when(chat.updated_s), one_line(chat.folder),
+             "* " * chat.is_pinned + _shortened(one_line(chat.title)))
+            for chat in chats
+        ]  # fmt: skip
+        output.line("\n".join(table(("id", "messages", "last", "folder", "title"), rows, right=("messages",))))
     else:
-        output.note("no chat was found" if query or folder or pinned else "there is no chat yet")
+        output.note("there is no chat yet")
 
 
 @history.command()
 @click.argument("query", nargs=-1, required=True, metavar="QUERY")
-@click.option(
-    "-n", "--limit", cls=Option, config=False, default=50, show_default=True, type=Integer(1, MOST), metavar="N",
-    help="Maximum number to show.",
+@option(
+    "Output", "-n", "--limit", default=50, show_default=True, type=Integer(1, MOST), metavar="N",
+    help="Show at most N messages.",
 )  # fmt: skip
 @JSON_LINES
 def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
-    """Search messages for all words of QUERY, newest first.
-
-    The last word may be incomplete. If nothing is found, parts of words are searched.
-    """
+    """Search messages for all words of QUERY, newest first. The last word may be incomplete."""
     output = Output(quiet=False)
     with _store(output) as store:
         hits = store.search(" ".join(query), limit)
     for hit in hits:
+        excerpt = hit.snippet.replace(BEGIN, "").replace(END, "")
         if as_json:
-            excerpt = hit.snippet.replace(BEGIN, "").replace(END, "")
             about = {"chat": hit.chat, "title": hit.title, "created": iso(hit.created_s), "message": hit.key}
             output.json(about | {"role": hit.role, "excerpt": excerpt})
         else:
             output.line(f"{hit.chat}  {when(hit.created_s)}  {one_line(hit.title)}")
-            output.excerpt(f"    {hit.role}: ", " ".join(hit.snippet.split()), BEGIN, END)
+            output.line(f"    {hit.role}: {one_line(excerpt)}")
     if not hits:
         output.note("nothing was found")
 
@@ -152,17 +146,16 @@ def show(name: str, as_json: bool) -> None:
 
 @history.command()
 @CHATS
-@click.option("--all", "every", is_flag=True, help="All conversations.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["md", "jsonl"]),
-    help="Markdown, or JSON lines with messages in OpenAI's format. [default: by FILE's name, else md]",
-)
-@click.option(
-    "-o", "--output", "out", type=click.Path(path_type=Path), metavar="FILE", help="File to write instead of stdout."
-)
-@click.option("-y", "--yes", is_flag=True, help="Overwrite FILE if it exists.")
+@flag("--all", "every", help="Export all conversations.")
+@option(
+    "Output", "--format", "form", type=click.Choice(["md", "jsonl"]), show_default="by FILE's name, or md",
+    help="Markdown, or JSON lines with messages in OpenAI's format.",
+)  # fmt: skip
+@option(
+    "Output", "-o", "--output", "out", type=click.Path(path_type=Path), metavar="FILE", show_default="stdout",
+    help="File to write.",
+)  # fmt: skip
+@flag("-y", "--yes", help="Overwrite FILE if it exists.")
 def export(names: tuple[str, ...], every: bool, form: str | None, out: Path | None, yes: bool) -> None:
     """Export conversations as Markdown or JSON lines.
 
@@ -194,8 +187,8 @@ def export(names: tuple[str, ...], every: bool, form: str | None, out: Path | No
 def import_(files: tuple[str, ...]) -> None:
     """Import conversations from JSON lines, with messages in OpenAI's format, and print their ids.
 
-    Each line has 'messages', or is one message; a JSON array of these works, too. '-' is stdin. Exported conversations
-    keep their ids and times, and those that are here already are not imported again.
+    Each line is an object with 'messages', or one message; a JSON array of these works, too. '-' is stdin. Exported
+    conversations keep their ids and times. Conversations that exist already are skipped.
     """
     output = Output(quiet=False)
     chats = [chat for file in files for chat in _read(file)]
@@ -204,12 +197,12 @@ def import_(files: tuple[str, ...]) -> None:
         for chat in new:
             output.line(import_chat(store, chat))
     if len(new) < len(chats):
-        output.note(f"{len(chats) - len(new)} of {len(chats)} were here already")
+        output.note(f"{len(chats) - len(new)} of {len(chats)} exist already")
 
 
 @history.command()
 @CHATS
-@click.option("--all", "every", is_flag=True, help="All conversations.")
+@flag("--all", "every", help="Delete all conversations.")
 @YES
 def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
     """Delete conversations."""
@@ -223,29 +216,20 @@ def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
     remove_states(chat.id for chat in chats)
 
 
-@history.command()
-@click.option("--clear", is_flag=True, help="Delete it; the chats stay, and are read again when they go on.")
-@JSON
-def cache(clear: bool, as_json: bool) -> None:
-    """Show what is kept of the KV cache of each chat, or delete it.
+@history.command(short_help="Show or delete the saved KV caches of chats.")
+@flag("--clear", help="Delete the saved caches. The chats stay; they are processed again when they are resumed.")
+def cache(clear: bool) -> None:
+    """Show the size of the saved KV caches of chats, which let resumed chats start faster, or delete them.
 
-    With it the next answer need not read the whole conversation again. 'edgespec chat --cache-disk' bounds it.
+    'edgespec chat --cache-disk' limits their size.
     """
     output = Output(quiet=False)
     folder = BoundedFolder(states_folder(), 0)
-    if clear:
-        with told_as(EdgespecError, f"{folder.folder} cannot be cleared"):
-            output.note(f"{size_of(folder.clear())} deleted")
+    if not clear:
+        output.line(f"{size_of(folder.n_bytes)} in {folder.folder}")
         return
-    with _store(output) as store:
-        titles = {chat.id: one_line(chat.title) for chat in store.chats()}
-    kept = [(file.name.partition(".")[0], size) for file, size in reversed(folder.files())]
-    if as_json:
-        output.json({"folder": str(folder.folder), "bytes": folder.n_bytes, "chats": dict(kept)})
-        return
-    for chat, size in kept:
-        output.line(f"{chat}  {size_of(size):>8}  {titles.get(chat, '')}".rstrip())
-    output.note(f"{size_of(folder.n_bytes)} in {folder.folder} ('edgespec history cache --clear' deletes it)")
+    with told_as(EdgespecError, f"{folder.folder} cannot be cleared"):
+        output.note(f"{size_of(folder.clear())} deleted")
 
 
 @history.command()
@@ -254,26 +238,30 @@ def path() -> None:
     Output(quiet=False).line(str(default_file()))
 
 
+def _shortened(title: str) -> str:
+    return title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 1]}…"
+
+
 def _store(output: Output) -> Store:
-    """The user's chats; looking at them makes no file. Raises StoreError."""
+    """Open the user's chats without creating the file. Raises StoreError."""
     try:
         default_file().stat()
     except (FileNotFoundError, NotADirectoryError):
         return Store.in_memory()
-    except OSError:  # the store says what is wrong
+    except OSError:  # opening the store reports it
         pass
     return Store(note=output.note)
 
 
 def _chosen(store: Store, names: Sequence[str], every: bool) -> list[ChatInfo]:
-    """Raises UsageError."""
+    """Return the chats of a command. Raises UsageError."""
     if bool(names) == every:
         raise UsageError("name conversations, or use --all" if not every else "use names or --all, not both")
     return store.chats() if every else list({chat.id: chat for chat in map(store.find, names)}.values())
 
 
 def _read(file: str) -> list[ImportedChat]:
-    """Raises UsageError."""
+    """Read the conversations of a file. Raises UsageError."""
     with told_as(UsageError, f"{file} cannot be read"):
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
@@ -300,22 +288,3 @@ def _about(chat: ChatInfo) -> dict[str, Any]:
     times = {"created": iso(chat.created_s), "updated": iso(chat.updated_s)}
     place = {"pinned": bool(chat.is_pinned), "folder": chat.folder, "title_by": chat.title_by}
     return {"id": chat.id, "title": chat.title, "messages": chat.n_turns, "model": chat.model} | times | place
-
-
-def _facts(chat: ChatInfo) -> tuple[str, ...]:
-    return chat.id, str(chat.n_turns), when(chat.updated_s)
-
-
-def _table(chats: Sequence[ChatInfo]) -> list[str]:
-    """Lines as wide as the terminal: titles give way."""
-    columns = shutil.get_terminal_size().columns
-    rows: list[tuple[str, ...]] = [
-        (*_facts(chat), one_line(chat.folder), "* " * chat.is_pinned + one_line(chat.title)) for chat in chats
-    ]
-    names: tuple[str, ...] = ("id", "msgs", "last", "folder", "title")
-    if not any(chat.folder for chat in chats):
-        rows, names = [(*row[:3], row[4]) for row in rows], (*names[:3], "title")
-    lines = [Line(line) for line in padded(names, rows, ("msgs",))]
-    for line in lines:
-        line.truncate(columns, overflow="ellipsis")
-    return ruled([lines[0].plain], [line.plain for line in lines[1:]])

@@ -1,4 +1,4 @@
-"""`edgespec pair`: whether one model can draft for another, why not, and which models here can."""
+"""`edgespec pair`: whether one model can draft for another, why not, and which models on this machine can."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from edgespec.cli.options.common import JSON, QUIET, with_options
 from edgespec.cli.options.generation import FETCHING
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
+from edgespec.cli.render.rows import short_spec
 from edgespec.cli.setup.fetching import fetch_missing
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import PairError
@@ -25,16 +26,12 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.pair.check import Comparison, PairVerdict, Side, Token, compare_pair
-from edgespec.models.pair.costs import measured_curve, predicted
 from edgespec.models.pair.suggest import LEAST_OFFERED, Suggestion, catalogue_drafts, instead, of_catalogue, suggestions
 from edgespec.text.figures import count_of, size_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import RenderableType
 
-    from edgespec.core.theory import CostCurve
     from edgespec.gguf_file.header import Header
 
 
@@ -42,54 +39,50 @@ if TYPE_CHECKING:
 def pair() -> None:
     """Check whether one model can draft for another.
 
-    Reads only the headers of the files: nothing is loaded.
+    Reads only the headers of the files; no model is loaded.
     """
 
 
 @pair.command(cls=Command)
-@click.argument("target", type=ModelSpec())
+@click.argument("target", type=ModelSpec(), metavar="MODEL")
 @click.argument("draft", type=ModelSpec())
-@lambda command: with_options(command, [*FETCHING, JSON])
+@with_options(*FETCHING, JSON)
 @click.pass_context
 def check(ctx: click.Context, target: str, draft: str, yes: bool, offline: bool, as_json: bool) -> None:
-    """Check whether DRAFT can draft for TARGET, and why.
+    """Check whether DRAFT can draft for MODEL, and why.
 
-    Each is a GGUF file, or a name as shown by 'edgespec ls'. The speedup is predicted from pass costs measured here, if
-    there are any. Exit code 4 if the draft is incompatible; 0 if it is compatible, even if it is so large that it would
-    slow decoding down (a warning says so).
+    Each is a GGUF file, or a name as shown by 'edgespec ls'. Exit code 4 if DRAFT is incompatible. 'edgespec tune'
+    measures whether a compatible draft pays off.
     """
     output = Output(quiet=False)
     fetch_missing(ctx, [target, draft], output, yes=yes)
-    headers = [_header(target), check_draft_file(resolve(draft).path)]
+    headers = check_model(resolve(target).path), check_draft_file(resolve(draft).path)
     found = compare_pair(*headers)
-    works = found.verdict.verdict != "no"
-    curve = measured_curve(*(header.path for header in headers)) if works else None
     if as_json:
-        output.json(_as_json(target, draft, headers, found, curve))
+        output.json(_as_json(target, draft, headers, found))
     else:
-        for part in _report(target, draft, headers, found, curve):
+        for part in _report(target, draft, found, of_head=is_head(headers[1])):
             output.show(part)
-    if not works:
+    if found.verdict.verdict == "no":
         ctx.exit(PairError.exit_code)
 
 
 @pair.command(cls=Command)
-@click.argument("target", type=ModelSpec())
-@lambda command: with_options(command, [*FETCHING, JSON, QUIET])
+@click.argument("target", type=ModelSpec(), metavar="MODEL")
+@with_options(*FETCHING, JSON, QUIET)
 @click.pass_context
 def suggest(ctx: click.Context, target: str, yes: bool, offline: bool, as_json: bool, quiet: bool) -> None:
-    """List compatible drafts for TARGET, best first.
+    """List compatible drafts for MODEL, best first.
 
-    TARGET is a GGUF file, or a name as shown by 'edgespec ls'. Models on this machine come first, then drafts from the
-    catalogue that can be downloaded, then models that are too large or incompatible, and why. If TARGET itself is not
-    downloaded, the catalogue's drafts for it are listed.
+    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Models on this machine come first, then drafts that can
+    be downloaded, then models that are too large or incompatible, and why.
     """
     output = Output(quiet=quiet)
     try:
         fetch_missing(ctx, [target], output, yes=yes)
         is_here, found = True, _compared(target, output)
     except NotFetchedError:
-        is_here, found = False, _of_catalogue(target)
+        is_here, found = False, list(of_catalogue(catalogue_drafts(target, None)))
         if not found:
             raise
     if as_json:
@@ -106,59 +99,33 @@ def suggest(ctx: click.Context, target: str, yes: bool, offline: bool, as_json: 
 
 
 def _compared(target: str, output: Output) -> list[Suggestion]:
-    try:
+    with output.showing_progress():
         output.progress("reading headers", None)
-        header = _header(target)
+        header = check_model(resolve(target).path)
         return suggestions(header, local_models(), catalogue_drafts(target, header.path))
-    finally:
-        output.end_progress()
-
-
-def _of_catalogue(target: str) -> list[Suggestion]:
-    return list(of_catalogue(catalogue_drafts(target, None)))
-
-
-def _header(spec: str) -> Header:
-    return check_model(resolve(spec).path)
 
 
 def _line(suggestion: Suggestion, *, compared: bool) -> tuple[str, str]:
-    """Its verdict and reasons, or only whether it is here."""
     size = f", {size_of(suggestion.size_bytes)}" if suggestion.verdict != "no" and suggestion.size_bytes else ""
     label = "here" if suggestion.is_here and not compared else suggestion.label
-    return label, f"{suggestion.spec}: {suggestion.why}{size}"
+    return label, f"{short_spec(suggestion.spec)}: {suggestion.why}{size}"
 
 
 # --- as text ----------------------------------------------------------------------------------------------------------
 
 
-def _report(
-    target: str, draft: str, headers: list[Header], found: Comparison, curve: CostCurve | None
-) -> Iterator[RenderableType]:
-    verdict, of_head = found.verdict, is_head(headers[1])
-    names = [
-        (side, spec if spec.endswith(header.path.name) else f"{spec} ({header.path.name})")
-        for side, spec, header in zip(("target", "draft"), (target, draft), headers, strict=True)
-    ]
-    yield Lines([*names, ("verdict", _words(verdict))])
+def _report(target: str, draft: str, found: Comparison, *, of_head: bool) -> Iterator[RenderableType]:
+    yield Lines([("target", target), ("draft", draft), ("verdict", _words(found.verdict))])
     yield Text()
     yield Figures("Both models", ["", "target", "draft"], list(_rows(found, of_head=of_head)))
     if found.n_differing > 1:
         tokens = [[f"{ours.id}", ours.text, theirs.text] for ours, theirs in found.differing]
         yield Text()
-        yield Figures(f"First of {found.n_differing:,} ids that differ", ["id", "target", "draft"], tokens)
+        yield Figures(f"First of {found.n_differing} ids that differ", ["id", "target", "draft"], tokens)
     yield Text()
     yield Lines(list(_about(found, of_head=of_head)))
-    if verdict.verdict == "no":
-        return
-    yield Text()
-    if curve is None:
-        command = shlex.join(["edgespec", "tune", target, "-md", draft])
-        yield Lines(
-            [("speedup", f"not predicted: nothing was measured for this pair here. Measure it with: {command}")]
-        )
-    else:
-        yield from _prediction(curve)
+    if found.verdict.verdict != "no":
+        yield Lines([("speedup", f"measure it with: {shlex.join(['edgespec', 'tune', target, '-md', draft])}")])
 
 
 def _words(verdict: PairVerdict) -> str:
@@ -172,14 +139,14 @@ def _words(verdict: PairVerdict) -> str:
 
 
 def _rows(found: Comparison, *, of_head: bool) -> Iterator[list[str]]:
-    """What the two are; a head has the target's tokens, and reads no texts."""
+    """Yield the properties of both models. A draft head has the target's vocabulary and template."""
 
     def row(name: str, cell: Callable[[Side], str]) -> list[str]:
         return [name, cell(found.target), cell(found.draft)]
 
     yield row("architecture", lambda side: side.architecture)
     yield row("parameters", lambda side: count_of(side.n_params))
-    yield row("tokens", lambda side: f"{side.n_vocab:,}")
+    yield row("tokens", lambda side: str(side.n_vocab))
     if not of_head:
         yield row("vocabulary", lambda side: side.vocabulary)
         yield row("tokenizer", lambda side: side.tokenizer or "-")
@@ -188,10 +155,10 @@ def _rows(found: Comparison, *, of_head: bool) -> Iterator[list[str]]:
         yield row("EOT", lambda side: _token(side.eot))
         yield row("starts with BOS", lambda side: "yes" if side.adds_bos else "no")
         yield ["chat template", *_templates(found)]
-        yield row("trained context", lambda side: f"{side.n_ctx_train:,}")
+        yield row("trained context", lambda side: str(side.n_ctx_train))
     yield row("weights", lambda side: size_of(side.weights_bytes))
     yield row("read per token", lambda side: size_of(side.read_bytes))
-    yield row(f"memory, {found.n_ctx:,} tokens", lambda side: size_of(side.memory_bytes))
+    yield row(f"memory, {found.n_ctx} tokens", lambda side: size_of(side.memory_bytes))
 
 
 def _token(token: Token | None) -> str:
@@ -212,42 +179,23 @@ def _about(found: Comparison, *, of_head: bool) -> Iterator[tuple[str, str]]:
         return
     if not of_head:
         yield "size", str(verdict.size)
-    yield "cost", f"a draft pass reads {_percent(verdict.size.cost_ratio)} of the weights that a target pass reads"
+    share = math.floor(1000 * verdict.size.cost_ratio + 1e-9) / 10  # rounded down, so that 100 means all
+    yield "cost", f"a draft pass reads {share:g}\xa0% of the weights that a target pass reads"
     together = found.target.memory_bytes + found.draft.memory_bytes
-    yield "memory", f"{size_of(together)} together, with 16-bit caches of {found.n_ctx:,} tokens"
+    yield "memory", f"{size_of(together)} together, with 16-bit caches of {found.n_ctx} tokens"
     for number, note in enumerate(found.notes):
         yield "" if number else "note", note
-
-
-def _prediction(curve: CostCurve) -> Iterator[RenderableType]:
-    rows = [[f"{each.alpha:.0%}", f"{each.length}", f"{each.speedup:.2f}x"] for each in predicted(curve)]
-    yield Figures(
-        "Predicted speedup, from pass costs measured here", ["accept.\nrate", "best\nlength", "speedup"], rows
-    )
-    passes = ", ".join(f"{width}: {cost:.2f}" for width, cost in curve.target.items() if 1 < width <= 9)
-    said = f"a pass over one token {curve.pass_s * 1000.0:.3g} ms, a draft pass {curve.draft or 0.0:.2f} of that"
-    yield Lines([("measured", f"{said}; a pass over n tokens, relative to one token: {passes}")])
-
-
-def _percent(share: float) -> str:
-    """Rounded towards 0, so that 100 means all."""
-    return f"{math.floor(1000 * share + 1e-9) / 10:g}\xa0%"
 
 
 # --- as JSON ----------------------------------------------------------------------------------------------------------
 
 
-def _as_json(
-    target: str, draft: str, headers: list[Header], found: Comparison, curve: CostCurve | None
-) -> dict[str, Any]:
-    verdict = found.verdict
-
-    def side(spec: str, path: Path, about: Side) -> dict[str, Any]:
-        return {"model": spec, "file": str(path.absolute()), **asdict(about)}
-
+def _as_json(target: str, draft: str, headers: tuple[Header, Header], found: Comparison) -> dict[str, Any]:
+    files = [str(header.path.absolute()) for header in headers]
+    verdict, size = found.verdict, found.verdict.size
     return {
-        "target": side(target, headers[0].path, found.target),
-        "draft": side(draft, headers[1].path, found.draft),
+        "target": {"model": target, "file": files[0], **asdict(found.target)},
+        "draft": {"model": draft, "file": files[1], **asdict(found.draft)},
         "verdict": verdict.verdict,
         "summary": verdict.summary,
         "reasons": verdict.reasons,
@@ -256,18 +204,10 @@ def _as_json(
         "differing": [{"id": a.id, "target": a.text, "draft": b.text} for a, b in found.differing],
         "same_chat_template": found.same_chat_template,
         "notes": found.notes,
-        "size": str(verdict.size),
-        "slows_down": verdict.size.slows_down,
-        "is_same_file": verdict.size.is_same_file,
-        "times_smaller": verdict.size.times_smaller,
-        "cost_ratio": verdict.size.cost_ratio,
+        "size": str(size),
+        "slows_down": size.slows_down,
+        "is_same_file": size.is_same_file,
+        "times_smaller": size.times_smaller,
+        "cost_ratio": size.cost_ratio,
         "n_ctx": found.n_ctx,
-        "measured": None
-        if curve is None
-        else {
-            "pass_s": curve.pass_s,
-            "passes": {str(width): round(cost, 4) for width, cost in curve.target.items()},
-            "guess": curve.draft,
-        },
-        "predicted": None if curve is None else [asdict(each) for each in predicted(curve)],
     }

@@ -49,13 +49,13 @@ OPTIONS = [
 
 @click.command(cls=Command)
 @click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
-@lambda command: with_options(command, OPTIONS)
+@with_options(*OPTIONS)
 @click.pass_context
 def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     """Measure perplexity on a text.
 
     Follows llama.cpp: MODEL (smollm2 by default) reads windows of N tokens, and the second half of each counts. Ctrl-C
-    stops and shows the result so far.
+    stops and shows what was measured.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])

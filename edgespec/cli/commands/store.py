@@ -1,13 +1,15 @@
-"""`edgespec store`: the previous answers that suffix drafting copies from."""
+"""`edgespec store`: the earlier answers that suffix drafting copies from."""
 
 from __future__ import annotations
 
 import click
 
-from edgespec.cli.options.common import JSON_LINES, YES
+from edgespec.cli.options.common import JSON_LINES, YES, flag
 from edgespec.cli.options.group import Group
+from edgespec.cli.render.rows import table
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
+from edgespec.errors import UsageError
 from edgespec.text.figures import size_of
 
 
@@ -15,8 +17,8 @@ from edgespec.text.figures import size_of
 def store() -> None:
     """Earlier answers that suffix drafting copies from.
 
-    Answers are stored as token ids, one file per vocabulary; the oldest are dropped first. '--no-store' neither reads
-    nor writes them.
+    Answers are stored as token ids, one file per vocabulary; the oldest are dropped first. With --no-store, a command
+    neither reads nor writes them.
     """
 
 
@@ -35,37 +37,23 @@ def ls(as_json: bool) -> None:
     if not found:
         output.line("no answers are stored yet")
         return
-    from edgespec.bench.tables import Figures
-
     rows = [
-        [
-            str(entry["name"]),
-            str(entry["model"]),
-            f"{entry['answers']:,}",
-            f"{entry['tokens']:,}",
-            size_of(entry["bytes"]),
-        ]
-        for entry in found
+        (str(each["name"]), str(each["model"]), str(each["answers"]), str(each["tokens"]), size_of(each["bytes"]))
+        for each in found
     ]
-    output.show(
-        Figures("Answers stored for suffix drafting", ["vocabulary", "last model", "answers", "tokens", ""], rows)
-    )
+    header = ("vocabulary", "last model", "answers", "tokens", "size")
+    output.line("\n".join(table(header, rows, right=("answers", "tokens", "size"))))
 
 
-@store.command()
+@store.command(short_help="Delete stored answers.")
 @click.argument("vocabularies", nargs=-1, metavar="[VOCABULARY]...")
+@flag("--all", "every", help="Delete all answers.")
 @YES
-def clear(vocabularies: tuple[str, ...], yes: bool) -> None:
-    """Delete the answers of VOCABULARY, as shown by 'store ls', or all."""
+def clear(vocabularies: tuple[str, ...], every: bool, yes: bool) -> None:
+    """Delete the answers of VOCABULARY, as shown by 'store ls', or with --all those of all vocabularies."""
     from edgespec.datastore.answer_store import clear as forget
 
+    if bool(vocabularies) == every:
+        raise UsageError("name vocabularies, or use --all" if not every else "use names or --all, not both")
     if agreed(f"Delete the answers of {' and '.join(vocabularies) or 'all vocabularies'}?", yes=yes):
         Output(quiet=False).note(f"{forget(vocabularies)} deleted")
-
-
-@store.command()
-def path() -> None:
-    """Print the folder of the answer store."""
-    from edgespec.datastore.answer_store import store_dir
-
-    Output(quiet=False).line(str(store_dir()))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option, with_options
+from edgespec.cli.options.command import Command
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, Option, option, with_options
 from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL
 from edgespec.cli.options.given import load_settings, one_model
-from edgespec.cli.options.types import Integer, ModelSpec, Number, SpecType
+from edgespec.cli.options.types import SPEC_TYPE, Integer, ModelSpec, Number
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupts
@@ -33,11 +33,11 @@ OPTIONS = [
     DRAFT_MODEL,
     CORPUS,
     option(
-        "Speculation", "--spec-type", "spec_type", type=SpecType(),
+        "Speculation", "--spec-type", "spec_type", type=SPEC_TYPE,
         metavar="DRAFTER", show_default="draft, or suffix without a draft model", help="Drafter to measure.",
     ),
-    click.option(
-        "--spec-draft-n-max", "spec_draft_n_max", cls=Option, section="Speculation", type=Integer(1, MAX_DRAFT),
+    Option(
+        "--spec-draft-n-max", "spec_draft_n_max", section="Speculation", type=Integer(1, MAX_DRAFT),
         metavar="N", show_default=f"{DRAFT_N_MAX}, or {MODEL_N_MAX} with a draft model",
         help="Longest drafts to consider.",
     ),
@@ -57,7 +57,7 @@ OPTIONS = [
 
 @click.command(cls=Command)
 @click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
-@lambda command: with_options(command, [*MODEL, *OPTIONS])
+@with_options(*MODEL, *OPTIONS)
 @click.pass_context
 def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     """Measure in a minute whether a draft is worth it here.
@@ -128,7 +128,7 @@ def _report(found: Tuned) -> list[RenderableType]:
     if found.break_even is not None:
         about.append(("even", f"break-even at {percent(found.break_even)} acceptance"))
     about.append(("measured", str(found.speedup) if found.speedup else "nothing"))
-    about.append(("verdict", found.verdict.why))
+    about.append(("recommendation", found.recommendation.why))
     return [curve, categories, Lines(about)]
 
 

@@ -1,1 +1,1 @@
-"""Options of commands: their declarations, the types of their values, and where defaults come from."""
+"""Options of commands: declarations, types of values, and sources of defaults."""

@@ -6,84 +6,23 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from edgespec.cli.options.files import Check, Setting, config_files, read_settings, working_folder
+from edgespec.cli.options.common import Option
+from edgespec.cli.options.files import Setting, config_files, read_settings, working_folder
+from edgespec.cli.options.generation import RUN
 from edgespec.cli.options.habits import ELSEWHERE
 
-if TYPE_CHECKING:
-    from click.types import OptionHelpExtra
-
 SECTIONS = ("Prompt", "Server", "Model", "Training", "Speculation", "Sampling", "Answer", "Output")
-
-
-class Option(click.Option):
-    """An option of one section. Its long name is its key in configuration files, and with `EDGESPEC_` its variable,
-    unless another `envvar` is given.
-
-    `config` is false for options of the command line only. `exclusive` rejects both names of a switch together;
-    otherwise the last one wins.
-    """
-
-    def __init__(
-        self, *args: Any, section: str = "Output", config: bool = True, exclusive: bool = False, **attrs: Any
-    ) -> None:
-        super().__init__(*args, **attrs)
-        self.section = section
-        self.exclusive = exclusive
-        self.key = max(self.opts, key=len).lstrip("-")
-        self.config = config
-        if config and self.envvar is None:
-            self.envvar = "EDGESPEC_" + self.key.upper().replace("-", "_")
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        hint = super().get_error_hint(ctx)
-        if ctx and self.name and ctx.get_parameter_source(self.name) is click.ParameterSource.ENVIRONMENT:
-            return f"{hint} (from the environment variable {self.envvar})"
-        return hint
-
-    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
-        extra = super().get_help_extra(ctx)
-        extra.pop("range", None)  # a message about a value out of range names it
-        if isinstance(self.show_default, str):
-            extra["default"] = self.show_default  # without click's parentheses
-        return extra
-
-    def check(self, ctx: click.Context, value: Any, file: Path) -> Any:
-        """Validate a value from TOML. Raises ValueError."""
-        values = value if self.multiple and isinstance(value, list) else [value]
-        for item in values:
-            if type(item) not in self._toml_types():
-                raise ValueError(f"{item!r} must be {_KINDS.get(self._toml_types()[-1], 'a text')}")
-        if hasattr(self.type, "relative_to"):
-            values = [self.type.relative_to(file.parent, item) for item in values]
-        try:
-            self.type_cast_value(ctx, values if self.multiple else values[0])
-        except click.BadParameter as error:
-            raise ValueError(error.message) from error
-        return values if self.multiple else values[0]
-
-    def _toml_types(self) -> tuple[type, ...]:
-        if self.is_flag:
-            return (bool,)
-        if isinstance(self.type, click.IntRange):
-            return (int,)
-        if isinstance(self.type, click.FloatRange):
-            return (int, float)
-        return getattr(self.type, "toml_types", (str,))
-
-
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
-
-ARGS = "edgespec.args"
-"""The context's key for the typed arguments."""
+ARGS, SHOW_ALL = "edgespec.args", "edgespec.show_all"  # keys of the context: the typed arguments, --help-all
 
 
 def typed(ctx: click.Context) -> str:
-    """The command as it was typed, without the folders of this machine."""
+    """Return the command as it was typed, without the folders of this machine."""
     names = []
     for arg in ctx.meta[ARGS]:
         option, equals, value = arg.rpartition("=")
@@ -94,16 +33,16 @@ def typed(ctx: click.Context) -> str:
 
 class Command(click.Command):
     """A command that reads the configuration files before its arguments. Their keys are the options of `run`; a command
-    uses those that it has too."""
+    uses the keys of the options that it has too."""
 
     def __init__(self, *args: Any, **attrs: Any) -> None:
         super().__init__(*args, **attrs)
         self.context_settings.setdefault("help_option_names", ["-h", "--help"])
         self.context_settings.setdefault("max_content_width", 110)
+        if any(isinstance(param, Option) and param.advanced for param in self.params):
+            self.params.append(HELP_ALL)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        from edgespec.cli.commands.run import run
-
         ctx.meta[ARGS] = list(args)
         if not ctx.resilient_parsing:
             self._check_words(ctx, args)
@@ -111,16 +50,20 @@ class Command(click.Command):
         for param in self.params:
             if isinstance(param, Option) and param.exclusive and given >= {*param.opts, *param.secondary_opts}:
                 raise click.UsageError(f"{param.opts[0]} and {param.secondary_opts[0]} exclude each other", ctx)
-        asks_for_help = any(arg in ctx.help_option_names for arg in args)
+        asks_for_help = given & {*ctx.help_option_names, *HELP_ALL.opts}
         if not ctx.resilient_parsing and not asks_for_help:
-            names = {param.name for param in self.params if isinstance(param, Option) and param.config}
-            settings = configured(ctx, run)
-            ctx.default_map = {name: setting.value for name, setting in settings.items() if name in names}
+            options = {str(param.name): param for param in self.params if isinstance(param, Option) and param.config}
+            values = {name: setting.value for name, setting in configured(ctx).items() if name in options}
+            # A single value also sets an option that can be repeated here, but not in `run`.
+            ctx.default_map = {
+                name: [value] if options[name].multiple and isinstance(value, str) else value
+                for name, value in values.items()
+            }
         return super().parse_args(ctx, args)
 
     def _check_words(self, ctx: click.Context, args: list[str]) -> None:
-        """Several letters after one dash are the name of an option, as in -ngl, or switches: click would take -hf for
-        -h, and -sys for -s with the value "ys". Raises NoSuchOption."""
+        """Refuse unknown names of several letters after one dash: click would take -hf for -h, and -sys for -s with the
+        value "ys". Raises NoSuchOption."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         names = [name for param in options for name in (*param.opts, *param.secondary_opts)]
         switches = {name[1:] for param in options if param.is_flag for name in param.opts}
@@ -130,11 +73,13 @@ class Command(click.Command):
                 return
             is_word = re.fullmatch("-[A-Za-z][A-Za-z-]+", arg) and before not in with_value
             if is_word and arg not in names and not set(arg[1:]) <= switches:
-                raise click.NoSuchOption(arg, possibilities=names, ctx=ctx)
+                raise click.NoSuchOption(arg, ctx=ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {name: [] for name in SECTIONS}
         for param in self.get_params(ctx):
+            if getattr(param, "advanced", False) and SHOW_ALL not in ctx.meta:
+                continue
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
                 sections[getattr(param, "section", "Output")].append(record)
@@ -144,14 +89,23 @@ class Command(click.Command):
                     formatter.write_dl(records, col_max=34)
 
 
-def configured(ctx: click.Context, command: click.Command) -> Mapping[str, Setting]:
-    """The settings of the configuration files, by parameter name. Raises UsageError."""
-    options = {param.key: param for param in command.params if isinstance(param, Option) and param.config}
-    checks: dict[str, Check] = {key: _checker(ctx, option) for key, option in options.items()}
-    aliases = {str(option.name): key for key, option in options.items()}
+def configured(ctx: click.Context) -> Mapping[str, Setting]:
+    """Return the settings of the configuration files, by parameter name. Raises UsageError."""
+    options = {each.key: each for each in RUN if each.config}
+    checks = {key: partial(each.check, ctx) for key, each in options.items()}
+    aliases = {str(each.name): key for key, each in options.items()}
     settings = read_settings(config_files(working_folder()), checks, ELSEWHERE | aliases)
     return {str(options[key].name): setting for key, setting in settings.items()}
 
 
-def _checker(ctx: click.Context, option: Option) -> Check:
-    return lambda value, file: option.check(ctx, value, file)
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[SHOW_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+HELP_ALL = Option(
+    "--help-all", config=False, is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
+    help="Show all options: also those that few users need.",
+)  # fmt: skip

@@ -1,38 +1,117 @@
-"""Options with the same meaning in many commands."""
+"""The class of all options, and the options that many commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from edgespec.cli.options.command import Option
+if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-
-def option(section: str, *names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
-    """An option that configuration files cannot set."""
-    return click.option(*names, cls=Option, section=section, config=False, **attrs)
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def flag(*names: str, help: str, config: bool = False) -> Callable[[Decorated], Decorated]:
-    return click.option(*names, cls=Option, section="Output", config=config, is_flag=True, help=help)
+class Option(click.Option):
+    """An option of one section of the help, which can be used as a decorator.
+
+    Its long name is its key in configuration files and, with the prefix `EDGESPEC_`, its environment variable, unless
+    `config` is false. `--help` leaves out options that are `advanced`. `exclusive` rejects a switch of which both names
+    are given; otherwise the last one wins.
+    """
+
+    def __init__(
+        self,
+        *names: str,
+        section: str = "Output",
+        config: bool = True,
+        advanced: bool = False,
+        exclusive: bool = False,
+        **attrs: Any,
+    ) -> None:
+        super().__init__(names, **attrs)
+        self.section, self.config, self.advanced, self.exclusive = section, config, advanced, exclusive
+        self.key = max(self.opts, key=len).lstrip("-")
+        if config and self.envvar is None:
+            self.envvar = "EDGESPEC_" + self.key.upper().replace("-", "_")
+
+    def __call__(self, command: Decorated) -> Decorated:
+        """Add this option to a function that becomes a command, as the decorator `click.option` does."""
+        command.__dict__.setdefault("__click_params__", []).append(self)
+        return command
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        hint = super().get_error_hint(ctx)
+        if ctx and self.name and ctx.get_parameter_source(self.name) is click.ParameterSource.ENVIRONMENT:
+            return f"{hint} (from the environment variable {self.envvar})"
+        return hint
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)  # the message about a value out of range names the range
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default  # without click's parentheses
+        return extra
+
+    def check(self, ctx: click.Context, value: Any, file: Path) -> Any:
+        """Validate a value from TOML. Raises ValueError."""
+        values = value if self.multiple and isinstance(value, list) else [value]
+        for item in values:
+            if type(item) not in self._toml_types():
+                raise ValueError(f"{item!r} must be {_KINDS.get(self._toml_types()[-1], 'a text')}")
+        if hasattr(self.type, "relative_to"):
+            values = [self.type.relative_to(file.parent, item) for item in values]
+        try:
+            self.type_cast_value(ctx, values if self.multiple else values[0])
+        except click.BadParameter as error:
+            raise ValueError(error.message) from error
+        return values if self.multiple else values[0]
+
+    def _toml_types(self) -> tuple[type, ...]:
+        if self.is_flag:
+            return (bool,)
+        if isinstance(self.type, click.IntRange):
+            return (int,)
+        if isinstance(self.type, click.FloatRange):
+            return (int, float)
+        return getattr(self.type, "toml_types", (str,))
 
 
-def with_options(command: Decorated, options: Sequence[Callable[[Decorated], Decorated]]) -> Decorated:
-    """The command with these options, in this order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
+def option(section: str, *names: str, **attrs: Any) -> Option:
+    """Return an option that configuration files cannot set."""
+    return Option(*names, section=section, config=False, **attrs)
+
+
+def flag(*names: str, help: str, config: bool = False) -> Option:
+    return Option(*names, config=config, is_flag=True, help=help)
+
+
+def advanced(shared: Option) -> Option:
+    """Return a copy of an option that the command's `--help` leaves out."""
+    hidden = copy(shared)
+    hidden.advanced = True
+    return hidden
+
+
+def with_options(*options: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that gives a command these options, in this order."""
+
+    def decorate(command: Decorated) -> Decorated:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return decorate
 
 
 JSON = flag("--json", "as_json", help="Print one JSON object instead of text.")
 JSON_LINES = flag("--json", "as_json", help="Print one JSON object per line instead of text.")
 QUIET = flag("-q", "--quiet", help="No notes or progress on stderr.")
 VERBOSE = flag("-v", "--verbose", help="Log details to stderr, with tracebacks of errors.")
-MODEL_TOO = click.option(
-    "-m", "--model", "model_too", metavar="MODEL", hidden=True, help="The same as the argument, as in 'run'."
-)
+MODEL_TOO = Option("-m", "--model", "model_too", config=False, metavar="MODEL", hidden=True)
 YES = flag("-y", "--yes", help="Do not ask for confirmation.")

@@ -1,8 +1,8 @@
-"""Groups of commands: other names for their commands, the command `help`, and the answer to an unknown name."""
+"""Groups of commands: other names for their commands, the command `help`, and hints for unknown names."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -16,33 +16,47 @@ ALIASES = {
     **dict.fromkeys(("info", "cat"), ("show",)),
     "download": ("pull",),
 }
-"""Verbs of other programs, each with the commands that it may mean; the first one that a group has is run."""
+"""Names of commands in other programs. The first command of each that a group has is run."""
+
+UNBROKEN = "\N{NON-BREAKING HYPHEN}"
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
-def meant(name: str, known: Collection[str]) -> str | None:
-    """Return the command of a group that a name means, or None."""
-    return next((command for command in (name, *ALIASES.get(name, ())) if command in known), None)
+class HelpFormatter(click.HelpFormatter):
+    """Breaks no line at a hyphen, so that `--max-tokens` and `ID-inf` stay whole."""
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", UNBROKEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(name, text.replace("-", UNBROKEN)) for name, text in rows], col_max, col_spacing)
+
+    def getvalue(self) -> str:
+        return super().getvalue().replace(UNBROKEN, "-")
+
+
+click.Context.formatter_class = HelpFormatter  # for the help of every command
 
 
 class Group(click.Group):
-    """A group whose commands are also found by other verbs (`delete` for `rm`), and that has a command `help`."""
+    """A group whose commands are also found by other names (`delete` for `rm`), and that has a command `help`."""
 
     def __init__(self, *args: object, **attrs: object) -> None:
         super().__init__(*args, **attrs)  # type: ignore[arg-type]
-        self.context_settings.setdefault("help_option_names", ["-h", "--help"])
+        self.context_settings.update(HELP_NAMES)
 
     def known(self) -> Sequence[str]:
-        """The names of the commands in the help."""
+        """Return the names of the commands in the help."""
         return list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == "help" and "help" not in self.known():
             return show_help
-        name = meant(cmd_name, self.known())
+        name = next((name for name in (cmd_name, *ALIASES.get(cmd_name, ())) if name in self.known()), None)
         return None if name is None else self.command_called(ctx, name)
 
     def command_called(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command of one of the `known` names."""
+        """Return the command of one of the `known` names."""
         return super().get_command(ctx, name)
 
     def resolve_command(
@@ -57,7 +71,7 @@ class Group(click.Group):
         return (command.name if command is not None and command is not show_help else found), command, rest
 
 
-@click.command("help", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("help", context_settings=HELP_NAMES)
 @click.argument("names", nargs=-1, metavar="[COMMAND]...")
 @click.pass_context
 def show_help(ctx: click.Context, names: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Names of commands, options and models in other programs, and the answers to users who type them."""
+"""Hints for users who type the names of commands, options and models in other programs, or misspell a name."""
 
 from __future__ import annotations
 
@@ -28,30 +28,22 @@ ELSEWHERE = {
 """Names of options in llama.cpp, ollama and transformers."""
 
 _HUB = ("hf", "hfr", "hf-repo", "hff", "hf-file")
-_PROMPT = ("p", "prompt")
 _TEMPLATE = ("cnv", "conversation", "no-cnv", "no-conversation")
-
-_SERVER = "'edgespec serve' is the server, which runs until Ctrl-C"
-_COMMANDS = {
-    "models": "ls",
-    **dict.fromkeys(("generate", "complete", "cli"), "run"),
-    "search": "ls --catalog",
-}
+_COMMANDS = {"models": "ls", "search": "ls --catalog", **dict.fromkeys(("generate", "complete", "cli"), "run")}
 
 
 def command_hint(name: str, known: Collection[str], group: str = "") -> str:
-    """The hint for an unknown command of a group, by default of `edgespec` itself."""
+    """Return the hint for an unknown command of a group, by default of `edgespec` itself."""
     if not group and name in ("server", "start", "stop", "ps"):
-        return _SERVER
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    program = f"edgespec {group}".rstrip()
-    if found := ("" if group else _COMMANDS.get(name.lower())) or "".join(near):
-        return f"did you mean '{program} {found}'?"
+        return "'edgespec serve' is the server, which runs until Ctrl-C"
+    found = _COMMANDS.get(name.lower(), "") if not group else ""
+    if found := found or _nearest(name.lower(), known):
+        return f"did you mean '{f'edgespec {group}'.rstrip()} {found}'?"
     return f"the commands are {', '.join(known)}" if group else "'edgespec --help' lists the commands"
 
 
 def usage_hint(error: click.UsageError) -> str:
-    """The hint for an unknown option or argument; empty if there is nothing better than to read the command's help."""
+    """Return the hint for an unknown option or argument, or "" if only the command's help can explain more."""
     if error.ctx is None:
         return ""
     command = error.ctx.command
@@ -62,24 +54,32 @@ def usage_hint(error: click.UsageError) -> str:
         return ""
     word = error.option_name.lstrip("-").lower().replace("_", "-")
     options = {name: param for param in command.params if isinstance(param, click.Option) for name in param.opts}
-    if option := options.get(f"--{ELSEWHERE.get(word, word)}"):
-        return f"did you mean {min(option.opts, key=len)} {option.metavar or ''}".rstrip() + "?"
     if word in _HUB:
         return f"give a model of the hub as {'-m ' if '-m' in options else ''}hf:OWNER/NAME:QUANT"
-    if answers and word in _PROMPT:
+    if answers and word in ("p", "prompt"):
         return f'the prompt needs no option: edgespec {command.name} "PROMPT"'
     if word in _TEMPLATE and "--chat" in options:
         return "--raw completes the prompt verbatim, --chat sends it as a user message"
     if isinstance(command, click.Group) and word in ("m", "p"):
         return 'options follow a command: edgespec run -m MODEL "PROMPT"'
+    names = {name[2:]: name for name in options if name.startswith("--")}
+    names |= {name: f"--{here}" for name, here in ELSEWHERE.items() if f"--{here}" in options}
+    if near := names.get(_nearest(word, names)):
+        return f"did you mean {near} {options[near].metavar or ''}".rstrip() + "?"
     return ""
 
 
 def looks_like_model(prompt: str) -> bool:
-    """Whether a prompt is probably the model, which ollama takes first. Raises UsageError as `catalogue` does."""
+    """Return whether a prompt is probably the model, which ollama takes first. Raises UsageError as `catalogue`
+    does."""
     from edgespec.models.names.catalog import near
-    from edgespec.models.names.spec import NAMES
+    from edgespec.models.names.source import NAMES
 
     if not re.fullmatch(r"\S+", prompt):
         return False
     return prompt in NAMES or "gguf" in prompt.lower() or bool(near(prompt.replace(":", "-")))
+
+
+def _nearest(word: str, names: Collection[str]) -> str:
+    """Return the most similar name, or "" if none is similar."""
+    return word if word in names else next(iter(difflib.get_close_matches(word, names, n=1)), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +12,18 @@ import click
 from click.shell_completion import CompletionItem
 
 from edgespec.errors import UsageError
-from edgespec.models.names.spec import is_path
+from edgespec.models.names.source import is_path
 
 if TYPE_CHECKING:
     from edgespec.settings import Constraint
 
     ParamType = click.ParamType[Any]
 else:
-    ParamType = click.ParamType  # a generic class in the newest versions of click only
+    ParamType = click.ParamType  # generic in the newest versions of click only
 
 
 class Text(ParamType):
-    """Text in UTF-8. An environment variable is one text, whatever spaces it contains."""
+    """Text in UTF-8. An environment variable is one text, even if it contains spaces."""
 
     name = "text"
 
@@ -48,7 +49,7 @@ class StopText(Text):
 
 
 class ConstraintText(Text):
-    """A grammar, a JSON schema or a regular expression, or the file that one of the first two is in."""
+    """A grammar, a JSON schema or a regular expression; the first two can also be the name of a file."""
 
     def __init__(self, kind: Constraint) -> None:
         self.kind = kind
@@ -95,21 +96,6 @@ class Integer(click.IntRange):
     name = "integer"
 
 
-class Count(ParamType):
-    """A number of things, perhaps in thousands or millions: 300000, 500k, 1.5M."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([kKmM]?)", str(value).strip())
-        number = round(float(match[1]) * {"": 1, "k": 1e3, "m": 1e6}[match[2].lower()]) if match else 0
-        if number < 1:
-            self.fail(f"{value!r} is not a number such as 300000, 500k or 1.5M.", param, ctx)
-        return number
-
-
 class Number(click.FloatRange):
     """A finite number within a range."""
 
@@ -122,84 +108,104 @@ class Number(click.FloatRange):
         return number
 
 
-class Layers(ParamType):
-    """The number of layers on the GPU."""
+class Parsed(ParamType):
+    """A value that a function makes of a text. The function raises ValueError or UsageError for invalid texts."""
 
-    name = "layers"
-    toml_types = (int, str)
+    def __init__(
+        self,
+        name: str,
+        parse: Callable[[str], Any],
+        *,
+        toml_types: tuple[type, ...] = (str,),
+        complete: Callable[[str], Sequence[str]] = lambda incomplete: (),
+    ) -> None:
+        self.name, self._parse, self.toml_types, self._complete = name, parse, toml_types, complete
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        text = str(value).strip().lower()
-        if text in ("auto", "all"):
-            return text
-        if not re.fullmatch(r"[0-9]{1,9}", text):
-            self.fail(f"{value!r} is neither a number of layers (0 or more) nor 'auto' nor 'all'.", param, ctx)
-        return int(text)
-
-
-class Word(Text):
-    """A word in any case, and with spaces, if `check` does not raise UsageError."""
-
-    def check(self, text: str) -> None:
-        raise NotImplementedError
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = super().convert(value, param, ctx).replace(" ", "").lower()
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str | int):  # a parsed value, such as a default
+            return value
         try:
-            self.check(text)
+            return self._parse(Text().convert(value, param, ctx).strip())
         except UsageError as error:
             self.fail(f"{error.what}: {error.hint}." if error.hint else f"{error.what}.", param, ctx)
-        return text
-
-
-class SpecType(Word):
-    """`auto`, `none`, or drafters separated by commas."""
-
-    name = "drafters"
-
-    def check(self, text: str) -> None:
-        from edgespec.validation import check_spec_type  # loads numpy, which other commands' options do without
-
-        check_spec_type(text)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from edgespec.settings import DRAFTERS
-
-        before, comma, last = incomplete.rpartition(",")
-        names = DRAFTERS if comma else ("auto", "none", *DRAFTERS)
-        return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]
+        return [CompletionItem(text) for text in self._complete(incomplete)]
 
 
-class DraftPolicy(Word):
-    """`auto`, `off`, or `fixed:` with a number of tokens."""
-
-    name = "pace"
-
-    def check(self, text: str) -> None:
-        from edgespec.validation import check_pace
-
-        check_pace(text)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in ("auto", "fixed:", "off") if name.startswith(incomplete)]
+def _count(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([kKmM]?)", text)
+    number = round(float(match[1]) * {"": 1, "k": 1e3, "m": 1e6}[match[2].lower()]) if match else 0
+    if number < 1:
+        raise ValueError(f"{text!r} is not a number such as 300000, 500k or 1.5M")
+    return number
 
 
-class LogitBias(ParamType):
-    """`ID+BIAS` or `ID-BIAS`, as in llama.cpp; `ID-inf` bans the token."""
+def _layers(text: str) -> int | str:
+    if text.lower() in ("auto", "all"):
+        return text.lower()
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ValueError(f"{text!r} is not a number of layers (0 or more), 'auto' or 'all'")
+    return int(text)
 
-    name = "bias"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
-        if isinstance(value, tuple):
-            return value
-        match = re.fullmatch(r"\s*(\d{1,9})\s*([+-])\s*(\d+\.?\d*|\.\d+|inf)\s*", str(value))
-        if match is None or match[0].strip().endswith("+inf"):
-            self.fail(f"{value!r} is not of the form ID+BIAS or ID-BIAS (15043+1.5, 15043-inf).", param, ctx)
-        return int(match[1]), float(match[2] + match[3])
+def _parallel(text: str) -> int:
+    from edgespec.settings import MAX_SEQUENCES
+
+    if text.lower() == "auto":
+        return 0
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MAX_SEQUENCES:
+        raise ValueError(f"{text!r} is not a number from 1 to {MAX_SEQUENCES} or 'auto'")
+    return int(text)
+
+
+def _spec_type(text: str) -> str:
+    from edgespec.validation import check_spec_type  # loads numpy, which the options of other commands do without
+
+    names = text.replace(" ", "").lower()
+    check_spec_type(names)
+    return names
+
+
+def _complete_drafters(incomplete: str) -> Sequence[str]:
+    from edgespec.settings import DRAFTERS
+
+    before, comma, last = incomplete.rpartition(",")
+    names = DRAFTERS if comma else ("auto", "none", *DRAFTERS)
+    return [before + comma + name for name in names if name.startswith(last)]
+
+
+def _pace(text: str) -> str:
+    from edgespec.validation import check_pace
+
+    pace = text.replace(" ", "").lower()
+    check_pace(pace)
+    return pace
+
+
+def _complete_pace(incomplete: str) -> Sequence[str]:
+    return [name for name in ("auto", "fixed:", "off") if name.startswith(incomplete)]
+
+
+def _logit_bias(text: str) -> tuple[int, float]:
+    match = re.fullmatch(r"(\d{1,9})\s*([+-])\s*(\d+\.?\d*|\.\d+|inf)", text)
+    if match is None or text.endswith("+inf"):
+        raise ValueError(f"{text!r} is not of the form ID+BIAS or ID-BIAS (15043+1.5, 15043-inf)")
+    return int(match[1]), float(match[2] + match[3])
+
+
+COUNT = Parsed("count", _count)  # 300000, 500k, 1.5M
+LAYERS = Parsed("layers", _layers, toml_types=(int, str))
+PARALLEL = Parsed("parallel", _parallel)  # answers to decode together; 0: auto
+SPEC_TYPE = Parsed("drafters", _spec_type, complete=_complete_drafters)
+PACE = Parsed("pace", _pace, complete=_complete_pace)
+LOGIT_BIAS = Parsed("bias", _logit_bias)
 
 
 def first_invalid_byte(text: str) -> int | None:
-    """Where an argument or variable, which the system passes as bytes, stops being UTF-8 (byte offset)."""
+    """Return the offset of the first byte that is not UTF-8 in an argument or variable, or None."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

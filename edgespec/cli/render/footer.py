@@ -1,4 +1,4 @@
-"""The statistics of an answer, for the user."""
+"""The statistics of an answer, as `run` and `chat` show them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def footer(
     pace: Sequence[PolicyVerdict],
     n_looped: int = 0,
 ) -> list[str]:
-    """Lines about an answer: one, or three with `details`.
+    """Return one line about an answer, or three with `details`.
 
-    `about` describes the runtime, as `Runtime.describe`; `n_looped` of the tokens are a loop, which is easily drafted.
+    `about` is from `Runtime.describe`. `n_looped` tokens are a repetition, which is drafted easily.
     """
     speed = [f"{rate(stats.tokens_per_s)} tok/s"] if stats.generated_tokens > 1 else []
     made = counted(stats.generated_tokens, "token")
@@ -45,23 +45,23 @@ def footer(
 
 
 def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str:
-    """What is known about this answer compared with plain decoding with the same seed."""
+    """Return how this answer compares with plain decoding with the same seed."""
     if verify in CHANGES_LAW:
         return f"{verify} acceptance changes the distribution"
     if not stats.proposed:
         return "plain decoding"
     if verify != "coupled":
-        return f"same distribution as plain decoding, another text (--verify {verify})"
+        return f"same distribution as plain decoding, but another text (--verify {verify})"
     if about["strict"] or about["rounding"] == 0.0:
         return "output identical with and without speculation on this machine"
-    if about["exact"] and about["rounding"] is None:  # it cannot be measured, and so not be prevented either
+    if about["exact"] and about["rounding"] is None:  # rounding that cannot be measured cannot be prevented either
         return "same text as plain decoding up to rounding"
     how = "leaving out --fast" if about["fast"] else "--strict"
     return f"same text as plain decoding up to rounding; {how} makes it exact"
 
 
 def _looped(n: int) -> str:
-    return f"the answer repeats itself ({n:,} tokens)"
+    return f"the answer repeats itself ({n} tokens)"
 
 
 def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
@@ -79,21 +79,21 @@ def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
 
 
 def _recalled(stats: Stats) -> Iterator[str]:
-    """Report tokens that earlier answers had: a prompt that is asked again is drafted from its earlier answer."""
+    """Yield how many tokens were copied from earlier answers, such as the answer to the same prompt."""
     if stats.recalled:
-        of = f"{stats.recalled:,} of {stats.accepted:,} accepted tokens"
+        of = f"{stats.recalled} of {stats.accepted} accepted tokens"
         yield f"{of} were copied from earlier answers (--no-store copies none)"
 
 
 def _overlapped(stats: Stats) -> Iterator[str]:
-    """How many of the drafts that were begun during passes of the target followed what came."""
+    """Yield how many drafts made during passes of the target could be used."""
     ahead = sum(source.ahead for source in stats.by_source.values())
     if ahead:
         yield f"{sum(source.overlapped for source in stats.by_source.values())} of {ahead} drafts made ahead were used"
 
 
 def _decided(pace: Sequence[PolicyVerdict], setting: str) -> str:
-    """What the draft-length policy decided about the drafters."""
+    """Return the draft-length policy's decision about each drafter."""
     active = ", ".join(verdict.drafter for verdict in pace if not verdict.rests)
     backed_off = ", ".join(verdict.drafter for verdict in pace if verdict.rests)
     if pace:
@@ -103,7 +103,7 @@ def _decided(pace: Sequence[PolicyVerdict], setting: str) -> str:
 
 
 def explanation(stats: Stats, pace: Sequence[PolicyVerdict], rounding: float | None) -> RenderableType:
-    """Where the time of an answer went, what each drafter did, what that gained, and why it was used."""
+    """Return where the time of an answer went, what each drafter did and gained, and why it was used."""
     from rich.console import Group
     from rich.text import Text
 
@@ -124,7 +124,7 @@ def explanation(stats: Stats, pace: Sequence[PolicyVerdict], rounding: float | N
                 {True: "backed off", False: "active", None: ""}[rests.get(name)],
             ]
         )
-    title = f"{rate(stats.tokens_per_s)} tok/s; what each drafter did, and what it added or cost"
+    title = f"{rate(stats.tokens_per_s)} tok/s; what each drafter did, and how much speed it added or cost"
     table = Figures(title, ["", "asked", "verified", "accepted", "ms", "tok/s", "now"], rows)
     lines = [*_details(stats), *_reasons(pace), *_ties(stats, rounding)]
     return Group(table, Text(), Text("\n".join(lines)))
@@ -149,7 +149,7 @@ def _details(stats: Stats) -> list[str]:
 
 
 def _reasons(pace: Sequence[PolicyVerdict]) -> Iterator[str]:
-    """What drafts are worth and cost, in tokens and in passes of the target over one token."""
+    """Yield the expected gain and the cost of drafts, in tokens and in passes of the target over one token."""
     for verdict in pace:
         state = "backed off" if verdict.rests else "active"
         yield (
@@ -162,11 +162,11 @@ def _reasons(pace: Sequence[PolicyVerdict]) -> Iterator[str]:
 
 
 def _ties(stats: Stats, rounding: float | None) -> Iterator[str]:
-    """How often the choice was within the rounding of passes of different widths."""
+    """Yield how often the choice of a token was within the rounding of passes of different widths."""
     if rounding is None:
         return
     if not rounding:
-        yield "rounding: none seen, passes of these widths give the same logits"
+        yield "rounding: none found, passes of these widths give the same logits"
     elif stats.near_ties is None:
         yield f"rounding: up to {rounding:.2g} logits between widths"
     else:
@@ -175,7 +175,7 @@ def _ties(stats: Stats, rounding: float | None) -> Iterator[str]:
 
 
 def _positions(stats: Stats) -> str:
-    """How often the first, second, ... token of a draft was accepted."""
+    """Return how often the first, second, ... token of a draft was accepted."""
     pairs = zip(stats.accepted_per_pos, stats.proposed_per_pos, strict=True)
     return ", ".join(percent(accepted / proposed) for accepted, proposed in pairs if proposed)
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgespec.cli.render.table import Row, table
+from edgespec.cli.render.rows import table
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
+from edgespec.files.paths import free_in, models_dir
 from edgespec.models.hub.absent import spec_of
+from edgespec.models.hub.cache import hub_cache
 from edgespec.models.hub.pulling import refuse_revision
-from edgespec.models.hub.repository import free_bytes, look_at_offers
-from edgespec.models.names.spec import NAMES, HubSpec, cached, is_path, sources
-from edgespec.models.packages import download as package_download
-from edgespec.models.packages.wheels import PackageSpec, packaged_models
+from edgespec.models.hub.repository import look_at_offers
+from edgespec.models.names.packaged import PackageSpec, packaged_models
+from edgespec.models.names.source import NAMES, HubSpec, cached, is_path
+from edgespec.models.names.spec import sources
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
-    from edgespec.models.hub.listing import Repository
-    from edgespec.models.hub.offers import Offer
+    from edgespec.models.hub.listing import Offer, Repository
 
 HEADER = ("model", "size", "files", "here")
 
@@ -32,7 +32,7 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
             raise UsageError(f"'{spec}' is not in a repository", why="it is a file on this machine")
         wanted = sources(spec, revision or "main")[0]
         if isinstance(wanted, PackageSpec):
-            refuse_revision(spec, revision, "it comes in a package")
+            refuse_revision(spec, revision, "it is part of a package")
             _list_packaged(spec, wanted, output, found if as_json else None)
             continue
         output.progress(f"looking for {spec}", None)
@@ -40,12 +40,13 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
             repository = look_at_offers(wanted, output.note)
         finally:
             output.end_progress()
+        free = free_in(hub_cache())
         if as_json:
-            found.append(_about(spec, wanted, repository, free_bytes()))
+            found.append(_about(spec, wanted, repository, free))
             continue
-        output.line(f"{repository.name}, {size_of(free_bytes())} free here")
-        rows = [_row(spec_of(spec, wanted, offer), wanted, offer, free_bytes()) for offer in repository.offers()]
-        for line in table(HEADER, rows, columns=shutil.get_terminal_size().columns, right=("size", "files")):
+        output.line(f"{repository.name}, {size_of(free)} free here")
+        rows = [_row(spec_of(spec, wanted, offer), wanted, offer, free) for offer in repository.offers()]
+        for line in table(HEADER, rows, right=("size", "files")):
             output.line(line)
     if as_json:
         output.json({"repositories": found})
@@ -58,20 +59,20 @@ def _list_packaged(spec: str, wanted: PackageSpec, output: Output, found: list[d
     if found is not None:
         about = [
             {"model": str(each), "quant": each.quant, "file": each.path.name, "files": 1,
-             "size_bytes": each.wheel_bytes, "here": each.is_here}
+             "size_bytes": each.entry.wheel_bytes, "here": each.is_here}
             for each in models
         ]  # fmt: skip
         nothing = dict.fromkeys(("repository", "revision", "commit"))
-        free = package_download.free_bytes()
+        free = free_in(models_dir())
         found.append({"spec": spec, "package": wanted.package, **nothing, "free_bytes": free, "models": about})
         return
-    output.line(f"{wanted.package}, a package of {size_of(wanted.wheel_bytes)}")
+    output.line(f"{wanted.package}, a package of {size_of(wanted.entry.wheel_bytes)}")
     for each in models:
         made = f", made of {each.packed_quant} once that is downloaded" if each.is_converted else ", as in the package"
         output.line(f"  {each}{', here' if each.is_here else ''}{made}")
 
 
-def _row(name: str, wanted: HubSpec, offer: Offer, free: int) -> Row:
+def _row(name: str, wanted: HubSpec, offer: Offer, free: int) -> tuple[str, ...]:
     here = "yes" if _is_here(wanted, offer) else "no space" if offer.size_bytes > free else "no"
     return name, size_of(offer.size_bytes), str(offer.n_parts), here
 

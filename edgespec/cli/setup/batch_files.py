@@ -1,45 +1,51 @@
-"""The input and output of `edgespec batch`: resumable files, or pipes."""
+"""The input and output of `edgespec batch`: resumable files, pipes, and the outputs of shards."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import click
+from click.core import ParameterSource
+
 from edgespec.batch.arriving import ReadAhead
 from edgespec.batch.lines import Line, count_lines, read_lines
+from edgespec.batch.merge import merge
 from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.reading import RowReader, id_on
 from edgespec.batch.row import BadRow, Row
 from edgespec.batch.shards import Shard
+from edgespec.cli.options.common import Option, flag, option
+from edgespec.cli.options.types import Parsed
 from edgespec.cli.terminal.output import Output, StdoutClosed
 from edgespec.closable import Closable
-from edgespec.errors import EdgespecError, UsageError, told_as
+from edgespec.errors import EdgespecError, FailedRowsError, UsageError, told_as
 
 STDIO = "-"
 END_OF_FILE = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
 
 
 def open_input(source: str, output: Output) -> AbstractContextManager[BinaryIO]:
-    """A file, which is closed again; or a pipe, which is not, as that would wait for the thread that reads it."""
+    """Open the input. A pipe is not closed at the end: closing would wait for the thread that reads it."""
     if source == STDIO and sys.stdin is None:
         raise UsageError("there are no rows", why="stdin is closed")
     if source == STDIO and sys.stdin.isatty():
         output.note(f"reading rows from the terminal, one JSON object per line; {END_OF_FILE} ends the input")
     with told_as(UsageError, f"cannot read {source}"):
-        if source == STDIO:  # as a file of its own: a thread that waits in sys.stdin crashes Python when it ends
+        if source == STDIO:  # not sys.stdin: Python crashes at exit if a thread still reads that
             return nullcontext(os.fdopen(sys.stdin.fileno(), "rb", closefd=False))
-        file = Path(source).open("rb")  # noqa: SIM115 - it is what is given back
+        file = Path(source).open("rb")  # noqa: SIM115 - the caller closes it
         return file if _is_file(source) else nullcontext(file)
 
 
 def input_rows(source: str, data: BinaryIO, reader: RowReader, limit: int | None) -> Iterator[Row | BadRow]:
-    """The rows of a file, or of a pipe as they come."""
+    """Yield the rows of a file, or of a pipe as soon as they arrive."""
     rows = reader.from_lines(_lines(source, data, limit))
     return rows if _is_file(source) else ReadAhead(rows)
 
@@ -50,7 +56,7 @@ def _lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line]:
 
 
 def put_back(row: Row, rows: Iterator[Row | BadRow]) -> Iterator[Row | BadRow]:
-    """The rows with that one before them."""
+    """Return the rows with `row` in front."""
     if isinstance(rows, ReadAhead):
         rows.push_back(row)
         return rows
@@ -58,7 +64,7 @@ def put_back(row: Row, rows: Iterator[Row | BadRow]) -> Iterator[Row | BadRow]:
 
 
 def are_same(file: Path, other: Path) -> bool:
-    """Whether both exist and are one file."""
+    """Return whether both paths exist and are the same file."""
     try:
         return file.samefile(other)
     except OSError:
@@ -70,7 +76,7 @@ def _is_file(source: str) -> bool:
 
 
 def count_rows(source: str, limit: int | None, shard: Shard | None) -> int | None:
-    """The number of rows of the input, or of its shard, if that can be known."""
+    """Return the number of rows of the input, or of its shard; None for a pipe."""
     if not _is_file(source):
         return None
     with Path(source).open("rb") as file:
@@ -81,7 +87,7 @@ def count_rows(source: str, limit: int | None, shard: Shard | None) -> int | Non
 
 
 class StdoutRows(Closable):
-    """In place of an `OutputFile`: rows are written, and there are never existing ones."""
+    """Rows on stdout, with the interface of `OutputFile`; there are never earlier rows."""
 
     name = STDIO
     n_done = n_failed = n_dropped = 0
@@ -94,7 +100,7 @@ class StdoutRows(Closable):
         pass
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Raises EdgespecError if nobody reads them any more: rows would be missing, unlike lines of an answer."""
+        """Write a row. Raises EdgespecError if the reader of stdout has gone, since rows would be missing."""
         try:
             self._output.line(encoded(row).decode().removesuffix("\n"))
         except StdoutClosed:
@@ -111,7 +117,7 @@ def open_target(name: str | None, output: Output) -> OutputFile | StdoutRows:
 
 
 def prepare(target: OutputFile | StdoutRows, made_with: dict[str, Any], values: dict[str, Any]) -> int:
-    """The seed that those of rows are derived from."""
+    """Open the output for resuming or overwriting. Return the seed from which the seeds of rows are derived."""
     seed = values["seed"] if values["seed"] >= 0 else None
     if isinstance(target, StdoutRows):
         return secrets.randbits(48) if seed is None else seed
@@ -120,3 +126,43 @@ def prepare(target: OutputFile | StdoutRows, made_with: dict[str, Any], values: 
     if values["overwrite"]:
         return target.overwrite(made_with, seed)
     return target.resume(made_with, seed, retry_failed=values["retry_errors"])
+
+
+# --- shards ----------------------------------------------------------------------------------------------------------
+
+_OF_MERGE = ("merge", "target", "overwrite", "quiet", "verbose")
+
+SHARDS = [
+    option(
+        "Output", "--shard", type=Parsed("shard", Shard.parse), metavar="I/N", advanced=True,
+        help="Answer only the rows of shard I of N, counted from 0. Every row is in one shard.",
+    ),
+    flag("--merge", help="Merge the outputs of all shards into FILE, in the order of the input."),
+]  # fmt: skip
+
+
+def merge_parts(ctx: click.Context, sources: Sequence[str], values: Mapping[str, Any], output: Output) -> None:
+    """Merge the outputs of shards. Raises EdgespecError, and FailedRowsError if rows of the shards have failed."""
+    others = [
+        max(param.opts, key=len)
+        for param in ctx.command.params
+        if isinstance(param, Option)
+        and param.name not in _OF_MERGE
+        and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    ]
+    if others:
+        raise UsageError(f"{', '.join(others)} cannot be combined with --merge", why="the rows are answered already")
+    name, paths = values["target"], [Path(source) for source in sources]
+    if name in (None, STDIO):
+        raise UsageError("--merge needs an output file", hint="use -o FILE")
+    if any(are_same(Path(name), path) for path in paths):
+        raise UsageError(f"cannot merge {name} into itself", hint="use another output file")
+    with OutputFile(Path(name)) as target:
+        if target.path.exists() and target.path.stat().st_size and not values["overwrite"]:
+            raise UsageError(f"{name} exists", hint="use another file name; --overwrite replaces it")
+        n_rows, n_failed = merge(paths, target)
+    if not output.quiet:
+        output.aside(f"{n_rows} rows of {len(paths)} shards · {name}")
+    if n_failed:
+        hint = f'each has its reason in "error"; to try them again, use the whole input and -o {name} --retry-errors'
+        raise FailedRowsError(f"{n_failed} of {n_rows} rows failed", hint=hint)

@@ -1,4 +1,4 @@
-"""The default model: a small real one, downloaded once."""
+"""The default model, a small model that is downloaded once, and the catalogue's settings for models."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.models.names.spec import NotFetchedError, catalogued_settings, resolve
 
 DEFAULT_MODEL = "smollm2"
-VARIABLE = "EDGESPEC_DEFAULT_MODEL"  # names another one
+VARIABLE = "EDGESPEC_DEFAULT_MODEL"  # names another model
 DEMO = "demo"
 
 
 def default_model(ctx: click.Context, output: Output, *, or_demo: bool = False) -> str:
-    """The model to load, downloaded with a note if necessary; with `or_demo` the bundled pair if that fails.
+    """Return the model to load, downloaded with a note if necessary; with `or_demo` the bundled pair if that fails.
 
-    It is downloaded without asking: whoever names no model wants an answer, and a script cannot be asked. Raises
-    UsageError as `catalogue` does, and without `or_demo` ModelNotFoundError.
+    It is downloaded without asking, because scripts cannot answer. Raises UsageError as `catalogue` does, and without
+    `or_demo` ModelNotFoundError.
     """
     if chosen := os.environ.get(VARIABLE):
-        output.note(f"no model given; using {chosen} ({VARIABLE}; choose one with -m)")
+        output.note(f"no model given; using {chosen} ({VARIABLE}; choose a model with -m)")
         return chosen
     try:
         _have_default_model(ctx, output)
@@ -36,24 +36,24 @@ def default_model(ctx: click.Context, output: Output, *, or_demo: bool = False) 
         why = f"{error.what}: {error.why}" if error.why else error.what
         if not or_demo:
             raise ModelNotFoundError(
-                "no model given, and the default one is not available",
+                "no model given, and the default model is not available",
                 why=why,
-                hint=f"choose one with -m, such as -m {DEMO}; to download the default: edgespec pull {DEFAULT_MODEL}",
+                hint=f"use another model, such as -m {DEMO}; to download the default: edgespec pull {DEFAULT_MODEL}",
             ) from error
-        # shown even when quiet: the answer must not pass for a real model's
-        output.aside(f"note: using the bundled {DEMO}, a toy that makes little sense: {why}")
+        # also shown with --quiet: the answer must not be mistaken for a real model's
+        output.aside(f"note: using the bundled {DEMO}, a toy whose answers make little sense: {why}")
         return DEMO
     return DEFAULT_MODEL
 
 
 def note_model_as_prompt(output: Output, prompt: str | None, model: str | None) -> None:
-    """Help users who type the model first, as for ollama. Raises UsageError as `catalogue` does."""
+    """Show a note if the prompt looks like a model, which ollama takes first. Raises UsageError as `catalogue` does."""
     if prompt and not model and looks_like_model(prompt):
         output.note(f"{prompt!r} was taken as the prompt; to choose the model, use -m")
 
 
 def answer_as_catalogued(ctx: click.Context, values: dict[str, Any]) -> None:
-    """Apply the catalogue's settings for this model where the user set none.
+    """Use the catalogue's settings for this model, except for options that the user set.
 
     The system prompt is left out if prompts are completed verbatim. Raises UsageError as `catalogue` does.
     """
@@ -64,14 +64,14 @@ def answer_as_catalogued(ctx: click.Context, values: dict[str, Any]) -> None:
 
 
 def _have_default_model(ctx: click.Context, output: Output) -> None:
-    from edgespec.models.hub.repository import is_offline
+    from edgespec.models.hub.cache import is_offline
 
     try:
         resolve(DEFAULT_MODEL)
     except NotFetchedError as error:
         if is_offline():
             raise ModelNotFoundError(error.what, why="--offline or HF_HUB_OFFLINE forbids downloading it") from error
-        output.note(f"no model given; downloading {DEFAULT_MODEL}, once (choose another with -m)")
+        output.note(f"no model given; downloading {DEFAULT_MODEL} once (choose another model with -m)")
         fetch_missing(ctx, [DEFAULT_MODEL], output, yes=True)
     else:
-        output.note(f"no model given; using {DEFAULT_MODEL} (choose one with -m)")
+        output.note(f"no model given; using {DEFAULT_MODEL} (choose a model with -m)")

@@ -1,4 +1,4 @@
-"""Download models that a command needs, once the user has agreed."""
+"""Download the models that a command needs, after asking."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Ask = Callable[[str], bool]
 
 
 def confirmed(question: str) -> bool:
-    """Whether the user agrees."""
+    """Ask the user a question whose default answer is yes."""
     return click.confirm(question, default=True, err=True)
 
 
@@ -37,9 +37,10 @@ def fetch_models(
     modes: Sequence[str] = (),
     ask: Ask = confirmed,
 ) -> LoadSettings:
-    """Download what these settings, or with them these modes of a bench, need.
+    """Download the models that these settings need, or that these modes of a benchmark need.
 
-    Returns the settings, without a draft model if its default one failed. Raises as `fetch_missing` does.
+    Returns the settings, without a draft model if the default draft could not be downloaded. Raises as `fetch_missing`
+    does.
     """
     named = None if settings.draft_model == AUTO_DRAFT else settings.draft_model
     with_draft = named is None and uses_draft(settings, modes)
@@ -53,7 +54,7 @@ def fetch_models(
 
 
 def uses_draft(settings: LoadSettings, modes: Sequence[str] = ()) -> bool:
-    """Whether a draft model, not only a head, is used with these settings or in one of these modes. Raises
+    """Return whether a draft model, not a head, is used with these settings or in one of these modes. Raises
     UsageError."""
     if modes:
         from edgespec.bench.modes import parse_mode, possible_drafters
@@ -73,10 +74,10 @@ def fetch_missing(
     drafts: Collection[str] = (),
     ask: Ask = confirmed,
 ) -> bool:
-    """Download what these specs name and is missing, and for those in `drafts_of` the catalogue's draft.
+    """Download the missing models among `specs`, and the catalogue's drafts of the models in `drafts_of`.
 
-    The question calls those in `drafts` drafts. Returns whether all of it is here; a draft may not be. Raises
-    NotFetchedError if nobody can be asked, or declines, and what downloading raises.
+    The question calls the models in `drafts` drafts. Returns whether all models exist now: a draft that fails is not an
+    error. Raises NotFetchedError if the user declines or cannot be asked, and the errors of downloading.
     """
     missing: dict[str, NotFetchedError] = {}
     for spec in filter(None, specs):
@@ -97,8 +98,8 @@ def _fetch(
     drafts: Collection[str],
     ask: Ask,
 ) -> bool:
+    from edgespec.models.hub.cache import is_offline
     from edgespec.models.hub.pulling import fetch_all, items_of, missing_bytes, plan_all, without_failed
-    from edgespec.models.hub.repository import is_offline
 
     refusal = next(iter(missing.values()))
     can_ask = sys.stdin is not None and sys.stdin.isatty() and output.stderr_is_terminal
@@ -121,7 +122,7 @@ def _fetch(
 
 
 def tell_stopped(items: Sequence[Item], output: Output) -> None:
-    """Note which downloads were stopped by Ctrl-C."""
+    """Show which downloads were stopped by Ctrl-C."""
     for item in items:
         if item.stopped:
             output.control("\r\x1b[K")  # the terminal has written ^C after the line to erase
@@ -129,7 +130,7 @@ def tell_stopped(items: Sequence[Item], output: Output) -> None:
 
 
 def _question(items: Sequence[Item], drafts: Collection[str]) -> str:
-    """What would be downloaded, its size and the free space: with --quiet nothing else says so."""
+    """Return the question, which names the models, their sizes and the free space."""
     from edgespec.models.hub.pulling import free_bytes, missing_bytes
     from edgespec.models.memory.fit import fit_of, needed_by_size, room_bytes
 

@@ -1,4 +1,4 @@
-"""What a server offers: the models of its options, and the others of this machine, each with its own defaults."""
+"""The models that a server offers: those of -m and the others of this machine, each with its own defaults."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from edgespec.settings import AUTO_DRAFT, LoadSettings
 if TYPE_CHECKING:
     from edgespec.serve.pool import Offer, Offers
 
-IDLE_MINUTES = 30.0  # for models that only requests name
+IDLE_MINUTES = 30.0  # for models that are not named by -m
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """`named` are the models of -m by their specs; the settings of the first one are those of all, but for what is made
-    for that one."""
+    """The models of -m (`named`, by spec), and the settings for other models of this machine: those of the first model,
+    without its draft model, corpus and workers."""
 
     named: Mapping[str, Offer]
     offer: Callable[[str, LoadSettings, float | None], Offer]
@@ -30,7 +30,7 @@ class Offered:
     only: bool
 
     def look(self) -> Offers:
-        """What can be asked for now, by every name. For any thread."""
+        """Return all models that requests can name now. Can be called from any thread."""
         from edgespec.serve.shelf import offers_here
 
         return offers_here(self.named, None if self.only else self._another)
@@ -42,7 +42,7 @@ class Offered:
 
 
 def offered(ctx: click.Context, values: Mapping[str, Any], settings: Sequence[LoadSettings]) -> Offered:
-    """Raises UsageError if two models have one name."""
+    """Return the models to offer. Raises UsageError if two models have the same name."""
     from edgespec.serve.pool import Offer
     from edgespec.serve.shelf import name_for
 
@@ -64,8 +64,8 @@ def offered(ctx: click.Context, values: Mapping[str, Any], settings: Sequence[Lo
 
 
 def settings_for(specs: Sequence[str], first: LoadSettings) -> list[LoadSettings]:
-    """How several models are loaded: a draft model or corpus that is named is made for the first one, and a worker can
-    hold layers of one model only."""
+    """Return the settings for each model. A draft model or corpus belongs to the first model only, and an RPC worker
+    can hold layers of one model only."""
     return [first, *(replace(_shared(first), model=spec) for spec in specs[1:])]
 
 

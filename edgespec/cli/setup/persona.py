@@ -1,4 +1,4 @@
-"""A persona of the command line (`--persona`): what was typed overrides it, it overrides the rest."""
+"""The option `--persona`: typed options override the persona, which overrides other defaults."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from edgespec.cli.options.command import Option
+from edgespec.cli.options.common import option
 
 if TYPE_CHECKING:
     from edgespec.chat.personas import Persona
 
-_FIELDS = {"spec_draft_n_max": "n_max", "spec_tree": "tree"}  # of a chat's settings, by option
+_FIELDS = {"spec_draft_n_max": "n_max", "spec_tree": "tree"}  # options and the chat settings with other names
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -24,22 +24,22 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     ]
 
 
-PERSONA = click.option(
-    "--persona", cls=Option, section="Prompt", config=False, metavar="NAME", shell_complete=_complete,
-    help="Answer as a persona: a system prompt with settings ('edgespec config' says where they are). Bundled: brief, "
-    "coder, editor, translator.",
+PERSONA = option(
+    "Prompt", "--persona", metavar="NAME", shell_complete=_complete,
+    help="Use a saved system prompt with its settings: brief, coder, editor, translator, or your own "
+    "('edgespec config' shows the folder).",
 )  # fmt: skip
 
 
 def typed_fields(ctx: click.Context) -> set[str]:
-    """The settings that were typed, by the names of their fields."""
+    """Return the settings that were typed, by the names of their fields."""
     params = {str(param.name) for param in ctx.command.params}
     typed = {name for name in params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     return typed | {field for option, field in _FIELDS.items() if option in typed}
 
 
 def named_persona(ctx: click.Context, values: dict[str, Any]) -> Persona | None:
-    """The persona that was asked for; its model is taken unless another one was typed. Raises UsageError."""
+    """Return the persona of the option, if any, and use its model unless one was typed. Raises UsageError."""
     if values["persona"] is None:
         return None
     from edgespec.chat.personas import persona
@@ -51,7 +51,7 @@ def named_persona(ctx: click.Context, values: dict[str, Any]) -> Persona | None:
 
 
 def answer_as(ctx: click.Context, persona: Persona, values: dict[str, Any]) -> None:
-    """Put its system prompt and settings in the place of options that were not typed."""
+    """Use the persona's system prompt and settings for the options that were not typed."""
     from edgespec.chat.settings import ChatSettings, setting
     from edgespec.settings import CONSTRAINTS
 
@@ -65,4 +65,4 @@ def answer_as(ctx: click.Context, persona: Persona, values: dict[str, Any]) -> N
             taken[options.get(item.field, item.field)] = item.value(settings)
     for name, value in taken.items():
         values[name] = value
-        ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)  # what the catalogue leaves alone
+        ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)  # so that the catalogue does not change it

@@ -1,4 +1,4 @@
-"""A model for jobs that continue when it dies."""
+"""A model for jobs that continue when its process dies."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from edgespec.runtime.worker import Worker
 from edgespec.runtime.worker.death import lost_workers
 from edgespec.settings import LoadSettings, Request
 
-PATIENCE_S, RETRY_S = 60.0, 1.0  # for workers of other machines that were lost
+PATIENCE_S, RETRY_S = 60.0, 1.0  # to reach RPC workers again
 
 
 class ReopenedModel(Closable):
-    """The model in a worker process, and in another one when that has died. Raises UsageError if the settings in
-    `asked` are invalid for it, and what loading raises."""
+    """A model in a worker process, which is started again if it dies. Raises UsageError if the settings in `asked` are
+    invalid for the model, and the errors of loading."""
 
     def __init__(self, settings: LoadSettings, asked: Request, output: Output, cancel: CancelFlag) -> None:
         self._settings, self._output, self._cancel = settings, output, cancel
@@ -32,13 +32,10 @@ class ReopenedModel(Closable):
 
     def _open(self) -> Worker:
         name, output = self._settings.model, self._output
-        try:
-            worker = Worker(
+        with output.showing_progress():
+            return Worker(
                 self._settings, lambda what, done: output.progress(PROGRESS[what].format(name), done), self._cancel
             )
-        finally:
-            output.end_progress()
-        return worker
 
     def reopen(self, error: GenerationError) -> Worker:
         why = f": {error.why}" if error.why else ""
@@ -56,7 +53,7 @@ class ReopenedModel(Closable):
                 return self.worker
 
     def where(self) -> list[str]:
-        """Nothing to say of this machine, for the progress of a job."""
+        """Return nothing: the progress of a job names only other machines."""
         return []
 
     def show_notes(self) -> None:

@@ -1,9 +1,10 @@
-"""Models of servers in place of those of this machine (`--server`)."""
+"""The options `--server` and `--over`: use the models of servers or cluster nodes instead of this machine's."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,13 @@ import click
 from click.core import ParameterSource
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Option
-from edgespec.cli.options.common import Decorated, option
+from edgespec.cli.options.common import Option, option
 from edgespec.cli.setup.default_model import answer_as_catalogued
 from edgespec.cli.terminal.output import Output
 from edgespec.closable import Closable
 from edgespec.errors import UsageError
-from edgespec.settings import LoadSettings, Request
+from edgespec.models.names.source import lasting
+from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 if TYPE_CHECKING:
     from edgespec.events import Progress
@@ -27,21 +28,27 @@ if TYPE_CHECKING:
 
 VARIABLE = "EDGESPEC_API_KEY"
 SENT = ("model", "verify", "spec_type", "pace", "spec_draft_n_max")
-"""The options of loading and drafting that a server is asked for with a request."""
+"""The options of loading and drafting that are sent with each request."""
 
 KEY_FILE = option(
     "Server", "--api-key-file", "api_key_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help=f"File with the key that the server wants; otherwise {VARIABLE} is the key.",
+    help=f"File with the server's key; otherwise {VARIABLE} is the key.",
+)  # fmt: skip
+
+OVER = option(
+    "Server", "--over", "over", metavar="ray[://HOST:PORT]",
+    advanced=True,
+    help="Answer on the nodes of a Ray cluster: this machine's cluster, a new one, or the cluster at an address.",
 )  # fmt: skip
 
 
-def server_options(help: str, *, multiple: bool = False) -> list[Callable[[Decorated], Decorated]]:
-    """`--server` and the key."""
-    return [option("Server", "--server", "server", metavar="URL", multiple=multiple, help=help), KEY_FILE]
+def server_options(help: str, *, multiple: bool = False) -> list[Option]:
+    """Return `--server` and the option for its key."""
+    return [option("Server", "--server", metavar="URL", multiple=multiple, help=help), KEY_FILE]
 
 
 def check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Refuse options that were typed and mean nothing with a server, or without one. Raises UsageError."""
+    """Refuse typed options that have no effect with a server, or without one. Raises UsageError."""
     if not values["server"]:
         if values["api_key_file"] is not None:
             raise UsageError("--api-key-file needs --server")
@@ -68,8 +75,10 @@ def check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
 def open_servers(
     ctx: click.Context, urls: Sequence[str], values: dict[str, Any], output: Output, *, also: Sequence[str] = ()
 ) -> list[RemoteEngine]:
-    """The model that is asked for, or one of `also`, or the first one, of each server that can be reached. What the
-    user has not set is then as the first one was started with. Raises EdgespecError."""
+    """Open the model of -m, one of `also`, or the first model, on each server that can be reached.
+
+    Options that the user has not set become those of the first server. Raises EdgespecError.
+    """
     from edgespec.remote.address import base_url
     from edgespec.remote.engine import RemoteEngine
     from edgespec.remote.member import LostError
@@ -90,7 +99,7 @@ def open_servers(
             engine.close()
         raise
     for error in lost:
-        output.note(f"{error.what}: continuing without it")
+        output.note(f"{error.what}: continuing without this server")
     values["model"] = found[0].settings.model
     answer_as_catalogued(ctx, values)
     defaults = found[0].defaults.items()
@@ -101,7 +110,7 @@ def open_servers(
 def opener(
     url: str, values: Mapping[str, Any]
 ) -> Callable[[LoadSettings, Progress | None, CancelFlag | None], RemoteEngine]:
-    """What opens models of a server for a chat."""
+    """Return a function that opens models of a server for a chat."""
     from edgespec.remote.engine import RemoteEngine
 
     open_engine = partial(RemoteEngine, url, _key(values))
@@ -109,7 +118,7 @@ def opener(
 
 
 class Members(Closable):
-    """Servers, or nodes of a cluster, in place of a `ReopenedModel`. Raises UsageError if the settings in `asked` are
+    """Servers or cluster nodes, with the interface of `ReopenedModel`. Raises UsageError if the settings in `asked` are
     invalid for the model."""
 
     reopen = None
@@ -124,7 +133,7 @@ class Members(Closable):
             raise
 
     def where(self) -> list[str]:
-        """How many there are, for the progress of a job."""
+        """Return the number of members, for the progress of a job."""
         n, kind = self.worker.n_members, self.worker.kind
         return [f"{n} {kind}{'s' if n != 1 else ''}"]
 
@@ -152,3 +161,57 @@ def _key(values: Mapping[str, Any]) -> str:
         return read_key(values["api_key_file"])
     key = os.environ.get(VARIABLE, "")
     return checked_key(key, VARIABLE) if key else ""
+
+
+# --- cluster nodes ----------------------------------------------------------------------------------------------------
+
+
+def check_over(values: Mapping[str, Any]) -> None:
+    """Raise UsageError if the value is not a cluster, cannot be combined with other options, or Ray is missing."""
+    if values["over"] is None:
+        return
+    if values["server"]:
+        raise UsageError("--over and --server cannot be combined", hint="use one of them")
+    if values["rpc"]:
+        why = "an RPC worker serves one program at a time, and each node runs one"
+        raise UsageError("--over and --rpc cannot be combined", why=why, hint="use one of them")
+    from edgespec.cluster.library import checked_address
+
+    checked_address(values["over"])
+
+
+def open_nodes(
+    over: str,
+    settings: LoadSettings,
+    depend_on: Mapping[str, Any],
+    asked: Request,
+    output: Output,
+    cancel: CancelFlag,
+    *,
+    may_download: bool,
+) -> Members:
+    """Load the model on the nodes, and return once one node has loaded it. Raises EdgespecError."""
+    from edgespec.cluster.library import Ray, checked_address
+    from edgespec.cluster.nodes import Nodes
+    from edgespec.remote.fleet import Fleet
+
+    with output.showing_progress():
+        output.progress("joining the cluster", None)
+        ray = Ray(checked_address(over))
+        nodes = Nodes(ray, _lasting(settings), depend_on, may_download=may_download)
+        try:
+            if ray.is_started_here:
+                output.note("this machine belongs to no Ray cluster; starting one")
+            output.progress("loading the model on the nodes", None)
+            fleet = Fleet(nodes.first(cancel), kind="node", recruits=nodes)
+        except BaseException:
+            nodes.close()
+            raise
+    return Members(fleet, asked, output)
+
+
+def _lasting(settings: LoadSettings) -> LoadSettings:
+    """Name files by absolute paths, so that they are the same on every node."""
+    draft = settings.draft_model
+    draft = draft if draft is None or draft == AUTO_DRAFT else lasting(draft)
+    return replace(settings, model=lasting(settings.model), draft_model=draft)

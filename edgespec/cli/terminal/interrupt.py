@@ -1,8 +1,8 @@
-"""Ctrl-C: the first press stops the answer, any other one leaves at once, also from the middle of native code.
+"""Ctrl-C: the first press stops the answer, the second one ends the program, also in the middle of native code.
 
-Python runs a signal handler only when the main thread returns from a native call, which can take seconds for a model
-load or a long prompt. Its C-level handler, though, writes the signal's number to a file descriptor at once
-(`signal.set_wakeup_fd`), and a thread that waits for it can act meanwhile.
+Python runs a signal handler only when the main thread returns from a native call, which can take seconds while a model
+is loaded or a long prompt is processed. But its C-level handler writes the signal's number to a file descriptor at once
+(`signal.set_wakeup_fd`), so that a thread that reads the descriptor can act immediately.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Interrupts:
         self._first: Callable[[], object] | None = None
 
     def install(self) -> None:
-        """Handle the signals for the remaining life of the process."""
+        """Handle the signals until the process ends."""
         if threading.current_thread() is not threading.main_thread():
             return
         reader, writer = os.pipe()
@@ -49,7 +49,7 @@ class Interrupts:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(reader,), name="signals", daemon=True).start()
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # a program started by nohup keeps ignoring it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored after nohup
                 signal.signal(number, lambda *_: None)
 
     @contextmanager
@@ -69,8 +69,8 @@ class Interrupts:
 
     @contextmanager
     def prompting(self) -> Iterator[None]:
-        """Within this block Ctrl-C raises KeyboardInterrupt, as line editors expect."""
-        watched = signal.set_wakeup_fd(-1)  # or the watching thread would also act on it, after the block
+        """Within this block Ctrl-C raises KeyboardInterrupt, which line editors need."""
+        watched = signal.set_wakeup_fd(-1)  # otherwise the thread would act on it, too
         before = {number: signal.signal(number, lambda number, frame: leave(number)) for number in SIGNALS}
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
@@ -85,8 +85,8 @@ class Interrupts:
         if self.received is not None:
             raise Interrupted(self.received)
 
-    def go_on(self) -> None:
-        """Wait for the next Ctrl-C after one that only stopped an answer. Raises Interrupted after another signal."""
+    def resume(self) -> None:
+        """Forget a Ctrl-C that stopped an answer: the next one stops the next answer. Raises Interrupted otherwise."""
         if self.received == signal.SIGINT:
             self.received = None
         self.raise_if_received()
@@ -106,7 +106,7 @@ class Interrupts:
 
 
 def leave(number: int) -> None:
-    """End the process immediately; output has been flushed."""
+    """End the process immediately. All output has been flushed before."""
     remove_unfinished()
     with suppress(OSError):  # the terminal may be gone
         if sys.stderr is not None and sys.stderr.isatty():

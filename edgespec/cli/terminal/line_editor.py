@@ -1,4 +1,4 @@
-"""Read lines, from a terminal with history and completion if the readline library is available, and what they make."""
+"""Read messages and commands from a terminal, with history and completion if readline is available, or from a pipe."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from edgespec.files.paths import data_dir
 
 try:
     import readline
-except ImportError:  # Windows: its console edits lines and keeps their history by itself
+except ImportError:  # on Windows, whose console has line editing and history
     readline = None  # type: ignore[assignment]
 
 KEPT_LINES = 1000
 FILE = "chat_history"
 PROMPT, MORE, QUOTES = ">>> ", "... ", '"""'
-PASTE, PASTED = "\x1b[200~", "\x1b[201~"  # the marks that a terminal puts around a paste, if it is asked to
+PASTE, PASTED = "\x1b[200~", "\x1b[201~"  # a terminal can put these around pasted text
 MARKS_ON, MARKS_OFF = "\x1b[?2004h", "\x1b[?2004l"
 
 
 class LineEditor:
-    """Lines typed by a person. `complete` returns the continuations of a line's beginning; lines are saved for the next
-    time only if it `remembers`.
+    """Reads typed lines. `complete` returns the completions of a line's beginning. Lines are saved for the next
+    start if it `remembers`.
 
-    The lines of a paste are one text. GNU readline collects them itself. Other editors return them one by one with the
-    terminal's marks in them, which libedit only lets through as quoted input. Windows' console has no such marks.
+    The lines of a paste are one text. GNU readline collects them itself. Other editors return them one by one, with the
+    terminal's marks around the paste; libedit needs a binding that quotes the marks. Windows' console has no marks.
     """
 
     def __init__(self, complete: Callable[[str], Sequence[str]], *, remembers: bool) -> None:
@@ -48,12 +48,12 @@ class LineEditor:
         if with_libedit:
             for mark in ("[200~", "[201~"):
                 readline.parse_and_bind(rf'bind -s "\e{mark}" "^V^[{mark}"')
-        elif is_capable:  # Python turns this off
+        elif is_capable:  # Python turns it off
             readline.parse_and_bind("set enable-bracketed-paste on")
             self._asks_for_marks = False
 
     def read(self, prompt: str) -> str:
-        """One line, or all lines of a paste. Raises EOFError at the end of input, KeyboardInterrupt for Ctrl-C."""
+        """Read a line, or all lines of a paste. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C."""
         self._ask_for_marks(MARKS_ON)
         try:
             text = input(prompt)
@@ -66,20 +66,20 @@ class LineEditor:
                 readline.set_startup_hook(None)
 
     def _ask_for_marks(self, sequence: str) -> None:
-        """Ask the terminal to put marks around a paste, or not to."""
+        """Turn the terminal's marks around pasted text on or off."""
         if self._asks_for_marks and sys.stdout is not None and sys.stdout.isatty():
             sys.stdout.write(sequence)
             sys.stdout.flush()
 
     def put(self, text: str) -> bool:
-        """Prefill the next line with this text; False if that is not possible."""
+        """Prefill the next line. Return whether that is possible."""
         if readline is None or "\n" in text:
             return False
         readline.set_startup_hook(lambda: readline.insert_text(text))
         return True
 
     def save(self) -> None:
-        """Save the lines for the next time; errors are ignored."""
+        """Save the lines for the next start; errors are ignored."""
         if readline is not None and self._remembers:
             with suppress(OSError):
                 self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -92,8 +92,8 @@ class LineEditor:
 
 
 def inputs_of(read_line: Callable[[str], str | None]) -> Iterator[str]:
-    """Messages and commands: lines, or blocks between lines of three double quotes. `read_line` returns the next line
-    for a prompt, None at the end."""
+    """Yield messages and commands: lines, or blocks between lines of three double quotes. `read_line` reads the next
+    line with a prompt, None at the end."""
     block: list[str] | None = None
     while (line := read_line(MORE if block is not None else PROMPT)) is not None:
         if block is not None:
@@ -115,7 +115,7 @@ def inputs_of(read_line: Callable[[str], str | None]) -> Iterator[str]:
 
 
 def piped_line() -> str | None:
-    """The next line of stdin, None at the end. Raises UsageError for other text than UTF-8."""
+    """Return the next line of stdin, or None at the end. Raises UsageError if the line is not UTF-8."""
     data = sys.stdin.buffer.readline() if sys.stdin is not None else b""
     try:
         return data.decode("utf-8-sig").rstrip("\r\n") if data else None

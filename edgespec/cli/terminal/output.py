@@ -1,4 +1,4 @@
-"""Everything the program writes: the answer to stdout - nothing else goes there - and all else to stderr."""
+"""All output of the program: answers and results on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import os
 import shutil
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,29 +24,38 @@ from edgespec.text.printable import printable, wrapped
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LOGGED_EVERY_S = 30.0  # progress where stderr is no terminal
+LOGGED_EVERY_S = 30.0  # between lines of progress if stderr is not a terminal
 _ASCII = str.maketrans({"·": "|", "…": "..."})
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-READER_GONE = (errno.EPIPE, errno.EINVAL)  # EINVAL is how Windows says it
+READER_GONE = (errno.EPIPE, errno.EINVAL)  # Windows reports EINVAL
 
 
 class StdoutClosed(Exception):  # noqa: N818 - nothing went wrong
-    """The reader of the output has gone away (`| head -1`): nobody is left to write for."""
+    """The reader of stdout has closed it (`| head -1`), so there is no reason to continue."""
 
 
 class Output:
-    """The two streams of the process. `quiet` drops notes and progress."""
+    """The two streams of the process.
 
-    def __init__(self, *, quiet: bool) -> None:
+    `quiet` drops notes and progress. `verbose` logs all messages of the program and of llama.cpp to stderr; False logs
+    only warnings, and None leaves logging as it is.
+    """
+
+    def __init__(self, *, quiet: bool, verbose: bool | None = None) -> None:
         self.quiet = quiet
         self._stdout, self._stderr = sys.stdout, sys.stderr
         self._newlines = 0
         self._answered = False
         self._progress = 0
         self._logged_s: float | None = None
-        if self._stdout is not None:
-            _prepare(self._stdout)
+        if verbose is not None:
+            self.log_to_stderr(verbose=verbose)
+        reconfigure = getattr(self._stdout, "reconfigure", None)
+        if reconfigure is not None and self._stdout.isatty():
+            reconfigure(errors="replace")
+        elif reconfigure is not None:
+            reconfigure(encoding="utf-8", errors="replace", newline="\n")
 
     @property
     def stderr_is_terminal(self) -> bool:
@@ -61,41 +72,22 @@ class Output:
         self._newlines += trailing
 
     def end_answer(self) -> None:
-        """Finish the answer's last line; an empty answer writes nothing."""
+        """End the last line of the answer; an empty answer writes nothing."""
         if self._answered:
             self._write("\n")
         self._answered, self._newlines = False, 0
 
     def line(self, text: str) -> None:
-        """A line of a command whose result is not a model's answer."""
+        """Print a line of a command's result."""
         self._write(text + "\n")
 
     def say(self, text: str) -> None:
-        """Lines for people, wrapped to the terminal's width."""
+        """Print lines for people, wrapped to the terminal's width."""
         is_terminal = _is_terminal(self._stdout)
         self.line(wrapped(printable(text), shutil.get_terminal_size().columns) if is_terminal else text)
 
-    def labelled(self, label: str, text: str, colour: str = "") -> None:
-        """A line with a label, dimmed on a terminal with colours."""
-        if self._stdout is None or not _has_colour(self._stdout):
-            self.line((label + text).rstrip())
-            return
-        shown = click.style(printable(text), fg=colour or None)
-        self._write(f"{click.style(printable(label), dim=True)}{shown}\n", as_is=True)
-
-    def excerpt(self, label: str, text: str, begin: str, end: str) -> None:
-        """A line with parts between `begin` and `end`, which are highlighted on a terminal with colours."""
-        if self._stdout is None or not _has_colour(self._stdout):
-            self.line(label + printable(text.replace(begin, "").replace(end, "")))
-            return
-        first, *others = f"{label}{text}".split(begin)
-        parts = [printable(first)]
-        for found, _, rest in (other.partition(end) for other in others):
-            parts += [click.style(printable(found), bold=True, underline=True), printable(rest)]
-        self._write("".join(parts) + "\n", as_is=True)
-
     def show(self, renderable: RenderableType, *, aside: bool = False) -> None:
-        """Tables and the like, as wide as the terminal; `aside` on stderr."""
+        """Print a table or the like as wide as the terminal; `aside` on stderr."""
         from rich.console import Console
 
         text = io.StringIO()
@@ -104,34 +96,34 @@ class Output:
         (self.aside if aside else self.line)(lines)
 
     def json(self, value: Any) -> None:
-        """One JSON value on a line of its own."""
+        """Print a JSON value on one line."""
         self._write(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n", as_is=True)
 
     def note(self, text: str) -> None:
-        """A message for the user, unless quiet."""
+        """Show a message, unless quiet."""
         if not self.quiet:
             self.aside(f"note: {text}")
 
     def interject(self, text: str) -> None:
-        """A note in the middle of an answer, on a line of its own if one terminal shows both."""
+        """Show a note in the middle of an answer. If one terminal shows both, the note begins a new line."""
         if self._answered and not self.quiet and _is_terminal(self._stdout) and self.stderr_is_terminal:
             self._emit("\n")
         self.note(text)
 
     def aside(self, text: str) -> None:
-        """A dimmed line on stderr."""
+        """Show a dimmed line on stderr."""
         shown = self._fitting(printable(text))
         self._tell((click.style(shown, dim=True) if _has_colour(self._stderr) else shown) + "\n")
 
     def error(self, message: str, *, hint: str = "", trace: bool = False) -> None:
-        """Report why the program ends; with -v also where (`trace`)."""
+        """Report an error; with `trace` and -v also its traceback."""
         if trace and logging.getLogger("edgespec").isEnabledFor(logging.DEBUG):
             self._tell(traceback.format_exc())
         self._tell(self._fitting(printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else "")) + "\n")
 
     def progress(self, what: str, done: float | None) -> None:
-        """Show progress, 0 to 1, if that is known. On a terminal the next output erases the line; elsewhere, as in a
-        log file, a line is written from time to time."""
+        """Show progress, from 0 to 1 if known. On a terminal the next output erases the line; into a file, a line is
+        written from time to time."""
         if self.quiet:
             return
         text = printable(what if done is None else f"{what} {done:4.0%}")
@@ -150,20 +142,28 @@ class Output:
         self._clear_progress()
         self._logged_s = None
 
+    @contextmanager
+    def showing_progress(self) -> Iterator[None]:
+        """Erase the line of `progress` when the block ends."""
+        try:
+            yield
+        finally:
+            self.end_progress()
+
     def control(self, sequence: str) -> bool:
-        """Send a control sequence to the terminal; False if there is none that understands one."""
+        """Send a control sequence to the terminal. Return whether there is a terminal that understands it."""
         if self.stderr_is_terminal:
             self._tell(sequence)
         return self.stderr_is_terminal
 
     def log_to_stderr(self, *, verbose: bool) -> None:
-        """Show the program's warnings, or with `verbose` all messages of it and of llama.cpp."""
+        """Show warnings of the program, or with `verbose` all messages of the program and of llama.cpp."""
         handler = logging.StreamHandler(self._stderr)
         if verbose:
             handler.setFormatter(logging.Formatter("%(relativeCreated)6d ms %(name)s: %(message)s"))
         else:
             handler.setFormatter(logging.Formatter("warning: %(message)s"))
-            handler.addFilter(lambda record: record.name != "edgespec.llama")  # llama.cpp's own words
+            handler.addFilter(lambda record: record.name != "edgespec.llama")  # llama.cpp's messages
         logger = logging.getLogger("edgespec")
         logger.handlers[:] = [handler]
         logger.setLevel(logging.DEBUG if verbose else logging.ERROR if self.quiet else logging.WARNING)
@@ -187,7 +187,7 @@ class Output:
             raise StdoutClosed from None
 
     def _fitting(self, text: str) -> str:
-        """`text` wrapped to the terminal's width."""
+        """Return `text` wrapped to the terminal's width."""
         return wrapped(text, shutil.get_terminal_size().columns) if self.stderr_is_terminal else text
 
     def _tell(self, text: str) -> None:
@@ -200,11 +200,11 @@ class Output:
         try:
             self._stderr.write(self._fit(text))
             self._stderr.flush()
-        except (OSError, ValueError):  # without stderr there is no way left to say so
+        except (OSError, ValueError):  # cannot be reported without stderr
             _discard(self._stderr)
 
     def _fit(self, text: str) -> str:
-        """`text` in characters that stderr can show."""
+        """Return `text` in characters that stderr can show."""
         encoding = getattr(self._stderr, "encoding", None) or "ascii"
         try:
             text.encode(encoding)
@@ -214,29 +214,16 @@ class Output:
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """Whether it is one that understands control sequences."""
+    """Return whether this is a terminal that understands control sequences."""
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _has_colour(stream: TextIO | None) -> bool:
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or _is_terminal(stream)
-
-
-def _prepare(stdout: TextIO) -> None:
-    """A pipe or file gets UTF-8; a terminal gets what it can show."""
-    reconfigure = getattr(stdout, "reconfigure", None)
-    if reconfigure is None:
-        return
-    if stdout.isatty():
-        reconfigure(errors="replace")
-    else:
-        reconfigure(encoding="utf-8", errors="replace", newline="\n")
+    return not os.environ.get("NO_COLOR") and _is_terminal(stream)
 
 
 def _finite(value: Any) -> Any:
-    """`value` for JSON, which has no infinity: null replaces it."""
+    """Return `value` with null for infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -255,7 +242,7 @@ def stdout_failure(error: Exception) -> str | None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Drop what is still buffered, or the interpreter complains about it at exit."""
+    """Drop buffered output, about which the interpreter would complain at exit."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

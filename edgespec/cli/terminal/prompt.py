@@ -1,4 +1,4 @@
-"""User input of a command: its prompt, from the command line, files and stdin, and the answer to a question."""
+"""Input of a command: its prompt, from the command line, files and stdin, and answers to questions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from edgespec.cli.options.types import first_invalid_byte
 from edgespec.errors import UsageError, told_as
 
 BETWEEN = "\n\n"
-PATIENCE_S = 2.0  # before it reports what it is waiting for
+PATIENCE_S = 2.0  # before a note says that stdin is being read
 WAITING = "waiting for the end of stdin, which is not a terminal (skip it with '< /dev/null')"
 
 
 def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str], None]) -> str:
-    """The prompt's text: the argument, then the files, then what is piped in, with blank lines between them.
+    """Return the prompt: the argument, then the files, then piped input, with blank lines between them.
 
-    `-` marks another place for stdin. `note` is called when stdin is being waited for, and with files of a folder
-    that are left out. Raises UsageError.
+    `-` in place of the argument or a file is stdin. `note` reports waiting for stdin and files of a folder that are
+    left out. Raises UsageError.
     """
     if argument is not None and (invalid := first_invalid_byte(argument)) is not None:
         raise _not_utf8("the prompt", invalid)
@@ -41,7 +41,7 @@ def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str]
 
 
 def agreed(question: str, *, yes: bool) -> bool:
-    """Whether the user agrees to a deletion, or has with `yes`. Raises UsageError if nobody can be asked."""
+    """Return whether the user agrees to a deletion; `yes` agrees. Raises UsageError if there is no terminal to ask."""
     if yes:
         return True
     if sys.stdin is None or not sys.stdin.isatty():
@@ -50,8 +50,8 @@ def agreed(question: str, *, yes: bool) -> bool:
 
 
 def _from_stdin(note: Callable[[str], None], *, is_needed: bool = True) -> str:
-    """All of it, however long that takes: the start of a pipeline may have to load a model first. If it is not needed
-    it may be unreadable, as after `nohup`."""
+    """Read all of stdin, however long that takes: the other end of a pipe may have to load a model first. Without
+    `is_needed`, stdin that cannot be read, as after `nohup`, is empty."""
     if sys.stdin is None:
         raise UsageError("there is no prompt", why="stdin is closed")
     try:
@@ -63,7 +63,7 @@ def _from_stdin(note: Callable[[str], None], *, is_needed: bool = True) -> str:
 
 
 def read_stdin(note: Callable[[str], None]) -> bytes:
-    """All of stdin; `note` is called when it is being waited for. Raises OSError."""
+    """Read all of stdin. `note` is called if that takes long. Raises OSError."""
     waiting = Timer(PATIENCE_S, note, [WAITING])
     waiting.daemon = True
     if not sys.stdin.isatty():
@@ -75,8 +75,8 @@ def read_stdin(note: Callable[[str], None]) -> bytes:
 
 
 def _from_files(source: str, note: Callable[[str], None]) -> list[str]:
-    """The text of a file as it is; a folder or a pattern means files, each with its name, as in a chat. Those
-    that are not text are reported."""
+    """Return the text of a file, or the texts of the files of a folder or pattern, each with its name as in a chat.
+    Files that are not text are reported."""
     from edgespec.chat.attachments import attach
     from edgespec.chat.paths import is_several
 
@@ -94,7 +94,7 @@ def _read_file(file: Path) -> bytes:
 
 
 def _decode(data: bytes, source: str) -> str:
-    """UTF-8 without byte order mark and without the one newline with which editors and `echo` end a text."""
+    """Decode UTF-8, without a byte order mark and without the newline with which editors and `echo` end a text."""
     text_bytes = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = text_bytes.decode("utf-8")

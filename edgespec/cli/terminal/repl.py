@@ -1,4 +1,4 @@
-"""The plain front end of a chat: lines in, lines out, for terminals, pipes and screen readers alike."""
+"""The plain front end of a chat: lines in, lines out, for terminals, pipes and screen readers."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ SHOWN = 120  # characters of a system prompt
 
 
 class Repl:
-    """Reads messages and commands until the input ends. `details` shows the statistics of every answer, `remembers`
-    saves the typed lines for the next time; `fetch` downloads what settings name that is not here, once the user has
-    agreed, and may change them."""
+    """Reads messages and commands until the input ends.
+
+    `details` shows the statistics of every answer, `remembers` saves typed lines for the next start. `fetch` downloads
+    missing models of settings after asking, and returns the settings, perhaps without a draft model.
+    """
 
     def __init__(
         self,
@@ -61,18 +63,18 @@ class Repl:
         self._idle = Idle(session)
         self._failed = self._left = self._shows_tokens = False
         self._next: str | None = None
-        self._seen: str | None = None  # the last message that was shown
+        self._seen: str | None = None  # the key of the last message that was shown
         self._marks = ""  # the drafter of the text being shown
         interactive = sys.stdin is not None and sys.stdin.isatty()
         self._editor = LineEditor(self._completions, remembers=remembers) if interactive else None
 
     def run(self, first: str | None) -> bool:
-        """Run the conversation; returns whether something failed while nobody was watching."""
+        """Run the conversation. Return whether something failed although no user was there, as with piped input."""
         self.load(self.session.load_settings)
         if self.session.turns:
             self.redraw()
         elif self.session.system:
-            self._tell_system()
+            self._show_system()
         if self.session.attached and self._editor is not None:
             self.show_files()
         if self._editor is not None:
@@ -89,7 +91,7 @@ class Repl:
         return self._failed and self._editor is None
 
     def _do(self, text: str) -> None:
-        """One message or command. Errors are reported, and the conversation continues."""
+        """Run one message or command. Errors are reported, and the conversation continues."""
         try:
             if self._editor is not None and pasted_files(text):
                 self.commands.do_file(text)
@@ -102,13 +104,13 @@ class Repl:
                         return
                 self.answer(lambda cancel: self.session.ask(text.removeprefix("/"), cancel))
         except EdgespecError as error:
-            self._tell_error(error)
-        self._tell_notes()
+            self._show_error(error)
+        self._show_notes()
         if self.session.store_error is not None:
             self.output.note(f"not saved yet: {self.session.store_error}")
-        self._interrupts.go_on()
+        self._interrupts.resume()
 
-    def _tell_error(self, error: EdgespecError) -> None:
+    def _show_error(self, error: EdgespecError) -> None:
         self._failed = True
         self.output.error(str(error), trace=True)
         if self.session.model.waits_for_workers:
@@ -116,7 +118,7 @@ class Repl:
         elif self.session.engine is None and self.session.model.remedies() and not self.session.model.was_cancelled:
             self.commands.do_restart("")
 
-    # --- what commands ask for ------------------------------------------------------------------------------------
+    # --- the interface for commands ---------------------------------------------------------------------------------
 
     def say(self, text: str, level: Level = "info") -> None:
         if level == "info":
@@ -133,7 +135,7 @@ class Repl:
         try:
             with self._interrupts.cancelling(cancel):
                 events = start(cancel)
-                thinking.push(self.session.begun)  # is shown already
+                thinking.push(self.session.begun)  # the part of a continued answer that is shown already
                 for event in events:
                     if isinstance(event, Notice):
                         hint = f": Ctrl-C stops it, {AGAINST_LOOPS}" if event.about == "loop" else ""
@@ -146,7 +148,7 @@ class Repl:
                             thought += 1
                             self.output.progress(f"thinking, {thought} tokens", None)
                         else:
-                            # Reasoning is followed by blank lines that belong to its mark.
+                            # Blank lines after the reasoning are not part of the answer.
                             text = text if answered or not thought else text.lstrip("\n")
                             answered = answered or bool(text)
                             self.output.answer(self._marked(event.source, text) if self._shows_tokens else text)
@@ -155,25 +157,25 @@ class Repl:
             self.output.answer(self._marked("", "") if self._shows_tokens else "")
             self.output.end_answer()
             if thought:
-                self.output.note(f"thought for {thought} tokens, /thought shows it")
+                self.output.note(f"thought for {thought} tokens; /thought shows the text")
         self._seen = self._head()
         self._account(stats)
         asked = [name for key, name in CONSTRAINTS.items() if getattr(self.session.settings, key)]
         if asked and finish == "length":
-            hint = "/continue resumes it, /set max-tokens -1 lets answers end by themselves"
+            hint = "/continue resumes it, /set max-tokens -1 removes the limit"
             raise GenerationError(f"the answer is cut off and may not fit the {asked[0]}", hint=hint)
 
     def redraw(self) -> None:
-        """The title and the last messages."""
+        """Show the title and the last messages."""
         session = self.session
         if not session.turns:
             self.output.note("a new conversation")
-            self._tell_system()
+            self._show_system()
             return
         self.output.note(f'chat "{session.title or session.chat}" ({len(session.turns)} messages)')
-        self._tell_system()
+        self._show_system()
         if n_left := sum(turn.role != "system" for turn in session.turns[: session.first_sent]):
-            self.output.note(f"{counted(n_left, 'older message')} no longer sent: the context was full")
+            self.output.note(f"{counted(n_left, 'older message')} no longer sent, because the context was full")
         for turn in session.turns[-2:]:
             if self._editor is not None and self._head() != self._seen:  # a pipe gets only answers
                 self._show_turn(turn)
@@ -192,39 +194,39 @@ class Repl:
     def copy(self, text: str) -> None:
         sent = self.output.control(osc52(text))
         if not copy_natively(text) and not sent:
-            raise UsageError("there is no clipboard here", hint="/export FILE writes the chat to a file")
-        self.output.note(f"{len(text):,} characters copied")
+            raise UsageError("there is no clipboard", hint="/export FILE writes the chat to a file")
+        self.output.note(f"{len(text)} characters copied")
 
     def load(self, settings: LoadSettings) -> None:
-        """Load a model, and show its notes. Raises EdgespecError if no user can try another one."""
+        """Load a model, and show its notes. Raises EdgespecError if there is no user who could choose another model."""
         cancel, system = CancelFlag(), self.session.system
         try:
             settings = self._fetch(settings, self._agrees)
             with self._interrupts.cancelling(cancel):
                 self.session.load(settings, lambda what, done: self._progress(settings, what, done), cancel)
-        except Interrupted:  # in the middle of a download
+        except Interrupted:  # during a download
             if self._editor is None:
                 raise
-            self._interrupts.go_on()
+            self._interrupts.resume()
             return
         except EdgespecError as error:
             if self._editor is None:
                 raise
-            self._tell_error(error)
-            self._interrupts.go_on()
+            self._show_error(error)
+            self._interrupts.resume()
             return
         finally:
             self.output.end_progress()
         about = self.session.about
         if self._editor is not None:
             draft = f", draft {short_name(Path(about['draft_model']))}" if about["draft_model"] else ""
-            self.output.note(f"{about['description']}, context of {about['ctx_size']:,} tokens{draft}")
+            self.output.note(f"{about['description']}, context of {about['ctx_size']} tokens{draft}")
         if self.session.system != system:
-            self._tell_system()
-        self._tell_notes()
+            self._show_system()
+        self._show_notes()
 
     def _agrees(self, question: str) -> bool:
-        """Ask whether to download something; Ctrl-C is a no."""
+        """Ask whether to download something; Ctrl-C means no."""
         try:
             with self._interrupts.prompting():
                 return click.confirm(question, default=True, err=True)
@@ -247,7 +249,7 @@ class Repl:
         finally:
             self.output.end_answer()
             self.output.end_progress()
-        self._interrupts.go_on()
+        self._interrupts.resume()
         self.output.line(comparison.verdict())
         if all(lane.key for lane in comparison.lanes):
             self.output.note("the chat continues from answer 1; /keep 2 chooses the other answer")
@@ -263,7 +265,7 @@ class Repl:
     def show_tokens(self) -> None:
         self._shows_tokens = not self._shows_tokens
         if self._shows_tokens:
-            self.output.note("brackets mark drafted text with its drafter, here and in new answers: [draft:so]")
+            self.output.note("brackets mark drafted text and its drafter, here and in new answers: [draft:so]")
             self._show_tokens()
         else:
             self.output.note("new answers are shown without marks")
@@ -279,7 +281,7 @@ class Repl:
         else:
             self.output.progress(PROGRESS[what].format(settings.model), done)
 
-    def _tell_notes(self) -> None:
+    def _show_notes(self) -> None:
         for notice in self.session.new_notes():
             self.output.note(notice.text)
 
@@ -298,7 +300,7 @@ class Repl:
         ):
             self.output.aside(line)
 
-    def _tell_system(self) -> None:
+    def _show_system(self) -> None:
         if (system := one_line(self.session.system)) or self.session.persona:
             of = f" ({self.session.persona})" if self.session.persona else ""
             self.output.note(
@@ -312,7 +314,7 @@ class Repl:
         for file in files:
             self.output.note(f"attached: {file.name} ({file.described(self.session.counts.count(file))})")
         if turn.answer is not None and turn.answer.finish_reason not in ("stop", "length"):
-            self.output.note(f"that answer is incomplete ({turn.answer.finish_reason}); /continue resumes it")
+            self.output.note(f"the answer is incomplete ({turn.answer.finish_reason}); /continue resumes it")
 
     def _show_tokens(self) -> None:
         last = next((turn for turn in reversed(self.session.turns) if turn.role == "assistant"), None)
@@ -322,7 +324,7 @@ class Repl:
         self.output.end_answer()
 
     def _marked(self, source: str, text: str) -> str:
-        """A part of an answer, with brackets where the drafter changes."""
+        """Return a part of an answer, with brackets where the drafter changes."""
         if source != self._marks:
             text = ("]" if self._marks else "") + (f"[{source}:" if source else "") + text
             self._marks = source
@@ -334,7 +336,7 @@ class Repl:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def _line(self, prompt: str) -> str | None:
-        """The next line, None at the end."""
+        """Return the next line, or None at the end."""
         if self._next is not None:
             line, self._next = self._next, None
             return line.rstrip("\n")
@@ -353,13 +355,13 @@ class Repl:
                     return editor.read(prompt)
             except KeyboardInterrupt:
                 self.output.line("")
-                self.output.note("Ctrl-D leaves")
+                self.output.note("Ctrl-D quits")
             except EOFError:
                 self.output.line("")
                 return None
 
     def _completions(self, line: str) -> Sequence[str]:
-        """Slash commands, and for /load the chats."""
+        """Complete slash commands, and for /load the ids of chats."""
         if line.startswith("/load "):
             with suppress(EdgespecError):
                 return [f"/load {chat.id}" for chat in self.session.store.chats() if chat.id.startswith(line[6:])]

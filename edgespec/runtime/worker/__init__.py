@@ -1,4 +1,4 @@
-"""The runtime in a process of its own: whatever becomes of that process, the conversation survives it."""
+"""A model in a worker process, so that the program survives a crash of llama.cpp."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadingStoppedError", "NoReplyError", "Remedy", "Worker", "WorkerDiedError", "remedies"]
 
-AHEAD = 2  # requests that are sent for each that can be answered at a time
+AHEAD = 2  # requests that are sent for each slot
 
 
 class LoadingStoppedError(EdgespecError):
@@ -31,13 +31,13 @@ class LoadingStoppedError(EdgespecError):
 
 
 class Worker(Backend):
-    """A `Runtime` in a process of its own, with the same requests, events and errors.
+    """A `Runtime` in a worker process, with the same requests, events and errors.
 
-    It loads before it returns, calls `progress` as a Runtime does, and stops when `cancel` is set: LoadingStoppedError.
-    It may be asked from several threads; what asks the child waits for a forward pass if that is generating. A child
-    that gives no sign of life for half a minute is ended. Once the child has died everything raises WorkerDiedError.
-    `describe`, `settings`, `notes` and `stats` (of the last answer) are what the parent remembers, and always there. A
-    script that makes one needs `if __name__ == "__main__":`, since its module is imported by the child too.
+    The constructor returns when the model is loaded, and raises LoadingStoppedError when `cancel` is set before. All
+    methods may be called from several threads. Methods that ask the process wait for a forward pass if it is
+    generating. A process that does not answer pings for half a minute is ended. After its death, methods raise
+    WorkerDiedError; `describe`, `settings`, `notes` and `stats` still work. A script that makes a Worker needs
+    `if __name__ == "__main__":`, since the process imports the main module too.
     """
 
     def __init__(
@@ -58,90 +58,90 @@ class Worker(Backend):
 
     @property
     def stats(self) -> Stats:
-        """Those of the answer that ended last, empty while another one is generated."""
+        """The statistics of the answer that ended last; empty while another one is generated."""
         return self.loop.stats
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked for anything."""
+        """True if the process lives and is not closed."""
         pipes = self.loop
         return not pipes.is_closed and pipes.death is None and not wait([pipes.process.sentinel], timeout=0)
 
     def within(self, seconds: float) -> Worker:
-        """The same worker, for a question to which nobody waits for a reply any longer: NoReplyError."""
+        """Return this worker with a time limit for replies, after which calls raise NoReplyError."""
         asked = copy(self)
         asked._within_s = seconds
         return asked
 
     def close(self) -> None:
-        """Let the child save what it learnt and end, or end it; safe to call twice. Answers in the making end."""
+        """End all answers and the process, which saves its measurements first; safe to call twice."""
         self.loop.close()
 
     # --- what a Runtime has ---------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """What is loaded, as plain data."""
+        """Return what is loaded, as plain data."""
         return dict(self._about)
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
-        """Draft in another way from the next answer on, as `Runtime.draft_with` does. Raises UsageError."""
+        """Change the drafting from the next answer on, as `Runtime.draft_with` does. Raises UsageError."""
         self.settings, self._about = self._call("draft_with", **drafting_changes(changes))
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
-        """Why drafters guess or rest on requests like this one; empty where no pace measures it."""
+        """Return why drafters are active or off for requests like this one, as `Runtime.pace_verdicts` does."""
         verdicts: list[PolicyVerdict] = self._call("pace_verdicts", request)
         return verdicts
 
     def check_settings(self, request: Request) -> None:
-        """Whether this can be meant for this model, whatever the prompt. Raises UsageError."""
+        """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""
         self._call("check_settings", request)
 
     def count(self, messages: Sequence[Message]) -> int:
-        """Tokens of the prompt that these messages make."""
+        """Return the number of prompt tokens of these messages."""
         return len(self._tokens(messages))
 
     def tokenize(self, request: Request) -> list[int]:
-        """The prompt of a request as ids. Raises UsageError."""
+        """Return the prompt of a request as ids. Raises UsageError."""
         return list(self._call("prompts.of", request).tokens)
 
     def prompt_length(self, request: Request) -> int:
-        """The number of tokens of a request's prompt, however many the context holds. Raises UsageError."""
+        """Return the number of tokens of a prompt, which may be more than the context holds. Raises UsageError."""
         return len(self._call("prompts.tokenized", request).tokens)
 
     def token_text(self, token: int) -> str:
-        """What one id stands for; a part of a character shows as U+FFFD."""
+        """Return the text of a token; a part of a character is U+FFFD."""
         return str(self._call("token_text", token))
 
     def render(self, request: Request) -> str:
-        """The messages of a request as the model's chat template writes them. Raises UsageError."""
+        """Return the messages of a request as the chat template writes them. Raises UsageError."""
         return str(self._call("prompts.render", request))
 
     def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """A text as ids. Raises UsageError."""
+        """Return a text as ids. Raises UsageError."""
         return list(self._call("prompts.token_ids", text, add_special=add_special, parse_special=parse_special))
 
     def token_bytes(self, tokens: Sequence[int]) -> list[bytes]:
-        """The bytes of each id. Raises UsageError."""
+        """Return the bytes of each id. Raises UsageError."""
         return list(self._call("prompts.token_bytes", list(tokens)))
 
     def slots(self) -> list[dict[str, Any]]:
-        """What each slot holds and does, as plain data."""
+        """Return the contents and the work of each slot, as plain data."""
         return list(self._call("engine.scheduler.describe"))
 
     def prefix_cache(self) -> dict[str, int]:
-        """What main memory keeps of prompts that have lost their slot, and what it was good for."""
+        """Return figures of the prefix cache, such as how often it was used."""
         return dict(self._call("engine.scheduler.cache.describe"))
 
     def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
-        """Let the child write what its KV cache has of a chat, as `Runtime.keep_state`."""
+        """Write the KV cache of a chat to a file, as `Runtime.keep_state` does."""
         return int(self._call("kept_states.keep", self._tokens(messages), file, most_bytes, within_s))
 
     def recall_state(self, messages: Sequence[Message], file: Path) -> int:
-        """Let the child read it, as `Runtime.recall_state`."""
+        """Load the KV cache of a chat from a file, as `Runtime.recall_state` does."""
         return int(self._call("kept_states.recall", self._tokens(messages), file))
 
     def forget(self) -> None:
-        """Let the next answer find nothing in a cache that the last one has left."""
+        """Clear the KV caches."""
         self._call("forget")
 
     @property
@@ -152,5 +152,5 @@ class Worker(Backend):
         return list(self._call("prompts.tokens_of", list(messages)))
 
     def _call(self, name: str, *args: Any, **settings: Any) -> Any:
-        """What the child's method of that name returns or raises."""
+        """Call a method of the Runtime in the worker process, and return or raise what it does."""
         return self.loop.call(name, args, settings, self._within_s)

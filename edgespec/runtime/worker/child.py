@@ -1,9 +1,9 @@
-"""The process with the model: what it does for its parent, and how it ends when nobody asks for it any more.
+"""The worker process: it runs the model for its parent, and ends with it.
 
-The main thread runs the models: between forward passes it takes in what was asked, and sleeps while there is nothing to
-do. Another one hears the parent, so that a cancel reaches a decode in the middle of native code, and a child whose
-parent is gone ends at once. A third one reads long prompts, which takes seconds, and answers questions about texts.
-Others compile new constraints.
+The main thread runs the model. Between forward passes it takes in commands, and it sleeps while there is nothing to
+do. Another thread listens to the parent, so that a cancel stops a pass in the middle of native code, and the process
+ends as soon as its parent has ended. Other threads do what answers must not wait for: they read long prompts (seconds),
+render chat templates (in another process, which may hang), and compile new constraints (seconds).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
     from edgespec.runtime.runtime import Runtime
 
-BATCH_S = 0.015  # tokens that come faster than this share a message
+BATCH_S = 0.015  # tokens that follow faster than this share a message
 COMPILING = 32  # threads: many more than can wait for the slow compiler (`compiler.MOST_WAITING`)
-LONG = 2**15  # characters of a prompt that other answers are not to wait for
+LONG = 2**15  # characters of a prompt that other answers do not wait for
 ADD, CALL, CANCEL, CLOSE, PING = "add", "call", "cancel", "close", "ping"
 PONG = "pong"
 READY = "ready"  # a request of ADD that the engine can begin with; None: it was cancelled before
 OF_TEXTS = "prompts."  # calls that need no engine
 LOADED = 0  # the id of the first reply
-WHILE_IDLE = ("draft_with", "forget")  # calls that would change answers in the making
+WHILE_IDLE = ("draft_with", "forget")  # calls that would change running answers
 DEAF_TO = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)}
 
 log = logging.getLogger("edgespec.runtime.worker")
@@ -55,25 +55,25 @@ _row = attrgetter(*(field.name for field in fields(TokenEvent)))  # pickling tup
 
 
 def run_child(commands: Connection, replies: Connection, settings: LoadSettings, log_file: Path, level: int) -> None:
-    """Serve the Worker at the other end of the pipes until it says to close.
+    """Serve the Worker at the other end of the pipes until it sends CLOSE.
 
-    Commands are ADD, with a request, CALL, with a method's name and arguments, CANCEL and CLOSE, each with an id,
-    and PING, which the thread that hears the parent answers at once.
-    Replies are of a kind, with a value and the notes that are new: "events" of requests, "failed" for those that a
-    failure has ended, "done" or "error" for a call; "progress", "log" and PONG.
+    Commands are ADD with a request, CALL with the name and the arguments of a method, CANCEL and CLOSE, each with an
+    id, and PING, which the listening thread answers at once. Replies have a kind, a value and new notes. Their kinds
+    are "events" of requests, "failed" with the ids of requests that an error ended, "done" or "error" for a call,
+    "progress", "log" and PONG.
     """
     _settle_in(log_file)
     child = _Child(commands, replies, log_file)
     logger = logging.getLogger("edgespec")
-    logger.handlers, logger.propagate = [_Forwarding(child)], False  # whatever the main module sets up, here too
+    logger.handlers, logger.propagate = [_Forwarding(child)], False  # in place of any that the main module set up
     logger.setLevel(level)
     child.run(settings)
 
 
 def kill_all(pid: int | None) -> None:
-    """End what a child has started and, but on Windows, itself, as far as that is still there."""
+    """End the processes that a child has started, and the child itself except on Windows."""
     if os.name == "posix":
-        with suppress(OSError):  # it has no group yet, or nobody is in it any more
+        with suppress(OSError):  # it has no process group yet, or the group is empty
             if pid is not None:
                 os.killpg(pid, signal.SIGKILL)
         return
@@ -85,7 +85,7 @@ def kill_all(pid: int | None) -> None:
 
 
 def _settle_in(log_file: Path) -> None:
-    """Away from the terminal: deaf to its signals, in a process group of its own, without a word on its screen."""
+    """Leave the terminal: ignore its signals, use another process group, and write to a file instead of the screen."""
     for number in DEAF_TO:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -93,7 +93,7 @@ def _settle_in(log_file: Path) -> None:
     words = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
     for source, target in ((nothing, 0), (words, 1), (words, 2)):
         os.dup2(source, target)
-    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # the last words are to be the reason
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # the last line of the file is to be the reason of a crash
     if os.name == "posix":
         import resource
 
@@ -103,7 +103,7 @@ def _settle_in(log_file: Path) -> None:
 
 
 class _Child:
-    """A runtime, and what is asked of it, in turn."""
+    """A Runtime, and the commands of the parent."""
 
     def __init__(self, commands: Connection, replies: Connection, log_file: Path) -> None:
         self._commands, self._replies, self._log_file = commands, replies, log_file
@@ -112,7 +112,7 @@ class _Child:
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
         self._rendering = ThreadPoolExecutor(1, thread_name_prefix="rendering")
         self._compiling = ThreadPoolExecutor(COMPILING, thread_name_prefix="compiling")
-        self._flags: dict[int, CancelFlag] = {}  # of requests that are open, or still in the inbox
+        self._flags: dict[int, CancelFlag] = {}  # of requests that are open or in the inbox
         self._open: set[int] = set()
         self._rows: list[tuple[int, tuple[Any, ...]]] = []
         self._sent_s = float("-inf")
@@ -120,7 +120,7 @@ class _Child:
         self._n_told = 0
 
     def run(self, settings: LoadSettings) -> None:
-        """Load, then do what is asked until the parent says to close."""
+        """Load the model, then obey commands until CLOSE."""
         threading.Thread(target=self._listen, name="parent", daemon=True).start()
         from edgespec.runtime.runtime import Runtime
 
@@ -140,7 +140,7 @@ class _Child:
                     continue
                 try:
                     self._tell(stream.take())
-                except Exception as error:  # nobody knows what of: it ends all answers
+                except Exception as error:  # it is not known which answer caused it: it ends all
                     stream.close()
                     stream = Stream(runtime.loop, apart=True)
                     self._tell_failure(error)
@@ -148,13 +148,13 @@ class _Child:
                 threads.shutdown(cancel_futures=True)
 
     def send(self, kind: str, value: Any) -> None:
-        """One message to the parent, with the notes that are new."""
+        """Send a message to the parent, with the new notes."""
         with self._sending:
             n_told, self._n_told = self._n_told, len(self._notes)
             self._replies.send((kind, value, self._notes[n_told:]))
 
     def _next(self, *, wait: bool) -> Any:
-        """What the parent says next; None where it says nothing, and there is something else to do."""
+        """Return the next command; None if there is none yet and answers are open."""
         try:
             return self._inbox.get(block=wait)
         except queue.Empty:
@@ -180,7 +180,7 @@ class _Child:
                 self._inbox.put(command)
 
     def _pong(self) -> None:
-        """Give a sign of life, unless another thread is just sending one."""
+        """Answer a ping, unless another thread is sending a message right now."""
         if self._sending.acquire(blocking=False):
             try:
                 self._replies.send((PONG, None, ()))
@@ -188,7 +188,7 @@ class _Child:
                 self._sending.release()
 
     def _leave(self) -> NoReturn:
-        """End as it stands: there is nobody to hear of anything."""
+        """End at once, since the parent has ended."""
         remove_unfinished()
         with suppress(OSError):  # Windows removes no file that is open
             self._log_file.unlink()
@@ -197,7 +197,7 @@ class _Child:
 
     def _obey(self, runtime: Runtime, stream: Stream, kind: str, id: int, what: Any, tells: bool = False) -> None:
         """Do what was asked, or let another thread do what the engine must not wait for."""
-        os.ftruncate(2, 0)  # words about what went before are not the last ones
+        os.ftruncate(2, 0)  # messages about earlier work must not pass for the reason of a crash
         try:
             if kind == READY and what is None:
                 stream.put(id, TokenEvent(-1, "", finish_reason="cancelled", stats=Stats()))
@@ -247,20 +247,20 @@ class _Child:
     ) -> Any:
         if name in WHILE_IDLE:
             while stream.open and all(self._flags[number].is_set() for number in stream.open):
-                self._tell(stream.take())  # nobody waits for these any more
+                self._tell(stream.take())  # these were cancelled
         if name in WHILE_IDLE and stream.open:
             raise UsageError("this model is already generating", hint="finish or close the other answers first")
         done = attrgetter(name)(runtime)(*args, **settings)
         return (runtime.settings, runtime.describe()) if name == "draft_with" else done
 
     def _tell(self, events: Iterable[tuple[int, TokenEvent | EdgespecError]]) -> None:
-        """Send events with the id of their request, several at a time where they come fast."""
+        """Send events with the ids of their requests, several in a message if they follow fast."""
         is_urgent = False
         for id, event in events:
             self._rows.append((id, error_row(event) if isinstance(event, EdgespecError) else _row(event)))
             if isinstance(event, EdgespecError) or event.is_last:
                 is_urgent = True
-                if isinstance(event, EdgespecError) or event.finish_reason != "error":  # behind which comes the reason
+                if isinstance(event, EdgespecError) or event.finish_reason != "error":  # the reason follows
                     self._forget(id)
             elif event.round == 0:
                 is_urgent = True
@@ -282,7 +282,7 @@ class _Child:
         self._flags.pop(id, None)
 
     def _fail(self, id: int, error: Exception) -> None:
-        """Send the error of a call as something that surely survives the way: not every exception can be pickled."""
+        """Send the error of a call in a form that can be pickled, which not every exception can."""
         if isinstance(error, EdgespecError):
             self.send("error", (id, error_row(error)))
             return
@@ -300,12 +300,12 @@ def _unexpected(error: Exception) -> GenerationError:
 
 
 def error_row(error: EdgespecError) -> tuple[Any, ...]:
-    """An error as something that surely survives the way."""
+    """Return an error as plain data, which can always be pickled."""
     return type(error), error.what, error.why, error.hint
 
 
 class _Forwarding(logging.Handler):
-    """Sends records to the parent; errors are last words too, in case nothing follows them."""
+    """Sends log records to the parent, and writes errors to the file too, in case the process crashes next."""
 
     def __init__(self, child: _Child) -> None:
         super().__init__()

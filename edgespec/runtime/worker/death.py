@@ -1,4 +1,4 @@
-"""Why the process with the model died, in words for a user, and how to start again."""
+"""Why a worker process died, in words for the user, and how to start again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_CTX = 512  # tokens: less is no conversation
 
 
 class WorkerDiedError(GenerationError):
-    """The child process is gone. `out_of_memory`: most likely because of that, so that less may help."""
+    """The worker process has ended; with `out_of_memory`, a smaller model or context may help."""
 
     def __init__(self, what: str, *, why: str = "", hint: str = "", out_of_memory: bool = False) -> None:
         super().__init__(what, why=why, hint=hint)
@@ -25,7 +25,7 @@ class WorkerDiedError(GenerationError):
 
 
 class NoReplyError(GenerationError):
-    """The child has not replied in time; it may be busy, or hang."""
+    """The worker process has not replied in time: it is busy, or it hangs."""
 
     def __init__(self) -> None:
         super().__init__("the model does not reply", why="it is busy", hint="try again later")
@@ -33,16 +33,17 @@ class NoReplyError(GenerationError):
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A way to start again: a short phrase for a menu, and the settings."""
+    """A way to start again: a label for a menu, and the settings."""
 
     label: str
     settings: LoadSettings
 
 
 def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Exception | None = None) -> list[Remedy]:
-    """How to start again what was loaded with `settings` and described itself as `about` (empty if it never loaded).
+    """Return ways to load a model again: with the same settings, and with less.
 
-    As it was comes first, or last where the error is that memory ran out.
+    `about` is the model's `describe()`, or empty if it was never loaded. The same settings are first, or last if memory
+    ran out.
     """
     same, less = Remedy("Load again", settings), []
     if lost_workers(settings, error):
@@ -68,18 +69,18 @@ def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Excepti
 
 
 def lost_workers(settings: LoadSettings, error: Exception | None) -> bool:
-    """Whether this model ended, or could not be loaded, because of workers that may come back."""
+    """True if the error is about RPC workers, which may come back."""
     return bool(settings.rpc) and isinstance(error, GenerationError) and "worker" in error.what
 
 
 def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
-    """What to tell of a process that ended with `code` (minus a signal's number), its last words being these lines."""
+    """Return the error for a process that ended with `code` (minus a signal's number) after printing these lines."""
     name = _signal_name(code)
     cause = _SIGNALS.get(name) or _WINDOWS.get(code or 0)
     words = [line.strip() for line in said if line.strip()]
     if lost := [line.partition(LOST)[2].strip() for line in words if LOST in line]:
         return WorkerDiedError(LOST.rstrip(":"), why=lost[0], hint=LOST_HINT)
-    last = words[-1].removeprefix("what():").strip() if words else ""  # C++ on an exception that nobody caught
+    last = words[-1].removeprefix("what():").strip() if words else ""  # C++ prints this for an uncaught exception
     if cause in (None, "abort") and any(_NO_MEMORY.search(line) for line in words):
         cause = "memory"
     if cause is not None:
@@ -149,6 +150,6 @@ _WINDOWS = {
     0xC000001D: "build",
     0xC0000017: "memory",
     0xC000012D: "memory",
-    0xC000013A: "ctrl-c",  # before it could stop listening to it
+    0xC000013A: "ctrl-c",  # before it ignored the signal
 }
 _NO_MEMORY = re.compile(r"bad_alloc|out of memory|cannot allocate|failed to allocate|MemoryError", re.IGNORECASE)

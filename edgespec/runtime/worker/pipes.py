@@ -1,4 +1,4 @@
-"""The parent's end of a worker: the child process, what it was asked, and what it answers."""
+"""The parent's end of a worker: the child process, its pipes, and open requests and calls."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from edgespec.runtime.worker.watch import MISSED, Watch
 from edgespec.settings import LoadSettings
 
 POLL_S = 0.03  # how long a cancel may go unnoticed
-GRACE_S = 3.0  # for a child to save what it learnt
+GRACE_S = 3.0  # for a child to save its measurements
 
 log = logging.getLogger(__name__)
-# What the child logs must not reach the terminal just because nobody here has set up logging.
+# Without a handler, log messages of the child would reach the terminal.
 logging.getLogger("edgespec").addHandler(logging.NullHandler())
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A request that the child has, whether it knows of its cancel, and whether its answer has broken off."""
+    """A request at the child; `is_told`: the child knows that it is cancelled, `is_broken`: its error follows."""
 
     stream: Stream
     number: int
@@ -53,7 +53,7 @@ class _Asked:
 
 
 class _Call:
-    """A question to the child; `result` is its kind and value. Nobody waits for a reply after `until_s`."""
+    """A call of a method in the child, until `until_s`; `result` is the kind and the value of the reply."""
 
     def __init__(self, pipes: Pipes, until_s: float = float("inf")) -> None:
         self._pipes, self._until_s = pipes, until_s
@@ -64,7 +64,7 @@ class _Call:
         return self.result is not None or self._pipes.is_closed or monotonic() > self._until_s
 
     def value(self) -> Any:
-        """Raises what the child raised."""
+        """Return what the method returned, or raise its error."""
         if self.result is None:
             raise closed_error() if self._pipes.is_closed else NoReplyError()
         kind, value = self.result
@@ -74,8 +74,10 @@ class _Call:
 
 
 class Pipes(Loop):
-    """Commands to the child, and its replies; each of them has the id of a request or a call. A turn is to hear one
-    reply, or that there is none for so long. `notes` are added to."""
+    """Sends commands to the child and receives its replies, each with the id of a request or a call.
+
+    A turn waits a short time for one reply. New notes of the child are added to `notes`.
+    """
 
     def __init__(self, settings: LoadSettings, progress: Progress, notes: list[str]) -> None:
         super().__init__()
@@ -87,7 +89,7 @@ class Pipes(Loop):
         self._start(settings)
 
     def loaded(self, cancel: CancelFlag) -> Any:
-        """What the child says when it has loaded; None when `cancel` is set before. Raises what loading raises."""
+        """Wait until the model is loaded; None if `cancel` is set before. Raises the error of loading."""
         call = self._calls[LOADED]
         while not call.has_news:
             if cancel.is_set():
@@ -97,13 +99,13 @@ class Pipes(Loop):
         return call.value()
 
     def check(self) -> None:
-        """Raises UsageError when closed, WorkerDiedError."""
+        """Raise UsageError if the model is closed, WorkerDiedError if its process died."""
         super().check()
         if self.death is not None:
             raise self.death.with_traceback(None)
 
     def call(self, name: str, args: tuple[Any, ...], settings: dict[str, Any], within_s: float) -> Any:
-        """What the child's method of that name returns or raises. Raises NoReplyError if that takes too long."""
+        """Return what a method in the child returns, or raise its error; NoReplyError if it takes too long."""
         self.check()
         message, id = pickle.dumps((name, args, settings)), next(self._ids)
         call = self._calls[id] = _Call(self, monotonic() + within_s)
@@ -140,7 +142,7 @@ class Pipes(Loop):
                 self._sender.put((CANCEL, id))
 
     def close(self) -> None:
-        """Let the child save what it learnt and end, or end it; safe to call twice."""
+        """End all answers and the child, which saves its measurements first; safe to call twice."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -153,14 +155,14 @@ class Pipes(Loop):
             self._end()
 
     def kill(self) -> None:
-        """End the child as it stands."""
+        """End the child at once."""
         self.is_closed = True
         self._end()
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Hear the child until it ends, or for long enough. One that was stopped in a message never ends it."""
+        """Read messages until the child ends, or kill it. A child that was stopped in a message never completes it."""
         end = threading.Timer(GRACE_S, _kill, [self.process])
         end.start()
         until_s = perf_counter() + GRACE_S
@@ -173,7 +175,7 @@ class Pipes(Loop):
         self._watch.listen()
         has_heard = False
         try:
-            if self._watch.has_given_up:  # and the system may be unable to end the process
+            if self._watch.has_given_up:  # do not wait for the pipe: the system may be unable to end the process
                 raise EOFError
             if not self._replies.poll(POLL_S):
                 return
@@ -203,14 +205,14 @@ class Pipes(Loop):
     def _events(self, rows: list[tuple[int, tuple[Any, ...]]]) -> None:
         for id, row in rows:
             asked = self._asked.get(id)
-            if asked is None:  # its reader has left
+            if asked is None:  # its reader has closed the stream
                 continue
             event = _error(row) if isinstance(row[0], type) else TokenEvent(*row)
             if isinstance(event, EdgespecError) and asked.is_broken:
                 self._fail([id], event)
                 continue
             if isinstance(event, EdgespecError) or event.is_last:
-                if isinstance(event, EdgespecError) or event.finish_reason != "error":  # behind which comes the reason
+                if isinstance(event, EdgespecError) or event.finish_reason != "error":  # the reason follows
                     del self._asked[id]
                 else:
                     asked.is_broken = True
@@ -251,7 +253,7 @@ class Pipes(Loop):
             weakref.finalize(self, thread.close).atexit = False
 
     def _died(self) -> None:
-        """Know what to tell of a child whose pipe is closed."""
+        """Find out why the child has closed its pipe."""
         if self.death is not None or self.is_closed:
             return
         self.process.join(GRACE_S)
@@ -264,12 +266,12 @@ class Pipes(Loop):
         self.death = hung() if self._watch.has_given_up else explained(code, said.splitlines())
 
     def _end(self) -> None:
-        """End the child, which goes by itself when nobody can ask it any more, and let go of everything."""
+        """Close the pipes, which ends the child, or kill it; remove its log file."""
         self._watch.close()
         self._sender.close()
         self.process.join(0.1)
         _kill(self.process)
-        self.process.join(GRACE_S)  # the system may be unable to end it: one that waits for a disk that is gone
+        self.process.join(GRACE_S)  # the system cannot end a process that waits for a lost disk
         self._sender.join(GRACE_S)
         self._replies.close()
         self.log_file.unlink(missing_ok=True)
@@ -281,7 +283,7 @@ def _kill(process: BaseProcess) -> None:
 
 
 def _error(row: tuple[Any, ...]) -> EdgespecError:
-    """What the child's `error_row` was made of."""
+    """Return the error that the child sent as `error_row`."""
     error, what, why, hint = row
     made: EdgespecError = error(what, why=why, hint=hint)
     return made
@@ -289,9 +291,9 @@ def _error(row: tuple[Any, ...]) -> EdgespecError:
 
 @contextmanager
 def _sheltered() -> Iterator[None]:
-    """Keep from a new Python, until it runs code of ours, Ctrl-C and the modules in the current folder.
+    """Protect a new Python process from Ctrl-C and from modules in the current folder until it runs our code.
 
-    A blocked signal stays blocked in a process that this thread starts. Windows has nothing like that.
+    A blocked signal stays blocked in a process that this thread starts. Windows has no such thing.
     """
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
@@ -300,7 +302,7 @@ def _sheltered() -> Iterator[None]:
         from multiprocessing import resource_tracker
 
         blocked = DEAF_TO - signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
-        # It would die of SIGHUP, and asks stderr for a file descriptor, which Textual's has not.
+        # It would die of SIGHUP, and needs the file descriptor of stderr, which Textual's has not.
         with redirect_stderr(sys.__stderr__):
             resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)  # its start unblocks SIGINT

@@ -9,8 +9,11 @@ from typing import Any
 
 
 class Sender:
-    """Sends messages in order. A pipe holds some 64 KB that are not read yet; so this thread waits for the child, and
-    no caller does. The queue is safe to use from the garbage collector, which may run in the middle of another call."""
+    """Sends messages in order, in a thread.
+
+    A pipe holds about 64 KB that are not read yet; so this thread waits for the child, and no caller does. The queue
+    may be used by the garbage collector in the middle of another call.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._unsent: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -35,5 +38,5 @@ def _send(connection: Connection, unsent: queue.SimpleQueue[Any]) -> None:
         while (message := unsent.get()) is not None:
             try:
                 connection.send(message)
-            except OSError:  # the process has ended, which is heard at the other pipe
+            except OSError:  # the process has ended, which the reader of the other pipe notices
                 return

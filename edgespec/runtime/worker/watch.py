@@ -1,4 +1,4 @@
-"""The thread that notices a child process which hangs, and ends it."""
+"""The thread that ends a child process which hangs."""
 
 from __future__ import annotations
 

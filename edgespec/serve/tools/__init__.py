@@ -1,1 +1,1 @@
-"""Tools: what a request says of them, how the model is told, and its calls out of the text of an answer."""
+"""Tools: reads them from requests, describes them to the model, and finds their calls in answers."""

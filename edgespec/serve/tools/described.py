@@ -1,4 +1,4 @@
-"""Tools in words, for chat templates that have none: as Hermes' models learn them."""
+"""Describes tools in the system prompt, for chat templates without tools, in the format of Hermes' models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INTRODUCTION = (
 
 
 def described(messages: Sequence[Message], functions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """Messages whose system prompt describes the functions, with calls and results as text."""
+    """Return messages whose system prompt describes the functions, with calls and results as text."""
     told = [_as_text(message) for message in messages]
     if functions:
         said = _INTRODUCTION.format("\n".join(json.dumps(function, ensure_ascii=False) for function in functions))
@@ -40,5 +40,5 @@ def _as_text(message: Message) -> Message:
     extra = json.loads(message.extra) if message.extra else {}
     calls = extra.pop("tool_calls", [])
     written = [f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>" for call in calls]
-    left = json.dumps(extra, ensure_ascii=False) if extra else ""  # the name of who speaks
+    left = json.dumps(extra, ensure_ascii=False) if extra else ""  # the name of the speaker
     return replace(message, content="\n".join(filter(None, [message.content, *written])), extra=left)

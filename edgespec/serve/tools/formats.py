@@ -1,4 +1,4 @@
-"""How models write tool calls, as far as the chat template tells."""
+"""The formats in which models write tool calls. The chat template shows which format a model uses."""
 
 from __future__ import annotations
 
@@ -24,18 +24,25 @@ class ToolCall:
 
 
 class UnfinishedError(Exception):
-    """The text may yet become a call."""
+    """The text may become a call when more of it arrives."""
 
 
 Reader = Callable[[str, Schemas, bool], tuple[list[ToolCall], int]]
-"""Reads the calls at the beginning of a text, and how many characters they take. The flag says that nothing follows.
-Raises UnfinishedError, or ValueError for a text that is no call."""
+"""Reads the calls at the beginning of a text. Returns them, and the number of their characters. The flag is True at the
+end of an answer. Raises UnfinishedError, or ValueError for a text that is not a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`marks` begin a call; `bare` ones need no mark where the answer begins. `words` are texts that may be control
-    tokens, which an answer has no text of. `short_ids`: calls have ids of nine characters."""
+    """A format of tool calls.
+
+    Attributes:
+        marks: The texts that begin a call.
+        read: Reads the calls.
+        words: Texts that may be control tokens, which have no text in an answer.
+        bare: A call at the beginning of an answer needs no mark.
+        short_ids: The ids of calls have nine characters.
+    """
 
     marks: tuple[str, ...]
     read: Reader
@@ -45,7 +52,7 @@ class Format:
 
 
 def format_of(template: str) -> Format:
-    """The format that a chat template shows to its model; Hermes' where it shows none."""
+    """Return the format that a chat template shows to its model, or that of Hermes if it shows none."""
     if "[TOOL_CALLS]" in template:
         return MISTRAL
     if "<tool_call>" not in template and ("<|python_tag|>" in template or '"parameters":' in template):
@@ -90,7 +97,7 @@ def _read_tags(text: str, schemas: Schemas, ended: bool) -> tuple[list[ToolCall]
 
 
 def _parameters(text: str, schema: Any) -> Iterator[tuple[str, Any]]:
-    """Parameters are text; those that the schema has as something else are JSON."""
+    """Yield the parameters of a call in XML. They are JSON if they are not strings in the schema."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     for name, given in _PARAMETER.findall(text):
         value = given.removeprefix("\n").removesuffix("\n")
@@ -129,7 +136,7 @@ def _read_mistral(text: str, schemas: Schemas, ended: bool) -> tuple[list[ToolCa
 MISTRAL = Format((TOOL_CALLS,), _read_mistral, (TOOL_CALLS, "[CALL_ID]", "[ARGS]"), short_ids=True)
 
 
-# --- Llama 3: an object with name and parameters, with or without <|python_tag|>; several have ; between them --------
+# --- Llama 3: an object with name and parameters, with or without <|python_tag|>; a ; separates several -------------
 
 PYTHON = "<|python_tag|>"
 _FIRST_KEY = re.compile(r'\{\s*("\w*"?)?')
@@ -165,7 +172,7 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
 
 
 def _json(text: str, start: int) -> tuple[Any, int]:
-    """The JSON that begins at `start`, and its end."""
+    """Return the JSON value that begins at `start`, and its end."""
     try:
         return _DECODER.raw_decode(text, start)
     except RecursionError as error:
@@ -199,7 +206,8 @@ def _known(name: Any, schemas: Schemas) -> str:
 
 
 def _text(arguments: Any) -> str:
-    """Arguments as JSON that can be sent: half a pair of surrogates cannot, nor what is nested too deeply."""
+    """Return arguments as JSON for clients. Raises ValueError for arguments that are nested too deeply; single
+    surrogates are replaced."""
     if not isinstance(arguments, dict):
         raise ValueError("arguments are no object")
     try:
@@ -211,5 +219,5 @@ def _text(arguments: Any) -> str:
 
 
 def _after(text: str, start: int) -> int:
-    """Where the blanks end that begin at `start`."""
+    """Return the end of the blanks that begin at `start`."""
     return len(text) - len(text[start:].lstrip())

@@ -1,4 +1,4 @@
-"""What a chat request says of tools: into arguments of the chat template, a constraint, and parsers of the answers."""
+"""Reads the tools of a chat request, and prepares the chat template, the constraint and the parsers for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from edgespec.batch.known import MOST_NOTES
 from edgespec.serve.chat import Call
-from edgespec.serve.errors import BadFieldError, unsupported
+from edgespec.serve.errors import BadFieldError, unsupported, wrong
 from edgespec.serve.fields import Fields
 from edgespec.serve.served import Served
 from edgespec.serve.tools.described import described
@@ -21,7 +21,7 @@ from edgespec.settings import Request, shown
 
 MOST_TOOLS = 512
 _NAME = re.compile(r"[\w.:/-]{1,128}\Z")
-_TEMPLATE_OWN = {  # what the template gets from elsewhere
+_TEMPLATE_OWN = {  # variables of the template that requests cannot set directly
     *("messages", "tools", "tool_choice", "functions", "function_call", "add_generation_prompt"),
     *("bos_token", "eos_token", "raise_exception", "strftime_now"),
 }
@@ -29,9 +29,15 @@ _TEMPLATE_OWN = {  # what the template gets from elsewhere
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The `functions` that may be called as OpenAI's objects, and the parameters of each by name. `must`: one of those
-    has to be called; no others can. `parallel`: an answer may have several calls. Arguments of tools in `strict` always
-    match the parameters."""
+    """The tools of a request.
+
+    Attributes:
+        functions: The functions that may be called, as OpenAI's objects.
+        schemas: The parameters of each function, by name.
+        must: If not empty, the answer has to call one of these functions.
+        parallel: An answer may have several calls.
+        strict: The functions whose arguments always match their parameters.
+    """
 
     functions: tuple[Mapping[str, Any], ...] = ()
     schemas: Mapping[str, Any] | None = None
@@ -41,14 +47,14 @@ class Tools:
 
 
 def take_tools(fields: Fields) -> Tools:
-    """Raises BadFieldError."""
+    """Read the tools of a request. Raises BadFieldError."""
     for name in ("functions", "function_call"):
         if fields.take(name, "none") not in ("none", "auto", []):
             raise unsupported(name, "use tools and tool_choice")
     given, choice = fields.take("tools", []), fields.take("tool_choice", "auto")
     parallel = fields.flag("parallel_tool_calls", True)
     if not isinstance(given, list) or len(given) > MOST_TOOLS:
-        raise BadFieldError("tools", f"tools must be a list of at most {MOST_TOOLS}, not {shown(given)}")
+        raise wrong("tools", f"be a list of at most {MOST_TOOLS}", given)
     functions = [_function(f"tools[{index}]", tool) for index, tool in enumerate(given)]
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in functions}
     if len(schemas) < len(functions):
@@ -88,9 +94,7 @@ def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
     named = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
     name = named.get("name") if isinstance(named, dict) else None
     if choice != "required" and not isinstance(name, str):
-        raise BadFieldError(
-            "tool_choice", f"tool_choice must be none, auto, required or a function, not {shown(choice)}"
-        )
+        raise wrong("tool_choice", "be none, auto, required or a function", choice)
     names = tuple(schemas) if choice == "required" else (str(name),)
     if not names or not set(names) <= set(schemas):
         raise BadFieldError("tool_choice", f"there is no tool {shown(name)}" if name else "there are no tools to call")
@@ -98,7 +102,7 @@ def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
-    """Arguments for the chat template; those that it does not read are noted. Raises BadFieldError."""
+    """Return the arguments for the chat template. Notes name those that it does not read. Raises BadFieldError."""
     given = _effort(fields, template)
     if "enable_thinking" in fields:
         given["enable_thinking"] = fields.take("enable_thinking")
@@ -113,7 +117,7 @@ def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
 
 
 def _effort(fields: Fields, template: str) -> dict[str, Any]:
-    """`reasoning_effort` as the arguments for it that the chat template reads."""
+    """Return `reasoning_effort` as the arguments that the chat template reads."""
     effort = fields.text("reasoning_effort")
     asked = {"enable_thinking": effort != "none"} | ({"reasoning_effort": effort} if effort != "none" else {})
     given = {name: value for name, value in asked.items() if name in template} if effort else {}
@@ -125,8 +129,8 @@ def _effort(fields: Fields, template: str) -> dict[str, Any]:
 def with_tools(
     request: Request, tools: Tools, arguments: Mapping[str, Any], model: Served
 ) -> tuple[Request, list[str]]:
-    """A request whose model is shown the tools, and is held to calling one if it must; and notes about tools whose
-    arguments are not held to their schema. Raises BadFieldError."""
+    """Return a request that shows the tools to the model, with a constraint if calls have to match schemas; and notes
+    about strict tools that cannot be constrained. Raises BadFieldError."""
     if tools.must and request.constraint is not None:
         raise BadFieldError("tool_choice", f"a tool that must be called and {request.constraint[0]} exclude each other")
     given = dict(arguments)
@@ -145,7 +149,7 @@ def with_tools(
 
 
 def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) -> None:
-    """Let the calls in the answers be found, unless the client has constrained the answers otherwise."""
+    """Prepare the parsers for calls, unless the answers have a constraint of the client."""
     if tools.schemas is None or is_constrained:
         return
     own = format_of(model.template)
@@ -156,8 +160,8 @@ def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) 
 
 
 def _constraint(tools: Tools, model: Served) -> dict[str, Any] | None:
-    """The constraint of answers that must call a tool, or whose calls match the schemas of strict tools. None where the
-    format of the template does not allow for the latter."""
+    """Return the constraint of answers that must call a tool, or that may call strict tools. None if strict tools
+    cannot be constrained in the format of the template."""
     assert tools.schemas is not None
     format = format_of(model.template)
     if not tools.must:
@@ -171,7 +175,7 @@ def _constraint(tools: Tools, model: Served) -> dict[str, Any] | None:
 
 
 def _call_schema(schemas: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a call of one of these tools."""
+    """Return the schema of a call of one of these tools."""
     calls = []
     for index, (name, schema) in enumerate(schemas.items()):
         path = f"#/anyOf/{index}/properties/arguments"
@@ -184,7 +188,7 @@ def _call_schema(schemas: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moved(schema: Any, path: str) -> Any:
-    """A schema that is now at `path` of another one, and its references with it."""
+    """Return a schema with its references adjusted for its new place `path` in another schema."""
     if isinstance(schema, list):
         return [_moved(part, path) for part in schema]
     if not isinstance(schema, dict):

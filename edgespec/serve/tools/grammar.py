@@ -8,14 +8,14 @@ from typing import Any
 
 from edgespec.serve.tools.formats import CLOSE, LLAMA, OPEN, TAGS, Format
 
-MOST_CALLS = 8  # in an answer that has to call tools; small models would repeat them without an end
-# A model that may choose the blanks can write them endlessly.
+MOST_CALLS = 8  # in an answer that has to call tools: small models would repeat calls endlessly
+# A model that may write blanks may write them endlessly.
 LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "coerce_one_of": True}
 
 
 def several_calls(format: Format, call: Mapping[str, Any], special: Mapping[str, int]) -> str | None:
-    """A grammar of one call or several, in a format that can repeat them; None for the other formats. `call` is the
-    schema of a call, `special` has the ids of marks that are single tokens."""
+    """Return a grammar of one call or several, or None for a format without repeated calls. `call` is the schema of a
+    call, `special` has the ids of marks that are single tokens."""
     more = f"{{0,{MOST_CALLS - 1}}}"
     if format is LLAMA:
         return _lark(f'start: json ("; " json){more}', call)
@@ -27,8 +27,8 @@ def several_calls(format: Format, call: Mapping[str, Any], special: Mapping[str,
 
 
 def calls_in_text(format: Format, call: Mapping[str, Any], special: Mapping[str, int], *, template: str) -> str | None:
-    """A grammar of any text, in which each call matches the schema `call`; None where the format of the template is not
-    JSON between marks."""
+    """Return a grammar of any text in which each call matches the schema `call`, or None if the format of the template
+    is not JSON between marks."""
     marks = _marks(format, special)
     if marks is None or "<function=" in template:  # XML
         return None
@@ -43,7 +43,8 @@ def calls_in_text(format: Format, call: Mapping[str, Any], special: Mapping[str,
 
 
 def _marks(format: Format, special: Mapping[str, int]) -> tuple[str, str] | None:
-    """The marks around a call as Lark has them: names of tokens, or strings. None if there are no such marks."""
+    """Return the marks around a call in Lark, as names of tokens or as strings; None if the format has no such
+    marks."""
     if format is not TAGS or (OPEN in special) != (CLOSE in special):
         return None
     return (OPEN, CLOSE) if OPEN in special else (json.dumps(OPEN), json.dumps(CLOSE))

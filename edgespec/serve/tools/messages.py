@@ -7,19 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgespec.serve.bodies import parsed
-from edgespec.serve.errors import ApiError, BadFieldError, unsupported
+from edgespec.serve.errors import ApiError, BadFieldError, unsupported, wrong
 from edgespec.settings import shown
 
 
 def extra_of(where: str, given: Mapping[str, Any]) -> str:
-    """What a chat template reads of a message besides its role and content, as JSON. Raises BadFieldError."""
+    """Return the fields of a message that a chat template reads in addition to role and content, as JSON. Raises
+    BadFieldError."""
     if given.get("function_call"):
         raise unsupported(f"{where}.function_call", "use tool_calls")
     extra: dict[str, Any] = {}
     for name in ("tool_call_id", "name") if given.get("role") == "tool" else ("name",):
         value = given.get(name)
         if value is not None and not isinstance(value, str):
-            raise BadFieldError(f"{where}.{name}", f"{where}.{name} must be a string, not {shown(value)}")
+            raise wrong(f"{where}.{name}", "be a string", value)
         if value is not None:
             extra[name] = value
     calls = given.get("tool_calls")

@@ -1,4 +1,4 @@
-"""Tool calls out of an answer that arrives in pieces."""
+"""Finds tool calls in an answer that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _BARE = re.compile(r"[\s;]*(\{|\Z)")
 
 
 class ToolParser:
-    """The calls and the text of one answer. A call is sent when it is whole. A text that only looks like a call stays
-    text. Calls after the first `most` are left out, since the client does not expect them."""
+    """Separates the calls of one answer from its text. A call is sent when it is complete. A text that only looks like
+    a call stays text. Calls after the first `most` are left out, since the client does not expect them."""
 
     def __init__(self, format: Format, schemas: Schemas, most: int | None = None) -> None:
         self._format, self._schemas, self._most = format, schemas, most
@@ -55,7 +55,7 @@ class ToolParser:
         return made
 
     def _found(self) -> tuple[int, str | None]:
-        """Where a call may begin, and its mark; or how much of the text is certainly none, and None."""
+        """Return where a call may begin, and its mark; or the length of the text that cannot be a call, and None."""
         text = self._held
         if self._format.bare and not self._has_text and (bare := _BARE.match(text)):
             return (0, "") if bare[1] else (0, None)
@@ -66,7 +66,7 @@ class ToolParser:
         return len(text[: len(text) - begun].rstrip()), None
 
     def _tell(self, index: int, length: int, made: list[Piece]) -> None:
-        """The first characters of what is held are text. Blanks behind a call are none."""
+        """Send the first characters as text, except for blanks after a call."""
         text, self._held = self._held[:length], self._held[length:]
         if self._n_calls and not text.strip():
             return
@@ -79,5 +79,5 @@ class ToolParser:
 
 
 def _overlap(text: str, mark: str) -> int:
-    """How many characters at the end of a text may be the beginning of a mark."""
+    """Return how many characters at the end of a text may be the beginning of a mark."""
     return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)

@@ -1,4 +1,4 @@
-"""What was probably meant by an unknown spec: a file of this machine, or a name of the catalogue."""
+"""Hints for an unknown spec: similar files of this machine, and similar names of the catalogue."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from edgespec.models.hub.quants import models_in
 from edgespec.models.names.catalog import near
 from edgespec.models.names.folders import gguf_files
 from edgespec.models.names.known import name_of
-from edgespec.models.names.spec import HOW_TO_NAME_A_MODEL, NAMES, is_path
+from edgespec.models.names.source import NAMES, is_path
 
+HOW_TO_NAME_A_MODEL = "use a file (./model.gguf), a repository (hf:owner/name:Q4_K_M) or 'demo'"
 MOST = 3  # suggestions
 _SIZE = re.compile(r"(\d+(?:\.\d+)?[bm])(?![a-z0-9])")  # of a model, which other programs write after the ":"
 
 
 def hint_for_name(name: str) -> str:
-    """The hint for a name that is neither in the catalogue nor a file. Raises UsageError for a catalogue with
-    errors."""
+    """Return the hint for a name that is neither in the catalogue nor a file.
+
+    Raises UsageError for a catalogue with errors.
+    """
     files = _similar(name, gguf_files())
     if files and _stem(name) == _stem(files[0].name):
         return _did_you_mean(map(_spec, files))
@@ -32,7 +35,7 @@ def hint_for_name(name: str) -> str:
 
 
 def hint_for_file(spec: str, path: Path) -> str:
-    """The hint for a path without a file. A bare name may mean a file in any of the folders with models."""
+    """Return the hint for a path without a file. A bare name may mean a file in any of the folders with models."""
     try:
         beside = sorted(each for each in path.parent.iterdir() if each.name.lower().endswith(".gguf"))
     except OSError:
@@ -49,16 +52,16 @@ def hint_for_file(spec: str, path: Path) -> str:
 
 
 def _near_in_catalogue(spec: str) -> list[str]:
-    """Similar names in the catalogue, those of the size after the ":" first."""
-    name, _, behind = spec.lower().partition(":")
-    size = _SIZE.match(behind)
+    """Return similar names of the catalogue, first those with the size that follows the ":"."""
+    name, _, after = spec.lower().partition(":")
+    size = _SIZE.match(after)
     if size is None:
         return near(name)
     return sorted(near(f"{name}-{size[1]}"), key=lambda other: size[1] not in other.split("-"))
 
 
 def _similar(name: str, files: Iterable[Path]) -> list[Path]:
-    """The models among the files with that name, with or without .gguf, or else a similar one."""
+    """Return the models among the files with this name, with or without .gguf, or else with a similar one."""
     by_name: dict[str, dict[Path, None]] = {}
     for path in files:
         if models_in([path.name]) and path.is_file():
@@ -73,7 +76,7 @@ def _stem(name: str) -> str:
 
 
 def _spec(path: Path) -> str:
-    """The spec of a file, from this folder."""
+    """Return the spec of a file, relative to the working folder if that is shorter."""
     spec = name_of(path)
     with suppress(ValueError, OSError):  # it is elsewhere; this folder is gone
         return str(path.relative_to(Path.cwd())) if is_path(spec) else spec

@@ -10,8 +10,8 @@ from edgespec.events import TokenEvent
 
 
 @dataclass(slots=True)
-class Answer:
-    """An answer so far. Its tokens are kept if their log-probabilities are wanted."""
+class Sample:
+    """The text of a sample, and its tokens if their log-probabilities are wanted."""
 
     keeps_tokens: bool = False
     pieces: list[str] = field(default_factory=list)
@@ -24,13 +24,13 @@ class Answer:
         if event.text:
             self.pieces.append(event.text)
         if event.id >= 0:
-            self.n_tokens += 1  # the statistics count draft tokens after a stop string too
+            self.n_tokens += 1  # the statistics also count draft tokens after a stop string
             if self.keeps_tokens:
                 self.tokens.append(event)
         if event.finish_reason is not None:
             self.finish_reason = event.finish_reason
             self.stats = event.stats or self.stats
-            if self.pieces and not self.n_tokens:  # of a server that tells texts alone
+            if self.pieces and not self.n_tokens:  # a server that reports no tokens
                 self.n_tokens = self.stats.generated_tokens
 
     @property
@@ -39,5 +39,5 @@ class Answer:
 
 
 def finite(number: float | None) -> float | None:
-    """A number for JSON, which has no infinity."""
+    """Return a number for JSON, which has no infinity."""
     return number if number is not None and math.isfinite(number) else None

@@ -1,1 +1,0 @@
-"""Models in wheels of the Python package index."""
