@@ -55,13 +55,6 @@ def test_rows_that_depend_on_their_place_are_never_exact(tiny: Model) -> None:
         assert measure_widths(context, 250, 4).exact_from is None
 
 
-def test_widths_that_differ_from_plain_decoding_are_found(tiny: Model) -> None:
-    with CoarseContext(tiny, n_ctx=512, max_outputs=32, **EXACT) as context:
-        context.is_coarse = lambda width, index: width >= 8
-        widths = measure_widths(context, 64, 32)
-    assert widths.exact_to == 7
-
-
 def test_it_is_measured_once_for_the_same_settings(tiny: Model) -> None:
     measured = []
     for threads in (1, 1, 2):
