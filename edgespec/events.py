@@ -11,7 +11,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 
 Progress = Callable[[str, float], None]
-"""Called with the name of the work and its progress, 0 to 1."""
+"""A callback that gets the name of a task and its progress, 0 to 1."""
 
 PROGRESS = {
     "loading": "loading {}",
@@ -20,51 +20,47 @@ PROGRESS = {
     "costs": "measuring passes",
     "prompt": "reading the prompt",
 }
-"""The work in words; the braces stand for the model."""
+"""Descriptions of the tasks; the braces are replaced by the name of the model."""
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One token of an answer, or its end.
+    """One token of an answer, or the end of the answer (`is_last`)."""
 
-    The last event (`is_last`) is no token: its `id` is -1, and its `text` is the rest of the text.
-    """
-
+    #: token id; -1 in the last event
     id: int
-    #: Complete UTF-8 only. Bytes of an unfinished character, and text that may become a stop string, come with a later
-    #: event.
+    #: complete UTF-8: unfinished characters and possible beginnings of stop strings are held back for a later event
     text: str
     from_draft: bool = False
-    #: The drafter of the token, if it is `from_draft`.
+    #: name of the drafter if `from_draft`
     source: str = ""
-    #: The step of this answer, a pass of the target, from 0.
+    #: number of the step (target pass) of this answer, from 0
     round: int = 0
-    #: Draft tokens that were verified in this step.
+    #: number of draft tokens verified in this step
     proposed: int = 0
-    #: The lead of the token's score over the second best one.
+    #: distance of the token's score from the second best
     gap: float = math.inf
-    #: Whether the measured rounding of kernels could have changed the token; None if it was not measured.
+    #: True if rounding in kernels, as measured, could have changed the token
     near_tie: bool | None = None
-    #: Natural logarithm of the token's probability after bias and penalties, before truncation and temperature.
+    #: natural logarithm of the token's probability after bias and penalties, before truncation and temperature
     logprob: float | None = None
-    #: (id, log-probability) pairs, best first.
+    #: (id, logprob) pairs, best first
     top_logprobs: tuple[tuple[int, float], ...] = ()
-    #: Only in the last event.
+    #: only in the last event, like `stats` and `cut`
     finish_reason: FinishReason | None = None
-    #: The counters of this answer, only in the last event.
     stats: Stats | None = None
-    #: The stop string at which the text was cut, only in the last event. The tokens then hold more than the text.
+    #: stop string at which the text was cut, if any; the tokens then hold more than the text
     cut: str = ""
 
     @property
     def is_last(self) -> bool:
-        """True for the end of the answer, False for a token."""
+        """True if this is the end of the answer, not a token."""
         return self.finish_reason is not None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the event as plain data, without fields that have their default. Infinite numbers are null."""
+        """Return the event as plain data, without fields that have their default; infinite logprobs are null."""
         plain: dict[str, Any] = {"id": self.id, "text": self.text}
         for item in fields(self)[2:]:
             if (value := getattr(self, item.name)) != item.default:
@@ -75,7 +71,7 @@ class TokenEvent:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TokenEvent:
-        """Return the event that `as_json` returned as plain data. Raises TypeError, ValueError, KeyError for others."""
+        """Return the event of `as_json`'s data. Raises TypeError, ValueError, KeyError if the data is invalid."""
         known = {item.name: plain[item.name] for item in fields(cls) if item.name in plain}
         if "logprob" in known:
             known["logprob"] = _number(known["logprob"])
@@ -97,19 +93,19 @@ class Completion:
     """A whole answer."""
 
     text: str
-    #: Ids without the end token.
+    #: ids without the end token
     tokens: tuple[int, ...]
     finish_reason: FinishReason
     stats: Stats
-    #: Whether the text was cut at a stop string. The tokens then hold more than the text.
+    #: True if the text was cut at a stop string; the tokens then hold more than the text
     cut: bool = False
-    #: One entry for each token if log-probabilities were requested; see `TokenEvent`.
+    #: one entry per token, as in `TokenEvent`; empty unless requested
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
 
     @classmethod
     def of(cls, events: Iterable[TokenEvent]) -> Completion:
-        """Join events to an answer. Raises UsageError if the last one is missing: the model was closed."""
+        """Return the answer of these events. Raises UsageError if the last event is missing: the model was closed."""
         *tokens, last = [*events] or [TokenEvent(-1, "")]
         if last.finish_reason is None or last.stats is None:
             raise UsageError("this model is closed", why="it was closed in the middle of the answer")

@@ -1,4 +1,4 @@
-"""Settings as plain data: what to load and what to generate. Each default is defined here, and only here."""
+"""The settings of a loaded model and of a request. Each default of the program is defined here once."""
 
 from __future__ import annotations
 
@@ -12,35 +12,34 @@ from edgespec.core.verify import VerifyRule
 from edgespec.drafters.registry import REGISTRY, names_that_need
 
 Constraint = Literal["grammar", "json_schema", "regex"]
-"The fields of a request that constrain the answer."
+"""The fields of a request that constrain the answer."""
 CONSTRAINTS: dict[Constraint, str] = {"grammar": "grammar", "json_schema": "JSON schema", "regex": "regular expression"}
 Offload = int | Literal["auto", "all"]
 DRAFTERS = tuple(REGISTRY)
 HEADS, MTP = names_that_need("head"), "mtp"
-# Drafters with weights of their own. `draft_model` names a draft head or a draft model.
+# Drafters that load weights. `draft_model` names a draft head or a draft model.
 MODEL_DRAFTERS = names_that_need("self-draft", "head", "draft model")
 SELF = "self:"  # followed by a number of layers or a type of weights
 SPELLINGS = tuple(entry.spelling for entry in REGISTRY.values())
 
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
-AUTO_DRAFT = "auto"  # the best draft model of this machine
+AUTO_DRAFT = "auto"  # the best installed draft model
 MAX_DRAFT = 64
 MAX_STRICT_DRAFT = 15
-# Default limit of a draft's tokens: the policy finds out how many pay off. --strict pads every pass for them.
+# Default limits of draft tokens. The policy drafts as many of them as pay off. With --strict the limit is low, because
+# every pass is padded to it.
 DRAFT_N_MAX, STRICT_DRAFT_N_MAX = 31, 3
-SHARED_DRAFT_TOKENS = 64  # of all sequences in a pass; each costs a row of logits, and more do not pay off on CPUs
+SHARED_DRAFT_TOKENS = 64  # in a pass, of all sequences; each costs a row of logits, and more do not pay off on CPUs
 MOST_CACHE_RAM = 1 << 24  # MiB
 MAX_LEAVES = 16  # each costs a row of logits and a sequence id
 
 
 @dataclass(frozen=True, slots=True)
 class CacheType:
-    """A format for the numbers in a KV cache."""
+    """A number type of the KV cache: ggml's number of the type, values per block, bytes per block."""
 
-    #: ggml's number of the format.
     ggml_type: int
-    #: Values in a block.
     block: int
     block_bytes: int
 
@@ -60,64 +59,62 @@ CACHE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """Which models to load, and how. In numbers of threads and sizes, 0 means that the program chooses; in settings
-    that end in `_draft`, 0 and None mean "as for the target"."""
+    """The models to load, and how.
 
-    #: The target: a file, a name of the catalogue, a repository of the hub, or "demo".
+    Zero in `ctx_size`, `threads` and `sequences` means that a value is chosen. Zero and None in `..._draft` fields mean
+    the value of the target.
+    """
+
     model: str
-    #: A draft model or head. None: the default draft of the target, if it has one; "auto": else the best one here.
+    #: None: the default draft of the model, if it has one; "auto": else the best installed one
     draft_model: str | None = None
-    #: Drafters separated by commas, "none", or "auto" for all available ones.
+    #: drafters separated by commas, "auto" for every available one, or "none"
     spec_type: str = "auto"
-    #: The most tokens of a draft; None: see `draft_n_max`.
+    #: maximum number of tokens of a draft; None: see `draft_n_max`
     spec_draft_n_max: int | None = None
-    #: Draft-length policy: "auto" (as many tokens as pay off by measured costs), "fixed:K" (always K) or "off".
+    #: draft-length policy: "auto" (as many tokens as pay off by measured costs), "fixed:K" or "off"
     pace: str = "auto"
-    #: The most leaves of a draft; 1 means chains.
+    #: maximum number of leaves of a draft
     spec_tree: int = 1
-    #: Whether a draft model drafts while the target verifies; "auto": if they are on different devices.
+    #: let the draft model continue while the target verifies; "auto": if they are on different devices
     overlap: Literal["auto", "on", "off"] = "auto"
-    #: Choose kernels and widths of passes with which the text is the same with and without drafts.
+    #: decode so that drafts cannot change the text, where this build has the kernels
     exact: bool = True
-    #: Pad passes so that the text is the same with and without drafts, on every machine.
+    #: pad passes where this build does not have these kernels
     strict: bool = False
-    #: Measure by how much logits depend on the width of a pass, also if `exact` is off.
+    #: measure how far rounding can change logits if the output is not exact
     measure_rounding: bool = False
-    #: Let the suffix drafter read answers of earlier runs, and save new ones.
+    #: let the suffix drafter use answers of earlier runs
     store: bool = True
-    #: The corpus that the corpus drafter searches.
+    #: name of the corpus for the corpus drafter
     corpus: str | None = None
-    #: Tokens of context for each answer.
+    #: context of each sequence in tokens
     ctx_size: int = 0
     ctx_size_draft: int = 0
-    #: Threads of passes over one token.
     threads: int = 0
     threads_draft: int = 0
-    #: Threads of wider passes; 0: as `threads`.
     threads_batch: int = 0
     threads_batch_draft: int = 0
-    #: Layers on the GPU or, with `rpc`, on workers.
     gpu_layers: Offload = "auto"
     gpu_layers_draft: Offload = "auto"
-    #: Addresses of workers on other machines (HOST:PORT).
+    #: addresses of workers (HOST:PORT) that hold `gpu_layers` of the target
     rpc: Sequence[str] = ()
-    #: How keys and values are stored in the KV cache, by a name in `CACHE_TYPES`.
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     cache_type_k_draft: str | None = None
     cache_type_v_draft: str | None = None
     flash_attention: Literal["auto", "on", "off"] = "auto"
-    #: Answers that are generated at the same time.
+    #: answers decoded together
     sequences: int = 1
-    #: Raise an error for a model that does not fit into memory, instead of loading it with less context or slowly.
+    #: raise an error if the model does not fit into free memory, instead of running slowly or with less context
     must_fit: bool = False
-    #: MiB of main memory for prompts that lose their slot, and for checkpoints of models whose memory cannot be cut.
-    #: None: an eighth of the free memory, at most 8192.
+    #: MiB of main memory for prompts that lose their slot and for checkpoints of models whose memory cannot be cut;
+    #: None: an eighth of the free memory, up to 8192; 0: none
     cache_ram: int | None = None
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """The drafters that `spec_type` names, in the order in which they are asked."""
+        """Names of the drafters of `spec_type`, in the order in which they are asked."""
         if self.spec_type == "auto":
             missing = () if self.corpus else names_that_need("corpus")
             return tuple(name for name, entry in REGISTRY.items() if entry.in_auto and name not in missing)
@@ -125,7 +122,7 @@ class LoadSettings:
 
     @property
     def uses_draft(self) -> bool:
-        """Whether a draft model or head is used if there is one; a self-draft takes its place."""
+        """True if a draft model or head is used when there is one. A self-draft replaces it."""
         return not {*HEADS, "draft"}.isdisjoint(self.drafters) and self.draft_n_max > 0 and self.self_draft is None
 
     @property
@@ -140,7 +137,7 @@ class LoadSettings:
         return ",".join(name for name in self.drafters if name not in left_out) or "none"
 
     def spelling(self, drafter: str) -> str:
-        """A drafter as `spec_type` spells it."""
+        """Return the name of a drafter as written in `spec_type`."""
         return f"{SELF}{self.self_draft}" if drafter == "self" else drafter
 
     @property
@@ -151,7 +148,7 @@ class LoadSettings:
 
     @property
     def draft_n_max(self) -> int:
-        """The maximum number of tokens of a draft: as set, or as a fixed length requires, or the default."""
+        """The maximum number of tokens of a draft: the setting, else the fixed length, else the default."""
         if self.spec_draft_n_max is not None:
             return self.spec_draft_n_max
         return fixed_length(self.pace) or (STRICT_DRAFT_N_MAX if self.strict else DRAFT_N_MAX)
@@ -161,68 +158,65 @@ class LoadSettings:
 class Message:
     """One message of a conversation."""
 
-    #: "system", "user", "assistant", or another role that the chat template knows.
     role: str
     content: str
-    #: The ids that `content` was generated as. They go into the prompt unchanged, so that the next turn finds them in
-    #: the KV cache. Empty: the content is tokenized.
+    #: ids as which `content` was generated: the prompt keeps them to match the KV cache; empty: tokenize `content`
     tokens: tuple[int, ...] = ()
-    #: A JSON object of other fields that the chat template reads, such as `tool_calls`.
+    #: JSON object of other fields for the chat template, such as `tool_calls`
     extra: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One answer to generate: a prompt to complete verbatim, or the messages of a chat. An assistant's message at the
-    end is continued."""
+    """One answer to generate: a prompt to complete, or the messages of a chat.
+
+    If the last message is the assistant's, it is continued. At most one of `grammar`, `json_schema` and `regex` can
+    constrain the answer.
+    """
 
     prompt: str = ""
     messages: tuple[Message, ...] = ()
-    #: -1: until the model stops or the context is full.
+    #: -1: until the model stops or the context is full
     max_tokens: int = -1
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     seed: int = 0
-    #: Distinguishes several answers to one prompt with the same seed.
+    #: number that distinguishes samples of one prompt and seed
     sample: int = 0
-    #: The verification rule. With "coupled" drafts never change the text, with "rejection" and "block" they keep its
-    #: distribution, "typical" changes it.
+    #: verification rule: "coupled" keeps the text, "rejection" and "block" its distribution, "typical" neither
     verify: VerifyRule = "coupled"
-    #: Token ids to force as the answer, which measures the gain of drafting on a given text.
+    #: token ids to emit as the answer, to measure the gain of drafting on a given text
     reference: tuple[int, ...] = ()
-    #: Texts before which the answer ends.
     stop: tuple[str, ...] = ()
-    #: Alternatives to report next to the log-probability of each token; None reports nothing.
+    #: number of alternatives to report with each token's log probability; None: report no log probabilities
     logprobs: int | None = None
-    #: Parse special tokens that are written in the text of the prompt.
+    #: parse special tokens written in the prompt
     special: bool = False
-    #: Continue after the end tokens of the model.
     ignore_eos: bool = False
-    #: A GBNF grammar, or llguidance's dialect of Lark, for the whole answer. Excludes the next two.
+    #: in GBNF or llguidance's dialect of Lark
     grammar: str = ""
-    #: A JSON schema for the whole answer.
     json_schema: str = ""
-    #: A regular expression for the whole answer.
     regex: str = ""
-    #: Tokens of the conversation that were dropped before the prompt: the sampling noise continues after them.
+    #: tokens of the conversation dropped before the prompt, so that positions of the sampling noise continue
     left: int = 0
-    #: As in `LoadSettings`, for this answer, among the loaded drafters. None: as for all answers.
+    #: drafters for this answer, of those that are loaded; None: `LoadSettings.spec_type`
     spec_type: str | None = None
+    #: draft-length policy for this answer; None: `LoadSettings.pace`
     pace: str | None = None
-    #: `spec_draft_n_max` for this answer.
+    #: maximum number of draft tokens for this answer; None: `LoadSettings.draft_n_max`
     draft_n_max: int | None = None
-    #: Change messages that the chat template rejects, with a note, instead of raising an error.
+    #: work around messages that the chat template rejects, with a note, instead of raising an error
     lenient: bool = False
-    #: A JSON object of arguments for the chat template, such as `tools` and `enable_thinking`.
+    #: JSON object of arguments for the chat template, such as `tools` and `enable_thinking`
     template: str = ""
-    #: Let drafters search this answer later.
+    #: let drafters look up the answer later
     remembered: bool = True
-    #: The answer does not end before it has this many tokens.
+    #: the answer cannot end before it has this many tokens
     min_tokens: int = 0
-    #: Tokens that end the answer like the end tokens of the model.
+    #: tokens that end the answer like the model's end tokens
     stop_token_ids: tuple[int, ...] = ()
-    #: Texts that the answer does not contain (`runtime/ends.py`).
+    #: texts that the answer must not contain (`runtime/ends.py`)
     bad_words: tuple[str, ...] = ()
-    #: False: read the whole prompt, even if the KV cache holds some of it.
+    #: False: process the whole prompt, even if the KV cache holds some of it
     cache_prompt: bool = True
 
     @property
@@ -232,17 +226,17 @@ class Request:
 
 
 def fixed_length(pace: str) -> int | None:
-    """Return the K of "fixed:K", None for other policies."""
+    """Return the K of "fixed:K", or None for other policies."""
     return int(pace.removeprefix("fixed:")) if pace.startswith("fixed:") else None
 
 
 def in_order(names: Iterable[str]) -> str:
-    """Return a list of drafters as `spec_type` spells it, in the order in which they are asked."""
+    """Return drafters as written in `spec_type`, in the order in which they are asked."""
     return ",".join(sorted(names, key=lambda name: (DRAFTERS.index(drafter_of(name)), name)))
 
 
 def drafters_of(spec_type: str) -> tuple[str, ...]:
-    """Return the names of the drafters that a `spec_type` lists."""
+    """Return the names of the drafters in a `spec_type`."""
     return () if spec_type == "none" else tuple(drafter_of(name) for name in spec_type.split(","))
 
 
@@ -252,7 +246,7 @@ def drafter_of(name: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as text for a message, shortened if it is long."""
+    """Return a value for an error message, cut if it is long."""
     try:
         text = repr(value[:40] if isinstance(value, str | list) else value)
     except (RecursionError, ValueError):  # lists in lists, or a number of thousands of digits
@@ -261,10 +255,10 @@ def shown(value: object) -> str:
 
 
 def schema_text(schema: object) -> object:
-    """Return a JSON schema as text, and other values unchanged. Raises ValueError, TypeError, RecursionError."""
+    """Return a JSON schema as text, other values unchanged. Raises ValueError, TypeError, RecursionError."""
     return json.dumps(schema) if isinstance(schema, Mapping | bool) else schema
 
 
 def bias_pairs(biases: object) -> object:
-    """Return the (id, bias) pairs of a mapping, and other values unchanged."""
+    """Return (id, bias) pairs for a mapping, other values unchanged."""
     return tuple(biases.items()) if isinstance(biases, Mapping) else biases
