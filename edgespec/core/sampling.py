@@ -23,23 +23,25 @@ class SamplingSettings:
     Raises ValueError with the name of an invalid field.
     """
 
-    #: 0: greedy
+    #: 0 is greedy.
     temperature: float = 0.8
-    #: 0 or less: off
+    #: Sample from this many of the most likely tokens; 0 or less: off.
     top_k: int = 40
-    #: 1: off
+    #: Sample from the most likely tokens up to this total probability; 1: off.
     top_p: float = 0.95
-    #: 0: off
+    #: Drop tokens less likely than this share of the best one; 0: off.
     min_p: float = 0.05
-    #: 1: off
+    #: Locally typical sampling up to this total probability; 1: off.
     typical_p: float = 1.0
-    #: 1: off
+    #: Divides the logits of repeated tokens; 1: off.
     repeat_penalty: float = 1.0
-    #: number of last tokens to which penalties apply; 0: none, -1: all
+    #: Last tokens that penalties apply to; 0: none, -1: all.
     repeat_last_n: int = 64
+    #: Subtracted from the logit of each repeated token; 0: off.
     presence_penalty: float = 0.0
+    #: Subtracted from a token's logit for each repetition; 0: off.
     frequency_penalty: float = 0.0
-    #: (token id, bias) pairs; a bias of -inf bans the token
+    #: (token id, bias) pairs; a bias of -inf bans the token.
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
