@@ -37,10 +37,10 @@ def draft_candidates(
 ) -> list[DraftCandidate]:
     """Return at most k candidates for the token after the prefix `tokens`, best first.
 
-    `row`, float32[V], is the draft model's; its vocabulary may be padded to another length than the target's. With a
-    number `draw` candidates are sampled from the draft's distribution. The number must differ for every node of every
-    draft of an answer, because samples of branches would be correlated otherwise. The confidence of a sampled candidate
-    does not depend on the sampled token: dropping tokens by such a confidence would bias the distribution of the text.
+    `row`, float32[V], is the draft model's; its vocabulary may be padded to another length than the target's. If `draw`
+    is given, candidates are sampled from the draft's distribution. The number must differ for every node of every draft
+    of an answer, because samples of branches would be correlated otherwise. The confidence of a sampled candidate does
+    not depend on the sampled token: dropping tokens by such a confidence would bias the distribution of the text.
     """
     adjusted = sampler.adjusted(row[: sampler.n_vocab], tokens)
     if sampler.settings.temperature == 0:

@@ -1,6 +1,6 @@
-"""The rules of exactness: why an answer depends on its own tokens and settings, and on nothing else.
+"""The rules of exactness, by which an answer depends on its tokens and settings only.
 
-Neither drafts, nor other answers, nor what a KV cache already held may change a text. In exact arithmetic the logits of
+Drafts, other answers and earlier contents of the KV cache must not change a text. In exact arithmetic the logits of
 a token depend on the tokens before it alone. In floating point they also depend on the order in which numbers are
 added, and kernels choose this order by the number of tokens in a forward pass (its width) and by the order of the cells
 in the KV cache. An *exact* context therefore keeps these rules:
@@ -38,7 +38,7 @@ LEAST_VERIFIED = 4
 
 
 def end_of_read(n_tokens: int, *, exact: bool) -> int:
-    """How many tokens at the end of a prompt of `n_tokens` must be decoded even if they are cached.
+    """Return how many tokens at the end of a prompt of `n_tokens` must be decoded even if they are cached.
 
     A wide read must end with a wide pass: a narrow pass over the rest would give the last row other bits.
     """
@@ -46,9 +46,10 @@ def end_of_read(n_tokens: int, *, exact: bool) -> int:
 
 
 def shared_read(n_shared: int, n_read: int, n_prompt: int, *, exact: bool) -> int:
-    """How many of the first `n_shared` tokens of a read, which had `n_read`, a prompt of `n_prompt` tokens can use.
+    """Return how many cached tokens a prompt of `n_prompt` tokens can use of a read of `n_read` tokens.
 
-    None of them if one of the two is read in wide passes and the other one in narrow passes.
+    The first `n_shared` tokens are equal. None of them can be used if one of the two is read in wide passes and the
+    other in narrow passes.
     """
     if exact and (n_read >= WIDE) != (n_prompt >= WIDE):
         n_shared = 0
@@ -56,9 +57,9 @@ def shared_read(n_shared: int, n_read: int, n_prompt: int, *, exact: bool) -> in
 
 
 def piece_of_read(n_left: int, most: int, room: int, *, exact: bool) -> int:
-    """How many of the `n_left` tokens of a prompt to read now: about `most`, in a pass with `room` tokens.
+    """Return how many of the `n_left` tokens of a prompt to read now: about `most`, in a pass with room for `room`.
 
-    If what remains would be narrow, this piece takes it too, or leaves enough for a wide pass.
+    If the rest of the prompt would be narrow, this piece includes the rest, or leaves enough tokens for a wide pass.
     """
     n = max(0, min(most, n_left))
     if not exact or not 0 < n_left - n < WIDE:
@@ -67,26 +68,26 @@ def piece_of_read(n_left: int, most: int, room: int, *, exact: bool) -> int:
 
 
 def takes_turns(n_sequences: int, *, exact: bool) -> bool:
-    """Whether prompts and generated tokens need passes of their own: together they would be wide."""
+    """Return whether prompts and generated tokens need separate passes: a common pass would be wide."""
     return exact and n_sequences > 1
 
 
 def branches_decoded_again(*, exact: bool) -> bool:
-    """Whether accepted tokens of another path than the first must be decoded again."""
+    """Return whether accepted tokens of another path than the first must be decoded again."""
     return exact
 
 
 def allows_branches(n_sequences: int, *, exact: bool) -> bool:
-    """Whether drafts can be trees: not if each sequence has a stream of its own."""
+    """Return whether drafts can be trees: branches share cells, which sequences with separate streams cannot."""
     return not exact or n_sequences == 1
 
 
 def widest_verification(exact_to: int | None, widest: int, otherwise: int) -> int:
-    """The most tokens of a pass that verifies drafts in an exact context.
+    """Return the most tokens of a pass that verifies drafts in an exact context.
 
-    `exact_to` is the widest pass that was measured to give the bits of single tokens, of those up to `widest`; None if
-    nothing was measured. If that leaves no room for drafts, the answer is `otherwise`: drafts may change the text then,
-    and the user is told.
+    `exact_to` is the widest pass, up to `widest`, that gave the bits of single tokens when measured; None if nothing
+    was measured. If this leaves no room for drafts, the result is `otherwise`: drafts may then change the text, and a note
+    informs the user.
     """
     if exact_to is None:
         return NARROW
