@@ -14,11 +14,11 @@ from played_chats import Player
 import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.core.draft import Draft
+from edgespec.core.exactness import WIDE
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.engine.engine import Engine
-from edgespec.engine.slots import WIDE
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels

@@ -18,22 +18,30 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How the next token is sampled; names, meanings and defaults are llama.cpp's. `temperature` 0 is greedy.
+    """How the next token is sampled; names, meanings and defaults are llama.cpp's.
 
-    Off: `top_k` <= 0, `top_p` 1, `min_p` 0, `typical_p` 1, `repeat_penalty` 1, the other penalties 0. `repeat_last_n`
-    is the number of last tokens that penalties apply to (0 none, -1 all). `logit_bias` holds (token id, bias) pairs; a
-    bias of -inf bans the token. Raises ValueError, naming the field.
+    Raises ValueError that names the field.
     """
 
+    #: 0 is greedy.
     temperature: float = 0.8
+    #: Sample from this many of the most likely tokens; 0 or less: off.
     top_k: int = 40
+    #: Sample from the most likely tokens up to this total probability; 1: off.
     top_p: float = 0.95
+    #: Drop tokens less likely than this share of the best one; 0: off.
     min_p: float = 0.05
+    #: Locally typical sampling up to this total probability; 1: off.
     typical_p: float = 1.0
+    #: Divides the logits of repeated tokens; 1: off.
     repeat_penalty: float = 1.0
+    #: Last tokens that penalties apply to; 0: none, -1: all.
     repeat_last_n: int = 64
+    #: Subtracted from the logit of each repeated token; 0: off.
     presence_penalty: float = 0.0
+    #: Subtracted from a token's logit for each repetition; 0: off.
     frequency_penalty: float = 0.0
+    #: (token id, bias) pairs; a bias of -inf bans the token.
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:

@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.batch import Batch
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.features import FINAL_STATE, MOST_UNREAD
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import DraftContext, Outcome
+from edgespec.drafters.decoding import HeadDecodingContext
 from edgespec.drafters.model import Growth, ModelDrafter, Slot
 from edgespec.drafters.successors import Successors
 from edgespec.drafters.tree import ROOT
-from edgespec.llama.batch import Batch
-from edgespec.llama.head_context import HeadContext
 
 
 class _Features:
@@ -91,10 +91,10 @@ class HeadDrafter(ModelDrafter):
     it did.
     """
 
-    context: HeadContext
+    context: HeadDecodingContext
 
     def __init__(
-        self, context: HeadContext, width: int = 1, name: str = "eagle3", successors: Successors | None = None
+        self, context: HeadDecodingContext, width: int = 1, name: str = "eagle3", successors: Successors | None = None
     ) -> None:
         super().__init__(context, width, name)
         self._successors, self.needs_logits = successors, successors is not None

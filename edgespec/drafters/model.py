@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.batch import Batch
 from edgespec.core.candidates import draft_candidates
 from edgespec.core.draft import Draft
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import Budget, DraftContext, Drafter
+from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.translation import Translation
 from edgespec.drafters.tree import ROOT, Tree
-from edgespec.llama.batch import Batch
-from edgespec.llama.context import Context
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class ModelDrafter(Drafter):
     assumed_s = None
 
     def __init__(
-        self, context: Context, width: int = 1, name: str = "draft", translation: Translation | None = None
+        self, context: DecodingContext, width: int = 1, name: str = "draft", translation: Translation | None = None
     ) -> None:
         self.context, self.width, self.name, self.translation = context, width, name, translation
         self.fingerprint = context.fingerprint

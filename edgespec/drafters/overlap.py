@@ -21,10 +21,10 @@ from edgespec.core.noise import Stream
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import draw_from
 from edgespec.drafters.base import Budget, DraftContext
+from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.model import Growth, ModelDrafter
 from edgespec.drafters.translation import Translation
 from edgespec.drafters.tree import ROOT
-from edgespec.llama.context import Context
 
 GAIN = 1 / 4  # of a measured time in its mean
 FORGET = 0.9  # of the time of a pass that seems too long to begin one: or else it would not be measured again
@@ -50,7 +50,7 @@ class OverlappedDrafter(ModelDrafter):
 
     def __init__(
         self,
-        context: Context,
+        context: DecodingContext,
         name: str = "draft",
         translation: Translation | None = None,
         thread: Executor | None = None,

@@ -18,6 +18,7 @@ from edgespec.core.policy.costs import Costs, Shape
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import pass_widths
 from edgespec.drafters.base import Drafter
+from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.model import ModelDrafter
 from edgespec.files.paths import read_cache, write_cache
 from edgespec.llama.context import Context
@@ -48,7 +49,7 @@ def assumed_shape(model: Model) -> Shape:
 
 
 def measure_passes(
-    context: Context,
+    context: DecodingContext,
     widths: Sequence[int],
     *,
     depth: int = 128,
@@ -77,7 +78,7 @@ def measure_passes(
     return {width: median(taken) for width, taken in times.items()}
 
 
-def _timed_pass(context: Context, width: int, depth: int, *, rows: bool = True) -> float:
+def _timed_pass(context: DecodingContext, width: int, depth: int, *, rows: bool = True) -> float:
     """Seconds of a pass over `width` tokens behind `depth` others, which are decoded before if they are not there."""
     if context.length(0) != depth and not context.truncate(0, depth):
         context.forget(0)

@@ -12,13 +12,14 @@ from functools import partial
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
+from edgespec.core.exactness import branches_decoded_again
 from edgespec.core.policy.policy import DraftPolicy
 from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Drafter
+from edgespec.engine.prefix import Reuse
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import NO_SLOT, Drafting, Scheduled, Sequence, StepOutput
-from edgespec.engine.slots import Reuse
 from edgespec.engine.speculator import Speculator, logger
 from edgespec.engine.target_runner import TargetRunner
 from edgespec.errors import GenerationError, UsageError
@@ -70,7 +71,7 @@ class Engine:
 
     def finish(self, sequence: Sequence) -> None:
         """Free the slot of a sequence, or its place in the queue."""
-        if self.context.exact and sequence.finish != "error":
+        if branches_decoded_again(exact=self.context.exact) and sequence.finish != "error":
             self.watch(None)  # the flag of a cancelled answer is still set, and would abort this pass
             self.runner.catch_up(sequence)
         if sequence.slot != NO_SLOT:

@@ -17,7 +17,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from edgespec.engine.slots import WIDE, Slot, State
+from edgespec.core.exactness import WIDE
+from edgespec.engine.prefix import State
+from edgespec.engine.slots import Slot
 from edgespec.files.bounded_folder import BoundedFolder
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id

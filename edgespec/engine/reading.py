@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgespec.engine.slots import WIDE
+from edgespec.core.exactness import WIDE
 
 FEW = 8  # passes of those that generate for whose time prompts may hold them up
 LEAST = WIDE // 4  # tokens: what a pass over fewer takes no less than

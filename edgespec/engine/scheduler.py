@@ -7,13 +7,15 @@ from time import perf_counter
 from typing import Any
 
 from edgespec.cancel import CancelFlag
+from edgespec.core.exactness import WIDE, end_of_read, piece_of_read, takes_turns
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyRule
+from edgespec.engine.prefix import Prefix, Reuse, State
 from edgespec.engine.prefix_cache import PrefixCache, Saved, cut
 from edgespec.engine.reading import LEAST, ReadingCosts
 from edgespec.engine.sequence import NO_SLOT, Drafting, Scheduled, Sequence, kind_of
-from edgespec.engine.slots import LAST, LEFT_OUT, WIDE, Prefix, Reuse, Slot, State
+from edgespec.engine.slots import LEFT_OUT, Slot
 from edgespec.llama.context import Context
 
 LEAST_SHARED = 16  # tokens of a prompt
@@ -169,7 +171,7 @@ class Scheduler:
         generating = [sequence for sequence in sequences if not sequence.is_prefill]
         room = self.context.n_batch
         most = min(room, self.costs.most) if generating else room
-        if self.context.exact and len(sequences) > 1:
+        if takes_turns(len(sequences), exact=self.context.exact):
             piece = max(LEAST, self._piece(prompts[0], most, room)) if prompts else 0
             reads = piece and (not generating or not self._held_up or self._held_up + piece <= most)
             sequences, room = (prompts[:1], room) if reads else (generating, self.most_rows)
@@ -196,10 +198,7 @@ class Scheduler:
         """How many of a prompt's tokens to read now, up to where it stops. In an exact context no piece of a wide read
         is narrow, neither this one, which may be larger for that, nor the last one."""
         n_left = (sequence.stops[0] if sequence.stops else len(sequence.tokens)) - sequence.n_decoded
-        n = max(0, min(most, n_left))
-        if not self.context.exact or not 0 < n_left - n < WIDE:
-            return n
-        return n_left if n_left < min(2 * WIDE, 1 + room) else n_left - WIDE
+        return piece_of_read(n_left, most, room, exact=self.context.exact)
 
     def observe(self, seconds: float) -> None:
         """What the last pass took."""
@@ -333,8 +332,8 @@ class Scheduler:
         with too."""
         if sequence.reuse == "running" or not self.cache.makes_checkpoints:
             return
-        is_wide = self.context.exact and sequence.n_prompt - self.slots[sequence.slot].reads[-1][0] >= WIDE
-        last = sequence.n_prompt - (WIDE if is_wide else max(LAST, LEFT_OUT))
+        n_last_read = sequence.n_prompt - self.slots[sequence.slot].reads[-1][0]
+        last = sequence.n_prompt - max(LEFT_OUT, end_of_read(n_last_read, exact=self.context.exact))
         at = sequence.n_decoded
         if at - max((*self.slots[sequence.slot].checkpoints, 0)) >= BETWEEN_STOPS > last - at:
             sequence.stops.append(at)

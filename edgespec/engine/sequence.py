@@ -13,7 +13,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyResult, VerifyRule
 from edgespec.drafters.base import Drafter
-from edgespec.engine.slots import Prefix, Reuse
+from edgespec.engine.prefix import Prefix, Reuse
 from edgespec.errors import EdgespecError
 from edgespec.events import FinishReason
 

@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from edgespec.core.exactness import LAST, shared_read
 from edgespec.core.prefix import common_prefix
-from edgespec.llama.kernels import NARROW
+from edgespec.engine.prefix import Prefix, Read, Reuse, State
+from edgespec.engine.sequence import Sequence
 
-if TYPE_CHECKING:
-    from edgespec.engine.sequence import Sequence
-
-WIDE = NARROW + 1  # tokens of a pass from which on an exact context reads prompts
 LEFT_OUT = 4  # tokens at the end of a prompt, as "<think>", that templates leave out once it is answered
-LAST = 2  # tokens of a prompt that are always decoded
-
-Reuse = Literal["nothing", "running", "prompts", "answers"]
-"""The part of the cache that a prompt may use: nothing; prompts of running sequences; those of finished sequences, too;
-also generated tokens, which is how a chat continues."""
-
-Read = tuple[int, int]
-"""A prompt, or the end of one, that was read at once: from where to where."""
-
-State = NDArray[np.uint8]
-"""What `Context.save` gives."""
-
-
-class Prefix(NamedTuple):
-    """The first `length` tokens of a prompt, which a cache holds; `reads` are those of the whole prompt then."""
-
-    length: int
-    reads: list[Read]
 
 
 @dataclass(slots=True, eq=False)
@@ -107,13 +83,5 @@ class Slot:
             del reads[1:]
         start, read_end = reads.pop()
         n_shared = min(common, read_end) - start
-        length = start + _read_alike(n_shared, read_end - start, end - start, exact=exact)
+        length = start + shared_read(n_shared, read_end - start, end - start, exact=exact)
         return Prefix(max(length, reads[-1][1] if reads else 0), [*reads, (start, end)])
-
-
-def _read_alike(n_shared: int, n_read: int, n_prompt: int, *, exact: bool) -> int:
-    """How many of `n_shared` tokens that a read of `n_read` begins with are as a read of `n_prompt` would give them."""
-    is_wide = exact and n_prompt >= WIDE
-    if exact and is_wide != (n_read >= WIDE):
-        n_shared = 0
-    return min(n_shared, n_prompt - (WIDE if is_wide else LAST))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from edgespec.core.batch import Batch
 from edgespec.core.draft import Draft
+from edgespec.core.exactness import branches_decoded_again
 from edgespec.core.sampling import FloatRow
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import Scheduled, Sequence
 from edgespec.errors import GenerationError
-from edgespec.llama.batch import Batch
 from edgespec.llama.context import CacheFullError, CancelledError, Context
 
 
@@ -63,7 +64,7 @@ class TargetRunner:
         """
         slot, length = part.sequence.slot, len(part.sequence.tokens) - 1
         astray = next((depth for depth, node in enumerate(path) if slot not in part.ids[node]), None)
-        if astray is not None and self.context.exact:
+        if astray is not None and branches_decoded_again(exact=self.context.exact):
             length = first + astray
         elif astray is not None:
             self.context.adopt(slot, part.ids[path[-1]][0], first + astray, first + len(path))

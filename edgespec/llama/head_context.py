@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.batch import Batch
 from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError
 from edgespec.gguf_file.head_check import N_LAYERS_READ, kind_of_head, layers_read
-from edgespec.llama.batch import Batch, pointer
+from edgespec.llama.batch import pointer
 from edgespec.llama.context import Context
 from edgespec.llama.features import check_layers, states, switch_states
 from edgespec.llama.library import api

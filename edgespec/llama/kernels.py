@@ -13,10 +13,8 @@ from typing import Any
 
 from llama_cpp._ggml import libggml
 
+from edgespec.core.exactness import WIDE
 from edgespec.llama.library import build_flags, library_path, repacked_types
-
-NARROW = 63
-"""Most tokens of a forward pass that the bounds cover; prompts are read in wider ones."""
 
 Bounds = tuple[int, int, int, int, int]
 
@@ -35,8 +33,8 @@ def have_bounds() -> bool:
 
 def exact_bounds(types: Iterable[str]) -> Bounds:
     """The bounds that make narrow passes over weights of these types exact."""
-    sgemm_quant = NARROW + 1 if _SGEMM_DIFFERS.intersection(types) else 2
-    return (NARROW + 1, sgemm_quant, NARROW + 1, 2**31 - 1, 1)
+    sgemm_quant = WIDE if _SGEMM_DIFFERS.intersection(types) else 2
+    return (WIDE, sgemm_quant, WIDE, 2**31 - 1, 1)
 
 
 def use(bounds: Bounds) -> None:

@@ -13,8 +13,9 @@ from tiny_head import write_bigram, write_head
 
 import edgespec
 from edgespec.cancel import CancelFlag
+from edgespec.core.exactness import WIDE
 from edgespec.engine.prefix_cache import MOST_CHECKPOINTS, MOST_USELESS, STILL_SAVED
-from edgespec.engine.slots import LEFT_OUT, WIDE
+from edgespec.engine.slots import LEFT_OUT
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message
 

@@ -14,11 +14,11 @@ from tiny_gguf import CHATML, HYBRID, write_model
 
 import edgespec
 from edgespec.cancel import CancelFlag
+from edgespec.core.batch import Batch
+from edgespec.core.exactness import WIDE
 from edgespec.core.sampling import SamplingSettings
-from edgespec.engine.slots import WIDE
 from edgespec.errors import PairError
 from edgespec.events import TokenEvent
-from edgespec.llama.batch import Batch
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from steps import Steps, text
 
 from edgespec.cancel import CancelFlag
+from edgespec.core.exactness import WIDE
+from edgespec.engine.prefix import Prefix, Reuse
 from edgespec.engine.reading import FEW, ReadingCosts
 from edgespec.engine.scheduler import LEAST_SHARED
 from edgespec.engine.sequence import NO_SLOT, Sequence
-from edgespec.engine.slots import WIDE, Prefix, Reuse, Slot
+from edgespec.engine.slots import Slot
 
 SHORT, LONG = WIDE - 10, 2 * WIDE
 

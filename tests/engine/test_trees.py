@@ -252,7 +252,11 @@ def test_sequences_with_trees_do_not_mix(target: Model) -> None:
 # --- with a draft model -----------------------------------------------------------------------------------------------
 
 
-def tree_drafter(model: Model, slots: int = 1) -> ModelDrafter:
+class TreeDrafter(ModelDrafter):
+    context: Context
+
+
+def tree_drafter(model: Model, slots: int = 1) -> TreeDrafter:
     context = Context(
         model,
         n_ctx=512,
@@ -261,7 +265,7 @@ def tree_drafter(model: Model, slots: int = 1) -> ModelDrafter:
         branches=LEAVES * slots,
         **EXACT,
     )
-    return ModelDrafter(context, LEAVES)
+    return TreeDrafter(context, LEAVES)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -452,7 +456,7 @@ def test_trees_shrink_until_the_context_is_full(target: Model, small: Model, rul
 
 
 def test_a_draft_model_with_less_context_stops_guessing_there(target: Model, small: Model) -> None:
-    drafter = ModelDrafter(Context(small, n_ctx=64, max_outputs=1, **EXACT))
+    drafter = TreeDrafter(Context(small, n_ctx=64, max_outputs=1, **EXACT))
     plain, engine = make(target), make(target, drafter)
     want, got = (start(each, PROMPTS[0], 120) for each in (plain, engine))
     finish(plain, want)
