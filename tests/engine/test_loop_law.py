@@ -128,7 +128,7 @@ def test_guesses_that_were_not_drawn_leave_the_law_as_it_is(
     n_prompt = len(target.tokenize(PROMPT))
 
     class Likely(Drafter):
-        """Knows the likeliest continuation of all, so that it is right now and then."""
+        """Drafts the likeliest continuation, which is right now and then."""
 
         name = "likely"
 
