@@ -58,7 +58,7 @@ class Drafter(ABC):
     """
 
     name: str
-    #: The number of passes so far, over the drafter's model or its index.
+    #: The number of passes made, over the drafter's model or its index.
     passes: int = 0
     #: The number of drafts that were started while the target verified the draft before.
     overlapped: int = 0

@@ -1,4 +1,5 @@
-"""The decoding contexts that drafters with weights need: `edgespec/llama/` has them, and drafters do not import it."""
+"""The decoding contexts of drafters with weights, as protocols: `edgespec/llama/` implements them, and drafters do not
+import it."""
 
 from __future__ import annotations
 

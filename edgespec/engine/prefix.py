@@ -1,4 +1,4 @@
-"""The beginning of a prompt that a KV cache holds already."""
+"""The cached beginning of a prompt."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 Reuse = Literal["nothing", "running", "prompts", "answers"]
-"""The part of the cache that a prompt may use: nothing; prompts of running sequences; those of finished sequences, too;
-also generated tokens, which is how a chat continues."""
+"""The cached tokens that a prompt may use. "nothing"; "running": prompts of running sequences; "prompts": those of
+finished sequences too; "answers": also generated tokens, so that a chat continues where it ended."""
 
 Read = tuple[int, int]
-"""A prompt, or the end of one, that was read at once: from where to where."""
+"""The start and the end of a prompt, or of the end of one, that was read at once."""
 
 State = NDArray[np.uint8]
-"""What `Context.save` gives."""
+"""The memory of a sequence, as `Context.save` returns it."""
 
 
 class Prefix(NamedTuple):
-    """The first `length` tokens of a prompt, which a cache holds; `reads` are those of the whole prompt then."""
+    """The first `length` tokens of a prompt, which are cached. `reads` are the reads of the whole prompt, the rest
+    included."""
 
     length: int
     reads: list[Read]

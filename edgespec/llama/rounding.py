@@ -1,6 +1,6 @@
 """Measure how much a row of logits depends on the number of tokens in its pass.
 
-Mathematically, the same tokens after the same prefix give the same row, whatever the width of the pass. Kernels add in
+Mathematically, the same tokens after the same prefix give the same row, for every width of the pass. Kernels add in
 another order for another width, so that rows can differ in their last bits. Passes that verify drafts are wider than
 those of plain decoding, and where the best two tokens are closer than the difference, the text changes.
 `core/exactness.py` says which widths an exact context uses.
