@@ -86,8 +86,8 @@ def widest_verification(exact_to: int | None, widest: int, otherwise: int) -> in
     """Return the most tokens of a pass that verifies drafts in an exact context.
 
     `exact_to` is the widest pass, up to `widest`, that gave the bits of single tokens when measured; None if nothing
-    was measured. If this leaves no room for drafts, the result is `otherwise`: drafts may then change the text, and a note
-    informs the user.
+    was measured. If this leaves no room for drafts, the result is `otherwise`: drafts may then change the text, and a
+    note informs the user.
     """
     if exact_to is None:
         return NARROW
