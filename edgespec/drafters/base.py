@@ -62,7 +62,7 @@ class Drafter(ABC):
     passes: int = 0
     #: The number of drafts that were started while the target verified the draft before.
     overlapped: int = 0
-    #: Whether `observe` is called.
+    #: True if `observe` must be called.
     needs_logits: bool = False
     #: The layers of the target whose inputs `read` gets; none: `read` is not called.
     needs_layers: tuple[int, ...] = ()

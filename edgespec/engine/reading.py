@@ -1,5 +1,7 @@
-"""How many tokens of a prompt one pass reads while other sequences generate: a piece may take as long as a few of their
-passes."""
+"""The size of the pieces in which prompts are read while other sequences generate.
+
+Reading a piece may take as long as a few passes of the other sequences.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def kind_of(rule: VerifyRule, sampling: SamplingSettings, *, is_constrained: boo
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """How the drafts of a sequence are made: `drafters`, at most `n_max` tokens, and the draft-length policy."""
+    """The drafters of a sequence, the maximum length of its drafts, and the draft-length policy."""
 
     drafters: tuple[Drafter, ...]
     n_max: int
@@ -46,7 +46,7 @@ class Sequence:
     sampler: Sampler
     max_tokens: int
     cancel: CancelFlag
-    #: How drafts are verified.
+    #: The rule by which drafts are verified.
     rule: VerifyRule = "coupled"
     #: The kind of verification and sampling (`kind_of`).
     kind: str = ""
@@ -57,7 +57,7 @@ class Sequence:
     #: The slot of the KV cache; NO_SLOT while the sequence waits for one.
     slot: int = NO_SLOT
     stats: Stats = field(default_factory=Stats)
-    #: How many of `tokens` are in the KV cache.
+    #: The number of `tokens` that are in the KV cache.
     n_decoded: int = 0
     n_prompt: int = 0
     #: The names of drafters that failed and are off for this answer.
