@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import ClassVar
 
-from rich.console import Console
 from textual import on
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
@@ -49,7 +48,7 @@ SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "b
 
 
 class ChatApp(BaseApp):
-    """Shows a session. `message` is sent as soon as the model is loaded."""
+    """Shows a session. `message` is sent as soon as the model is loaded; `theme` is used unless the user chose one."""
 
     TITLE = "edgespec"
     ENABLE_COMMAND_PALETTE = True
@@ -71,12 +70,13 @@ class ChatApp(BaseApp):
         Binding("escape", "stop", "Stop", show=False, id="stop"),
     ]
 
-    def __init__(self, session: Session, *, message: str | None = None) -> None:
+    def __init__(
+        self, session: Session, *, message: str | None = None, theme: str = "textual-dark", makes_titles: bool = True
+    ) -> None:
         super().__init__()
-        if Console(stderr=True).color_system in ("standard", "windows"):  # 16 colours: those of the terminal itself
-            self.theme = "ansi-dark"
+        self.theme = theme
         self.session = session
-        self.jobs = ChatJobs(self, waiting=message)
+        self.jobs = ChatJobs(self, waiting=message, makes_titles=makes_titles)
         self._files = Files(self)
         self._front = ScreenFront(self, self.jobs, self._files)
         self.commands = Commands(session, self._front)
@@ -247,13 +247,12 @@ class ChatApp(BaseApp):
             self._measured = head
             for figures in self.figures:
                 figures.clear(session.used, session.context_size)
-        self._show_title()
+        self.show_title()
         self._tell_store()
         self._show_system()
         self._files.show()
 
-    def _show_title(self) -> None:
-        """Show the title of the chat, and the list of chats."""
+    def show_title(self) -> None:
         self.title_bar.show(self.session)
         sidebar = self.query_one(Sidebar)
         sidebar.open_chat = self.session.chat

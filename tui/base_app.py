@@ -90,6 +90,10 @@ class BaseApp(App[None]):
         """Show the conversation as the session has it."""
 
     @abstractmethod
+    def show_title(self) -> None:
+        """Show the title of the chat, and the list of chats."""
+
+    @abstractmethod
     def show_statistics_of(self, key: str) -> None:
         """Note that the statistics are those of message `key`."""
 

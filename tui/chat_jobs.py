@@ -48,9 +48,9 @@ class BusyError(EdgespecError):
 class ChatJobs:
     """Starts jobs for `app`, and shows their results with each `fetch`."""
 
-    def __init__(self, app: BaseApp, waiting: str | None) -> None:
+    def __init__(self, app: BaseApp, waiting: str | None, *, makes_titles: bool = True) -> None:
         self._app, self._session = app, app.session
-        self.idle = Idle(app.session)
+        self.idle = Idle(app.session, makes_titles=makes_titles)
         self._job: Job | None = None
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
         self._pool = ThreadPoolExecutor(1, "chat")
@@ -142,6 +142,9 @@ class ChatJobs:
         """Show the events that arrived since the last call."""
         app, job = self._app, self._job
         if job is None:
+            if self.idle.has_title:
+                self.idle.has_title = False
+                app.show_title()
             return
         is_over = job.is_over
         tokens: list[TokenEvent] = []

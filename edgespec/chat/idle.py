@@ -1,42 +1,95 @@
-"""Saves the state of a chat on disk while the user does nothing, so that the chat continues faster after a restart."""
+"""What a chat does while the user does nothing: it asks the model for a title, and saves the chat's state on disk."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
+from contextlib import closing
 
+from edgespec.cancel import CancelFlag
 from edgespec.chat.session import Session
+from edgespec.chat.titles import ROOM, cleaned, title_request
+from edgespec.history import Turn
+from edgespec.settings import Message
+from edgespec.text.thinking import without_thinking
 
-KEPT_AFTER_S = 10.0  # without a message or command
+TITLE_AFTER_S, KEPT_AFTER_S = 0.7, 10.0  # without a message or command
 KEPT_WITHIN_S = 30.0  # the longest time for saving; any request to the model ends it earlier
+MOST_TURNS = 6  # a longer chat keeps its first line as its title
 
 log = logging.getLogger(__name__)
 
 
 class Idle:
-    """Saves in a thread, between `begin` and `stop`."""
+    """Works in a thread, between `begin` and `stop`."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._stopped = threading.Event()
+    def __init__(self, session: Session, *, makes_titles: bool = True) -> None:
+        self._session, self._makes_titles = session, makes_titles
+        self._tried: set[tuple[str, int]] = set()  # chats, and how many turns they had
+        self._stopped, self._cancel = threading.Event(), CancelFlag()
         self.thread: threading.Thread | None = None
+        self.has_title = False  # True after the model gave a chat a title, until the screen has shown it
 
     def begin(self) -> None:
         """Start: the user has nothing to wait for."""
         self.stop()
-        if not self._session.states.has_news:
+        session = self._session
+        chat = session.chat if self._wants_title() else None
+        if chat is None and not session.states.has_news:
             return
-        self._stopped = threading.Event()
-        self.thread = threading.Thread(target=self._work, args=(self._stopped,), name="idle", daemon=True)
+        self._stopped, self._cancel = threading.Event(), CancelFlag()
+        # The thread gets copies, because the user may go on to another chat meanwhile.
+        work = (chat, list(session.turns), session.messages, self._stopped, self._cancel)
+        self.thread = threading.Thread(target=self._work, args=work, name="idle", daemon=True)
         self.thread.start()
 
     def stop(self) -> None:
         """Stop, without waiting for the end of the thread."""
+        self._cancel.set()
         self._stopped.set()
 
-    def _work(self, stopped: threading.Event) -> None:
+    def _wants_title(self) -> bool:
+        """Return whether the open chat needs a title, and asking for one does not cost the chat its KV cache."""
+        session, about = self._session, self._session.about
+        if not self._makes_titles or session.engine is None or session.chat is None or session.model.server:
+            return False
+        if not about.get("can_cut") or about.get("opens_thinking") or not 1 < len(session.turns) <= MOST_TURNS:
+            return False
+        answer = session.turns[-1].answer
+        is_whole = answer is not None and answer.finish_reason in ("stop", "length")
+        has_room = session.used + ROOM < session.context_size
+        return is_whole and has_room and (session.chat, len(session.turns)) not in self._tried
+
+    def _work(
+        self,
+        chat: str | None,
+        turns: list[Turn],
+        messages: Sequence[Message],
+        stopped: threading.Event,
+        cancel: CancelFlag,
+    ) -> None:
         try:
+            if chat is not None and not stopped.wait(TITLE_AFTER_S):
+                self._make_title(chat, turns, messages, cancel)
             if not stopped.wait(KEPT_AFTER_S):
                 self._session.keep_states(KEPT_WITHIN_S)
-        except Exception:  # for example a model that is closed meanwhile; the chat works without the state
+        except Exception:  # for example a model that is closed meanwhile; the chat works without title and state
             log.debug("while idle", exc_info=True)
+
+    def _make_title(self, chat: str, turns: list[Turn], messages: Sequence[Message], cancel: CancelFlag) -> None:
+        session = self._session
+        if session.store.find(chat).title_by != "line":
+            return
+        with session.model.watched() as engine, closing(engine.submit(title_request(messages), cancel)) as stream:
+            events = list(stream)
+        if cancel.is_set():
+            return
+        self._tried.add((chat, len(turns)))
+        text = "".join(event.text for event in events) if events[-1].finish_reason == "stop" else ""
+        title = cleaned(text, " ".join(without_thinking(turn.content) for turn in turns))
+        log.debug("title of %s: %r", chat, title)
+        if title and session.store.rename(chat, title, by="model"):
+            if session.chat == chat:
+                session.title = title
+            self.has_title = True

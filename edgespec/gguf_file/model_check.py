@@ -33,6 +33,7 @@ def check_model(model: Header | str | Path) -> Header:
         header = _joined(header, parts)
     check_vocabulary(header)
     _check_dimensions(header)
+    _check_experts(header)
     check_scalars(header)
     check_weights(header)
     return header
@@ -143,6 +144,19 @@ def check_vocabulary(header: Header) -> None:
         if missing := [byte for byte in _UTF8_BYTES if bytes([byte]) not in single]:
             why = f"its vocabulary cannot write every text: it has no token for the byte {missing[0]}"
             raise _broken(header, why)
+    _check_special_tokens(header, str(model))
+
+
+def _check_special_tokens(header: Header, model: str) -> None:
+    """Raise ModelFileError if prompts need a BOS or EOS token that the vocabulary does not have."""
+    for name in ("bos", "eos"):
+        id = header.metadata.get(f"tokenizer.ggml.{name}_token_id", -1)
+        if not isinstance(id, int):
+            raise _broken(header, f"its {name.upper()} token is {shown(id)}, not a number")
+        if not 0 <= id < header.n_vocab:  # llama.cpp uses the tokenizer's default instead
+            default = _DEFAULT_TOKENS.get(model, {}).get(name, -1)
+            if not 0 <= default < header.n_vocab and header.metadata.get(f"tokenizer.ggml.add_{name}_token") is True:
+                raise _broken(header, f"its prompts need a {name.upper()} token, but its vocabulary has none")
 
 
 def _unescaped(text: bytes) -> bytes:
@@ -194,6 +208,20 @@ def check_heads(header: Header, n_embd: int, n_head: int) -> None:
         partly = not suffix and 0 < n_rot < width
         if n_rot % 2 or n_rot > width or (partly and header.architecture in WHOLE_HEAD_ROTATED):
             raise _broken(header, f"{n_rot} rotary dimensions do not fit a head of {width}")
+
+
+def _check_experts(header: Header) -> None:
+    n_experts = _size(header, "expert_count", 0, _MAX_EXPERTS, required=False)
+    if header.architecture.startswith("hunyuan") and n_experts <= 1:
+        return
+    n_used = max(_per_layer(header, "expert_used_count", header.number("block_count"), 1 << 31), default=0)
+    n_groups = _size(header, "expert_group_count", 0, 1 << 31, required=False)
+    n_groups_used = _size(header, "expert_group_used_count", 0, 1 << 31, required=False)
+    if n_used > n_experts or (n_experts and not n_used):
+        raise _broken(header, f"it uses {n_used} of {n_experts} experts")
+    uneven = n_groups > 1 and (n_experts % n_groups or not 0 < n_groups_used < n_groups)
+    if n_groups >= max(n_experts, 1) or uneven:
+        raise _broken(header, f"{n_experts} experts cannot form {n_groups} groups of which {n_groups_used} are used")
 
 
 def _size(header: Header, key: str, low: int, high: int, *, required: bool = True) -> int:
@@ -257,7 +285,12 @@ def check_weights(header: Header) -> None:
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 
-_MAX_LAYERS, _MMAP_ALIGNMENT = 512, 32
+_MAX_LAYERS, _MAX_EXPERTS, _MMAP_ALIGNMENT = 512, 1024, 32
+
+_DEFAULT_TOKENS = {  # of tokenizers, in llama-vocab.cpp
+    **{tokenizer: {"bos": 1, "eos": 2} for tokenizer in ("llama", "plamo2")},
+    **{tokenizer: {"bos": 11, "eos": 11} for tokenizer in ("gpt2", "hybriddna", "whitespace")},
+}
 
 _UTF8_BYTES = [byte for byte in range(256) if byte not in (0xC0, 0xC1) and byte < 0xF5]  # the others never occur
 _NOT_WEIGHTS = frozenset(("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"))  # no kernel multiplies by them

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cache, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from edgespec.closable import Closable
 from edgespec.files.paths import data_dir
@@ -176,11 +176,11 @@ class Store(Closable):
         db.execute("UPDATE chat SET settings = ? WHERE number = ?", (packed, rows.chat_number(db, chat)))
 
     @_writes
-    def rename(self, db: sqlite3.Connection, chat: str, title: str) -> None:
-        """Change a chat's title."""
+    def rename(self, db: sqlite3.Connection, chat: str, title: str, by: Literal["user", "model"] = "user") -> bool:
+        """Change a chat's title. The model's replaces the first line only; returns whether it did."""
         number = rows.chat_number(db, chat)
-        query = "UPDATE chat SET title = ?, title_by = 'user' WHERE number = ?"
-        db.execute(query, (rows.one_line(title), number))
+        query = "UPDATE chat SET title = ?, title_by = ? WHERE number = ? AND (title_by = 'line' OR ?)"
+        return db.execute(query, (rows.one_line(title), by, number, by == "user")).rowcount > 0
 
     @_writes
     def pin(self, db: sqlite3.Connection, chat: str, is_pinned: bool) -> None:

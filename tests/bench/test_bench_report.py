@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import random
+import sys
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -13,12 +15,14 @@ import pytest
 from rich.console import Console, RenderableType
 
 from edgespec.bench.measure import BenchResult
+from edgespec.bench.plot import check_plot, plot_bench
 from edgespec.bench.report import side_by_side, table
 from edgespec.bench.runner import Sample
 from edgespec.bench.statistics import bootstrap_interval, mean_of_categories, plain_spread, repeated_4grams
 from edgespec.bench.summary import ALL, Cell, summarise
 from edgespec.bench.tables import Figures, to_csv
 from edgespec.core.stats import SourceStats, Stats
+from edgespec.errors import UsageError
 
 MODES = ["plain", "draft auto", "draft fixed:2", "draft fixed:8", "suffix auto"]
 CATEGORIES = ["chat", "code_completion", "code_editing", "maths", "summary", "translation", "writing"]
@@ -292,3 +296,22 @@ def test_columns_that_do_not_fit_go_to_a_further_table() -> None:
 def test_csv_has_a_line_for_each_row_and_a_column_for_each_name() -> None:
     text = to_csv([{"a": 1, "b": "x, y"}, {"a": 2, "c": None}])
     assert list(csv.reader(io.StringIO(text))) == [["a", "b", "c"], ["1", "x, y", ""], ["2", "", ""]]
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_shows_every_mode_and_category_and_is_always_the_same() -> None:
+    pytest.importorskip("matplotlib")
+    drawn = plot_bench(full_result(), Path("a.svg"))
+    for text in (*MODES[1:], *CATEGORIES, "temperature 0.8", "target-7b, draft: draft", "Some CPU"):
+        assert text in drawn.decode()
+    assert drawn == plot_bench(full_result(), Path("b.svg"))
+
+
+def test_pictures_need_a_format_and_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"\.png or \.svg"):
+        check_plot(Path("x.pdf"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UsageError, match=r"matplotlib.*\n.*-m pip install matplotlib"):
+        check_plot(Path("x.svg"))

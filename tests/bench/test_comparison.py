@@ -32,6 +32,7 @@ from edgespec.bench.compared import (
 from edgespec.bench.comparison import Plan, run_comparison
 from edgespec.bench.comparison_report import caveats, conclusions, nats, table, to_csv
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests
+from edgespec.bench.plot import plot_comparison
 from edgespec.bench.quality import Quality
 from edgespec.bench.quants import check_quants, describe_types, make_quant, size_bytes
 from edgespec.bench.runner import Runner, Sample
@@ -40,7 +41,7 @@ from edgespec.bench.targets import find_targets
 from edgespec.bench.windows import default_text
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
-from edgespec.errors import GenerationError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.gguf_file.header import read_header
 from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings
@@ -417,6 +418,17 @@ def test_a_line_of_csv_is_a_row_with_its_file(result: Comparison) -> None:
     assert lines[0]["file"] == "draft.gguf" and lines[0]["run"] == lines[0]["quality_run"] == result.started
 
 
+def test_a_picture_shows_every_file_by_quality_or_size(result: Comparison) -> None:
+    pytest.importorskip("matplotlib")
+    drawn = plot_comparison(result, Path("a.svg")).decode()
+    for text in ("demo Q4_0", "draft fixed:2", "KL divergence from demo", "lower is closer"):
+        assert text in drawn
+    unknown = replace(result, files=[replace(file, quality=None) for file in result.files])
+    assert "size of the file, GB" in plot_comparison(unknown, Path("a.svg")).decode()
+    with pytest.raises(EdgespecError, match="nothing to plot"):
+        plot_comparison(replace(result, rows=[]), Path("a.svg"))
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -461,6 +473,7 @@ def test_prompts_that_do_not_fit_are_left_out_and_not_asked_again(home: Path) ->
         ([*DEMO, "--text", "empty.txt"], "the text is empty", 2),
         ([*DEMO, "--text", "short.txt"], "the text is shorter than one window", 2),
         ([*DEMO, "--csv", "nowhere/x.csv"], "nowhere/x.csv cannot be written: there is no folder nowhere", 2),
+        ([*DEMO, "--plot", "x.pdf"], ".png or .svg", 2),
         ([*DEMO, "tiny.gguf"], "tiny cannot be compared with demo", 2),
         ([*DEMO, "-md", "nothing.gguf"], "nothing.gguf", 3),
         ([*DEMO, "--limit", "100000000", "--text", "long.txt", "--quants", "Q2_K"], "fit into", 2),

@@ -187,6 +187,7 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
         (["--json", "nowhere/x.json"], "nowhere/x.json cannot be written"),
         (["--csv", "folder.csv"], "is a directory"),
         (["--json", "-", "--csv", "-"], "only one of --json and --csv can go to stdout"),
+        (["--plot", "x.pdf"], ".png or .svg"),
         (["--mode", "fast"], "unknown word 'fast'"),
         (["--suite", "poems"], "poems"),
         (["--temp", "1e-9"], "temperature"),

@@ -399,10 +399,14 @@ def test_an_embedding_model(tmp_path: Path) -> None:
 # --- what llama.cpp would assert on, divide by or loop over -----------------------------------------------------------
 
 
+BOS = {"tokenizer.ggml.add_bos_token": True}
+
+
 @pytest.mark.parametrize(
     "metadata",
     [
         {"tokenizer.ggml.eos_token_id": 100_000},
+        {"tokenizer.ggml.bos_token_id": 0xFFFFFFFF, **BOS},
         {"llama.activation_sparsity_scale": [1.6448, float("-inf")]},
     ],
 )
@@ -439,9 +443,14 @@ def test_oddities_of_real_files_are_let_through(tmp_path: Path, metadata: dict[s
         ({"llama.rope.scaling.type": "twisted"}, "'llama.rope.scaling.type' is 'twisted'"),
         ({"llama.attention.layer_norm_rms_epsilon": -1e-5}, "layer_norm_rms_epsilon' is -"),
         ({"llama.attention.layer_norm_rms_epsilon": math.inf}, "layer_norm_rms_epsilon' is inf"),
+        ({"llama.expert_used_count": 2}, "it uses 2 of 0 experts"),
+        ({"llama.expert_count": 2}, "it uses 0 of 2 experts"),
+        ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_group_count": 3}, "cannot form 3"),
         ({"llama.nextn_predict_layers": 3}, "more prediction layers than layers"),
         ({"tokenizer.ggml.token_type": [1, 1]}, "2 token types"),
         ({"tokenizer.ggml.scores": [0.0]}, "1 scores"),
+        ({"tokenizer.ggml.bos_token_id": "<s>"}, "BOS token is '<s>'"),
+        ({"tokenizer.ggml.model": "bert", "tokenizer.ggml.bos_token_id": 300_000, **BOS}, "need a BOS token"),
         ({"tokenizer.ggml.tokens": [1, 2, 3]}, "not a list of strings"),
     ],
 )

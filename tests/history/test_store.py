@@ -381,10 +381,13 @@ def test_chats_are_pinned_and_put_into_folders(store: Store) -> None:
     assert not store.find(first).is_pinned and not store.find(second).folder
 
 
-def test_a_title_by_the_user_is_marked(store: Store) -> None:
+def test_the_users_own_title_stays(store: Store) -> None:
     chat = started(store, "Why is the sky blue, and the sea too?")
     assert store.find(chat).title_by == "line"
-    store.rename(chat, "Sky")
+    assert store.rename(chat, "Blue Things", "model")
+    assert (store.find(chat).title, store.find(chat).title_by) == ("Blue Things", "model")
+    assert store.rename(chat, "Sky")
+    assert not store.rename(chat, "Other Things", "model")
     assert (store.find(chat).title, store.find(chat).title_by) == ("Sky", "user")
 
 

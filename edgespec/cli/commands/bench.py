@@ -81,6 +81,10 @@ OPTIONS = [
     option("Output", "--json", "json_file", type=_FILE, metavar="FILE", help="All figures as JSON; '-' for stdout."),
     option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="A CSV line per answer; '-' for stdout."),
     option(
+        "Output", "--plot", "plot_file", type=click.Path(dir_okay=False), metavar="FILE",
+        help="The speedups as a PNG or SVG picture (needs matplotlib).",
+    ),
+    option(
         "Output", "--compare", nargs=2, type=click.Path(), metavar="A B",
         help="Compare two files written by --json, without measuring.",
     ),
@@ -168,9 +172,13 @@ def _files(values: dict[str, Any]) -> dict[str, str]:
 
     Raises UsageError for a file that cannot be written, before anything is measured.
     """
-    files = {kind: values[f"{kind}_file"] for kind in ("json", "csv") if values[f"{kind}_file"]}
+    files = {kind: values[f"{kind}_file"] for kind in ("json", "csv", "plot") if values[f"{kind}_file"]}
     if list(files.values()).count(STDOUT) > 1:
         raise UsageError("only one of --json and --csv can go to stdout", hint="give the other one a file name")
+    if "plot" in files:
+        from edgespec.bench.plot import check_plot
+
+        check_plot(Path(files["plot"]))
     for name in files.values():
         if name != STDOUT:
             check_writable(Path(name))
@@ -236,12 +244,16 @@ def _measure(
 
 def _written(kind: str, name: str, result: BenchResult, output: Output) -> str:
     """Write a result, unless nothing was measured, and return why this failed; empty if it did not."""
+    from edgespec.bench.plot import plot_bench
     from edgespec.bench.tables import to_csv
 
     if not result.samples:  # keep the file of an earlier run
         return ""
-    text = _as_text(result) if kind == "json" else to_csv([_row(sample) for sample in result.samples])
     try:
+        if kind == "plot":
+            write_whole(Path(name), plot_bench(result, Path(name)))
+            return ""
+        text = _as_text(result) if kind == "json" else to_csv([_row(sample) for sample in result.samples])
         output.line(text.rstrip("\n")) if name == STDOUT else write_whole(Path(name), text)
     except OSError as error:
         return f"{name} cannot be written: {error.strerror or error}"

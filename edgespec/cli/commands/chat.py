@@ -69,6 +69,10 @@ OPTIONS = [
         help="Full-screen, or plain lines for pipes and screen readers.",
     ),
     Option("--history/--no-history", default=True, show_default=True, help="Save the conversation on this machine."),
+    Option(
+        "--titles/--no-titles", default=True, show_default=True, advanced=True,
+        help="Let the model give new chats a title, or use their first line.",
+    ),
 ]
 # fmt: on
 
@@ -190,6 +194,7 @@ def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, v
         interrupts,
         details=values["stats"],
         remembers=values["history"],
+        makes_titles=values["titles"],
         fetch=fetch,
     )
     return repl.run(values["message"])
@@ -249,9 +254,10 @@ def _show_screen(session: Session, interrupts: Interrupts, values: Mapping[str, 
     if not _can_show_a_screen():
         raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
     from edgespec.tui.app import ChatApp
+    from edgespec.tui.terminal_colours import suitable_theme
 
     logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
-    app = ChatApp(session, message=values["message"])
+    app = ChatApp(session, message=values["message"], theme=suitable_theme(), makes_titles=values["titles"])
     asked = threading.Event()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()

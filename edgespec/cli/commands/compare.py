@@ -94,6 +94,10 @@ OPTIONS = [
         help="Print one JSON object to stdout instead of tables (a flag, unlike the --json FILE of bench).",
     ),
     option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write one line for each file and mode."),
+    option(
+        "Output", "--plot", "plot_file", type=click.Path(dir_okay=False), metavar="FILE",
+        help="Speed against quality as a PNG or SVG picture (needs matplotlib).",
+    ),
     QUIET,
     VERBOSE,
 ]  # fmt: skip
@@ -112,9 +116,13 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
-    csv = values["csv_file"] and Path(values["csv_file"])
-    if csv:
-        check_writable(csv)
+    csv, picture = (name and Path(name) for name in (values["csv_file"], values["plot_file"]))
+    if picture:
+        from edgespec.bench.plot import check_plot
+
+        check_plot(picture)
+    for file in filter(None, (csv, picture)):
+        check_writable(file)
     specs = [*targets, values["reference"], *values["drafts"]]
     fetch_missing(ctx, specs, output, yes=values["yes"], drafts_of=_drafting_for(targets, values))
     output.progress("reading headers", 0)
@@ -144,6 +152,11 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
     if csv and result.rows:
         with told_as(EdgespecError, f"{csv} cannot be written"):
             write_whole(csv, to_csv(result))
+    if picture and result.rows:
+        from edgespec.bench.plot import plot_comparison
+
+        with told_as(EdgespecError, f"{picture} cannot be written"):
+            write_whole(picture, plot_comparison(result, picture))
     for problem in problems:
         output.note(f"{values['prompts']}: {problem}")
     for failure in result.failures:

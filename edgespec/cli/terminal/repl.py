@@ -55,12 +55,13 @@ class Repl:
         *,
         details: bool,
         remembers: bool,
+        makes_titles: bool = True,
         fetch: Fetch = lambda settings, ask: settings,
     ) -> None:
         self._fetch = fetch
         self.session, self.output, self._interrupts, self._details = session, output, interrupts, details
         self.commands = Commands(session, self)
-        self._idle = Idle(session)
+        self._idle = Idle(session, makes_titles=makes_titles)
         self._failed = self._left = self._shows_tokens = False
         self._next: str | None = None
         self._seen: str | None = None  # the key of the last message that was shown

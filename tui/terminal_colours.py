@@ -1,0 +1,57 @@
+"""The theme that suits the terminal: light or dark, and the terminal's own colours if it has only 16."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from time import monotonic
+
+from rich.console import Console
+
+PATIENCE_S = 0.2  # for the answer of the terminal; a slow connection gets the dark theme
+QUERY = b"\x1b]11;?\x1b\\\x1b[c"  # OSC 11 asks for the background; every terminal answers the second query
+BACKGROUND = re.compile(rb"\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)")
+END = re.compile(rb"\x1b\[\?[\d;]*c")  # the answer to the second query
+LIGHT = 0.5  # backgrounds of a higher luminance are light
+
+
+def suitable_theme() -> str:
+    """Return the name of a theme for this terminal, after asking it for its background."""
+    return theme_for(Console(stderr=True).color_system, os.environ, ask_terminal())
+
+
+def theme_for(color_system: str | None, environ: Mapping[str, str], answer: bytes) -> str:
+    """Return the name of a theme for one of Rich's colour systems, and the answer of the terminal."""
+    is_light = environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")
+    if found := BACKGROUND.search(answer):
+        red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+        is_light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > LIGHT
+    family = "ansi" if color_system in ("standard", "windows") else "textual"
+    return f"{family}-{'light' if is_light else 'dark'}"
+
+
+def ask_terminal() -> bytes:
+    """Return the answer of the terminal to `QUERY`; nothing if it has none, or if the user is typing already."""
+    if os.name != "posix" or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return b""
+    import termios
+    import tty
+
+    answer, asked = b"", sys.stdin.fileno()
+    with suppress(OSError, termios.error):
+        before = termios.tcgetattr(asked)
+        try:
+            tty.setcbreak(asked)
+            if select.select([asked], [], [], 0)[0]:
+                return b""
+            os.write(sys.stderr.fileno(), QUERY)
+            until_s = monotonic() + PATIENCE_S
+            while not END.search(answer) and select.select([asked], [], [], max(0.0, until_s - monotonic()))[0]:
+                answer += os.read(asked, 256)
+        finally:
+            termios.tcsetattr(asked, termios.TCSADRAIN, before)
+    return answer
