@@ -323,7 +323,7 @@ def test_the_metadata_is_printed_if_asked_for(home: Path) -> None:
     assert re.search(r"\nllama.block_count +2\n", text)
     assert "x ... (800 characters)" in " ".join(text.split())
     [facts] = objects(home, "show", "m.gguf", "--metadata")
-    assert facts["metadata"]["llama.block_count"] == 2
+    assert (facts["metadata"]["llama.block_count"], facts["metadata"]["general.tags"]) == (2, ["a", "b"])
 
 
 @pytest.mark.parametrize(

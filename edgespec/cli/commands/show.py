@@ -33,7 +33,7 @@ ABOUT = {  # facts from the metadata: the value of the first key that exists
     "source": ("general.source.url", "general.repo_url", "general.url"),
 }
 WIDEST = 100  # columns of text that is easy to read
-LONGEST = 300  # characters of a text in the metadata
+LONGEST, LONGEST_ARRAY = 300, 16  # characters of a text and elements of an array in the metadata
 
 
 @click.command(context_settings=HELP_NAMES)
@@ -132,13 +132,18 @@ def _head_facts(header: Header) -> Facts:
 
 def _metadata(header: Header) -> Facts:
     """Return the metadata without the chat template, and of long arrays only the length."""
+    return {key: _value(header, key) for key in header.metadata if key != "tokenizer.chat_template"}
+
+
+def _value(header: Header, key: str) -> Any:
     from edgespec.gguf_file.walk import Array
 
-    return {
-        key: f"an array of {header.length(key)} elements" if isinstance(value, Array) else value
-        for key, value in header.metadata.items()
-        if key != "tokenizer.chat_template"
-    }
+    value, length = header.metadata[key], header.length(key)
+    if length > LONGEST_ARRAY:
+        return f"an array of {length} elements"
+    if isinstance(value, Array):  # of strings
+        return [text.decode("utf-8", "replace") for text in header.strings(key)]
+    return [*value] if isinstance(value, tuple) else value
 
 
 def _shortened(text: str) -> str:
