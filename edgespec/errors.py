@@ -18,13 +18,13 @@ FLAGS = {
     "--fast": "exact=False",
     "--raw": "generate()",
 }
-"""Options that messages of the runtime name, and what they are in Python."""
+"""Command-line options named in messages of the runtime, and their names in Python."""
 
 
 class EdgespecError(Exception):
-    """Base of every error a user may see; `str()` is the whole message. Exit code 1: the generation failed.
+    """Base class of all errors for users; `str()` is the whole message. Exit code 1: the generation failed.
 
-    Options of the command line that it names are translated in a note, which Python's tracebacks show.
+    If the message names command-line options, a note gives their names in Python; tracebacks show it.
     """
 
     exit_code = 1
@@ -44,7 +44,7 @@ class EdgespecError(Exception):
 
 @contextmanager
 def told_as(kind: type[EdgespecError], what: str, *, hint: str = "") -> Iterator[None]:
-    """Within this block an OSError becomes an error of this kind, with the system's words as the reason."""
+    """Turn an OSError within this block into an error of this kind, with the system's message as the reason."""
     try:
         yield
     except OSError as error:
@@ -84,7 +84,7 @@ class PairError(EdgespecError):
 
 
 class FailedRowsError(EdgespecError):
-    """A job has finished, or was stopped, with rows that failed."""
+    """A job finished, or was stopped, with failed rows."""
 
     exit_code = 6
 

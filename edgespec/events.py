@@ -11,7 +11,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 
 Progress = Callable[[str, float], None]
-"""Called with the name of the work and its progress, 0 to 1."""
+"""A callback that gets the name of a task and its progress, 0 to 1."""
 
 PROGRESS = {
     "loading": "loading {}",
@@ -20,46 +20,47 @@ PROGRESS = {
     "costs": "measuring passes",
     "prompt": "reading the prompt",
 }
-"""The work in words; the braces stand for the model."""
+"""Descriptions of the tasks; the braces are replaced by the name of the model."""
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One token of an answer, or its end.
+    """One token of an answer, or the end of the answer (`is_last`)."""
 
-    `text` is complete UTF-8 only: bytes of an unfinished character, and text that may become a stop string, are held
-    back and come with a later event. The last event (`is_last`) is no token: it has `id` -1, the rest of the text,
-    `finish_reason`, the `stats` of this answer, and the stop string at which the text was `cut`, if it was: then the
-    tokens hold more than the text. `logprob` is the natural logarithm of the token's probability after bias and
-    penalties, before truncation and temperature; `top_logprobs` holds (id, logprob) pairs, best first. `source` names
-    the drafter if `from_draft`. `round` counts the steps (target passes) of this answer from 0, `proposed` is the
-    number of draft tokens verified in it; `gap` is the distance of the token's score from the second best, and
-    `near_tie` whether the measured rounding of kernels could have changed it.
-    """
-
+    #: token id; -1 in the last event
     id: int
+    #: complete UTF-8: unfinished characters and possible beginnings of stop strings are held back for a later event
     text: str
     from_draft: bool = False
+    #: name of the drafter if `from_draft`
     source: str = ""
+    #: number of the step (target pass) of this answer, from 0
     round: int = 0
+    #: number of draft tokens verified in this step
     proposed: int = 0
+    #: distance of the token's score from the second best
     gap: float = math.inf
+    #: True if rounding in kernels, as measured, could have changed the token
     near_tie: bool | None = None
+    #: natural logarithm of the token's probability after bias and penalties, before truncation and temperature
     logprob: float | None = None
+    #: (id, logprob) pairs, best first
     top_logprobs: tuple[tuple[int, float], ...] = ()
+    #: only in the last event, like `stats` and `cut`
     finish_reason: FinishReason | None = None
     stats: Stats | None = None
+    #: stop string at which the text was cut, if any; the tokens then hold more than the text
     cut: str = ""
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the end of the answer, not a token."""
+        """True if this is the end of the answer, not a token."""
         return self.finish_reason is not None
 
     def as_json(self) -> dict[str, Any]:
-        """A token as plain data, without what has its default; an infinite log-probability is null."""
+        """Return the event as plain data, without fields that have their default; infinite logprobs are null."""
         plain: dict[str, Any] = {"id": self.id, "text": self.text}
         for item in fields(self)[2:]:
             if (value := getattr(self, item.name)) != item.default:
@@ -70,7 +71,7 @@ class TokenEvent:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TokenEvent:
-        """What `as_json` gave. Raises TypeError, ValueError, KeyError for something else."""
+        """Return the event of `as_json`'s data. Raises TypeError, ValueError, KeyError if the data is invalid."""
         known = {item.name: plain[item.name] for item in fields(cls) if item.name in plain}
         if "logprob" in known:
             known["logprob"] = _number(known["logprob"])
@@ -89,24 +90,22 @@ def _number(logprob: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer.
-
-    `tokens` are its ids, without the end token; if the text was `cut` at a stop string, they hold more than `text`.
-    `stats` are those of this answer. `logprobs` and `top_logprobs` have one entry per token, as `TokenEvent` describes
-    them, and are empty unless they were asked for.
-    """
+    """A whole answer."""
 
     text: str
+    #: ids without the end token
     tokens: tuple[int, ...]
     finish_reason: FinishReason
     stats: Stats
+    #: True if the text was cut at a stop string; the tokens then hold more than the text
     cut: bool = False
+    #: one entry per token, as in `TokenEvent`; empty unless requested
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
 
     @classmethod
     def of(cls, events: Iterable[TokenEvent]) -> Completion:
-        """The answer of these events. Raises UsageError if the last one is missing: the model was closed."""
+        """Return the answer of these events. Raises UsageError if the last event is missing: the model was closed."""
         *tokens, last = [*events] or [TokenEvent(-1, "")]
         if last.finish_reason is None or last.stats is None:
             raise UsageError("this model is closed", why="it was closed in the middle of the answer")

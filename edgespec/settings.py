@@ -1,4 +1,4 @@
-"""Plain data: what to load and what to generate. Every default of the program is defined here once."""
+"""The settings of a loaded model and of a request. Each default of the program is defined here once."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from edgespec.core.verify import VerifyRule
 from edgespec.drafters.registry import REGISTRY, names_that_need
 
 Constraint = Literal["grammar", "json_schema", "regex"]
-"The fields of a request that constrain the answer."
+"""The fields of a request that constrain the answer."""
 CONSTRAINTS: dict[Constraint, str] = {"grammar": "grammar", "json_schema": "JSON schema", "regex": "regular expression"}
 Offload = int | Literal["auto", "all"]
 DRAFTERS = tuple(REGISTRY)
 HEADS, MTP = names_that_need("head"), "mtp"
-# Drafters with weights of their own. `draft_model` names a draft head or a draft model.
+# Drafters that load weights. `draft_model` names a draft head or a draft model.
 MODEL_DRAFTERS = names_that_need("self-draft", "head", "draft model")
 SELF = "self:"  # followed by a number of layers or a type of weights
 SPELLINGS = tuple(entry.spelling for entry in REGISTRY.values())
 
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
-AUTO_DRAFT = "auto"  # the best draft model of this machine
+AUTO_DRAFT = "auto"  # the best installed draft model
 MAX_DRAFT = 64
 MAX_STRICT_DRAFT = 15
-# Default limit of a draft's tokens: the policy finds out how many pay off. --strict pads every pass for them.
+# Default limits of draft tokens. The policy drafts as many of them as pay off. With --strict the limit is low, because
+# every pass is padded to it.
 DRAFT_N_MAX, STRICT_DRAFT_N_MAX = 31, 3
-SHARED_DRAFT_TOKENS = 64  # of all sequences in a pass; each costs a row of logits, and more do not pay off on CPUs
+SHARED_DRAFT_TOKENS = 64  # in a pass, of all sequences; each costs a row of logits, and more do not pay off on CPUs
 MOST_CACHE_RAM = 1 << 24  # MiB
 MAX_LEAVES = 16  # each costs a row of logits and a sequence id
 
 
 @dataclass(frozen=True, slots=True)
 class CacheType:
-    """How numbers of a KV cache are stored: ggml's number of the type, values per block, bytes per block."""
+    """A number type of the KV cache: ggml's number of the type, values per block, bytes per block."""
 
     ggml_type: int
     block: int
@@ -58,36 +59,36 @@ CACHE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """Which models to load, and how.
+    """The models to load, and how.
 
-    `draft_model` None means the default draft of the model, if it has one (the bundled target does), "auto" then also
-    the best one on this machine. `spec_type` is "none", drafters separated by commas, or "auto": every available one.
-    `corpus` is the one that the drafter of this name uses. `spec_draft_n_max` is the maximum number of tokens (None:
-    see `draft_n_max`) and `spec_tree` the maximum number of leaves of a draft. `overlap` lets a draft model draft on
-    while the target verifies: "auto" if they are on different devices. `pace` is the draft-length policy: "auto" (as
-    many tokens as pay off by measured costs), "fixed:K" (always K) or "off" (none). `exact` selects the kernels and
-    widths of a pass with which the output is identical with and without drafting, where this build has them; `strict`
-    pads passes where it has not, and `measure_rounding` measures how far the output may differ otherwise. `store` lets
-    the suffix drafter use answers of earlier runs. `sequences` is the number of answers decoded together, each with a
-    context of `ctx_size` tokens. `rpc` are addresses of workers (HOST:PORT), which hold `gpu_layers` of the target.
-    With `must_fit` a model too large for the free memory is an error, not slow and not loaded with less context.
-    `cache_ram` is how many MiB of main memory may hold what the KV cache loses: prompts that lose their slot, and
-    checkpoints of models whose memory cannot be cut (None: an eighth of the free memory, up to 8192; 0: none). Zero
-    means "choose for me": `ctx_size`, `threads`, `sequences`; `..._draft`: it and None mean "as for the target".
+    Zero in `ctx_size`, `threads` and `sequences` means that a value is chosen. Zero and None in `..._draft` fields mean
+    the value of the target.
     """
 
     model: str
+    #: None: the default draft of the model, if it has one; "auto": else the best installed one
     draft_model: str | None = None
+    #: drafters separated by commas, "auto" for every available one, or "none"
     spec_type: str = "auto"
+    #: maximum number of tokens of a draft; None: see `draft_n_max`
     spec_draft_n_max: int | None = None
+    #: draft-length policy: "auto" (as many tokens as pay off by measured costs), "fixed:K" or "off"
     pace: str = "auto"
+    #: maximum number of leaves of a draft
     spec_tree: int = 1
+    #: let the draft model continue while the target verifies; "auto": if they are on different devices
     overlap: Literal["auto", "on", "off"] = "auto"
+    #: decode so that drafts cannot change the text, where this build has the kernels
     exact: bool = True
+    #: pad passes where this build does not have these kernels
     strict: bool = False
+    #: measure how far rounding can change logits if the output is not exact
     measure_rounding: bool = False
+    #: let the suffix drafter use answers of earlier runs
     store: bool = True
+    #: name of the corpus for the corpus drafter
     corpus: str | None = None
+    #: context of each sequence in tokens
     ctx_size: int = 0
     ctx_size_draft: int = 0
     threads: int = 0
@@ -96,19 +97,24 @@ class LoadSettings:
     threads_batch_draft: int = 0
     gpu_layers: Offload = "auto"
     gpu_layers_draft: Offload = "auto"
+    #: addresses of workers (HOST:PORT) that hold `gpu_layers` of the target
     rpc: Sequence[str] = ()
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     cache_type_k_draft: str | None = None
     cache_type_v_draft: str | None = None
     flash_attention: Literal["auto", "on", "off"] = "auto"
+    #: answers decoded together
     sequences: int = 1
+    #: raise an error if the model does not fit into free memory, instead of running slowly or with less context
     must_fit: bool = False
+    #: MiB of main memory for prompts that lose their slot and for checkpoints of models whose memory cannot be cut;
+    #: None: an eighth of the free memory, up to 8192; 0: none
     cache_ram: int | None = None
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """The drafters that `spec_type` names, in the order in which they are asked."""
+        """Names of the drafters of `spec_type`, in the order in which they are asked."""
         if self.spec_type == "auto":
             missing = () if self.corpus else names_that_need("corpus")
             return tuple(name for name, entry in REGISTRY.items() if entry.in_auto and name not in missing)
@@ -116,7 +122,7 @@ class LoadSettings:
 
     @property
     def uses_draft(self) -> bool:
-        """Whether a draft model or head is used if there is one; a self-draft takes its place."""
+        """True if a draft model or head is used when there is one. A self-draft replaces it."""
         return not {*HEADS, "draft"}.isdisjoint(self.drafters) and self.draft_n_max > 0 and self.self_draft is None
 
     @property
@@ -131,7 +137,7 @@ class LoadSettings:
         return ",".join(name for name in self.drafters if name not in left_out) or "none"
 
     def spelling(self, drafter: str) -> str:
-        """A drafter as `spec_type` spells it."""
+        """Return the name of a drafter as written in `spec_type`."""
         return f"{SELF}{self.self_draft}" if drafter == "self" else drafter
 
     @property
@@ -142,7 +148,7 @@ class LoadSettings:
 
     @property
     def draft_n_max(self) -> int:
-        """The maximum number of tokens of a draft: as set, or as a fixed length requires, or the default."""
+        """The maximum number of tokens of a draft: the setting, else the fixed length, else the default."""
         if self.spec_draft_n_max is not None:
             return self.spec_draft_n_max
         return fixed_length(self.pace) or (STRICT_DRAFT_N_MAX if self.strict else DRAFT_N_MAX)
@@ -150,60 +156,68 @@ class LoadSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation. `tokens` are the ids that `content` was generated as: they go into the prompt
-    unchanged, so that the next turn finds them in the KV cache. Empty if the content is to be tokenized. `extra` is a
-    JSON object of what the chat template reads besides, such as `tool_calls`."""
+    """One message of a conversation."""
 
     role: str
     content: str
+    #: ids as which `content` was generated: the prompt keeps them to match the KV cache; empty: tokenize `content`
     tokens: tuple[int, ...] = ()
+    #: JSON object of other fields for the chat template, such as `tool_calls`
     extra: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One answer to generate: a prompt to complete verbatim, or the messages of a chat. If the last message is the
-    assistant's, it is continued.
+    """One answer to generate: a prompt to complete, or the messages of a chat.
 
-    `max_tokens` -1 means until the model stops or the context is full. `logprobs` is the number of alternatives to
-    report beside each token's own log probability; None reports nothing. `special` parses special tokens written in the
-    prompt text. `sample` distinguishes samples of one prompt and seed. `verify` is the verification rule: with
-    "coupled" drafts never change the text, with "rejection" and "block" they keep its distribution, "typical" changes
-    that. One of `grammar` (GBNF, or llguidance's dialect of Lark), `json_schema` and `regex` can constrain the whole
-    answer. `reference` are token ids to force as the answer: measures the gain of drafting on a given text. `left`
-    counts the tokens of the conversation that were dropped before the prompt, so that sampling noise continues where it
-    was. `spec_type`, `pace` and `draft_n_max` are what they are in LoadSettings (`spec_draft_n_max` there) for this
-    answer, within what is loaded; None: as for all answers. `lenient` works around messages that the chat template
-    rejects, with a note, instead of raising an error. `template` is a JSON object of the chat template's arguments,
-    such as `tools` and `enable_thinking`. `remembered` lets drafters look the answer up later.
+    If the last message is the assistant's, it is continued. At most one of `grammar`, `json_schema` and `regex` can
+    constrain the answer.
     """
 
     prompt: str = ""
     messages: tuple[Message, ...] = ()
+    #: -1: until the model stops or the context is full
     max_tokens: int = -1
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     seed: int = 0
+    #: number that distinguishes samples of one prompt and seed
     sample: int = 0
+    #: verification rule: "coupled" keeps the text, "rejection" and "block" its distribution, "typical" neither
     verify: VerifyRule = "coupled"
+    #: token ids to emit as the answer, to measure the gain of drafting on a given text
     reference: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
+    #: number of alternatives to report with each token's log probability; None: report no log probabilities
     logprobs: int | None = None
+    #: parse special tokens written in the prompt
     special: bool = False
     ignore_eos: bool = False
+    #: in GBNF or llguidance's dialect of Lark
     grammar: str = ""
     json_schema: str = ""
     regex: str = ""
+    #: tokens of the conversation dropped before the prompt, so that positions of the sampling noise continue
     left: int = 0
+    #: drafters for this answer, of those that are loaded; None: `LoadSettings.spec_type`
     spec_type: str | None = None
+    #: draft-length policy for this answer; None: `LoadSettings.pace`
     pace: str | None = None
+    #: maximum number of draft tokens for this answer; None: `LoadSettings.draft_n_max`
     draft_n_max: int | None = None
+    #: work around messages that the chat template rejects, with a note, instead of raising an error
     lenient: bool = False
+    #: JSON object of arguments for the chat template, such as `tools` and `enable_thinking`
     template: str = ""
+    #: let drafters look up the answer later
     remembered: bool = True
-    min_tokens: int = 0  # the answer cannot end before it has this many tokens
-    stop_token_ids: tuple[int, ...] = ()  # tokens that end the answer as the model's end tokens do
-    bad_words: tuple[str, ...] = ()  # texts that the answer does not contain (`runtime/ends.py`)
-    cache_prompt: bool = True  # False: the whole prompt is read, even if the KV cache holds some of it
+    #: the answer cannot end before it has this many tokens
+    min_tokens: int = 0
+    #: tokens that end the answer like the model's end tokens
+    stop_token_ids: tuple[int, ...] = ()
+    #: texts that the answer must not contain (`runtime/ends.py`)
+    bad_words: tuple[str, ...] = ()
+    #: False: process the whole prompt, even if the KV cache holds some of it
+    cache_prompt: bool = True
 
     @property
     def constraint(self) -> tuple[Constraint, str] | None:
@@ -212,27 +226,27 @@ class Request:
 
 
 def fixed_length(pace: str) -> int | None:
-    """The K of "fixed:K", None for other policies."""
+    """Return the K of "fixed:K", or None for other policies."""
     return int(pace.removeprefix("fixed:")) if pace.startswith("fixed:") else None
 
 
 def in_order(names: Iterable[str]) -> str:
-    """A list of drafters as `spec_type` spells it, in the order in which they are asked."""
+    """Return drafters as written in `spec_type`, in the order in which they are asked."""
     return ",".join(sorted(names, key=lambda name: (DRAFTERS.index(drafter_of(name)), name)))
 
 
 def drafters_of(spec_type: str) -> tuple[str, ...]:
-    """The names of the drafters in a list of them."""
+    """Return the names of the drafters in a `spec_type`."""
     return () if spec_type == "none" else tuple(drafter_of(name) for name in spec_type.split(","))
 
 
 def drafter_of(name: str) -> str:
-    """The drafter that an item of `spec_type` names: "self" for "self:8"."""
+    """Return the drafter that an item of `spec_type` names: "self" for "self:8"."""
     return name.partition(":")[0] if name.startswith(SELF) and name != SELF else name
 
 
 def shown(value: object) -> str:
-    """A value in a message, not all of it if it is long."""
+    """Return a value for an error message, cut if it is long."""
     try:
         text = repr(value[:40] if isinstance(value, str | list) else value)
     except (RecursionError, ValueError):  # lists in lists, or a number of thousands of digits
@@ -241,10 +255,10 @@ def shown(value: object) -> str:
 
 
 def schema_text(schema: object) -> object:
-    """A JSON schema as text; what is none stays what it is. Raises ValueError, TypeError, RecursionError."""
+    """Return a JSON schema as text, other values unchanged. Raises ValueError, TypeError, RecursionError."""
     return json.dumps(schema) if isinstance(schema, Mapping | bool) else schema
 
 
 def bias_pairs(biases: object) -> object:
-    """(id, bias) pairs; what is no mapping stays what it is."""
+    """Return (id, bias) pairs for a mapping, other values unchanged."""
     return tuple(biases.items()) if isinstance(biases, Mapping) else biases

@@ -27,7 +27,7 @@ from edgespec.settings import (
 
 
 def check_load_settings(settings: LoadSettings) -> None:
-    """Refuse invalid combinations before anything is loaded. Raises UsageError."""
+    """Raise UsageError for invalid settings and combinations, before anything is loaded."""
     check_pace(settings.pace)
     if settings.spec_draft_n_max is not None:
         _check_integer("spec_draft_n_max", settings.spec_draft_n_max, 0, MAX_DRAFT)
@@ -83,7 +83,7 @@ def check_load_settings(settings: LoadSettings) -> None:
 
 
 def check_rule(settings: LoadSettings, rule: VerifyRule) -> None:
-    """Refuse a verification rule that the loaded settings exclude. Raises UsageError."""
+    """Raise UsageError for a verification rule that the loaded settings exclude."""
     if settings.strict and rule != "coupled":
         raise UsageError(
             f"strict cannot be combined with verify {rule}", why="only the coupled rule preserves the text"
@@ -91,7 +91,7 @@ def check_rule(settings: LoadSettings, rule: VerifyRule) -> None:
 
 
 def check_pace(pace: object) -> None:
-    """Raises UsageError unless it is "auto", "off", or "fixed:" with a number of tokens."""
+    """Raise UsageError unless `pace` is "auto", "off", or "fixed:K" with a valid number of tokens."""
     if pace in ("auto", "off"):
         return
     kind, _, length = pace.partition(":") if isinstance(pace, str) else ("", "", "")
@@ -101,7 +101,7 @@ def check_pace(pace: object) -> None:
 
 
 def check_spec_type(spec_type: object) -> None:
-    """Raises UsageError unless it is "auto", "none" or a list of drafters."""
+    """Raise UsageError unless `spec_type` is "auto", "none" or a list of drafters."""
     if spec_type in ("auto", "none"):
         return
     names = spec_type.split(",") if isinstance(spec_type, str) else []
@@ -124,7 +124,7 @@ def check_spec_type(spec_type: object) -> None:
 
 
 def check_request(request: Request, n_vocab: int) -> None:
-    """Refuse invalid combinations before anything is generated. Raises UsageError."""
+    """Raise UsageError for invalid requests, before anything is generated."""
     _check_integer("max_tokens", request.max_tokens, -1, 2**31 - 1)
     _check_integer("seed", request.seed, 0, 2**64 - 1)
     _check_integer("sample", request.sample, 0, 2**32 - 1)

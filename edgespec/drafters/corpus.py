@@ -1,4 +1,5 @@
-"""Retrieval from a corpus: what followed the same tokens in the user's texts (REST, arXiv 2311.08252)."""
+"""Retrieval from a corpus: drafts the tokens that followed the same last tokens in the user's texts (REST, arXiv
+2311.08252)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Confidence: raw estimates, calibrated by what was accepted."""
+"""Confidences of draft tokens: raw estimates, calibrated by the share that was accepted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from edgespec.drafters.tree import ROOT, Tree
 
 
 class Estimates:
-    """Learns only where the text does not depend on the tree: what is learned outlives the answer."""
+    """Calibrates estimates. It learns only if the text does not depend on the drafts: otherwise an answer would
+    influence later ones."""
 
     def __init__(self, prior: float = PRIOR) -> None:
         self._calibrations = Calibrations(prior)
@@ -21,11 +22,12 @@ class Estimates:
         return self._calibrations.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Raises ValueError, TypeError or AttributeError for what `state` cannot have returned."""
+        """Restore what `state` returned. Raises ValueError, TypeError or AttributeError for other data."""
         self._calibrations.restore(state)
 
     def hang(self, tree: Tree, parent: int, sequence: DraftContext, candidates: Sequence[DraftCandidate]) -> range:
-        """Add candidates with raw estimates to a tree, best first; confidence never increases from one to the next."""
+        """Add candidates to a tree, best first, with calibrated confidences, which never increase from one to the
+        next."""
         calibrated: list[DraftCandidate] = []
         least = 1.0
         for rank, candidate in enumerate(candidates):
@@ -40,7 +42,7 @@ class Estimates:
         """Compare the candidates of a tree that starts after `start` tokens with the text; returns the position
         compared up to.
 
-        Positions up to `learnt`, which an earlier tree was compared with, are not counted again: unverified drafts
+        Positions up to `learnt` were compared with an earlier tree and are not counted again: unverified drafts
         overlap.
         """
         if not sequence.is_draft_invariant:
@@ -61,6 +63,7 @@ class Estimates:
         return max(seen, learnt)
 
     def _calibration(self, sequence: DraftContext, rank: int) -> Calibration:
-        """Estimates mean something else with and without noise, and for the best candidate and the others."""
+        """Return the calibration for this case: estimates mean something else with and without noise, and for the best
+        candidate and the others."""
         noise = "greedy" if sequence.sampler.settings.temperature == 0 else "noise"
         return self._calibrations[f"{noise}, {'best' if rank == 0 else 'behind'}"]

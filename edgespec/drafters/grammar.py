@@ -1,4 +1,4 @@
-"""Tokens that a grammar forces, drafted without any work: keys and braces of a JSON object, for example."""
+"""Drafts the tokens that a grammar forces, such as keys and braces of a JSON object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from edgespec.drafters.base import DraftContext
 from edgespec.drafters.walk import WalkingDrafter
 
-SURE = 0.95  # a vocabulary has other ways to spell the same text
+SURE = 0.95  # not 1: the target may spell the same text with other tokens
 
 
 class GrammarDrafter(WalkingDrafter[list[int]]):

@@ -1,9 +1,9 @@
-"""A Hydra head (arXiv 2402.05109): a small network for each token of a draft, told the tokens before it.
+"""A Hydra head (arXiv 2402.05109): one small network per draft token, which reads the tokens before it.
 
 From the target's final state h after token P, network k predicts token P + k + 2:
-`output (h + down_k silu(up_k [h; e(P + 1); ..; e(P + k + 1)]))`, e being the normed embeddings of the target. It keeps
-no cache and works with almost every architecture; numpy multiplies, in float32. The networks know a text by h alone:
-what the target found likely after its tokens (`Successors`) is drafted too.
+`output (h + down_k silu(up_k [h; e(P + 1); ..; e(P + k + 1)]))`, where e are the normed embeddings of the target. The
+head has no cache and works with almost every architecture; numpy computes it in float32. The networks know the text
+through h only, so the tokens that the target found likely earlier (`Successors`) are mixed into the draft.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.successors import Successors
 from edgespec.drafters.tree import ROOT, Tree
 
-ONE_THREAD = 9000  # numbers of a matrix: with 9,216 OpenBLAS begins to use threads
-LARGE = 2**24  # numbers of a matrix that is worth several threads
+ONE_THREAD = 9000  # numbers of a matrix: from 9,216 on OpenBLAS uses threads
+LARGE = 2**24  # numbers of a matrix from which several threads pay off
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,11 @@ class Network:
 
 
 def product(matrix: FloatRow, x: FloatRow) -> FloatRow:
-    """float32[M, D] times float32[D], in pieces that numpy multiplies in this thread: those of its BLAS fight for the
-    cores with llama.cpp's, which spin for a while after each pass. What takes long is worth them."""
+    """Return float32[M, D] times float32[D], computed in pieces that are so small that numpy uses this thread only.
+
+    The threads of numpy's BLAS would compete for the cores with those of llama.cpp, which spin for a while after each
+    pass. Large matrices are worth them.
+    """
     rows, width = matrix.shape
     piece = ONE_THREAD // width
     if not piece or matrix.size > LARGE:
@@ -61,7 +64,7 @@ def product(matrix: FloatRow, x: FloatRow) -> FloatRow:
 
 @dataclass(slots=True)
 class _Slot:
-    """The state of the target after its token `at`, and the last draft: its tree, after how many tokens."""
+    """The target's state after its token `at`, and the last draft: its tree, which starts after `n_tokens` tokens."""
 
     state: FloatRow | None = None
     at: int = -1
@@ -71,8 +74,8 @@ class _Slot:
 
 
 class HydraDrafter(Drafter):
-    """`embedding(token)` is the target's float32[D] of a token; `width` is the most candidates of a node. `fingerprint`
-    identifies the file."""
+    """Drafts with a Hydra head. `embedding(token)` is the target's float32[D] of a token, `width` the maximum of a
+    node's candidates, `fingerprint` identifies the file."""
 
     name = "hydra"
     needs_layers = (FINAL_STATE,)
@@ -130,7 +133,7 @@ class HydraDrafter(Drafter):
         return slot.tree.draft(self.name)
 
     def _hang(self, sequence: DraftContext, tree: Tree, node: int, state: FloatRow) -> None:
-        """Add what may follow a node; nothing behind what the last network predicts."""
+        """Add the candidates after a node; none after the tokens of the last network."""
         self.passes += 1
         path = [] if node == ROOT else tree.path(node)
         candidates = draft_candidates(
@@ -146,7 +149,8 @@ class HydraDrafter(Drafter):
                 tree.close(child)
 
     def _logits(self, sequence: DraftContext, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
-        """float32[V] for the token behind `tokens`, -inf for those that cannot be drafted; valid until the next."""
+        """Return float32[V] for the token after `tokens`, -inf for tokens that cannot be drafted; valid until the next
+        call."""
         drafted, row = self._predicted(state, tokens), self._row
         row.fill(-np.inf)
         row[self.network.ids] = drafted
@@ -155,7 +159,7 @@ class HydraDrafter(Drafter):
         return row
 
     def _predicted(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
-        """The logits float32[V'] of the network that is told `tokens`."""
+        """Return the logits float32[V'] of the network that reads `tokens`."""
         embedded = np.stack([self.embedding(token) for token in tokens])
         scale = np.sqrt((embedded**2).mean(axis=1, keepdims=True) + self.network.epsilon)
         inputs = np.concatenate([state, (embedded / scale * self.network.norm).ravel()])

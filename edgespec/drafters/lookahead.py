@@ -1,8 +1,8 @@
 """Lookahead decoding: the target predicts several next tokens at once (Fu et al., arXiv 2402.02057).
 
-A window of draft tokens is what the target predicted behind the last draft, rejected tokens included: one step of a
-Jacobi iteration, which ends in the target's own text. The n-grams that appear on the way are kept, and those that begin
-with the last token are drafted beside the window.
+The draft is a window of tokens that the target predicted after the tokens of the last draft, rejected ones included.
+This is one step of a Jacobi iteration, which converges to the target's own text. The n-grams of these predictions are
+kept; those that begin with the last token are drafted in addition to the window.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from edgespec.drafters.base import DraftContext, Outcome
 from edgespec.drafters.walk import WalkingDrafter
 
 WINDOW, N = 3, 3  # tokens of the window, and of an n-gram
-GRAMS = 3  # kept for each first token
-POOL = 4096  # first tokens
-IN_WINDOW, IN_GRAM = 0.1, 0.3  # how likely a token is right, of n-grams in the most recent one, if nothing is known
+GRAMS = 3  # n-grams kept for each first token
+POOL = 4096  # first tokens with n-grams
+IN_WINDOW, IN_GRAM = 0.1, 0.3  # assumed probability that a token is right: in the window, and in the most recent n-gram
 
 Run = tuple[float, Sequence[int]]
-"""Tokens that may come next, and how likely each is where those before it are right."""
+"""The possible next tokens, each with its probability if the tokens before it are right."""
 
 
 class NGrams:
-    """The n-grams of a sequence by their first token: the most recent ones, of the first tokens that came last."""
+    """The most recent n-grams of a sequence by first token, for the most recent first tokens."""
 
     def __init__(self) -> None:
         self._rests: dict[int, list[tuple[int, ...]]] = {}
@@ -42,13 +42,13 @@ class NGrams:
             del self._rests[next(iter(self._rests))]
 
     def after(self, token: int) -> Sequence[tuple[int, ...]]:
-        """The rests of the n-grams that begin with this token, the most recent first."""
+        """Return the n-grams that begin with this token, without it, most recent first."""
         return self._rests.get(token, ())
 
 
 @dataclass(slots=True)
 class _Ahead:
-    """What the target predicted for a sequence: the tokens after its first `n_tokens`, and n-grams."""
+    """The target's predictions for a sequence: the tokens after its first `n_tokens`, and n-grams."""
 
     window: list[int] = field(default_factory=list)
     n_tokens: int = 0
@@ -56,11 +56,11 @@ class _Ahead:
 
 
 class LookaheadDrafter(WalkingDrafter[list[Run]]):
-    """Needs no model, and no text but the sequence's own."""
+    """Drafts from the target's own predictions; needs no model and no other text."""
 
     name = "lookahead"
     needs_logits = True
-    unlikely = 0.0  # the target predicts something behind unlikely tokens, too
+    unlikely = 0.0  # the target's predictions after unlikely tokens are useful too
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,15 +79,15 @@ class LookaheadDrafter(WalkingDrafter[list[Run]]):
         tokens, sampler, ahead = sequence.tokens, sequence.sampler, self._ahead[sequence.slot]
         start = len(tokens) - len(accepted)  # the position of the draft
         depths = dict(enumerate([0, *(1 + depth for depth in draft.depths())], -1))
-        before = {-1: tokens[max(0, start - N + 1) : start]}  # each node's last tokens, its own included
+        before = {-1: tokens[max(0, start - N + 1) : start]}  # the last tokens up to each node
         predicted: dict[int, int] = {}
         for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
             before[node] = [*before[parent], token][1 - N :]
-        for node in sorted(before, key=accepted.__contains__):  # the text is the most recent
+        for node in sorted(before, key=accepted.__contains__):  # accepted nodes last: the text is the most recent
             position = start + depths[node]
             if node in accepted:
                 predicted[node] = tokens[position]
-            else:  # leaves out penalties and grammar, which take longer
+            else:  # skips penalties and grammar, which take longer
                 candidates = apply_chain(outcome.logits(node), sampler.settings, (), sampler.banned)
                 predicted[node] = perturbed_best(candidates, sampler.noise_key(position))[0]
             if len(before[node]) == N - 1:
@@ -103,7 +103,7 @@ class LookaheadDrafter(WalkingDrafter[list[Run]]):
         if not tokens:
             return []
         window = ahead.window[len(tokens) - ahead.n_tokens :]
-        while len(window) < WINDOW:  # the rest of it is what follows in n-grams, else anything
+        while len(window) < WINDOW:  # fill up the window from n-grams, or with any token
             known = ahead.grams.after([tokens[-1], *window][-1])
             window += known[0] if known else tokens[-WINDOW:]
         runs: list[Run] = [(IN_GRAM / 2**age, rest) for age, rest in enumerate(ahead.grams.after(tokens[-1]))]

@@ -1,7 +1,7 @@
-"""A Medusa head (arXiv 2401.10774): a small network for each token of a draft, none told what the others drafted.
+"""A Medusa head (arXiv 2401.10774): one small network per draft token; none of them reads the drafted tokens.
 
 From the target's final state h after token P, network k predicts token P + k + 2: `output (h + down_k silu(up_k h))`.
-So each is asked once, however wide the tree.
+So each network runs once per draft, however wide the tree is.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from edgespec.drafters.hydra import HydraDrafter
 
 
 class MedusaDrafter(HydraDrafter):
-    """A `Network` whose `up` are float32[D, D]; it needs no norm."""
+    """Drafts with a Medusa head: a `Network` whose `up` are float32[D, D], without a norm."""
 
     name = "medusa"
-    _state: FloatRow | None = None  # that was asked about last
+    _state: FloatRow | None = None  # the state of the last call
     _rows: dict[int, FloatRow]
 
     def _predicted(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:

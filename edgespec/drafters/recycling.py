@@ -1,7 +1,7 @@
-"""Token recycling: what the target found likely after a token, the last time it saw it (Luo et al., 2408.08696).
+"""Token recycling: drafts the tokens that the target found likely after a token the last time (Luo et al., 2408.08696).
 
-Verification computes rows of logits anyway: the most likely tokens of each are stored as successors of the token before
-it. A chain or a tree grows from that table.
+Verification computes rows of logits anyway. The most likely tokens of each row are stored as successors of the token
+before it, and a chain or a tree grows from that table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from edgespec.drafters.base import DraftContext, Outcome
 from edgespec.drafters.successors import Successors
 from edgespec.drafters.walk import WalkingDrafter
 
-RELIABILITY = 0.5  # how likely a row tells what comes behind the same token elsewhere, if nothing else is known
+RELIABILITY = 0.5  # assumed probability that a stored row is also right after the same token elsewhere
 
 
 class RecyclingDrafter(WalkingDrafter[int]):

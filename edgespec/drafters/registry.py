@@ -1,4 +1,4 @@
-"""All drafters: a new one needs a line here.
+"""The table of all drafters; a new drafter needs an entry here.
 
 Settings, help texts, the loader, the benchmark's modes and the colours on the screen read this table.
 """
@@ -23,7 +23,7 @@ Needs = Literal["nothing", "grammar", "corpus", "draft model", "self-draft", "he
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the drafters without weights are made from."""
+    """The objects from which drafters without weights are made."""
 
     successors: Successors
     answers: Answers | None = None
@@ -32,12 +32,12 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the program knows about a drafter before it is loaded."""
+    """The facts about a drafter that are known before it is loaded."""
 
     name: str
     #: Completes the sentence "NAME: ..." in the help of --spec-type.
     help: str
-    #: What must be there for it to draft.
+    #: The thing without which it cannot draft.
     needs: Needs = "nothing"
     #: Makes the drafter; None if it has weights, which the runtime opens.
     make: Callable[[Parts], Drafter] | None = None
@@ -63,7 +63,7 @@ def _corpus(parts: Parts) -> Drafter:
     return CorpusDrafter(parts.corpus)
 
 
-# In the order in which they are asked, the cheap ones first.
+# In the order in which drafters are asked: cheap ones first.
 _ENTRIES = (
     Entry(
         "grammar",
@@ -117,12 +117,12 @@ REGISTRY = {entry.name: entry for entry in _ENTRIES}
 
 
 def names_that_need(*needs: Needs) -> tuple[str, ...]:
-    """The drafters that need one of these, in the order in which they are asked."""
+    """Return the drafters that need one of these, in the order in which they are asked."""
     return tuple(name for name, entry in REGISTRY.items() if entry.needs in needs)
 
 
 def help_text() -> str:
-    """A sentence about each drafter, and about "auto"."""
+    """Return a sentence about each drafter, and about "auto"."""
     sentences = [f"{name}: {entry.help}." for name, entry in REGISTRY.items()]
     left_out = [name for name, entry in REGISTRY.items() if not entry.in_auto]
     return f"{' '.join(sentences)} auto: every available drafter but {', '.join(left_out[:-1])} and {left_out[-1]}."

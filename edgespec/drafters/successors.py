@@ -1,5 +1,5 @@
-"""What the target found likely after each token, the last time it saw it: rows of logits that verification computes
-anyway (Luo et al., 2408.08696)."""
+"""The tokens that the target found likely after each token the last time, from rows of logits that verification
+computes anyway (Luo et al., 2408.08696)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from edgespec.core.sampler import log_sum_exp
 from edgespec.core.sampling import FloatRow, largest
 from edgespec.drafters.base import Outcome
 
-MOST = 8  # successors of a token
-UNLIKELY = 4.0  # nats below the likeliest token: less likely ones are not kept
-MANY = 256  # from so many tokens on selecting the likeliest takes less time than sorting them
-BLENDED = 0.3  # share of what the target found likely before in a head's draft: more harms a good head
+MOST = 8  # successors kept for each token
+UNLIKELY = 4.0  # nats: tokens that are less likely than the best one by more than this are not kept
+MANY = 256  # from this many tokens on, selecting the best is faster than sorting
+BLENDED = 0.3  # share of the successors in a head's draft; a larger share harms a good head
 
 
 class Successors:
-    """A table that all sequences and drafters share: int32[n_vocab, 8] successors, -1 where there is none, and their
-    logits."""
+    """A table shared by all sequences and drafters: int32[n_vocab, 8] successors (-1: none) and their logits."""
 
     def __init__(self, n_vocab: int) -> None:
         self._ids: NDArray[np.int32] = np.full((n_vocab, MOST), -1, np.int32)
@@ -26,7 +25,7 @@ class Successors:
         self._learnt: Outcome | None = None
 
     def learn(self, outcome: Outcome) -> None:
-        """Take the rows of a step; again does nothing."""
+        """Store the rows of a step; storing the same step twice does no harm."""
         if outcome is self._learnt:
             return
         self._learnt = outcome
@@ -40,15 +39,18 @@ class Successors:
             self._ids[token, : len(best)], self._logits[token, : len(best)] = best, row[best]
 
     def of(self, token: int, temperature: float = 1.0) -> tuple[NDArray[np.int32], FloatRow]:
-        """Tokens, the likeliest first, and their probabilities, which sum to 1; empty if none are known."""
+        """Return the successors of a token, likeliest first, and their probabilities, which sum to 1; empty if none are
+        known."""
         ids = self._ids[token][self._ids[token] >= 0]
         logits = self._logits[token, : len(ids)] / temperature
         weights: FloatRow = np.exp(logits - logits[:1])
         return ids, weights / (weights.sum() or 1)
 
     def blend(self, row: FloatRow, token: int, drafted: FloatRow | None = None) -> None:
-        """Mix what was likely after `token` into a draft's logits float32[n_vocab] behind it, in place; `drafted` are
-        those of them that are not -inf, if that is known. The logits become log-probabilities."""
+        """Mix the successors of `token` into a draft's logits float32[n_vocab] for the next token, in place.
+
+        The logits become log-probabilities. `drafted` are the logits that are not -inf, if the caller knows them.
+        """
         ids, weights = self.of(token)
         if len(ids):
             row -= log_sum_exp(row if drafted is None else drafted) - np.log(1 - BLENDED)

@@ -1,8 +1,8 @@
-"""Suffix drafting: what followed the same last tokens in the prompt, the answer or earlier answers.
+"""Suffix drafting: drafts the tokens that followed the same last tokens in the prompt, the answer or earlier answers.
 
-A suffix automaton over the sequence finds the longest such match at every token, whatever its length (Hu et al., SAM
-Decoding, arXiv 2411.10666); continuations are weighted by frequency, and the most likely ones become a chain or a tree
-(Oliaro et al., SuffixDecoding, arXiv 2411.04975).
+A suffix automaton over the sequence finds the longest such match at every token (Hu et al., SAM Decoding, arXiv
+2411.10666). Continuations are weighted by frequency, and the most likely ones become a chain or a tree (Oliaro et al.,
+SuffixDecoding, arXiv 2411.04975).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from edgespec.core.index.continuation import InText, Place
 from edgespec.drafters.base import Budget, DraftContext
 from edgespec.drafters.walk import ContinuingDrafter
 
-PLACES = 4  # runs of different lengths that are asked
+PLACES = 4  # matches of different lengths that are followed
 
 
 class Answers(Protocol):
-    """Earlier answers: those of this process in an automaton, which may be restarted, and others."""
+    """Earlier answers: those of this process in an automaton, which may be restarted, and saved ones."""
 
     recent: SuffixAutomaton
 
     def places(self, text: Sequence[int]) -> Iterable[Place]:
-        """Where others had the last tokens of `text`."""
+        """Return the places where saved answers have the last tokens of `text`."""
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """The position of a text in an automaton over others: the state of its last `length` tokens."""
+    """The position of a text in an automaton over other texts: the state of its last `length` tokens."""
 
     automaton: SuffixAutomaton
     state: int = ROOT
@@ -47,16 +47,16 @@ class _Cursor:
 
 @dataclass(slots=True)
 class _Text:
-    """A sequence's first `n_tokens` tokens: their automaton, and their position in other answers."""
+    """The first `n_tokens` tokens of a sequence: their automaton, and their position in other answers."""
 
     automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
     others: _Cursor | None = None
     n_tokens: int = 0
-    recalls: bool = False  # the longest match is in other answers
+    recalls: bool = False  # True if the longest match is in other answers
 
 
 class SuffixDrafter(ContinuingDrafter):
-    """Searches `answers` as well as the sequence itself."""
+    """Drafts from the sequence itself and from `answers`."""
 
     def __init__(self, answers: Answers | None = None, name: str = "suffix") -> None:
         super().__init__()

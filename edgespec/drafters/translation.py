@@ -1,4 +1,4 @@
-"""A draft model with another vocabulary: which of its tokens the target has too (Timor et al., 2502.05202, TLI).
+"""A draft model with another vocabulary: the tokens that both models have (Timor et al., 2502.05202, TLI).
 
 Only shared tokens are drafted: the draft's distribution is restricted to them, in the target's ids, so everything else
 works as with a draft of the same vocabulary. The draft reads other tokens of the target in its own tokenization.
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from edgespec.core.sampling import FloatRow
 
-LEAST_OVERLAP = 0.1  # of the target's tokens: below, a draft has too little to say
-_NO_TEXT = b"\xff\xff"  # begins what no UTF-8 text holds
+LEAST_OVERLAP = 0.1  # share of the target's tokens; a draft with fewer shared tokens is of no use
+_NO_TEXT = b"\xff\xff"  # no UTF-8 text begins with these bytes
 
 
 class Vocabulary(Protocol):
-    """A model's tokens."""
+    """The tokens of a model."""
 
     n_vocab: int
 
@@ -37,8 +37,10 @@ class Vocabulary(Protocol):
 
 
 class Translation:
-    """Between the ids of a target and those of a draft, from the bytes of their tokens by id (empty for none). `read`
-    tokenizes bytes that are not a single token of the draft."""
+    """Translates between the ids of a target and of a draft, given the bytes of their tokens by id (empty: no text).
+
+    `read` tokenizes bytes that are not a single token of the draft.
+    """
 
     def __init__(self, target: Sequence[bytes], draft: Sequence[bytes], read: Callable[[bytes], list[int]]) -> None:
         self._target, self._read = target, read
@@ -50,7 +52,8 @@ class Translation:
 
     @classmethod
     def between(cls, target: Vocabulary, draft: Vocabulary) -> Translation:
-        """Control tokens are shared if they have the same role or name; the draft never sees others."""
+        """Make the translation between two vocabularies. Control tokens match by role or name; the draft never sees
+        other ones."""
         pieces = list(_pieces(draft))
         byte = {piece[0]: id for id, piece in reversed(list(enumerate(pieces))) if len(piece) == 1}
 
@@ -70,22 +73,23 @@ class Translation:
         return len(self._ids) / max(1, len(self._target))
 
     def own(self, token: int) -> int:
-        """The draft's id of a shared token."""
+        """Return the draft's id of a shared token."""
         return self._to_draft[token]
 
     def tokens(self, token: int) -> list[int]:
-        """The draft's tokens for any token of the target."""
+        """Return the draft's tokens for any token of the target."""
         own = self._to_draft.get(token)
         return self._read(self._target[token]) if own is None else [own]
 
     def row(self, row: FloatRow) -> FloatRow:
-        """The draft's logits in the target's ids, -inf for tokens that it does not have; valid until the next call."""
+        """Convert the draft's logits to the target's ids, -inf for tokens that it does not have; valid until the next
+        call."""
         self._row[self._ids[:, 0]] = row[self._ids[:, 1]]
         return self._row
 
 
 def _pieces(model: Vocabulary) -> Iterator[bytes]:
-    """The bytes of each token; for a control token its role or name."""
+    """Yield the bytes of each token; for a control token its role or name."""
     for token in range(model.n_vocab):
         if token == model.bos:
             yield _NO_TEXT + b"begin"

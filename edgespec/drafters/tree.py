@@ -1,8 +1,8 @@
-"""A draft tree that grows best-first: always where it is most likely to be accepted.
+"""A draft tree that grows best-first: always at the node that is most likely to be accepted.
 
 A node's reach is its path probability, the product of the confidences on its path. The best draft of n tokens is the n
-nodes of largest reach: with calibrated confidences no other tree of that size has more accepted tokens on average
-(Sequoia, 2402.12374; EAGLE-2, 2406.16858). So a confident draft becomes a chain, an uncertain one a bush.
+nodes of largest reach: with calibrated confidences, no other tree of this size has more accepted tokens on average
+(Sequoia, 2402.12374; EAGLE-2, 2406.16858). So a confident draft becomes a chain, an uncertain one a wide tree.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ ROOT = -1
 
 
 class Tree:
-    """Grows by `add`, starting with the candidates after the last committed token (`ROOT`). What is kept depends on
-    confidences alone, and of siblings always the first: so no sampled token is left out because of its value."""
+    """Grows by `add`, starting with the candidates after the last committed token (`ROOT`).
+
+    Nodes are kept by confidence alone, and of siblings always the first ones: so no sampled token is left out because
+    of its value, which would bias the output.
+    """
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -49,22 +52,22 @@ class Tree:
         return range(len(self.tokens) - len(candidates), len(self.tokens))
 
     def reach(self, node: int) -> float:
-        """The path probability of `node`."""
+        """Return the path probability of `node`."""
         return 1.0 if node == ROOT else self._reach[node]
 
     def go_on(self, budget: Budget) -> None:
-        """Grow within another budget from now on."""
+        """Continue to grow within another budget."""
         self.budget, self._kept = budget, None
 
     def close(self, node: int) -> None:
-        """`node` gets no children."""
+        """Let `node` have no children."""
         self._closed.add(node)
 
     def children(self, node: int) -> list[int]:
         return [child for child, parent in enumerate(self.parents) if parent == node]
 
     def path(self, node: int) -> list[int]:
-        """The tokens from the first draft token to `node`."""
+        """Return the tokens from the first draft token to `node`."""
         tokens: list[int] = []
         while node != ROOT:
             tokens.append(self.tokens[node])
@@ -72,18 +75,18 @@ class Tree:
         return tokens[::-1]
 
     def frontier(self, n: int) -> list[int]:
-        """The n best nodes whose unknown children may belong to the draft."""
+        """Return the n best nodes whose children are not known yet but may belong to the draft."""
         kept = self.kept()
         self._dropped |= self._closed.difference(kept, [ROOT])
         return [node for node in kept[: self.budget.tokens - 1] if node not in self._closed][:n]
 
     def is_worth(self, node: int) -> bool:
-        """Whether the draft policy finds it worth expanding `node`, given the path probabilities of the nodes so
-        far."""
+        """Return whether the draft-length policy considers `node` worth expanding, given the path probabilities of all
+        nodes."""
         return self.budget.worth([self._reach[kept] for kept in self.kept()], self._reach[node])
 
     def draft(self, source: str) -> Draft:
-        """The best draft within the budget, its most likely path first."""
+        """Return the best draft within the budget, its most likely path first."""
         kept = self.kept()
         place = {node: index for index, node in enumerate(kept)} | {ROOT: ROOT}
         return Draft(
@@ -95,8 +98,8 @@ class Tree:
         ).depth_first()
 
     def kept(self) -> list[int]:
-        """The nodes of largest path probability within the budget, best first. Expanded nodes that dropped out are
-        gone."""
+        """Return the nodes of largest path probability within the budget, best first. Expanded nodes that dropped out
+        are gone."""
         if self._kept is None:
             self._kept = self._choose()
         return self._kept

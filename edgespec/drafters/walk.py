@@ -1,4 +1,4 @@
-"""Drafters without a model: they walk from token to token through what they have indexed, growing a tree."""
+"""Drafters without a model: they step through an index from token to token and grow a tree on the way."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.tree import ROOT, Tree
 
-PRIOR = 16.0  # what confidences fitted to real texts weigh, in drafts
+PRIOR = 16.0  # weight of the confidences fitted to real texts, in drafts
 
 Place = TypeVar("Place")
 
 
 @dataclass(slots=True)
 class _Grown:
-    """The last tree of a sequence, after `n_tokens` tokens. Draft tokens for the first `n_learnt` tokens have been
-    compared with the text."""
+    """The last tree of a sequence, after `n_tokens` tokens; its first `n_learnt` tokens have been compared with draft
+    tokens."""
 
     tree: Tree
     n_tokens: int
@@ -30,7 +30,7 @@ class _Grown:
 
 
 class WalkingDrafter(Drafter, Generic[Place]):
-    """Draft tokens are not sampled from a distribution. Nodes with a smaller path probability than `unlikely` are not
+    """Drafts tokens that are not sampled from a distribution. Nodes with a path probability below `unlikely` are not
     expanded."""
 
     unlikely = 0.05
@@ -41,15 +41,15 @@ class WalkingDrafter(Drafter, Generic[Place]):
 
     @abstractmethod
     def start(self, sequence: DraftContext) -> Place:
-        """Where the walk begins: after the last token."""
+        """Return the place in the index after the last token."""
 
     @abstractmethod
     def distribution(self, place: Place, sequence: DraftContext, most: int) -> Mapping[int, float]:
-        """At most so many possible next tokens, with probabilities that sum to at most 1."""
+        """Return at most `most` possible next tokens, with probabilities that sum to at most 1."""
 
     @abstractmethod
     def step(self, place: Place, token: int) -> Place:
-        """The place after one of these tokens."""
+        """Return the place after one of these tokens."""
 
     def state(self) -> dict[str, Any]:
         return self._estimates.state()
@@ -73,7 +73,7 @@ class WalkingDrafter(Drafter, Generic[Place]):
         if last is not None:
             grown.n_learnt = self._estimates.learn(last.tree, sequence, last.n_tokens, last.n_learnt)
         leaves = budget.leaves
-        # For each node: the place in the index, and the position of the sequence that is drafted there.
+        # For each node: its place in the index, and the position of its children in the sequence.
         places = {ROOT: (self.start(sequence), len(sequence.tokens))}
         frontier = [ROOT] if sequence.tokens else []
         while frontier:
@@ -90,7 +90,7 @@ class WalkingDrafter(Drafter, Generic[Place]):
 
 
 class ContinuingDrafter(WalkingDrafter[list[continuation.Place]]):
-    """Continues as texts did after the same tokens: it starts at some places at once, and follows all of them."""
+    """Continues as texts did after the same tokens, following several places of the index at once."""
 
     def distribution(self, place: list[continuation.Place], sequence: DraftContext, most: int) -> Mapping[int, float]:
         return continuation.likely(place, most)

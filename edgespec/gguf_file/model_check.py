@@ -288,8 +288,8 @@ def check_weights(header: Header) -> None:
 _MAX_LAYERS, _MAX_EXPERTS, _MMAP_ALIGNMENT = 512, 1024, 32
 
 _DEFAULT_TOKENS = {  # of tokenizers, in llama-vocab.cpp
-    **dict.fromkeys(("llama", "plamo2"), {"bos": 1, "eos": 2}),
-    **dict.fromkeys(("gpt2", "hybriddna", "whitespace"), {"bos": 11, "eos": 11}),
+    **{tokenizer: {"bos": 1, "eos": 2} for tokenizer in ("llama", "plamo2")},
+    **{tokenizer: {"bos": 11, "eos": 11} for tokenizer in ("gpt2", "hybriddna", "whitespace")},
 }
 
 _UTF8_BYTES = [byte for byte in range(256) if byte not in (0xC0, 0xC1) and byte < 0xF5]  # the others never occur

@@ -1,4 +1,4 @@
-"""A decoding context: the KV cache of one model and the one call that fills it.
+"""A decoding context: the KV cache of one model, and the one call that fills it.
 
 Sequences share one unified cache, so that a token can belong to several of them (a tree), or have a stream each, which
 computes as if each were alone. Batches, output rows, cancel flags and return codes are handled only here.
@@ -98,8 +98,8 @@ class Context(Closable):
         types = {*model.header.weight_types, cache_type_k.upper(), cache_type_v.upper()}
         self.bounds = kernels.exact_bounds(types) if exact else kernels.FAST
         cells = n_ctx * sequences + scratch
-        # `fitting`, which knows everything that is loaded, checks the memory. But llama.cpp counts cells in 32 bits:
-        # asked for more it would silently make a small cache.
+        # `fitting` checks the memory, since it knows all that is loaded. But llama.cpp counts cells in 32 bits, and
+        # would silently make a small cache if asked for more.
         if cells > MOST_CELLS:
             raise OutOfMemoryError(
                 f"a context of {cells} tokens does not fit",
@@ -117,7 +117,7 @@ class Context(Closable):
         params.flash_attn_type = _FLASH[flash_attention]
         params.kv_unified = not streams
         params.swa_full = model.has_sliding_window
-        self.can_roll_back = mtp or model.can_roll_back  # MTP blocks have attention, whatever the model has
+        self.can_roll_back = mtp or model.can_roll_back  # MTP blocks have attention, even in recurrent models
         params.n_rs_seq = 0 if self.can_roll_back else min(rollback, max(0, n_batch - 2))
         params.no_perf = True
         params.ctx_other = other and other._handle
@@ -168,10 +168,11 @@ class Context(Closable):
         sequence_ids: Sequence[tuple[int, ...]],
         wanted: Sequence[bool],
     ) -> None:
-        """Decode one batch of at most `n_batch` tokens: ids, their positions, the sequences each belongs to, and
-        whether its row of logits is wanted (at most `max_outputs`).
+        """Decode one batch of at most `n_batch` tokens.
 
-        Raises CacheFullError (nothing decoded), CancelledError (truncate every sequence of the batch), GenerationError.
+        Arguments are the token ids, their positions, the sequences that each token belongs to, and whether its row of
+        logits is wanted (at most `max_outputs` rows). Raises CacheFullError (nothing decoded), CancelledError (truncate
+        every sequence of the batch), GenerationError.
         """
         if FINAL_STATE in self.layers and all(wanted) != self._batch.all_outputs:
             self.hidden_states(all(wanted))
@@ -191,23 +192,26 @@ class Context(Closable):
         if code == 1:
             raise CacheFullError
         if not self.can_roll_back:
-            # llama.cpp takes the tokens out again as if their states had been written, and may have moved other cells.
+            # llama.cpp removes the tokens as if their states had been written, and may have moved other cells: the
+            # content of all sequences is unknown now.
             self._unknown.update(range(self._batch.sequences.shape[1]))
         if code == 2:
             raise CancelledError
         raise GenerationError("decoding failed", why=f"llama.cpp returned {code}", hint="run with -v to see its log")
 
     def decode_filler(self, start: int, wanted: Sequence[bool]) -> None:
-        """Decode any tokens from a position of sequence 0 on, to see how long it takes. Raises what `decode` raises."""
+        """Decode arbitrary tokens from a position of sequence 0 on, to measure the time. Raises what `decode`
+        raises."""
         n, filler = len(wanted), self.model.tokenize("a")[-1:] or [0]
         self.decode(filler * n, range(start, start + n), [(0,)] * n, wanted)
 
     def logits(self, index: int) -> NDArray[np.float32]:
-        """float32[V] of batch entry `index`, a view that is valid until the next decode."""
+        """Return float32[V] of batch entry `index`, a view that is valid until the next decode."""
         return _row(api.llama_get_logits_ith(self._handle, index), self._logits_type)
 
     def hidden(self, index: int) -> NDArray[np.float32]:
-        """float32[D], the normed hidden state of batch entry `index`; only while `hidden_states` are switched on."""
+        """Return float32[D], the normed hidden state of batch entry `index`; only while `hidden_states` are switched
+        on."""
         return _row(api.llama_get_embeddings_ith(self._handle, index), self._hidden_type)
 
     def hidden_states(self, on: bool) -> None:
@@ -232,12 +236,15 @@ class Context(Closable):
         self.layers = {*layers}
 
     def gives(self, layer: int) -> bool:
-        """Whether the last decode kept it."""
+        """Return whether the last decode kept the inputs of this layer."""
         return layer in self.layers and (layer != FINAL_STATE or self._batch.all_outputs)
 
     def layer_inputs(self, layer: int) -> NDArray[np.float32]:
-        """float32[n, D] of the n tokens of the last decode in the order of the batch: what flowed into a watched layer,
-        0 being the first, before its norm; `LAST_OUTPUT` is what flows out of the last. Valid until the next decode."""
+        """Return the inputs of a watched layer before its norm, float32[n, D], for the n tokens of the last decode.
+
+        Layer 0 is the first; `LAST_OUTPUT` means the output of the last layer. The array is valid until the next
+        decode.
+        """
         if layer not in self.layers:
             raise ValueError(f"layer {layer} is not watched")
         api.llama_synchronize(self._handle)
@@ -251,16 +258,18 @@ class Context(Closable):
     # --- memory ---------------------------------------------------------------------------------------------------
 
     def length(self, sequence: int) -> int:
-        """The number of cached positions of a sequence."""
+        """Return the number of cached positions of a sequence."""
         return int(api.llama_memory_seq_pos_max(self._memory(), sequence)) + 1
 
     @property
     def rollback(self) -> int:
-        """How many tokens of its last decode a sequence can take back; recurrent memories have few or none to offer."""
+        """The number of tokens of its last decode that a sequence can remove again; few or none in recurrent
+        memories."""
         return self.n_batch if self.can_roll_back else self._rollback
 
     def truncate(self, sequence: int, length: int) -> bool:
-        """Forget a sequence from position `length` on; False when this memory cannot, then nothing changed."""
+        """Remove a sequence from position `length` on. Returns False, and changes nothing, if this memory cannot be cut
+        there."""
         if not self.can_roll_back and length > 0:
             if sequence in self._unknown:
                 return False
@@ -273,15 +282,15 @@ class Context(Closable):
         return bool(api.llama_memory_seq_rm(self._memory(), sequence, length, -1))
 
     def forget(self, sequence: int) -> None:
-        """Drop a sequence; its cells are free again."""
+        """Remove a sequence; its cells are free again."""
         self._unknown.discard(sequence)
         if self._native is not None:
             api.llama_memory_seq_rm(self._memory(), sequence, -1, -1)
 
     def copy(self, source: int, destination: int, start: int = 0, end: int = -1) -> None:
-        """Let `destination` share the cells of `source` from position `start` to `end` (-1: all); costs no memory.
+        """Let `destination` share the cells of `source` from position `start` to `end` (-1: all); this takes no memory.
 
-        With streams it gets a copy of its own, which replaces everything it held.
+        With streams, `destination` gets a separate copy, which replaces all that it held.
         """
         if self.streams:
             api.llama_memory_seq_cp(self._memory(), source, destination, -1, -1)
@@ -291,7 +300,7 @@ class Context(Closable):
             api.llama_memory_seq_cp(self._memory(), source, destination, start, end)
 
     def saved_bytes(self, sequence: int, *, partial: bool = False) -> int:
-        """About how many bytes `save` gives; 0 if it gives none."""
+        """Return about how many bytes `save` returns; 0 if the sequence cannot be saved."""
         if not self.can_save or sequence in self._unknown:
             return 0
         size = int(api.llama_state_seq_get_size_ext(self._handle, sequence, _PARTIAL if partial else 0))
@@ -301,9 +310,11 @@ class Context(Closable):
         return size
 
     def save(self, sequence: int, *, partial: bool = False) -> NDArray[np.uint8]:
-        """The memory of a sequence as bytes, for `restore`; empty if it cannot be had, and then the sequence may be.
+        """Return the memory of a sequence as bytes, for `restore`.
 
-        `partial` leaves out what can be cut, the cells of layers with attention to all."""
+        Empty if saving failed; the sequence may have been cleared too. `partial` leaves out the cells that can be cut:
+        those of layers that attend to all tokens.
+        """
         if not self.saved_bytes(sequence, partial=True):
             return np.empty(0, np.uint8)
         if partial or not self._has_windows:
@@ -320,8 +331,11 @@ class Context(Closable):
         return state if self.can_save else state[:0]
 
     def restore(self, sequence: int, state: NDArray[np.uint8], *, partial: bool = False) -> bool:
-        """Let a sequence hold what was saved, instead of what it holds; False if it has no room, then it is empty.
-        What `partial` leaves out stays as it is, cells behind the saved position included: `truncate` cuts them."""
+        """Replace what a sequence holds by what was saved. Returns False, with an empty sequence, if there is no room.
+
+        A `partial` state leaves the other cells as they are, also those after the saved position: `truncate` removes
+        them.
+        """
         self._last_start.pop(sequence, None)
         address, flags = pointer(state, ctypes.c_uint8), _PARTIAL if partial else 0
         with complaints():
@@ -342,27 +356,29 @@ class Context(Closable):
         return len(self._branches)
 
     def fork(self, source: int, length: int) -> int:
-        """A branch that shares the first `length` positions of `source`; give it back with `release`."""
+        """Return a branch that shares the first `length` positions of `source`; free it with `release`."""
         branch = self._branches.pop()
         self.copy(source, branch, 0, length)
         return branch
 
     def adopt(self, sequence: int, branch: int, start: int, end: int) -> None:
-        """Let `sequence` continue as `branch` does from position `start`, up to `end`."""
+        """Replace the cells of `sequence` from position `start` on by those of `branch`, up to `end`."""
         self.truncate(sequence, start)
         self.copy(branch, sequence, start, end)
 
     def release(self, branches: Iterable[int]) -> None:
-        """Remove branches; cells that they do not share with others are free again."""
+        """Free branches, with the cells that they do not share with others."""
         for branch in branches:
             self.forget(branch)
             self._branches.append(branch)
 
     def _kept_starts(self, positions: Sequence[int], sequence_ids: Sequence[tuple[int, ...]]) -> dict[int, int]:
-        """Where in this decode each sequence began; a recurrent memory can be rolled back to a later position, once.
+        """Return the position where each sequence began in this decode: a recurrent memory can be rolled back this far,
+        once.
 
-        llama.cpp would silently restore wrong states: those of an earlier decode, and those of three or more sequences
-        of different lengths. It decodes these in turns, and moves cells in between but not their old states.
+        Empty after a decode of three or more sequences with different numbers of tokens: llama.cpp decodes these one
+        after the other and moves cells in between, but not their old states, so a rollback would silently restore wrong
+        states. It would also do so for an earlier decode.
         """
         starts: dict[int, int] = {}
         lengths: Counter[int] = Counter()
@@ -376,7 +392,7 @@ class Context(Closable):
 
 
 def _cache_type(name: str, head_size: int) -> CacheType:
-    """The type of that name, if it can store heads of this size."""
+    """Return the cache type with this name, if it can store heads of this size."""
     cache_type = CACHE_TYPES.get(name)
     if cache_type is None:
         raise UsageError(f"unknown KV cache type {name}", hint=f"one of: {', '.join(CACHE_TYPES)}")
@@ -392,5 +408,5 @@ def _cache_type(name: str, head_size: int) -> CacheType:
 def _row(pointer: Any, array_type: Any) -> NDArray[np.float32]:
     if not pointer:
         raise ValueError("no logits were requested for this batch index")
-    # Five times faster than numpy.ctypeslib.as_array, which matters once a token.
+    # Five times as fast as numpy.ctypeslib.as_array; this runs for every token.
     return np.frombuffer(array_type.from_address(ctypes.addressof(pointer.contents)), np.float32)

@@ -1,7 +1,7 @@
-"""What flows through a model beside its logits, as drafters that read the target want it.
+"""The layer inputs and final states of a model, for drafters that read them in addition to the logits.
 
-llama.cpp's C++ header `llama-ext.h` names the functions; llama-cpp-python binds some of them. Asked about an
-architecture that does not give the inputs of its layers, llama.cpp ends the process.
+llama.cpp's C++ header `llama-ext.h` declares the functions; llama-cpp-python binds some of them. If asked about an
+architecture that does not provide the inputs of its layers, llama.cpp ends the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edgespec.llama.library import api
 
 
 def _function(names: tuple[str, ...], result: Any, *arguments: Any) -> Any:
-    """A function of llama.cpp by its mangled names (Itanium, MSVC); None if it is not there."""
+    """Return a function of llama.cpp by its mangled names (Itanium, MSVC); None if this build does not have it."""
     found = next((function for name in names if (function := getattr(api._lib, name, None)) is not None), None)
     if found is not None:
         found.restype, found.argtypes = result, [ctypes.c_void_p, *arguments]
@@ -61,7 +61,7 @@ _GET_NEXTN = _function(
 
 
 def check_layers(architecture: str, n_layers: int, layers: list[int]) -> None:
-    """Raises UsageError where the inputs of these layers cannot be had."""
+    """Raise UsageError if the inputs of these layers are not available."""
     if _SET_LAYER is None or _GET_LAYER is None or architecture not in GIVE_LAYERS:
         raise UsageError(f"the inputs of layers of a {architecture} model cannot be read with this build")
     if any(not 0 <= layer < n_layers for layer in layers):
@@ -73,20 +73,20 @@ def switch(context: Any, layer: int, *, on: bool) -> None:
 
 
 def inputs(context: Any, layer: int, n_tokens: int, n_embd: int) -> NDArray[np.float32]:
-    """float32[n_tokens, n_embd], a view of the last pass."""
+    """Return float32[n_tokens, n_embd], a view of the last pass."""
     return _rows(_GET_LAYER(context, layer), n_tokens, n_embd)
 
 
 def switch_states(context: Any, *, on: bool = True, wanted_only: bool) -> None:
-    """Let a context give the states that rows of logits are made from: of all tokens, or of those whose row is wanted.
-    Raises UsageError where this build does not."""
+    """Let a context keep the states from which logits are computed: of all tokens, or of those whose row is wanted.
+    Raises UsageError if this build cannot."""
     if _SET_NEXTN is None or _GET_NEXTN is None:
         raise UsageError("draft heads do not work with this build of llama.cpp")
     _SET_NEXTN(context, on, wanted_only)
 
 
 def states(context: Any, n_rows: int, n_embd: int) -> NDArray[np.float32]:
-    """float32[n_rows, n_embd], a view of the last pass or encoding."""
+    """Return float32[n_rows, n_embd], a view of the last pass or encoding."""
     return _rows(_GET_NEXTN(context), n_rows, n_embd)
 
 

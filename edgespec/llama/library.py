@@ -1,4 +1,4 @@
-"""Start-up of the native library: its log, its build, its devices, the machine's threads and memory."""
+"""The native library: its log, its build, its devices, and the machine's threads and memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from typing import Any
 
 import psutil
 
-# GNU OpenMP reads this when it is loaded: how long threads spin before they sleep, waiting for the next pass and, in
-# builds made elsewhere, for each other. By default they spin for milliseconds, and two programs on the same cores slow
-# each other down a hundredfold (docs/performance.md).
+# GNU OpenMP reads this variable when it is loaded: it says how long threads spin before they sleep, while they wait for
+# the next pass and, in builds made elsewhere, for each other. By default they spin for milliseconds, and two programs
+# on the same cores slow each other down a hundredfold (docs/performance.md).
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import llama_cpp
@@ -64,7 +64,7 @@ def complaints() -> Iterator[collections.deque[str]]:
 
 
 def first_complaint(lines: collections.deque[str]) -> str:
-    """The most telling line of a failure: the first error, without the C++ function that logged it."""
+    """Return the first error of a failure, without the C++ function that logged it."""
     if not lines:
         return "the native library gave no reason"
     _, found, rest = lines[0].partition(": ")
@@ -83,12 +83,12 @@ class Device:
 
 
 def devices() -> list[Device]:
-    """All devices the build can use, the CPU among them."""
+    """Return all devices that the build can use, the CPU included."""
     return [device for _, device in _devices()]
 
 
 def offered_devices() -> tuple[list[int], list[Device]]:
-    """llama.cpp's handles of the devices that a worker offers, and what they are: GPUs, or else the CPU."""
+    """Return the devices that a worker offers, with llama.cpp's handles: the GPUs, or else the CPU."""
     found = _devices()
     chosen = [each for each in found if each[1].kind == "GPU"] or [each for each in found if each[1].kind == "CPU"]
     return [handle for handle, _ in chosen], [device for _, device in chosen]
@@ -120,7 +120,7 @@ def _devices() -> list[tuple[int, Device]]:
 
 
 def gpus() -> list[Device]:
-    """Those that layers would be spread over: integrated ones only if there are no others."""
+    """Return the GPUs that layers would be spread over: integrated ones only if there are no others."""
     found = devices()
     return [device for device in found if device.kind == "GPU"] or [
         device for device in found if device.kind == "integrated GPU"
@@ -128,12 +128,12 @@ def gpus() -> list[Device]:
 
 
 def supports_gpu() -> bool:
-    """Whether layers can be offloaded: the build has a GPU backend and there is a device."""
+    """Return whether layers can be offloaded: the build has a GPU backend, and there is a device."""
     return bool(api.llama_supports_gpu_offload()) and bool(gpus())
 
 
 def build_flags() -> str:
-    """llama.cpp's own line of instruction sets and options, `AVX2 = 1 | ...`."""
+    """Return llama.cpp's own line of instruction sets and options, `AVX2 = 1 | ...`."""
     return str(api.llama_print_system_info().decode("utf-8", "replace"))
 
 
@@ -156,18 +156,18 @@ _REPACKED = {
 
 
 def library_path() -> Path:
-    """The loaded llama.cpp shared library."""
+    """Return the path of the loaded llama.cpp shared library."""
     return Path(api._lib._name)
 
 
 def build_id() -> str:
-    """Identifies this build on this machine: measurements of one need not hold for another."""
+    """Return a name for this build on this machine: measurements with one need not hold for another."""
     stat = library_path().stat()
     return f"{llama_cpp.__version__}-{stat.st_size}-{stat.st_mtime_ns}-{platform.node()}-{platform.machine()}"
 
 
 def default_threads() -> int:
-    """Physical cores this process may use; hyper-threads only slow down matrix products."""
+    """Return the number of physical cores this process may use; hyper-threads only slow down matrix products."""
     physical = _performance_cores() or psutil.cpu_count(logical=False) or os.cpu_count() or 1
     try:
         allowed = len(os.sched_getaffinity(0))
@@ -177,14 +177,14 @@ def default_threads() -> int:
 
 
 def available_memory_bytes() -> int:
-    """Memory that a new allocation can get, within the control group's limit if there is one."""
+    """Return the memory that a new allocation can get, within the control group's limit if there is one."""
     free = int(psutil.virtual_memory().available)
     try:
         limit, used = (int((_CGROUP / name).read_text("ascii")) for name in ("memory.max", "memory.current"))
         accounts = dict(line.split() for line in (_CGROUP / "memory.stat").read_text("ascii").splitlines())
     except (OSError, ValueError):  # no control group, or one without a limit ("max")
         return free
-    # Cached files can be dropped; those of a tmpfs are counted among them and cannot.
+    # Cached files can be dropped, but not those of a tmpfs, which the count includes.
     return min(free, limit - used + int(accounts.get("file", 0)) - int(accounts.get("shmem", 0)))
 
 
@@ -193,7 +193,7 @@ def total_memory_bytes() -> int:
 
 
 def _performance_cores() -> int:
-    """The number of Apple's performance cores, which would wait for the efficiency cores; 0 elsewhere."""
+    """Return the number of Apple's performance cores, which would wait for the efficiency cores; 0 elsewhere."""
     if sys.platform != "darwin":
         return 0
     asked = subprocess.run(["sysctl", "-n", "hw.perflevel0.physicalcpu"], capture_output=True, text=True, check=False)
@@ -207,7 +207,7 @@ def ggml_function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 def _is_set_function() -> Any:
-    """An abort callback that checks whether a C string is not empty: `strlen` over the flag's one byte.
+    """Return an abort callback that checks whether a C string is not empty: `strlen` over the flag's one byte.
 
     llama.cpp calls it for every graph node, where a Python function would slow decoding down.
     """

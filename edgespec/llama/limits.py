@@ -1,4 +1,4 @@
-"""The limits of a child process, which its parent watches."""
+"""The limits of a child process, which its parent process checks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from time import monotonic
 
 import psutil
 
-LOOK_S = 0.02  # between two looks at a child
+LOOK_S = 0.02  # seconds between two checks of a child
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one piece of work. Processor time is the usual one, since a busy machine does not use it up; `clock_s`
-    is for a child that gets no processor time at all."""
+    """The limits of one piece of work. Processor time is the usual limit, since a busy machine does not use it up;
+    `clock_s` is for a child that gets no processor time at all."""
 
     cpu_s: float
     clock_s: float
@@ -32,7 +32,7 @@ class Meter:
         self._cpu_s, self._bytes = self._used()
 
     def exceeded(self, limits: Limits) -> str:
-        """The first limit that the process has exceeded: "time", "memory", "clock" or ""."""
+        """Return the first limit that the process has exceeded: "time", "memory", "clock" or ""."""
         cpu_s, n_bytes = self._used()
         if cpu_s - self._cpu_s > limits.cpu_s:
             return "time"
@@ -41,7 +41,7 @@ class Meter:
         return "clock" if monotonic() - self._started_s > limits.clock_s else ""
 
     def _used(self) -> tuple[float, int]:
-        """Seconds of processor time and bytes of memory; zero for a process that has just ended."""
+        """Return seconds of processor time and bytes of memory; zero for a process that has just ended."""
         if self._process is None:
             return 0.0, 0
         try:

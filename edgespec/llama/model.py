@@ -1,4 +1,4 @@
-"""A GGUF model in memory: its weights, its vocabulary, its properties."""
+"""A GGUF model in memory: its weights, vocabulary and properties."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from edgespec.llama.workers import RemoteDevice
 from edgespec.text.figures import count_of
 from edgespec.text.finder import TextFinder
 
-SAMPLED_TOKENS = 1024  # that identify a vocabulary
+SAMPLED_TOKENS = 1024  # the number of tokens from which `vocabulary_id` is computed
 _NO_DEVICES = (ctypes.c_void_p * 1)(None)
 _READ = 0  # LLAMA_LOAD_MODE_NONE, which llama-cpp-python does not name
 
 
 class Model(Closable):
-    """Weights and vocabulary of one GGUF file, a draft head among them.
+    """The weights and the vocabulary of one GGUF file, which may be a draft head.
 
-    The file's header is checked before llama.cpp sees it, unless it is given as one that was. Raises
-    ModelNotFoundError or ModelFileError. `gpu_layers` of it, counted from the output down, go to a GPU, which must be
-    there. `remote` layers, so many for each device of a worker, go to other machines instead: the last ones, without
-    the output, whose rows of logits would have to come back. The file is mapped unless the weights are to be `copied`
-    into memory. MTP blocks are left out unless `with_mtp`. `progress` is called with 0..1 while they load.
+    The header of the file is checked before llama.cpp reads it, unless a checked header is passed. Raises
+    ModelNotFoundError or ModelFileError.
+
+    `gpu_layers` layers, counted from the output down, are loaded on a GPU, which must exist. `remote` layers, a number
+    for each device of a worker, are loaded on other machines instead: the last layers, but not the output, whose rows
+    of logits would have to be sent back. The file is memory-mapped unless the weights are to be `copied` into memory.
+    MTP blocks are left out unless `with_mtp`. `progress` is called with 0..1 while loading.
     """
 
     def __init__(
@@ -68,9 +70,9 @@ class Model(Closable):
         if self.remote:
             kept_alive = _on_workers(params, self.remote)
             progress = _guarded(progress, [device.address for device, _ in self.remote])
-        elif not gpu_layers:  # or else wide passes would take memory of GPUs all the same
+        elif not gpu_layers:  # otherwise wide passes would still use memory of the GPUs
             params.devices = ctypes.cast(_NO_DEVICES, ctypes.c_void_p)
-        # ctypes keeps no reference of its own to a callback.
+        # ctypes does not keep a callback alive; this reference does.
         self._progress = _progress_callback(progress)
         params.progress_callback = self._progress
         with complaints() as lines:
@@ -88,7 +90,7 @@ class Model(Closable):
                 hint="the file may be damaged or need a newer llama.cpp: download it again or try another",
             )
         stat = self.path.stat()
-        # What computations depend on; the same file under the same settings gives the same rows.
+        # All that the results depend on: the same file with the same settings gives the same rows.
         self.fingerprint: dict[str, object] = {
             "file": str(self.path.resolve()),
             "size": stat.st_size,
@@ -110,7 +112,7 @@ class Model(Closable):
 
     @property
     def handle(self) -> int:
-        """The native model. Raises UsageError once it is closed."""
+        """The native model. Raises UsageError if the model is closed."""
         if self._native is None:
             raise UsageError("this model is closed")
         return int(self._native)
@@ -128,7 +130,7 @@ class Model(Closable):
 
     @property
     def is_offloaded(self) -> bool:
-        """Whether decodes go on after the call that started them."""
+        """True if a decode may still run when the call that started it returns."""
         return self.gpu_layers > 0 or bool(self.remote)
 
     @property
@@ -176,7 +178,7 @@ class Model(Closable):
 
     @property
     def n_embd_out(self) -> int:
-        """The width of what flows out of the last layer: some models have several streams there."""
+        """The width of the last layer's output: some models have several streams there."""
         return int(api.llama_model_n_embd_out(self.handle))
 
     @cached_property
@@ -185,12 +187,12 @@ class Model(Closable):
 
     @cached_property
     def can_roll_back(self) -> bool:
-        """Whether tokens can be removed from its memory: not in recurrent and hybrid models."""
+        """True if tokens can be removed from the memory: not in recurrent and hybrid models."""
         return not (api.llama_model_is_recurrent(self.handle) or api.llama_model_is_hybrid(self.handle))
 
     @cached_property
     def sliding_window(self) -> int:
-        """Tokens that layers with a window look back; 0 without."""
+        """The number of tokens that layers with a sliding window look back; 0 if there are none."""
         return int(api.llama_model_n_swa(self.handle))
 
     @property
@@ -204,7 +206,7 @@ class Model(Closable):
         return template.decode("utf-8", "replace") if template else None
 
     def metadata(self, key: str) -> str | None:
-        """One metadata value as text."""
+        """Return one metadata value as text."""
         length = api.llama_model_meta_val_str(self.handle, key.encode(), None, 0)
         if length < 0:
             return None
@@ -235,7 +237,7 @@ class Model(Closable):
         return bool(api.llama_vocab_get_add_bos(self.vocabulary_handle))
 
     def is_end(self, token: int) -> bool:
-        """Whether this id ends a generation."""
+        """Return whether this token ends a generation."""
         known = self._ends.get(token)
         if known is None:
             known = self._ends[token] = bool(api.llama_vocab_is_eog(self.vocabulary_handle, token))
@@ -250,22 +252,25 @@ class Model(Closable):
         return bool(api.llama_vocab_is_control(self.vocabulary_handle, token))
 
     def is_special(self, token: int) -> bool:
-        """True for a control token, and for a token that was added to the vocabulary, such as `<tool_call>`. llguidance
-        does not read them as text."""
+        """Return whether a token is a control token, or was added to the vocabulary, such as `<tool_call>`: llguidance
+        does not read these as text."""
         added = int(api.llama_vocab_get_attr(self.vocabulary_handle, token)) & api.LLAMA_TOKEN_ATTR_USER_DEFINED
         return bool(added) or self.is_control(token)
 
     @cached_property
     def control_texts(self) -> TextFinder:
-        """Finds the texts that `tokenize` reads as text only without `parse_special`; searches the whole vocabulary
-        once."""
+        """A finder of the texts that `tokenize` reads as text only without `parse_special`; searches the whole
+        vocabulary once."""
         unread = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
         tokens = (id for id in range(self.n_vocab) if api.llama_vocab_get_attr(self.vocabulary_handle, id) & unread)
         return TextFinder(self.token_bytes(id, special=True).decode("utf-8", "replace") for id in tokens)
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
-        """Text to ids. `add_special` adds the tokens that the model wants around a prompt (BOS), `parse_special` parses
-        control tokens written in the text."""
+        """Convert text to token ids.
+
+        `add_special` adds the tokens that the model wants around a prompt (BOS), `parse_special` parses control tokens
+        written in the text.
+        """
         data = text.encode("utf-8")
         room = len(data) + 16
         while True:
@@ -278,7 +283,7 @@ class Model(Closable):
             room = -count
 
     def token_bytes(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of one id; control tokens are empty unless `special`."""
+        """Return the bytes of one token; control tokens are empty unless `special`."""
         key = token if not special else ~token
         piece = self._pieces.get(key)
         if piece is None:
@@ -299,10 +304,13 @@ class Model(Closable):
 
 
 def _on_workers(params: Any, remote: Sequence[tuple[RemoteDevice, int]]) -> object:
-    """Put so many layers on each of these devices, in this order, and the output in main memory; what is returned must
-    live until the model is loaded."""
+    """Put this number of layers on each of these devices, in this order, and the output in main memory.
+
+    The caller must keep the returned object alive until the model is loaded.
+    """
     devices = (ctypes.c_void_p * (len(remote) + 1))(*rpc.handles([device for device, _ in remote]), None)
-    # llama.cpp gives the next device the first layer that is beyond a share, the output being the last one.
+    # llama.cpp starts the next device at the first layer beyond a share, and counts the output as the last layer.
+    # The halves put each boundary between two layers.
     shares = [float(layers) for _, layers in remote]
     shares[0] -= 0.5
     shares[-1] += 1.5
@@ -321,11 +329,11 @@ class _Override(ctypes.Structure):
     _fields_ = (("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p))
 
 
-_OUTPUT = (rb"^output", rb"^token_embd\.")  # which may be both
+_OUTPUT = (rb"^output", rb"^token_embd\.")  # the embeddings may serve as the output too
 
 
 def _guarded(progress: Callable[[float], None] | None, addresses: Sequence[str]) -> Callable[[float], None]:
-    """`progress`, which also looks after the connections: they are there once weights are sent."""
+    """Wrap `progress` so that the connections to workers are guarded, as soon as they exist: when weights are sent."""
     waiting = [True]
 
     def call(fraction: float) -> None:
@@ -349,6 +357,6 @@ def _progress_callback(progress: Callable[[float], None] | None) -> object:
     def call(fraction: float, _user_data: object) -> bool:
         if progress is not None:
             progress(fraction)
-        return True  # go on
+        return True  # continue to load
 
     return api.llama_progress_callback(call)

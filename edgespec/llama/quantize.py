@@ -1,5 +1,7 @@
-"""Requantise a GGUF file with llama.cpp's own quantiser, in a child process that reports progress tensor by tensor: the
-quantiser cannot be stopped."""
+"""Requantise a GGUF file with llama.cpp's quantiser.
+
+It runs in a child process, because the quantiser cannot be stopped otherwise, and reports progress tensor by tensor.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from edgespec.llama.library import api, default_threads, first_complaint, logger
 CHILD = (sys.executable, "-P", "-X", "utf8", "-m", "edgespec.llama.quantize")
 _PART = re.compile(r"INFO \[ *(\d+)/ *(\d+)\]")
 
-# Those that need no importance matrix
-LEAST_FREE = 1 << 20  # bytes: with fewer, a write has failed for lack of room
+# The types that need no importance matrix
+LEAST_FREE = 1 << 20  # bytes: with less free space, a failed write means a full disk
 _NAMES = """F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q5_K_S Q5_1 Q5_0 Q4_K_M Q4_K_S Q4_1 Q4_0 IQ4_NL IQ4_XS Q3_K_L Q3_K_M Q3_K_S
 Q2_K"""
 TYPES: dict[str, int] = {
@@ -45,7 +47,7 @@ def quantize(
 ) -> None:
     """Write the model `source`, whose weights are F32, F16 or BF16, as `type` ("Q4_K_M") to `destination`.
 
-    `again` accepts one that is quantised already, which loses quality twice. K-quants need rows of 256 weights;
+    `again` accepts a model that is quantised already, which loses quality twice. K-quants need rows of 256 weights;
     llama.cpp uses a similar type for other rows. `destination` appears when it is complete and replaces an existing
     file. Raises UsageError, ModelNotFoundError, ModelFileError, and EdgespecError if the file cannot be written.
     """
@@ -67,7 +69,7 @@ def quantize(
 
 
 def _run(command: list[str], progress: Callable[[float], None]) -> tuple[int, deque[str]]:
-    """The child's exit status, and the errors that llama.cpp logged."""
+    """Return the child's exit status, and the errors that llama.cpp logged."""
     errors = deque[str]()
     with subprocess.Popen(
         command,
@@ -75,7 +77,7 @@ def _run(command: list[str], progress: Callable[[float], None]) -> tuple[int, de
         stdout=subprocess.PIPE,
         encoding="utf-8",
         errors="replace",
-        start_new_session=True,  # Ctrl-C is for this process alone; Windows knows no sessions
+        start_new_session=True,  # Ctrl-C must reach this process only; Windows has no sessions
     ) as child:
         assert child.stdout is not None
         try:
@@ -91,7 +93,7 @@ def _run(command: list[str], progress: Callable[[float], None]) -> tuple[int, de
 
 
 def is_quantised(header: Header) -> bool:
-    """Whether the weights are quantised already."""
+    """Return whether the weights are quantised already."""
     return bool(_lossy_types(header))
 
 
@@ -110,7 +112,7 @@ def _check(header: Header, destination: Path, *, again: bool) -> None:
 
 
 class _Teller(logging.Handler):
-    """llama.cpp's log on stdout, as long as anyone listens."""
+    """Prints llama.cpp's log to stdout until the reader closes it."""
 
     def __init__(self, destination: Path) -> None:
         super().__init__()
@@ -119,8 +121,8 @@ class _Teller(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(record.levelname, record.getMessage(), flush=True)
-        except OSError:  # whoever wanted the file has gone
-            with suppress(OSError):  # Windows removes no file that is open
+        except OSError:  # the parent process is gone, and nothing needs the file
+            with suppress(OSError):  # Windows cannot remove an open file
                 self.destination.unlink()
             os._exit(1)
 

@@ -1,11 +1,11 @@
-"""What sliding windows leave out of a saved sequence, put together again.
+"""Saving a sequence with sliding windows completely.
 
-Of a layer with a window llama.cpp saves the cells that the window reaches from the last position, though its cache
-holds all. Restored, such a sequence cannot be cut, and its cells lie elsewhere than before, so that sums round
-differently. So it is cut window by window, each is saved, and the saved cells are joined as if one window had reached
-all.
+For a layer with a sliding window, llama.cpp saves only the cells within the window before the last position, although
+the cache holds all of them. A sequence restored from such a state cannot be cut, and its cells lie elsewhere than
+before, so that sums round differently. So the sequence is cut window by window, each is saved, and the saved cells are
+joined as if one window had reached all of them.
 
-The bytes are those of `llama_kv_cache::state_write`: whatever does not look like them is refused.
+The bytes are those of `llama_kv_cache::state_write`; data that does not look like this is refused.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _CELL = 12  # position, the number 1, sequence id
 
 @dataclass(slots=True)
 class _Cells:
-    """Cells of one cache: `before` are the streams without any, uint8[n, 12] what each cell is, uint8[n, row] the keys
-    of all layers and then their values, each with what is said of it."""
+    """The cells of one cache: the streams `before` that have none, uint8[n, 12] for each cell, and uint8[n, row] with
+    the keys of all layers, then their values, each with its description."""
 
     before: bytes
     after: bytes
@@ -35,7 +35,7 @@ class _Cells:
 
     @classmethod
     def parsed(cls, state: Bytes) -> _Cells:
-        """Raises ValueError or struct.error for anything else."""
+        """Parse a state. Raises ValueError or struct.error for other data."""
         data, at, before = state.tobytes(), 4, b""
         (n_streams,) = struct.unpack_from("<I", data, 0)
         found: _Cells | None = None
@@ -77,9 +77,10 @@ class _Cells:
 def joined(
     length: int, save: Callable[[], Bytes], save_window: Callable[[], Bytes], cut: Callable[[int], bool]
 ) -> Bytes:
-    """The state of a sequence of `length` tokens with all of its cells; it is cut on the way. Empty if this cannot be.
+    """Return the state of a sequence of `length` tokens with all of its cells; empty if this is impossible.
 
-    `save` gives its state, `save_window` what belongs to layers with a window, `cut` takes away its end.
+    `save` returns the state of the sequence, `save_window` the part of layers with a window, and `cut` removes the end
+    of the sequence. The sequence is cut on the way.
     """
     whole, window = save(), save_window()
     pieces, start = list[_Cells](), length

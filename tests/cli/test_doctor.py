@@ -1,4 +1,4 @@
-"""`edgespec doctor`: facts and advice about a machine and a build."""
+"""`edgespec doctor`: facts and advice about a machine, a build and a model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cli_program import edgespec
 from click.testing import CliRunner, Result
+from tiny_gguf import write_model
 
 from edgespec import __version__
 from edgespec.cli.commands.doctor import SELF_CHECK, doctor
@@ -202,3 +203,29 @@ def test_settings_are_named_and_their_values_are_not(home: Path, monkeypatch: py
     text = run().stdout
     assert "EDGESPEC_SYSTEM" in text
     assert "my secret" not in text + run("--json").stdout
+
+
+# --- a model ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_loaded_and_its_rounding_measured(home: Path) -> None:
+    path = write_model(home / "tiny.gguf", "llama", width=256, type="Q8_0")
+    text = run(str(path)).stdout
+    assert re.search(r"^model +\S+tiny.gguf$", text, re.MULTILINE)
+    assert re.search(r"^kernels +(no )?exact mode", text, re.MULTILINE)
+    assert re.search(r"^rounding +(exact|decoding)", text, re.MULTILINE)
+    model = facts("-m", str(path))["model"]
+    assert (model["architecture"], model["layers"], model["weight_types"]) == ("llama", 2, ["F32", "Q8_0"])
+
+
+def test_a_model_that_cannot_be_rolled_back_is_not_measured(home: Path) -> None:
+    assert "rounding not measured: " in " ".join(run(str(write_model(home / "m.gguf", "mamba"))).stdout.split())
+
+
+def test_a_broken_model_ends_with_code_3_after_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    done = edgespec("doctor", "--json", "broken.gguf", home=tmp_path)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["edgespec"]) == (3, __version__)
+    assert found["model"]["error"].splitlines()[0] in done.stderr.decode()
+    assert edgespec("doctor", "their.gguf", home=tmp_path).returncode == 3

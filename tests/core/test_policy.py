@@ -1,4 +1,4 @@
-"""The measured policy, decision by decision; whole texts are in test_replay.py."""
+"""Single decisions of the measured policy; test_replay.py covers whole texts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def pace(shape: dict[int, float], step: float = 0.02, **more: int) -> MeasuredPo
     return MeasuredPolicy(costs, **more)
 
 
-def context(n_max: int = 8, kind: str = "coupled", **more: Any) -> ProposalContext:
-    return ProposalContext(kind, n_max, **more)
+def context(n_max: int = 8, mode: str = "coupled", **more: Any) -> ProposalContext:
+    return ProposalContext(mode, n_max, **more)
 
 
 def chain(*confidence: float) -> Draft:
@@ -41,7 +41,7 @@ def chain(*confidence: float) -> Draft:
 
 
 def offered(pace: DraftPolicy, context: ProposalContext, drafter: str = "draft", n_unread: int = 0) -> Budget | None:
-    """What the drafter may draft; None for nothing."""
+    """Return what the drafter may draft, or None if it may not."""
     budget = pace.budget(context, drafter, lambda: n_unread)
     return budget if budget is not None and budget.tokens else None
 
@@ -55,7 +55,7 @@ def asked(pace: DraftPolicy, context: ProposalContext, drafter: str = "draft", n
 def propose(
     pace: DraftPolicy, context: ProposalContext, draft: Draft, passes: int = 1, seconds: float = 0.02
 ) -> ProposalContext:
-    """The draft model has made this of its budget."""
+    """Add `draft` as the proposal of the draft model."""
     asked(pace, context)
     context.proposals.append(Proposal("draft", draft, 0, passes, seconds))
     return context
@@ -66,7 +66,7 @@ def selected(pace: DraftPolicy, *contexts: ProposalContext, room: int = 64) -> l
 
 
 def drafted(pace: MeasuredPolicy, context: ProposalContext, draft: Draft) -> Draft:
-    """What is to be verified of a chain that is drafted for as long as the policy wants more of it."""
+    """Return what is verified of a chain that is drafted until the policy ends it."""
     budget, reaches = asked(pace, context), draft.reaches()
     n = next((n for n in range(1, len(draft)) if not budget.worth(reaches[:n], reaches[n - 1])), len(draft))
     context.proposals.append(Proposal("draft", draft.first(n), 0, n, n * 0.02))
@@ -83,7 +83,7 @@ def step(
     seconds: float = 0.02,
     n_unread: int = 0,
 ) -> tuple[bool, Draft]:
-    """A step of one answer: whether the draft model was asked, and what of its draft was verified."""
+    """Run a step of one answer. Return whether the draft model was asked, and the verified part of its draft."""
     verified = Draft.empty()
     if is_asked := offered(pace, context, n_unread=n_unread) is not None:
         context.proposals.append(Proposal("draft", draft, n_unread, passes, seconds))
@@ -94,7 +94,7 @@ def step(
 
 
 def test_sure_drafts_are_verified_where_width_is_cheap() -> None:
-    assert len(drafted(pace(FLAT), context(), chain(*[0.95] * 8))) == 7  # of the lengths there are
+    assert len(drafted(pace(FLAT), context(), chain(*[0.95] * 8))) == 7  # the longest of `LENGTHS` that fits
 
 
 def test_a_sure_token_is_not_verified_where_a_second_token_costs_a_second_pass() -> None:
@@ -120,7 +120,7 @@ def test_a_jump_of_the_curve_is_taken_where_many_sure_tokens_repay_it() -> None:
 
 
 def test_a_longer_draft_may_pay_where_a_shorter_one_does_not() -> None:
-    """Q8_0 on two cores: a second token costs nearly a pass, those from the eighth on a quarter of one."""
+    """With Q8_0 on two cores a second token costs nearly a pass, and each token from the eighth on a quarter of it."""
     kinked = {1: 1.0, 2: 2.1, 4: 2.9, 5: 3.6, 8: 3.4, 16: 4.9, 32: 8.0, 64: 15.0}
     lengths: list[int] = []
     for room in (1, 3, 7, 31):
@@ -141,7 +141,7 @@ def test_the_longest_draft_that_there_may_be_is_a_length_too() -> None:
     assert list(map(len, selected(measured, propose(measured, context(14), chain(*[0.99] * 14))))) == [14]
 
 
-def test_how_far_promises_were_kept_is_forgotten_with_the_answer() -> None:
+def test_the_calibration_ratio_is_reset_for_each_answer() -> None:
     measured = pace({1: 1.0, 2: 1.25, 64: 17.0})
     lengths = [len(step(measured, context(step=number), chain(0.9, 0.9))[1]) for number in range(1, 20)]
     assert lengths[0] == 2 and lengths[-1] == 0
@@ -155,7 +155,7 @@ def test_drafts_of_several_answers_fit_into_the_rows_of_a_pass() -> None:
 
 
 def test_a_tree_of_several_drafts_fits_into_the_rows_of_a_pass() -> None:
-    """A pass that decodes accepted tokens again has room for fewer than a draft may have."""
+    """A pass that decodes accepted tokens again has less room than the longest draft needs."""
     for policy in (pace(FLAT), FixedPolicy(8)):
         now = context(leaves=4)
         asked(policy, now, "lookup")
@@ -164,7 +164,7 @@ def test_a_tree_of_several_drafts_fits_into_the_rows_of_a_pass() -> None:
         assert list(map(len, policy.select([now], 3, 5))) == [5]
 
 
-def test_what_was_sampled_leaves_less_room_for_what_was_not() -> None:
+def test_sampled_drafts_leave_less_room_for_other_drafts() -> None:
     distribution = Distribution(np.array([0, 1]), np.array([0.5, 0.5]))
     sampled = replace(chain(*[0.9] * 8), distributions=[distribution] * 8)
     for policy in (pace(FLAT), FixedPolicy(8)):
@@ -173,19 +173,19 @@ def test_what_was_sampled_leaves_less_room_for_what_was_not() -> None:
         assert list(map(len, selected(policy, *contexts, room=14))) == [8, 3, 3]
 
 
-def test_sampled_tokens_are_verified_whatever_they_promise() -> None:
+def test_sampled_tokens_are_verified_even_if_unlikely() -> None:
     sampled = replace(chain(0.9, 0.2, 0.1), distributions=[Distribution.point(token) for token in range(3)])
     for policy in (pace(STEEP), FixedPolicy(8)):
-        proposed = propose(policy, context(kind="block", sampled=True), sampled, passes=3)
-        assert offered(policy, context(kind="block", sampled=True), "lookup") is not None
+        proposed = propose(policy, context(mode="block", sampled=True), sampled, passes=3)
+        assert offered(policy, context(mode="block", sampled=True), "lookup") is not None
         proposed.proposals.append(Proposal("lookup", Draft.chain([7, 8, 9, 10], [0.99] * 4, "lookup")))
         assert selected(policy, proposed) == [sampled]
         assert offered(policy, proposed, "suffix") is None  # nothing is worth more
 
 
-def asked_of(pace: MeasuredPolicy, steps: int, confidence: float, kind: str = "coupled") -> list[int]:
-    """Steps in which a drafter that never promises more than this was asked for one token."""
-    return [number for number in range(steps) if step(pace, context(kind=kind), chain(confidence))[0]]
+def asked_of(pace: MeasuredPolicy, steps: int, confidence: float, mode: str = "coupled") -> list[int]:
+    """Return the steps in which a drafter with this confidence was asked for a token."""
+    return [number for number in range(steps) if step(pace, context(mode=mode), chain(confidence))[0]]
 
 
 def test_a_drafter_that_costs_more_than_it_earns_backs_off_and_is_tried_again_now_and_then() -> None:
@@ -197,7 +197,7 @@ def test_a_drafter_that_costs_more_than_it_earns_backs_off_and_is_tried_again_no
 
 
 def test_a_drafter_that_was_once_as_slow_as_many_passes_is_tried_again() -> None:
-    """As if the machine had slept in its first draft: a trial costs more than what all drafters may save up."""
+    """As if the machine had slept during the first draft: a trial costs more credit than all drafters may save."""
     measured = pace(FLAT, step=3 * CREDIT)
     assert [time for time in asked_of(measured, 6000, 0.05) if time > 1000]
 
@@ -210,7 +210,7 @@ def test_prompts_that_are_always_long_are_read_for_a_trial_now_and_then() -> Non
     assert 0 < len(times) * 5 * CREDIT < CREDIT + 1.5 * TRIAL_SHARE * 6000
 
 
-def test_what_was_missed_while_backed_off_makes_the_trials_rarer() -> None:
+def test_tokens_missed_while_backed_off_make_trials_rarer() -> None:
     measured = pace(STEEP, step=0.1)
     measured.costs.observe_read("draft", 100, 1.0)
     read, times = 0, []
@@ -223,7 +223,7 @@ def test_what_was_missed_while_backed_off_makes_the_trials_rarer() -> None:
     assert waits[-1] > 4 * min(wait for wait in waits if wait > 1)
 
 
-def test_a_text_that_becomes_predictable_ends_the_rest() -> None:
+def test_a_drafter_becomes_active_again_when_the_text_becomes_predictable() -> None:
     measured = pace(FLAT)
     for confidence, rests in ((0.0001, True), (0.95, False)):
         for _ in range(1000):
@@ -231,7 +231,7 @@ def test_a_text_that_becomes_predictable_ends_the_rest() -> None:
         assert measured.verdicts("coupled")[0].rests == rests
 
 
-def test_kinds_of_choosing_are_learnt_apart() -> None:
+def test_sampling_modes_learn_separately() -> None:
     measured = pace(FLAT)
     asked_of(measured, 400, 0.0001)
     assert asked_of(measured, 100, 0.9, "coupled, greedy")[:10] == list(range(10))
@@ -239,7 +239,7 @@ def test_kinds_of_choosing_are_learnt_apart() -> None:
 
 
 def test_no_drafter_loses_more_than_a_little_before_it_has_won_any() -> None:
-    """Wrong every time and sure of it, where it cannot learn how sure it may be."""
+    """The drafter is always wrong and confident, under a rule that does not calibrate confidence."""
     measured, lost = pace({1: 1.0, 2: 1.3, 64: 10.0}), 0.0
     for _ in range(400):
         is_asked, verified = step(measured, context(1, "typical", invariant=False), chain(0.9))
@@ -248,7 +248,7 @@ def test_no_drafter_loses_more_than_a_little_before_it_has_won_any() -> None:
 
 
 def test_a_drafter_loses_no_more_than_its_last_drafts_have_gained() -> None:
-    """Right for as long as one likes, then wrong every time and sure of it."""
+    """The drafter is right for 300 steps, then always wrong and still confident."""
     measured, lost = pace({1: 1.0, 2: 1.3, 64: 10.0}), 0.0
     for number in range(700):
         is_right = number < 300
@@ -257,8 +257,7 @@ def test_a_drafter_loses_no_more_than_its_last_drafts_have_gained() -> None:
     assert lost < DRAFTS * (1 - 0.32) + CREDIT + 400 * TRIAL_SHARE
 
 
-def test_a_drafter_that_promises_too_much_is_believed_less() -> None:
-    """Under rules where the text depends on the drafts nothing else corrects them."""
+def test_an_overconfident_drafter_backs_off_where_confidence_is_not_calibrated() -> None:
     measured = pace({1: 1.0, 2: 1.5, 4: 2.0, 64: 10.0})
     for _ in range(200):
         now = context(4, "rejection", sampled=True, invariant=False)
@@ -274,7 +273,7 @@ def test_a_prompt_that_must_be_read_first_has_to_pay_back() -> None:
 
 
 @pytest.mark.parametrize("n_prompt", [0, 500, 2000])
-def test_a_good_draft_is_not_given_up_for_what_reading_a_prompt_cost(n_prompt: int) -> None:
+def test_a_good_drafter_does_not_back_off_because_of_an_expensive_prefill(n_prompt: int) -> None:
     measured = pace({1: 1.0, 2: 1.1, 4: 1.3, 64: 10.0}, step=0.03)
     measured.costs.observe_read("draft", 1000, 4.0)
     for _ in range(3):
@@ -328,7 +327,7 @@ def test_a_more_expensive_drafter_is_asked_only_where_it_may_do_better() -> None
 
 
 def shared(pace: MeasuredPolicy, *drafts: Draft, n_max: int = 8, sampled: bool = False) -> list[int]:
-    """One step: how much is verified of what was drafted for each of several sequences."""
+    """Run a step of several sequences. Return the lengths of the verified drafts."""
     contexts = [context(n_max, sequences=len(drafts), sampled=sampled) for _ in drafts]
     kept = selected(pace, *(propose(pace, now, draft) for now, draft in zip(contexts, drafts, strict=True)))
     assert all(draft.tokens[: len(part)] == part.tokens for draft, part in zip(drafts, kept, strict=True))
@@ -342,7 +341,7 @@ def test_where_one_sequence_has_room_for_drafts_eight_have_none() -> None:
 
 
 def test_a_wider_pass_has_to_pay_for_all_together() -> None:
-    """A kernel that takes five to eight tokens in the same time: one draft token does not pay for that, four do."""
+    """A kernel processes five to eight tokens in the same time: one draft token does not pay for that, four do."""
     tiles = {1: 0.9, 4: 1.0, 5: 1.5, 8: 1.5, 9: 3.0, 64: 24.0}
     none = Draft.chain([], [], "draft")
     assert shared(pace(tiles), chain(0.9), none, none, none) == [0, 0, 0, 0]
@@ -356,14 +355,14 @@ def test_the_likeliest_tokens_get_the_room_that_pays() -> None:
     assert shared(pace(tiles), chain(0.9, 0.9), chain(0.8, 0.9, 0.9)) == [2, 2]
 
 
-def test_what_was_sampled_is_verified_whatever_it_is() -> None:
+def test_sampled_drafts_of_several_sequences_are_verified_whole() -> None:
     distribution = Distribution(np.array([0, 1]), np.array([0.5, 0.5]))
     sampled = replace(chain(0.1, 0.1), distributions=[distribution, distribution])
     assert shared(pace(STEEP), sampled, sampled, sampled=True) == [2, 2]
 
 
-def n_asked_beside_others(measured: MeasuredPolicy, sequences: int, share: Sequence[bool], *, keeps: bool) -> int:
-    """How often the draft model was asked in 200 steps; `keeps` says whether what is selected is verified."""
+def n_asked_with_others(measured: MeasuredPolicy, sequences: int, share: Sequence[bool], *, keeps: bool) -> int:
+    """Return how often the draft model was asked in 200 steps; without `keeps` no selected draft is verified."""
     n_asked = 0
     for _ in range(200):
         contexts = [context(4, sequences=sequences) for _ in range(sequences)]
@@ -376,18 +375,18 @@ def n_asked_beside_others(measured: MeasuredPolicy, sequences: int, share: Seque
     return n_asked
 
 
-def test_a_drafter_backs_off_whose_drafts_find_no_room_beside_the_others() -> None:
+def test_a_drafter_backs_off_if_its_drafts_find_no_room_next_to_others() -> None:
     measured = pace({1: 1.0, 8: 1.05, 16: 2.0, 64: 8.0}, step=0.1)
-    assert 0 < n_asked_beside_others(measured, 8, [True] * 8, keeps=True) < 100
+    assert 0 < n_asked_with_others(measured, 8, [True] * 8, keeps=True) < 100
 
 
-def test_a_drafter_backs_off_whose_drafts_are_left_out_because_another_sequence_has_none() -> None:
-    """Where sequences have a stream each, a pass takes as much of every one."""
+def test_a_drafter_backs_off_if_its_drafts_are_dropped_because_another_sequence_has_none() -> None:
+    """If each sequence has a stream, all drafts of a pass are cut to the same length."""
     measured = pace({1: 1.0, 64: 1.5}, step=0.1)
-    assert 0 < n_asked_beside_others(measured, 2, [True, False], keeps=False) < 50
+    assert 0 < n_asked_with_others(measured, 2, [True, False], keeps=False) < 50
 
 
-def test_what_is_left_of_a_draft_is_worth_what_it_promises() -> None:
+def test_the_gain_of_a_cut_draft_is_that_of_its_verified_tokens() -> None:
     gains = []
     for n in (3, 1, 0):
         measured = pace({1: 1.0, 64: 1.5}, step=0.1)
@@ -398,10 +397,10 @@ def test_what_is_left_of_a_draft_is_worth_what_it_promises() -> None:
     assert gains[0] > gains[1] > gains[2]
 
 
-# --- remembering, accounts --------------------------------------------------------------------------------------------
+# --- saved state, costs, credit ---------------------------------------------------------------------------------------
 
 
-def test_what_was_learnt_can_be_remembered() -> None:
+def test_the_state_can_be_saved_and_restored() -> None:
     measured = pace(FLAT)
     for _ in range(10):
         step(measured, context(), chain(0.9, 0.8, 0.7), accepted=1)
@@ -428,11 +427,11 @@ def test_what_was_learnt_can_be_remembered() -> None:
     assert again.state() == measured.state()
 
 
-def test_what_drafting_and_verifying_took_is_told_in_tokens_of_plain_decoding() -> None:
+def test_the_cost_of_a_proposal_is_in_tokens_of_plain_decoding() -> None:
     for shape, wider in ((FLAT, 0.0), ({1: 1.0, 2: 0.5, 64: 0.5}, 0.0), ({1: 1.0, 2: 1.25, 64: 17.0}, 0.25)):
         measured = pace(shape)
         proposed = propose(measured, context(), chain(0.9), seconds=0.06)
-        measured.costs.load = math.log(2)  # all takes twice as long
+        measured.costs.load = math.log(2)  # everything takes twice as long
         [draft] = selected(measured, proposed)
         measured.record([Verified(proposed, draft, [0], [0, 0])], None)
         expected = 0.03 + (wider or measured.costs.target(2) - 1 if shape is FLAT else wider)
@@ -440,8 +439,8 @@ def test_what_drafting_and_verifying_took_is_told_in_tokens_of_plain_decoding() 
 
 
 def test_while_a_drafter_is_backed_off_nothing_is_asked_of_it() -> None:
-    """Each is thought about again when it is due: after it has the credit for a trial, or after a pause."""
-    known = [-1.0, 0.1, 50, 0.5, 4.0, 4.0, 0.0]  # it earned nothing, and has no credit
+    """A drafter is considered again when it is due: when it has the credit for a trial, or after a pause."""
+    known = [-1.0, 0.1, 50, 0.5, 4.0, 4.0, 0.0]  # negative gain, no credit
     measured = pace(STEEP, step=0.2, drafters=2)
     measured.costs.observe_read("lookup", 1000, 1000.0)
     measured.restore({"coupled": {"reached": [1, 1, 256], "drafters": {"draft": known, "lookup": known}}})
@@ -460,7 +459,7 @@ def test_while_a_drafter_is_backed_off_nothing_is_asked_of_it() -> None:
     assert thought["lookup"] == list(range(0, 100, PAUSE))
 
 
-def test_what_may_be_lost_and_saved_up_is_shared() -> None:
+def test_drafters_share_the_credit() -> None:
     measured = pace(FLAT, drafters=4)
     for _ in range(20):
         step(measured, context(), chain(0.9, 0.9, 0.9), accepted=3)
@@ -472,7 +471,7 @@ def test_what_may_be_lost_and_saved_up_is_shared() -> None:
 # --- a fixed length, and several drafters -----------------------------------------------------------------------------
 
 
-def test_a_fixed_length_asks_on_until_a_draft_promises_half_of_its_tokens() -> None:
+def test_a_fixed_length_asks_drafters_until_one_expects_half_of_its_tokens_to_be_accepted() -> None:
     fixed = FixedPolicy(4)
     now = context()
     assert asked(fixed, now, "lookup").tokens == 4
@@ -487,12 +486,12 @@ def test_a_fixed_length_asks_on_until_a_draft_promises_half_of_its_tokens() -> N
     assert offered(FixedPolicy(0), context()) is None
 
 
-def test_what_several_have_drafted_is_no_longer_than_a_draft_may_be() -> None:
+def test_a_merged_draft_is_no_longer_than_allowed() -> None:
     measured, now = pace(FLAT), context(leaves=4)
     asked(measured, now, "suffix")
     propose(measured, now, chain(*[0.99] * 9))
     now.proposals.append(Proposal("suffix", Draft.chain([50, 51, 52], [0.98, 0.98, 0.98], "suffix")))
     assert list(map(len, selected(measured, now))) == [7]
     assert list(map(len, selected(FixedPolicy(8), now))) == [8]
-    for policy in (measured, FixedPolicy(8)):  # nor than the pass has rows for
+    for policy in (measured, FixedPolicy(8)):  # and the rows of the pass limit it too
         assert list(map(len, selected(policy, now, room=3))) == [3]

@@ -1,4 +1,4 @@
-"""`edgespec doctor`: facts and advice about this machine and this build, for a bug report."""
+"""`edgespec doctor`: facts and advice about this machine, this build and a model, for a bug report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 
 import click
 
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE
+from edgespec.cli.options.common import JSON, MODEL_TOO, QUIET, VERBOSE
+from edgespec.cli.options.given import one_model
 from edgespec.cli.options.group import HELP_NAMES
+from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.render.rows import Row, write_rows
 from edgespec.cli.setup.machine import Facts, machine_facts
 from edgespec.cli.terminal.output import Output
+from edgespec.errors import EdgespecError
 from edgespec.models.names.known import with_tilde
 from edgespec.text.figures import size_of
 
@@ -26,25 +29,43 @@ SELF_CHECK = {
 
 
 @click.command(context_settings=HELP_NAMES)
+@click.argument("model", required=False, type=ModelSpec(), metavar="[MODEL]")
+@MODEL_TOO
 @JSON
 @QUIET
 @VERBOSE
 @click.pass_context
-def doctor(ctx: click.Context, /, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Check this machine and this build.
+def doctor(
+    ctx: click.Context, /, model: str | None, model_too: str | None, as_json: bool, quiet: bool, verbose: bool
+) -> None:
+    """Check this machine, this build and a model.
 
     Shows versions, the build of llama.cpp and whether it runs quantised models, devices, memory and folders, and gives
-    advice. The output is meant for bug reports: it contains no tokens and no values of settings. Exit code 1 if
-    quantised models crash.
+    advice. MODEL (a GGUF file, or a name as shown by 'edgespec ls') is loaded, to check that it works and whether
+    speculation is exact with it. The output is meant for bug reports: it contains no tokens and no values of settings.
+    Exit code 1 if quantised models crash, 3 if MODEL cannot be loaded.
     """
+    from edgespec.cli.setup.model_facts import model_facts
+    from edgespec.models.names.spec import resolve
+
     output = Output(quiet=quiet, verbose=verbose)
+    spec = one_model(model, model_too)
+    path = resolve(spec).path if spec is not None else None
+    failure: EdgespecError | None = None
     with output.showing_progress():
         output.progress("checking this machine", None)
         facts = machine_facts()
+        if path is not None:
+            try:
+                facts["model"] = model_facts(path, output.progress)
+            except EdgespecError as error:
+                failure, facts["model"] = error, {"path": str(path), "error": str(error)}
     if as_json:
         output.json(facts)
     else:
         write_rows(output, _rows(facts), indent=LABEL, columns=COLUMNS)
+    if failure is not None:
+        raise failure
     if facts["self_check"] == "crashes":
         ctx.exit(1)
 
@@ -60,6 +81,9 @@ def _rows(facts: Facts) -> Iterator[Row]:
         yield Row(label, f"{advice['problem']}: {advice['cost']}")
         if advice["command"]:
             yield Row("", advice["command"], as_is=True)
+    if "model" in facts:
+        yield Row()
+        yield from _model(facts["model"])
 
 
 def _program(facts: Facts) -> Iterator[Row]:
@@ -112,6 +136,19 @@ def _places(facts: Facts) -> Iterator[Row]:
     token = f"token in {_private(hub['token'])}" if hub["token"] else "no token"
     at = f"at {hub['endpoint']}" if hub["endpoint"] else ""
     yield Row("hub", ", ".join(filter(None, [state, token, at])))
+
+
+def _model(facts: Facts) -> Iterator[Row]:
+    yield Row("model", _private(facts["path"]))
+    if "error" in facts:
+        yield Row("", "cannot be loaded")
+        return
+    yield Row("architecture", f"{facts['architecture']}, {facts['layers']} layers, {size_of(facts['size_bytes'])}")
+    yield Row("weights", ", ".join(facts["weight_types"]))
+    yield Row("kernels", facts["kernels"])
+    yield Row("rounding", facts["rounding"])
+    for note in facts["notes"]:
+        yield Row("note", note)
 
 
 def _place(label: str, path: str, *, writable: bool, more: str = "") -> Row:

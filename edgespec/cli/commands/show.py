@@ -33,14 +33,16 @@ ABOUT = {  # facts from the metadata: the value of the first key that exists
     "source": ("general.source.url", "general.repo_url", "general.url"),
 }
 WIDEST = 100  # columns of text that is easy to read
+LONGEST = 300  # characters of a text in the metadata
 
 
 @click.command(context_settings=HELP_NAMES)
 @click.argument("model", required=False, type=ModelSpec(), metavar="MODEL")
 @MODEL_TOO
 @click.option("--template", is_flag=True, help="Also print the chat template.")
+@click.option("--metadata", is_flag=True, help="Also print the metadata of the file.")
 @JSON
-def show(model: str | None, model_too: str | None, template: bool, as_json: bool) -> None:
+def show(model: str | None, model_too: str | None, template: bool, metadata: bool, as_json: bool) -> None:
     """Show the details of MODEL.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'; it may be a draft head. The model is not loaded.
@@ -59,9 +61,13 @@ def show(model: str | None, model_too: str | None, template: bool, as_json: bool
     text = header.metadata.get("tokenizer.chat_template")
     if as_json:
         facts |= {"chat_template_text": text} if template else {}
+        facts |= {"metadata": _metadata(header)} if metadata else {}
         output.json(facts)
         return
     _print(output, [*_rows(facts), *_catalogue_rows(model)])
+    if metadata:
+        output.line("")
+        _print(output, [Row(key, _shortened(str(value))) for key, value in _metadata(header).items()])
     if template and text:
         output.line(f"\n{text}")
 
@@ -122,6 +128,21 @@ def _head_facts(header: Header) -> Facts:
         "training_minutes": number("training_minutes"),
         "acceptance": [round(float(share), 4) for share in acceptance] if acceptance.dtype.kind == "f" else [],
     }
+
+
+def _metadata(header: Header) -> Facts:
+    """Return the metadata without the chat template, and of long arrays only the length."""
+    from edgespec.gguf_file.walk import Array
+
+    return {
+        key: f"an array of {header.length(key)} elements" if isinstance(value, Array) else value
+        for key, value in header.metadata.items()
+        if key != "tokenizer.chat_template"
+    }
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ... ({len(text)} characters)"
 
 
 def _first(header: Header, keys: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""From a drafter's raw estimate that a token is accepted to a probability, learnt from what became of its drafts.
+"""Calibrate a drafter's confidence: turn its raw estimate that a token is accepted into a probability.
 
-A small model does not know how sure it may be: greedy, it is right more often than its probabilities say, and with
-noise the lead of its best token promises too much. What helps is to count.
+The confidence of a small model is biased. At temperature 0 the model is right more often than its probabilities say;
+with noise the lead of its best token is too optimistic. So the accepted tokens are counted.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ PRIOR, MEMORY = 4.0, 64.0
 
 
 class Calibration:
-    """Share of right tokens by raw estimate, in bins of its logit; where nothing was seen yet the estimate stands.
+    """The share of accepted tokens by raw estimate, in bins of the estimate's logit.
 
-    The estimate weighs as much as `prior` tokens. After `MEMORY` tokens a bin forgets half, to follow the text.
+    The raw estimate has the weight of `prior` tokens, so it is returned unchanged while its bin is empty. A bin that
+    has counted `MEMORY` tokens halves its counts, so that it follows a text that changes.
     """
 
     def __init__(self, prior: float = PRIOR) -> None:
@@ -25,7 +26,7 @@ class Calibration:
         self._right = [0.0] * BINS
 
     def probability(self, raw: float) -> float:
-        """The probability that a token with this raw estimate, in (0, 1), is right."""
+        """Return the probability that a token with this raw estimate, in (0, 1), is accepted."""
         at = _bin(raw)
         return (self._right[at] + self.prior * raw) / (self._seen[at] + self.prior)
 
@@ -39,7 +40,7 @@ class Calibration:
 
 
 class Calibrations(dict[str, Calibration]):
-    """A calibration for each sort of token, made when it is first asked for."""
+    """A calibration for each sort of token, created on first use."""
 
     def __init__(self, prior: float = PRIOR) -> None:
         super().__init__()
@@ -49,17 +50,16 @@ class Calibrations(dict[str, Calibration]):
         return self.setdefault(sort, Calibration(self._prior))
 
     def state(self) -> dict[str, list[list[float]]]:
-        """What was counted, as plain data."""
+        """Return the counts as plain data."""
         return {sort: [list(known._seen), list(known._right)] for sort, known in self.items()}
 
     def restore(self, state: Mapping[str, Sequence[Sequence[float]]]) -> None:
-        """Go on from what `state` returned once. Raises ValueError, TypeError or AttributeError for what it cannot have
-        returned."""
+        """Continue from a saved `state`. Raises ValueError, TypeError or AttributeError if it is invalid."""
         restored = {sort: Calibration(self._prior) for sort in state}
         for sort, counts in state.items():
             seen, right = ([float(count) for count in each] for each in counts)
             if len(seen) != BINS or not all(0 <= r <= s <= MEMORY for s, r in zip(seen, right, strict=True)):
-                raise ValueError("no counts of a calibration")
+                raise ValueError("invalid counts of a calibration")
             restored[sort]._seen, restored[sort]._right = seen, right
         self.clear()
         self.update(restored)

@@ -1,6 +1,6 @@
-"""How much to draft: what the engine asks of a draft-length policy, and the policy of a fixed length.
+"""The interface of a draft-length policy, and the policy of a fixed length.
 
-The one that measures is in `core.policy.measured`.
+`core.policy.measured` has the policy that measures costs.
 """
 
 from __future__ import annotations
@@ -14,54 +14,58 @@ from typing import Protocol
 from edgespec.core.draft import Budget, Draft
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 9, 11, 15, 23, 31, 47, 63)
-"""Lengths of drafts that are verified: few, as llama.cpp reuses the graph of a pass of the same width, and such that
-widths fill the tiles of kernels."""
+"""The lengths of drafts that are verified.
+
+The list is short because llama.cpp reuses the graph of a pass of the same width; the widths fill the tiles of kernels.
+"""
 
 
 def pass_widths(longest: int) -> list[int]:
-    """Widths of the passes that verify drafts of up to `longest` tokens, and of one without a draft."""
+    """Return the widths of passes that verify drafts of up to `longest` tokens, and of a pass without a draft."""
     return [1, *(1 + length for length in LENGTHS if length < longest), *([1 + longest] if longest else [])]
 
 
 @dataclass(slots=True)
 class Proposal:
-    """What a drafter proposed: in `passes` over its model or index and `seconds`, after reading `n_unread` tokens.
-
-    `cost` are the tokens that plain decoding would have generated in the time that drafting and verifying it took; None
-    until a policy has said so."""
+    """A draft and what it took to make it."""
 
     drafter: str
     draft: Draft
+    #: tokens that the drafter had to process first
     n_unread: int = 0
+    #: passes of the drafter's model, or searches of its index
     passes: int = 1
     seconds: float = 0.0
+    #: tokens that plain decoding would have generated in the time of drafting and verifying; None until known
     cost: float | None = None
 
 
 @dataclass(slots=True)
 class ProposalContext:
-    """A sequence before a pass, and what was proposed for it so far.
+    """A sequence before a pass, and the drafts proposed for it so far."""
 
-    `kind` says how tokens are chosen and judged, on which acceptance depends. `n_max` is the most tokens that have
-    room, `remaining` how many the answer can still have, `depth` those in the cache, `sequences` how many share the
-    target's pass, `leaves` how many a draft may have, `step` counts the passes of this answer. Drafts are to be
-    `sampled` from a distribution, or not. Where the text is not `invariant` to drafts, drafters cannot learn how sure
-    they may be.
-    """
-
-    kind: str
+    #: verification rule and way of sampling; acceptance rates differ between modes
+    mode: str
+    #: most draft tokens that fit into the pass
     n_max: int
+    #: tokens that the answer can still have
     remaining: int = 2**31
+    #: tokens in the KV cache
     depth: int = 0
+    #: sequences in the target's pass
     sequences: int = 1
+    #: most leaves of a draft
     leaves: int = 1
+    #: passes of this answer so far
     step: int = 0
+    #: True if draft tokens are sampled from a distribution
     sampled: bool = False
+    #: True if drafts cannot change the text; otherwise drafters cannot calibrate their confidence on it
     invariant: bool = True
     proposals: list[Proposal] = field(default_factory=list)
 
     def drafts(self) -> list[Draft]:
-        """What could be verified: each draft, and where trees are allowed one of all that several made."""
+        """Return the drafts that can be verified: each draft and, where trees are allowed, all of them merged."""
         drafts = [proposal.draft for proposal in self.proposals if proposal.draft]
         if len(drafts) > 1 and self.leaves > 1 and not self.sampled:
             drafts.append(reduce(lambda whole, draft: whole.merged(draft).within(self.leaves), drafts))
@@ -70,7 +74,7 @@ class ProposalContext:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a pass made of a sequence: `draft` was verified, its nodes `path` accepted, the tokens `emitted`."""
+    """The result of a pass for a sequence: the verified draft, its accepted nodes and the emitted tokens."""
 
     context: ProposalContext
     draft: Draft
@@ -80,22 +84,29 @@ class Verified:
 
 class DraftPolicy(Protocol):
     def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
-        """May this drafter draft for this sequence now, how many tokens, and when should it stop? None where it is
-        backed off, 0 tokens where there is no use for it in this pass. `n_unread` counts what it has to read first."""
+        """Return how many tokens this drafter may draft for this sequence now, and when it should stop.
+
+        None if the drafter is backed off, 0 tokens if its draft would not be used in this pass. `n_unread` counts the
+        tokens that the drafter has to process first.
+        """
 
     def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
-        """Which draft of each sequence, or how much of it, is verified in a pass with `width` tokens of the sequences'
-        own and room for `room` others."""
+        """Return the draft to verify for each sequence, cut as needed.
+
+        The pass has `width` tokens without drafts, and room for `room` draft tokens.
+        """
 
     def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
-        """What became of the proposals for the sequences of a pass, and what it took with everything around it but
-        drafting; None where it read prompts too."""
+        """Learn from a verified pass. `seconds` is its time without drafting, or None if the pass also read prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedPolicy:
-    """Always that many tokens; a chain of the first drafter whose drafts promise half of them, of the most promising
-    one where none does, or a tree of all. 0 drafts nothing."""
+    """Drafts a fixed number of tokens; 0 turns drafting off.
+
+    Drafters are asked in turn until one expects at least half of its tokens to be accepted; the best draft is verified.
+    Where trees are allowed, all drafters are asked and their drafts merged.
+    """
 
     tokens: int
 
@@ -103,11 +114,11 @@ class FixedPolicy:
         tokens = min(self.tokens, context.n_max)
         if tokens <= 0:
             return None
-        best = max(map(_promise, context.drafts()), default=0.0)
+        best = max(map(_expected, context.drafts()), default=0.0)
         return Budget(tokens if context.leaves > 1 or best < tokens / 2 else 0)
 
     def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
-        drafts = [max(context.drafts(), key=_promise, default=Draft.empty()) for context in contexts]
+        drafts = [max(context.drafts(), key=_expected, default=Draft.empty()) for context in contexts]
         sampled = [len(draft) for draft in drafts if draft.is_sampled]
         others = sum(map(bool, drafts)) - len(sampled)
         most = max(0, min(self.tokens, (room - sum(sampled)) // max(1, others)))
@@ -120,6 +131,9 @@ class FixedPolicy:
         pass
 
 
-def _promise(draft: Draft) -> float:
-    """What was sampled must not be left out for what it is: its confidences tell something about that."""
+def _expected(draft: Draft) -> float:
+    """Return the expected number of accepted tokens, for ranking.
+
+    Sampled drafts rank first: choosing among sampled tokens by their confidence would bias the text's distribution.
+    """
     return math.inf if draft.is_sampled else sum(draft.reaches())
