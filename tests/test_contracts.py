@@ -46,11 +46,6 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     " serve remote cluster"
     " training chat tui files text",
 }
-EXCEPTIONS = {  # modules that import a room beside or above theirs, and why
-    ("edgespec.drafters.model", "llama"): "the draft model is decoded by llama.cpp",
-    ("edgespec.drafters.head", "llama"): "and so is a draft head",
-    ("edgespec.drafters.overlap", "llama"): "and a draft model that drafts on meanwhile",
-}
 HEAVY = {
     "torch",
     "llama_cpp",
@@ -149,12 +144,7 @@ def in_package(*packages: str) -> list[str]:
 def test_a_room_imports_only_from_those_below_it(room: str) -> None:
     allowed = {room, *ROOMS[room].split()}
     stray = {(name, above) for name, above in arrows_from(room) if above not in allowed}
-    assert stray - set(EXCEPTIONS) == set()
-
-
-def test_every_exception_is_still_needed() -> None:
-    arrows = {arrow for room in ROOMS for arrow in arrows_from(room)}
-    assert set(EXCEPTIONS) - arrows == set()
+    assert stray == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

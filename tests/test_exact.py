@@ -1,4 +1,5 @@
-"""Same seed, same text: within the bounds of the kernels a pass gives each token what a pass of its own gives."""
+"""Same seed, same text: within the bounds of the kernels, a wide pass gives each token the bits of a pass over this
+token alone."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from played_chats import Player
 import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.core.draft import Draft
+from edgespec.core.exactness import WIDE
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.engine.engine import Engine
-from edgespec.engine.slots import WIDE
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
@@ -30,7 +31,7 @@ from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
-# Flash attention shares out 512 cells and more among threads: contexts on both sides of that.
+# Flash attention divides 512 cells or more among threads: test contexts on both sides of this limit.
 LONG = "def walk(top):\n    for name in sorted(names):\n        yield join(top, name)\n" * 30
 SQUARES = "".join(
     f"def square_{n}(values):\n    return [value * {n} for value in values if value > {n * n}]\n" for n in range(60)
@@ -112,7 +113,7 @@ def test_an_answer_is_the_same_when_its_prompt_is_in_the_cache() -> None:
 
 
 def test_a_later_message_is_answered_the_same_again_too() -> None:
-    """Its prompt continues tokens that were generated, and is short: read again, it is read as it was."""
+    """Its prompt continues generated tokens and is short: when it is read again, it must be read in the same way."""
     with edgespec.load("demo", store=False, ctx_size=2048, threads=1) as llm:
         turns = [Message("user", LONG)]
         turns += [Message("assistant", "".join(event.text for event in llm.chat(turns, max_tokens=30, seed=3)))]
@@ -126,7 +127,7 @@ def test_a_later_message_is_answered_the_same_again_too() -> None:
 
 
 def said(llm: Runtime, turns: list[Message]) -> tuple[list[tuple[int, float | None]], Message]:
-    """An answer bit for bit, and the message that it is in the next prompt."""
+    """Return an answer bit for bit, and the message for the next prompt."""
     events = list(llm.chat(turns, max_tokens=30, temperature=0.8, seed=3, ignore_eos=True, logprobs=0))
     ids = tuple(event.id for event in events if event.id >= 0)
     message = Message("assistant", "".join(event.text for event in events), ids)
@@ -134,7 +135,7 @@ def said(llm: Runtime, turns: list[Message]) -> tuple[list[tuple[int, float | No
 
 
 def test_a_chat_with_trees_is_the_same_after_an_answer_that_ended_in_the_middle_of_a_draft() -> None:
-    """With this seed a long message follows an answer that was stopped after a token of a second branch."""
+    """With this seed, a long message follows an answer that was stopped after a token of a second branch."""
     played, ways = [], list[dict[str, Any]]([{"spec_type": "none"}, {"pace": "fixed:9"}])
     for drafting in ways:
         with edgespec.load("demo", spec_tree=4, store=False, ctx_size=1024, threads=1, **drafting) as llm:
@@ -143,7 +144,7 @@ def test_a_chat_with_trees_is_the_same_after_an_answer_that_ended_in_the_middle_
 
 
 def test_another_conversation_in_the_cache_changes_no_text() -> None:
-    """Two short prompts with an answer between them are not one that was read at once, as a long one is."""
+    """Two short prompts with an answer between them must not count as one long prompt that was read at once."""
     short = [Message("user", "x = [1, 2")]
     long = [Message("user", "x = [1, 2" + ", 3" * 50)]
     with edgespec.load("demo", spec_type="none", ctx_size=2048, threads=1) as llm:
@@ -169,7 +170,7 @@ def test_a_turn_is_answered_as_before_when_two_turns_were_taken_back() -> None:
 
 
 class SecondBranch(Drafter):
-    """Drafts a wrong token beside the right ones."""
+    """Drafts a wrong token first, and the right tokens on a second branch."""
 
     name = "second"
 
@@ -184,7 +185,7 @@ class SecondBranch(Drafter):
 
 
 def test_an_answer_that_ends_on_a_second_branch_is_in_the_cache_as_a_whole(target: Model) -> None:
-    """What of it were missing would be read with the next prompt, in a wide pass if that is long."""
+    """The next prompt would read missing tokens with its own, in a wide pass if it is long, and round differently."""
     sampler = Sampler(SamplingSettings(temperature=0), 0, 0, target.n_vocab, banned=target.end_tokens)
     prompt, rows = target.tokenize("class Stack:\n    def push"), []
     text: list[int] = []

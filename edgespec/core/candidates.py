@@ -1,8 +1,9 @@
-"""From a row of a draft model's logits to candidates for the next token.
+"""Candidates for the next token from a row of a draft model's logits.
 
-Under the coupled rule they are ranked by logit plus the target's own noise, so that a model with the same distribution
-ranks the target's choice first. Under rejection and block verification they are sampled without replacement from the
-draft's distribution, with separate noise, and carry that distribution. Both apply the request's whole sampling chain.
+Under the coupled rule candidates are ranked by logit plus the noise that the target will use, so that a model with the
+same distribution ranks the target's choice first. Under rejection and block verification candidates are sampled without
+replacement from the draft's distribution, with separate noise, and carry this distribution. Both apply the request's
+whole sampling chain.
 """
 
 from __future__ import annotations
@@ -22,23 +23,24 @@ from edgespec.core.sampling import Candidates, FloatRow, draw_from, largest, tru
 
 @dataclass(frozen=True, slots=True)
 class DraftCandidate:
-    """A candidate token, a raw estimate in (0, 1) that the target accepts it, and the distribution it was sampled from,
-    if any."""
+    """A candidate token."""
 
     token: int
+    #: raw estimate in (0, 1) that the target accepts the token
     confidence: float
+    #: the distribution that the token was sampled from, if any
     distribution: Distribution | None = None
 
 
 def draft_candidates(
     sampler: Sampler, row: FloatRow, tokens: Sequence[int], position: int, k: int, draw: int | None = None
 ) -> list[DraftCandidate]:
-    """At most k candidates for the token after the prefix `tokens`, best first, from a draft model's `row`, float32[V].
+    """Return at most k candidates for the token after the prefix `tokens`, best first.
 
-    The draft's vocabulary may be padded to another length than the target's. With a number `draw`, candidates are
-    sampled from the draft's distribution. The number must differ for every node of every draft of an answer, else the
-    samples of one branch are correlated with another's. A sample's confidence does not depend on the sampled token:
-    selecting by it would change the distribution.
+    `row`, float32[V], is the draft model's; its vocabulary may be padded to another length than the target's. If `draw`
+    is given, candidates are sampled from the draft's distribution. The number must differ for every node of every draft
+    of an answer, because samples of branches would be correlated otherwise. The confidence of a sampled candidate does
+    not depend on the sampled token: dropping tokens by such a confidence would bias the distribution of the text.
     """
     adjusted = sampler.adjusted(row[: sampler.n_vocab], tokens)
     if sampler.settings.temperature == 0:
@@ -51,9 +53,9 @@ def draft_candidates(
 
 
 def weighed(sampler: Sampler, distribution: Mapping[int, float], position: int, k: int) -> list[DraftCandidate]:
-    """At most k candidates from the probabilities of some tokens, best first.
+    """Return at most k candidates from the probabilities of some tokens, best first.
 
-    They are ranked with the target's own noise: where the distribution is the target's, its choice comes first.
+    The ranking uses the noise of the target: if the distribution is the target's, the target's choice is first.
     """
     if sampler.settings.temperature == 0 or len(distribution) < 2:
         ranked = sorted(distribution.items(), key=itemgetter(1), reverse=True)
@@ -66,7 +68,7 @@ def weighed(sampler: Sampler, distribution: Mapping[int, float], position: int, 
 
 
 def _likeliest(sampler: Sampler, adjusted: FloatRow, k: int) -> list[DraftCandidate]:
-    """The most likely tokens; typical-p alone can drop some of them."""
+    """Return the most likely tokens. Of the steps of the sampling chain, only typical-p can drop them."""
     left = Candidates(None, adjusted) if sampler.settings.typical_p == 1 else truncate(adjusted, sampler.settings)
     best = largest(left.logits, k)
     best = best[np.argsort(-left.logits[best], kind="stable")]
@@ -76,7 +78,7 @@ def _likeliest(sampler: Sampler, adjusted: FloatRow, k: int) -> list[DraftCandid
 
 
 def _draws(candidates: Candidates, noise_key: tuple[int, int], k: int) -> list[DraftCandidate]:
-    """Samples without replacement, each with the confidence of the most likely token not sampled before it."""
+    """Sample without replacement. The confidence is the probability of the most likely token not yet sampled."""
     found: list[DraftCandidate] = []
     whole = Distribution.of(candidates)
     distribution: Distribution | None = whole
@@ -97,5 +99,5 @@ def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _unsure(p: float) -> float:
-    """Clamped to strictly between 0 and 1, also for a single candidate."""
+    """Clamp a probability to strictly between 0 and 1, because calibration takes its logit."""
     return min(max(float(p), 1e-6), 1 - 1e-6)

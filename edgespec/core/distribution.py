@@ -1,4 +1,4 @@
-"""A distribution: the probabilities of the next token, and what a verify rule does with two of them."""
+"""Distributions of the next token, and the operations on them that verification rules need."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Probabilities = npt.NDArray[np.float64]
 class Distribution:
     """Probabilities of possible tokens: `ids` int32[n] ascending, `p` float64[n], sum 1.
 
-    Two distributions need not have the same tokens, as target and draft are truncated separately: operations on two of
-    them match tokens by id.
+    Operations on two distributions match tokens by id. The ids may differ because target and draft are truncated
+    separately.
     """
 
     ids: Ids
@@ -25,7 +25,7 @@ class Distribution:
 
     @classmethod
     def of(cls, candidates: Candidates) -> Distribution:
-        """The softmax of what the sampling chain kept."""
+        """Return the softmax of the candidates that the sampling chain kept."""
         logits = candidates.logits.astype(np.float64)
         weights = np.exp(logits - logits.max())
         ids = np.arange(len(logits), dtype=np.int32) if candidates.ids is None else candidates.ids
@@ -33,7 +33,7 @@ class Distribution:
 
     @classmethod
     def point(cls, token: int) -> Distribution:
-        """All probability on one token: a draft token that was not sampled."""
+        """Return the distribution with all probability on one token: that of a draft token that was not sampled."""
         return cls(np.array([token], np.int32), np.ones(1))
 
     def probability(self, token: int) -> float:
@@ -41,18 +41,18 @@ class Distribution:
         return float(self.p[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
 
     def entropy(self) -> float:
-        """In nats."""
+        """Return the entropy in nats."""
         possible = self.p[self.p > 0]
         return -float(np.sum(possible * np.log(possible)))
 
     def without(self, token: int) -> Distribution | None:
-        """The distribution given that `token` is excluded, or None when there is no other token."""
+        """Return the distribution given that `token` is excluded, or None if there is no other token."""
         others = (self.ids != token) & (self.p > 0)
         total = self.p[others].sum()
         return Distribution(self.ids[others], self.p[others] / total) if total > 0 else None
 
     def excess(self, other: Distribution, scale: float = 1.0) -> Probabilities:
-        """(scale p - q)+ for each of this distribution's tokens, float64[n]."""
+        """Return (scale p - q)+ for each token of this distribution, float64[n]."""
         if len(other.ids) == 0:
             return self.p * scale
         at = np.minimum(np.searchsorted(other.ids, self.ids), len(other.ids) - 1)
@@ -61,7 +61,7 @@ class Distribution:
         return above
 
     def residual(self, other: Distribution, scale: float = 1.0) -> Distribution:
-        """norm((scale p - q)+); this distribution itself where nothing remains, as when both are equal."""
+        """Return norm((scale p - q)+), or this distribution if nothing remains, for example if both are equal."""
         above = self.excess(other, scale)
         total = above.sum()
         return Distribution(self.ids, above / total) if total > 0 else self

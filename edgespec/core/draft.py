@@ -1,5 +1,4 @@
-"""A draft: the tokens a drafter guesses to come next, as a tree, and how many it may have. A chain is a tree without
-branches."""
+"""Drafts: trees of tokens that a drafter predicts, and their budgets. A chain is a tree without branches."""
 
 from __future__ import annotations
 
@@ -10,44 +9,44 @@ from edgespec.core.distribution import Distribution
 
 
 def always(reaches: Sequence[float], survival: float) -> bool:
-    """Every further token is worth a pass."""
+    """Return True: every further token is worth a pass."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many tokens a draft may have, and how many of them may be leaves: 1 asks for a chain.
+    """The limits of a draft."""
 
-    `worth` says whether another pass of the drafter pays, given the probabilities that the target gets to the nodes
-    drafted so far, the largest first, and that of the node that new ones would hang below.
-    """
-
+    #: most tokens
     tokens: int
+    #: most leaves; 1 allows a chain only
     leaves: int = 1
+    #: returns whether another pass of the drafter pays off, given the path probabilities of the drafted nodes, the
+    #: largest first, and the path probability of the node that would get children
     worth: Callable[[Sequence[float], float], bool] = always
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """n draft tokens. `parents[i] < i`; -1 is a child of the last committed token. Siblings have different tokens.
-
-    `confidence[i]` is the drafter's estimate that the node is accepted given that its parent was. `distributions[i]` is
-    what the token was sampled from, given the siblings before it; None if it was not sampled. `source` is the drafter;
-    if several contributed, `sources` are those of the nodes. `recalled`, if it is not empty, says of each node
-    whether it was copied from an earlier answer.
-    """
+    """A tree of n draft tokens, its nodes. Siblings have different tokens."""
 
     tokens: list[int]
+    #: the parent of each node, which comes before it; -1 is the last committed token
     parents: list[int]
+    #: the drafter's estimate for each node that the target accepts it, given that its parent was accepted
     confidence: list[float]
+    #: the distribution from which each node was sampled, given the siblings before it; None if it was not sampled
     distributions: list[Distribution | None]
+    #: the drafter
     source: str = ""
+    #: the drafter of each node, if several contributed
     sources: list[str] = field(default_factory=list)
+    #: for each node, True if it was copied from an earlier answer; empty: none was
     recalled: list[bool] = field(default_factory=list)
 
     @classmethod
     def chain(cls, tokens: list[int], confidence: list[float], source: str) -> Draft:
-        """Each token is the child of the one before it; none was sampled."""
+        """Return a draft without branches, of tokens that were not sampled."""
         return cls(tokens, list(range(-1, len(tokens) - 1)), confidence, [None] * len(tokens), source)
 
     @classmethod
@@ -55,7 +54,7 @@ class Draft:
         return cls.chain([], [], "")
 
     def first(self, n: int) -> Draft:
-        """Its first n nodes."""
+        """Return the draft of the first n nodes."""
         return self._only(range(min(n, len(self))))
 
     def __len__(self) -> int:
@@ -63,7 +62,7 @@ class Draft:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether it must not be left out for what it is."""
+        """True if tokens were sampled. Such tokens must not be dropped by confidence: that would bias the text."""
         return any(distribution is not None for distribution in self.distributions)
 
     @property
@@ -78,30 +77,31 @@ class Draft:
         return [index for index in range(node + 1, len(self.parents)) if self.parents[index] == node]
 
     def child(self, node: int, token: int) -> int | None:
-        """The child of `node` with this token, or None."""
+        """Return the child of `node` with this token, or None."""
         return next((index for index in self.children(node) if self.tokens[index] == token), None)
 
     def depths(self) -> list[int]:
-        """Each node's number of ancestors; 0 for children of the last committed token."""
+        """Return the number of ancestors of each node: 0 for children of the last committed token."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(0 if parent < 0 else depths[parent] + 1)
         return depths
 
     def reaches(self) -> list[float]:
-        """Each node's path probability: that the target accepts its whole path, if the confidences are right."""
+        """Return the path probability of each node: that the target accepts its path, if the confidences are right."""
         reaches: list[float] = []
         for parent, confidence in zip(self.parents, self.confidence, strict=True):
             reaches.append(confidence if parent < 0 else reaches[parent] * confidence)
         return reaches
 
     def chances(self) -> list[float]:
-        """The confidences of the best child of the last committed token, and of the best child of each node."""
+        """Return the confidences of the best child of the last committed token and of each node."""
         first = {parent: node for node, parent in reversed(list(enumerate(self.parents)))}
         return [self.confidence[node] for node in sorted(first.values())]
 
     def best(self, n: int) -> Draft:
-        """The n nodes with the largest path probability, in their order; a parent's is at least its child's."""
+        """Return the draft of the n nodes with the largest path probability."""
+        # The sort is stable and a parent's probability is at least its child's, so parents of kept nodes are kept.
         if n >= len(self):
             return self
         if self.is_chain:
@@ -110,7 +110,7 @@ class Draft:
         return self._only(sorted(sorted(range(len(self)), key=lambda node: -reaches[node])[:n]))
 
     def within(self, leaves: int) -> Draft:
-        """This draft with at most so many leaves; if some must go, nodes with a large path probability stay."""
+        """Return this draft cut to at most `leaves` leaves, keeping the nodes with the largest path probability."""
         if self.n_leaves <= leaves:
             return self
         reaches, kept, with_child = self.reaches(), set[int](), set[int]()
@@ -127,7 +127,7 @@ class Draft:
         return self._only(sorted(kept))
 
     def merged(self, other: Draft) -> Draft:
-        """One tree of both. A node that both have gets the larger confidence and counts as this draft's."""
+        """Return one tree of both drafts. A node in both gets the larger confidence and the source of this draft."""
         tokens, parents, confidence, distributions = (
             [*self.tokens],
             [*self.parents],
@@ -156,8 +156,10 @@ class Draft:
         return merged.depth_first()
 
     def depth_first(self) -> Draft:
-        """The same tree, with what hangs below a node right behind it: the cells of the first path then lie side by
-        side in the target's cache, as they would without a draft."""
+        """Return the same tree with the descendants of each node directly after it.
+
+        The cells of the first path are then adjacent in the target's KV cache, in the order of plain decoding.
+        """
         children: dict[int, list[int]] = {}
         for node in reversed(range(len(self))):
             children.setdefault(self.parents[node], []).append(node)
@@ -174,7 +176,7 @@ class Draft:
         return bool(self.recalled) and self.recalled[node]
 
     def _only(self, kept: Sequence[int]) -> Draft:
-        """The subtree of these nodes, parents before children, which are renumbered."""
+        """Return the draft of these nodes, renumbered. Parents must come before their children."""
         place = {node: index for index, node in enumerate(kept)} | {-1: -1}
         return Draft(
             [self.tokens[node] for node in kept],
@@ -187,7 +189,7 @@ class Draft:
         )
 
     def leaves(self) -> list[list[int]]:
-        """For each node the numbers of the leaves at or below it; leaves are numbered in node order."""
+        """Return for each node the numbers of the leaves at or below it. Leaves are numbered in node order."""
         below: list[list[int]] = [[] for _ in self.parents]
         inner = set(self.parents)
         leaf = 0

@@ -1,13 +1,13 @@
-"""What draft heads read of the target, and how much of it at once."""
+"""Which hidden states of the target draft heads read, and how much at a time."""
 
 HEAD_BATCH = 64
-"""Tokens of a head's pass: every one of them is an output, with a row of logits."""
+"""Tokens of a head's pass. All of them are outputs, with a row of logits each."""
 MOST_UNREAD = 2**29
-"""Bytes that a head keeps of what it has not read yet, of all sequences together."""
+"""Bytes of hidden states kept until a head reads them, of all sequences together."""
 MOST_EMBEDDINGS = 4096
-"""Tokens of which a Hydra head keeps the target's embedding as float32."""
-# In place of the number of a layer, whose input is read:
+"""Tokens whose target embedding a Hydra head keeps as float32."""
+# A head names the layers whose inputs it reads. These names are used in place of a layer's number:
 LAST_OUTPUT = -1
-"""What flows out of the last layer, before the last norm: models with an MTP block give it."""
+"""The output of the last layer before the final norm. Available from models with an MTP block."""
 FINAL_STATE = -2
-"""The same after that norm: all models give it, in passes in which every token has a row of logits."""
+"""The output of the final norm. Available from all models, in passes in which every token has a row of logits."""

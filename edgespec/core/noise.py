@@ -1,4 +1,8 @@
-"""Counter-based noise: a number for each seed, sample, position and token, independent of the order of calls."""
+"""Counter-based noise: a number for each seed, sample, position and token, independent of the order of calls.
+
+A generator with a state would not do: the number of forward passes depends on the drafts, so the state at a position
+would too, and drafts would change the text.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ _USUAL = 1 << 18  # few vocabularies are larger
 
 
 class Stream(IntEnum):
-    """Independent sources for one position. The numbers are part of what a seed means and never change."""
+    """Independent sources of noise for one position. The numbers never change: a seed would give another text."""
 
     TOKEN = 0
     DRAFT = 1
@@ -29,26 +33,28 @@ class Stream(IntEnum):
 def gumbel(
     seed: int, sample: int, position: int, ids: int | Ids, stream: Stream = Stream.TOKEN, step: int = 0
 ) -> npt.NDArray[np.float32]:
-    """Standard Gumbel noise, float32[n], for token `ids`; a number n stands for the ids 0 to n - 1. `seed` has 64 bits,
-    `position` is the logical index of the token to be sampled. Values lie in [-2.82, 16.64]."""
+    """Return standard Gumbel noise, float32[n], for token `ids`; a number n means the ids 0 to n - 1.
+
+    `seed` has 64 bits, `position` is the index of the token to sample. Values lie in [-2.82, 16.64].
+    """
     uniforms = _uniforms(hashes(key(seed, sample, position, stream, step), ids)).astype(np.float32)
     noise: npt.NDArray[np.float32] = -np.log(-np.log(uniforms))
     return noise
 
 
 def gumbel64(hashed: Hashes) -> npt.NDArray[np.float64]:
-    """The same noise, float64[n], from `hashes` and with its logarithms in float64; it grows with the hash."""
+    """Return Gumbel noise, float64[n], of `hashes`. The noise increases with the hash."""
     noise: npt.NDArray[np.float64] = -np.log(-np.log(_uniforms(hashed)))
     return noise
 
 
 def uniform(key: tuple[int, int], token: int = 0) -> float:
-    """One uniform number in (0, 1)."""
+    """Return one uniform number in (0, 1)."""
     return float(_uniforms(hashes(key, np.array([token])))[0])
 
 
 def key(seed: int, sample: int, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:
-    """Two 32-bit words from everything but the token id. ValueError for a seed of more than 64 bits."""
+    """Return two 32-bit words from all arguments. Raises ValueError for a seed of more than 64 bits."""
     if not 0 <= seed <= _MASK:
         raise ValueError(f"seed must be from 0 to 2^64 - 1, not {seed}")
     state = _mix64(seed)
@@ -58,13 +64,15 @@ def key(seed: int, sample: int, position: int, stream: Stream = Stream.TOKEN, st
 
 
 def hashes(key: tuple[int, int], ids: int | Ids) -> Hashes:
-    """32-bit hashes, uint32[n], all different. The ids are scattered first: otherwise arrays that differ only in their
-    key would share whole patterns."""
+    """Return a 32-bit hash for each id, uint32[n], all different.
+
+    The ids are permuted twice, the first time without a key: otherwise the hashes of two keys would share patterns.
+    """
     if isinstance(ids, int):
         scattered = _scattered(ids).copy()
     else:
         try:
-            scattered = _scattered(_USUAL).take(ids)  # looking a few up is cheaper than scattering them
+            scattered = _scattered(_USUAL).take(ids)  # looking up a few ids is faster than permuting them
         except IndexError:
             scattered = ids.astype(np.uint32)
             _permute(scattered, (0, 0))
@@ -73,7 +81,7 @@ def hashes(key: tuple[int, int], ids: int | Ids) -> Hashes:
 
 
 def least_hash(noise: float) -> int:
-    """A hash such that every smaller one has less Gumbel noise than `noise`."""
+    """Return a hash below which every hash has less Gumbel noise than `noise`."""
     at = int(np.exp(-np.exp(-noise)) * (1 << BITS)) - 1
     return max(at, 0) << (32 - BITS)
 

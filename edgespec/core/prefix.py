@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def common_prefix(left: list[int], right: list[int]) -> int:
-    """The number of equal tokens at the beginning."""
+    """Return the number of equal tokens at the beginning."""
     length = min(len(left), len(right))
     if left[:length] == right[:length]:
         return length

@@ -1,4 +1,4 @@
-"""From a row of logits and its prefix to one token, for every verification rule."""
+"""Sample one token from a row of logits and its prefix, for every verification rule."""
 
 from __future__ import annotations
 
@@ -28,36 +28,42 @@ from edgespec.core.sampling import (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The token at one position. `gap` is its lead over the next best score, inf for a single candidate. `near_tie`
-    says whether rounding in kernels could have changed the token, None if unknown. `logprob` and `top_logprobs`, (id,
-    logprob) pairs, best first, are set when the sampler was asked for them."""
+    """The token at one position."""
 
     id: int
+    #: distance of the token's score from the second best; inf for a single candidate
     gap: float
+    #: True if rounding in kernels could have changed the token; None if unknown
     near_tie: bool | None = None
+    #: log probability, if requested
     logprob: float | None = None
+    #: (id, logprob) pairs, best first, if requested
     top_logprobs: tuple[tuple[int, float], ...] = ()
 
 
 class Constraint(Protocol):
-    """What an answer may contain, such as a grammar; a function of the prefix alone."""
+    """A constraint of an answer, such as a grammar. The result of `allowed` depends on the prefix alone."""
 
     def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
-        """bool[V]: which ids may follow `tokens`, prompt and answer. Raises ValueError where it cannot say."""
+        """Return bool[V]: True for ids that may follow `tokens`, which are prompt and answer.
+
+        Raises ValueError if this cannot be determined.
+        """
 
     def forced(self, tokens: Sequence[int]) -> list[int]:
-        """Ids that most likely follow because nothing else is allowed; empty where there is a choice."""
+        """Return ids that most likely follow because nothing else is allowed, or none if there is a choice."""
 
 
 class Sampler:
-    """Samples `argmax(logits / temperature + Gumbel noise)` over what the sampling chain keeps (2408.07978). That is a
-    sample from the chain's distribution; since the noise depends only on seed, sample, position and token id, a draft
-    model that samples with the same noise tends to propose the target's token. Temperature 0 is the case without noise.
+    """Samples tokens with noise that depends only on seed, sample, position and token id.
 
-    Scores are float64; ties go to the lower id. `logprobs` asks for the token's log-probability and that many
-    alternatives. `banned` ids are never chosen. `rounding` is the largest error of a logit, if known. `first` is the
-    noise position of the first token: not 0 where a conversation has lost its beginning. Tokens that `constraint` does
-    not allow are never chosen.
+    The token is `argmax(logits / temperature + Gumbel noise)` over the candidates that the sampling chain keeps
+    (2408.07978), which is a sample from the chain's distribution. A draft model that samples with the same noise tends
+    to propose the target's token. Temperature 0 is the case without noise. Scores are float64; the lower id wins ties.
+
+    `logprobs` requests the token's log probability and this number of alternatives. `banned` ids and tokens that
+    `constraint` does not allow are never chosen. `rounding` is the largest error of a logit, if known. `first` is the
+    noise position of the first token; it is not 0 if the beginning of a conversation was dropped.
     """
 
     def __init__(
@@ -85,13 +91,13 @@ class Sampler:
 
     @property
     def reads_prefix(self) -> bool:
-        """Whether the candidates depend on the previous tokens other than through the model."""
+        """True if the candidates depend on the previous tokens not only through the logits."""
         return self.settings.penalizes or self.constraint is not None
 
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
-        """The token that follows the prefix `tokens`, of which `row`, float32[V], holds the logits.
+        """Choose the token that follows the prefix `tokens`; `row`, float32[V], holds the logits after this prefix.
 
-        Raises ValueError when the row has no finite logit, or a NaN.
+        Raises ValueError if the row has no finite logit, or a NaN.
         """
         adjusted = self._checked(row, tokens)
         token, gap = self._best(adjusted, position)
@@ -99,7 +105,7 @@ class Sampler:
         return self._choice(adjusted, token, gap, near_tie)
 
     def noise_key(self, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:
-        """The key of a position's noise (`core.noise.key`)."""
+        """Return the key of the noise of a position (`core.noise.key`)."""
         return key(self.seed, self.sample, self.first + position, stream, step)
 
     def _best(self, adjusted: FloatRow, position: int) -> tuple[int, float]:
@@ -108,8 +114,10 @@ class Sampler:
         return perturbed_best(draw_from(adjusted, self.settings), self.noise_key(position))
 
     def _is_near_tie(self, adjusted: FloatRow, token: int, position: int) -> bool:
-        """Whether logits that are off by `rounding` could change the token. Tries lowering the token against all
-        others, raising what was truncated against what was kept, and both at once."""
+        """Return whether errors of `rounding` in the logits could change the token.
+
+        Tries three errors: a lower logit of the token, higher logits of all truncated tokens, and both at once.
+        """
         if not self.rounding:
             return False
         slack = np.float32(2 * self.rounding)
@@ -128,23 +136,23 @@ class Sampler:
         return self._best(raised, position)[0] != token
 
     def distribution(self, row: FloatRow, tokens: Sequence[int]) -> Distribution:
-        """The row after the sampling chain. Raises ValueError as `choose` does."""
+        """Return the distribution of a row after the sampling chain. Raises ValueError like `choose`."""
         return Distribution.of(draw_from(self._checked(row, tokens), self.settings))
 
     def draw(self, distribution: Distribution, position: int, stream: Stream, step: int) -> int:
-        """A token of that distribution, by the noise of a stream."""
+        """Sample a token from a distribution with the noise of a stream."""
         with np.errstate(divide="ignore"):
             candidates = Candidates(distribution.ids, np.log(distribution.p).astype(np.float32))
         return perturbed_best(candidates, self.noise_key(position, stream, step))[0]
 
     def report(self, row: FloatRow, tokens: Sequence[int], token: int) -> Choice:
-        """A token that `choose` did not choose, with the requested log-probabilities."""
+        """Return a token that another rule chose, with the requested log probabilities."""
         if self.logprobs is None:
             return Choice(token, math.inf)
         return self._choice(self._checked(row, tokens), token, math.inf)
 
     def adjusted(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
-        """The first half of the sampling chain: bias, penalties and constraint. A row may be shorter than V."""
+        """Apply the first half of the sampling chain: bias, penalties and constraint. A row may be shorter than V."""
         adjusted = adjust(row, self.settings, tokens, self.banned)
         if self.constraint is None:
             return adjusted
@@ -152,11 +160,11 @@ class Sampler:
 
     def _checked(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
         if row.shape != (self.n_vocab,):
-            raise ValueError(f"a row of {self.n_vocab} logits is wanted, not one of shape {row.shape}")
+            raise ValueError(f"expected a row of {self.n_vocab} logits, not an array of shape {row.shape}")
         return self.adjusted(row, tokens)
 
     def _choice(self, adjusted: FloatRow, token: int, gap: float, near_tie: bool | None = None) -> Choice:
-        """Log-probabilities are of the softmax after bias, penalties and mask, before truncation and temperature."""
+        """Add log probabilities: of the softmax after bias, penalties and mask, before truncation and temperature."""
         if self.logprobs is None:
             return Choice(token, gap, near_tie)
         normalizer = log_sum_exp(adjusted)
@@ -167,8 +175,10 @@ class Sampler:
 
 
 class ReferenceSampler(Sampler):
-    """Chooses the next token of a given text, at the cost of sampling: measures what drafting would gain on that
-    text."""
+    """Chooses the next token of a given text, to measure the gain of drafting on this text.
+
+    The sampling is done too, because its time belongs to the measurement.
+    """
 
     def __init__(self, sampler: Sampler, start: int, reference: Sequence[int]) -> None:
         super().__init__(
@@ -185,14 +195,14 @@ class ReferenceSampler(Sampler):
         self._start, self._reference = start, tuple(reference)
 
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
-        """The reference's token at `position`, with the gap and the near-tie of what the row would have chosen."""
+        """Return the reference's token at `position`, with the gap and near tie of the token that was sampled."""
         chosen = super().choose(row, tokens, position)
         at = position - self._start
         return replace(chosen, id=self._reference[at]) if at < len(self._reference) else chosen
 
 
 def perturbed_best(candidates: Candidates, noise_key: tuple[int, int]) -> tuple[int, float]:
-    """The candidate with the highest logit plus noise, and its lead over the second."""
+    """Return the candidate with the highest logit plus noise, and its distance from the second."""
     ids, scores = perturbed(candidates, noise_key, 2)
     best = int(scores.argmax())
     return int(ids[best]), float(scores[best]) - _highest_but(scores, best)
@@ -201,10 +211,10 @@ def perturbed_best(candidates: Candidates, noise_key: tuple[int, int]) -> tuple[
 def perturbed_ranking(
     candidates: Candidates, noise_key: tuple[int, int], k: int
 ) -> tuple[list[int], NDArray[np.float64]]:
-    """The k candidates with the highest logit plus noise, best first, with these scores; fewer if there are fewer.
+    """Return the k candidates with the highest logit plus noise, best first, and these scores.
 
-    They are distributed as k samples without replacement from the candidates' distribution (Gumbel top-k, Kool et al.
-    2019).
+    The result has fewer than k if there are fewer candidates. It is distributed like k samples without replacement from
+    the candidates' distribution (Gumbel top-k, Kool et al. 2019).
     """
     ids, scores = perturbed(candidates, noise_key, k)
     order = (-scores).argsort(kind="stable")[:k]
@@ -213,7 +223,7 @@ def perturbed_ranking(
 
 
 def perturbed(candidates: Candidates, noise_key: tuple[int, int], k: int) -> tuple[Ids | Indices, NDArray[np.float64]]:
-    """Ids, ascending, and scores (logit plus noise) of some candidates, the k best scores among them."""
+    """Return ids, ascending, and scores (logit plus noise) of some candidates, which include the k best."""
     ids: Ids | Indices = np.arange(len(candidates.logits)) if candidates.ids is None else candidates.ids
     logits = candidates.logits
     if len(logits) > _FEW:
@@ -223,10 +233,11 @@ def perturbed(candidates: Candidates, noise_key: tuple[int, int], k: int) -> tup
 
 
 def _contenders(candidates: Candidates, noise_key: tuple[int, int], k: int) -> Indices:
-    """Indices of the few candidates that include the k best; k is at most `_FEW`.
+    """Return indices of a few candidates that include the k best; k is at most `_FEW`.
 
-    The k-th best score of some likely candidates is a lower bound for the k best. Whoever reaches it has a logit of at
-    least the bound less _SPLIT, or noise of at least _SPLIT, which comparing hashes shows without any logarithm.
+    The k-th best score of the most likely candidates is a lower bound for the k best scores. A candidate that reaches
+    the bound has a logit of at least the bound less _SPLIT, or noise of at least _SPLIT. The latter is decided by
+    comparing hashes, without logarithms.
     """
     ids, logits = candidates.ids, candidates.logits
     likely = largest(logits, _FEW)
@@ -239,7 +250,7 @@ def _contenders(candidates: Candidates, noise_key: tuple[int, int], k: int) -> I
 
 
 def _greedy(adjusted: FloatRow, settings: SamplingSettings) -> tuple[int, float]:
-    if settings.typical_p == 1:  # no other step can drop the likeliest token
+    if settings.typical_p == 1:  # no other step can drop the most likely token
         best = peak(adjusted)
         return best, float(adjusted[best]) - _highest_but(adjusted, best)
     left = truncate(adjusted, settings)

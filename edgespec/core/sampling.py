@@ -1,4 +1,4 @@
-"""The sampling chain: which tokens may follow, and with what logits."""
+"""The sampling chain, from a row of logits to the candidates for the next token."""
 
 from __future__ import annotations
 
@@ -18,22 +18,30 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How the next token is sampled; names, meanings and defaults are llama.cpp's. `temperature` 0 is greedy.
+    """The settings of the sampling chain. Names, meanings and defaults are llama.cpp's.
 
-    Off: `top_k` <= 0, `top_p` 1, `min_p` 0, `typical_p` 1, `repeat_penalty` 1, the other penalties 0. `repeat_last_n`
-    is the number of last tokens that penalties apply to (0 none, -1 all). `logit_bias` holds (token id, bias) pairs; a
-    bias of -inf bans the token. Raises ValueError, naming the field.
+    Raises ValueError with the name of an invalid field.
     """
 
+    #: 0 is greedy.
     temperature: float = 0.8
+    #: Sample from this many of the most likely tokens; 0 or less: off.
     top_k: int = 40
+    #: Sample from the most likely tokens up to this total probability; 1: off.
     top_p: float = 0.95
+    #: Drop tokens less likely than this share of the best one; 0: off.
     min_p: float = 0.05
+    #: Locally typical sampling up to this total probability; 1: off.
     typical_p: float = 1.0
+    #: Divides the logits of repeated tokens; 1: off.
     repeat_penalty: float = 1.0
+    #: Last tokens that penalties apply to; 0: none, -1: all.
     repeat_last_n: int = 64
+    #: Subtracted from the logit of each repeated token; 0: off.
     presence_penalty: float = 0.0
+    #: Subtracted from a token's logit for each repetition; 0: off.
     frequency_penalty: float = 0.0
+    #: (token id, bias) pairs; a bias of -inf bans the token.
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -59,37 +67,38 @@ class SamplingSettings:
 
     @property
     def penalizes(self) -> bool:
-        """Whether the adjusted logits depend on previous tokens."""
+        """True if the adjusted logits depend on previous tokens."""
         strength = self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         return self.repeat_last_n != 0 and strength
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The remaining tokens: `ids` ascending, None for the whole vocabulary, and `logits` after temperature.
+    """The remaining tokens. The distribution of the next token is the softmax of `logits`."""
 
-    The distribution of the next token is the softmax of `logits`; a logit of -inf excludes its token.
-    """
-
+    #: ascending; None for the whole vocabulary
     ids: Ids | None
+    #: after temperature; -inf excludes a token
     logits: FloatRow
 
 
 def apply_chain(
     row: FloatRow, settings: SamplingSettings, tokens: Sequence[int] = (), banned: Sequence[int] = ()
 ) -> Candidates:
-    """Put a row of logits, float32[V], through the whole chain; `tokens` is the prefix that the row follows.
+    """Apply the whole chain to a row of logits, float32[V], after the prefix `tokens`.
 
     Order and meaning are those of llama.cpp's common sampler: bias, penalties, top-k, typical-p, top-p, min-p,
-    temperature. Every step keeps one token at least; of equal logits the lower id stays. `row` is not written to, but
-    the candidates may share its memory. Raises ValueError when no logit is finite or one is NaN.
+    temperature. Every step keeps at least one token, and the lower ids of equal logits. `row` is not changed, but the
+    candidates may share its memory. Raises ValueError if no logit is finite or a logit is NaN.
     """
     return draw_from(adjust(row, settings, tokens, banned), settings)
 
 
 def adjust(row: FloatRow, settings: SamplingSettings, tokens: Sequence[int], banned: Sequence[int] = ()) -> FloatRow:
-    """The first half of the chain: bias and penalties. Returns `row` itself when there is nothing to change. Ids beyond
-    the row are ignored, since a draft model's vocabulary may be shorter."""
+    """Apply the first half of the chain: bias and penalties. Returns `row` itself if there is nothing to change.
+
+    Ids beyond the row are ignored, because the vocabulary of a draft model may be shorter.
+    """
     window: Sequence[int] = ()
     if settings.penalizes and len(tokens):
         window = tokens if settings.repeat_last_n < 0 else tokens[-settings.repeat_last_n :]
@@ -108,8 +117,8 @@ def adjust(row: FloatRow, settings: SamplingSettings, tokens: Sequence[int], ban
 
 
 def draw_from(row: FloatRow, settings: SamplingSettings) -> Candidates:
-    """The second half of the chain: truncation and temperature, on an adjusted row."""
-    if settings.temperature == 0 and settings.typical_p == 1:  # nothing else can drop the likeliest token
+    """Apply the second half of the chain to an adjusted row: truncation and temperature."""
+    if settings.temperature == 0 and settings.typical_p == 1:  # no other step can drop the most likely token
         best = peak(row)
         return Candidates(np.array([best], np.int32), row[best : best + 1])
     candidates = truncate(row, settings)
@@ -123,7 +132,7 @@ def draw_from(row: FloatRow, settings: SamplingSettings) -> Candidates:
 
 
 def truncate(row: FloatRow, settings: SamplingSettings) -> Candidates:
-    """What top-k, typical-p, top-p and min-p keep of an adjusted row, before temperature."""
+    """Apply top-k, typical-p, top-p and min-p to an adjusted row, without temperature."""
     peak(row)
     ids: Indices | None = None
     logits = row
@@ -140,7 +149,7 @@ def truncate(row: FloatRow, settings: SamplingSettings) -> Candidates:
 
 
 def peak(row: FloatRow) -> int:
-    """Index of the highest logit, the first of equals. ValueError when no logit is finite."""
+    """Return the index of the highest logit, the first of equals. Raises ValueError if no logit is finite."""
     best = int(row.argmax())  # the first NaN, if there is one
     if not math.isfinite(row[best]):
         raise ValueError(f"the model returned no finite logits, or all tokens are forbidden: the best is {row[best]}")
@@ -148,7 +157,7 @@ def peak(row: FloatRow) -> int:
 
 
 def largest(values: FloatRow, k: int) -> Indices:
-    """Indices of the k largest values, ascending; the first of equal ones. Never -inf."""
+    """Return the indices of the k largest values, ascending, and the first of equal values. Skips -inf."""
     found = _at_least_kth(values, k)
     if len(found) > k:
         kept = values[found]
@@ -161,10 +170,11 @@ def largest(values: FloatRow, k: int) -> Indices:
 
 
 def _at_least_kth(values: FloatRow, k: int) -> Indices:
-    """Indices of a superset of the k largest values, not many more.
+    """Return the indices of a small superset of the k largest values.
 
-    Cut into n > k columns: the k-th largest column maximum is at most the k-th largest value, so everything below it
-    can be left out. Columns are interleaved since numpy takes maxima across rows 10 times as fast as along them.
+    The values are arranged in n > k columns. The k-th largest maximum of a column is at most the k-th largest value, so
+    all values below it are left out. Columns are interleaved because numpy computes maxima across rows 10 times as fast
+    as along rows.
     """
     height = min(len(values) // (4 * k), 64)
     if height < 2:
@@ -188,7 +198,7 @@ def _penalize(row: FloatRow, settings: SamplingSettings, window: Sequence[int]) 
 
 
 def _nucleus(logits: FloatRow, top_p: float, min_p: float) -> Indices:
-    """Top-p, then min-p. Both keep a head of the same ranking, so the cheaper one, min-p, may come first."""
+    """Apply top-p and min-p. Both keep a head of the same ranking, so the faster min-p is applied first."""
     highest = logits.max()
     kept: Indices | None = None
     if min_p > 0:
@@ -205,10 +215,10 @@ def _nucleus(logits: FloatRow, top_p: float, min_p: float) -> Indices:
 
 
 def _typical(logits: FloatRow, p: float) -> Indices:
-    """Locally typical sampling (Meister et al. 2022, 2202.00666): keep the tokens whose surprise is nearest to the
-    entropy.
+    """Apply locally typical sampling (Meister et al. 2022, 2202.00666), which keeps tokens of typical surprise.
 
-    A probability that underflows to zero adds nothing to the entropy; llama.cpp computes 0 log 0 = NaN there.
+    These are the tokens whose surprise is nearest to the entropy. A probability that underflows to zero adds nothing to
+    the entropy here; llama.cpp computes 0 log 0 = NaN.
     """
     log_p = logits - logits.max()
     weights = np.exp(log_p)
@@ -222,13 +232,13 @@ def _typical(logits: FloatRow, p: float) -> Indices:
 
 
 def _shortest_head(ranks: FloatRow, weights: FloatRow, mass: float, side: Side) -> Indices:
-    """Indices, ascending, of the fewest leaders by rank whose weights reach `mass` ("left") or exceed it ("right")."""
+    """Return the indices, ascending, of the fewest highest ranks whose weights reach `mass`, or exceed it ("right")."""
     if len(ranks) <= _FEW:
         return np.sort(_sorted_head(np.arange(len(ranks)), ranks, weights, mass, side))
     leaders = largest(ranks, _FEW)
     if weights[leaders].sum(dtype=np.float64) > mass:
         return np.sort(_sorted_head(leaders, ranks, weights, mass, side))
-    # bins in place of a full sort: all of those above the one where the mass is reached belong to the head
+    # Bins instead of a full sort: all values in bins above the bin in which the mass is reached belong to the head.
     bins = np.minimum((ranks.max() - ranks) * _BINS_PER_NAT, _BINS - 1).astype(np.intp)
     reached = np.cumsum(np.bincount(bins, weights, _BINS))
     edge = min(int(np.searchsorted(reached, mass, side)), _BINS - 1)
@@ -248,9 +258,9 @@ def _keep(ids: Indices | None, logits: FloatRow, kept: Indices) -> tuple[Indices
     return (kept if ids is None else ids[kept]), logits[kept]
 
 
-_FEW = 256  # leaders worth sorting before the whole vocabulary is looked at
+_FEW = 256  # highest ranks to sort first; usually they reach the mass
 _BINS, _BINS_PER_NAT = 4096, 128
-_LARGEST = 1e6  # far beyond any use, and far from where float32 ends
+_LARGEST = 1e6  # far beyond any use, and far below the largest float32
 
 
 def _is_number(value: object, kind: type) -> bool:

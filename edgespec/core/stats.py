@@ -1,4 +1,4 @@
-"""Counts and times of a generation and of its speculative decoding."""
+"""Counts and times of an answer and of its speculative decoding."""
 
 from __future__ import annotations
 
@@ -11,53 +11,59 @@ from edgespec.core.draft import Draft
 
 @dataclass(slots=True)
 class SourceStats:
-    """What one drafter proposed: in how many steps, how many tokens, and how many of them were accepted.
+    """The counters of one drafter."""
 
-    It was `asked` in so many steps, which took `seconds`. `cost` is the time of that and of the wider target passes, in
-    tokens that plain decoding would have generated meanwhile; None if unmeasured. So many drafts were begun
-    `ahead`, while the target verified the one before; `overlapped` of them followed what was accepted.
-    """
-
+    #: steps in which its tokens were verified
     rounds: int = 0
+    #: tokens verified
     proposed: int = 0
+    #: tokens accepted
     accepted: int = 0
+    #: times the drafter was asked for a draft
     asked: int = 0
+    #: time of these drafts
     seconds: float = 0.0
+    #: tokens that plain decoding would have generated in the time of drafts and wider target passes; None if unmeasured
     cost: float | None = None
+    #: drafts begun while the target verified the draft before
     ahead: int = 0
+    #: of these, drafts that continued the accepted tokens and so could be used
     overlapped: int = 0
 
 
 @dataclass(slots=True)
 class Stats:
-    """Counters of one answer, times in seconds.
+    """The counters of one answer, times in seconds.
 
-    They count what was verified, including the end token and tokens that a stop string then cut off. The first token
-    comes from the last pass of the prompt: it is one of the generated tokens, its pass belongs to `prompt_s`, as in
-    llama.cpp. Positions of a draft are depths of its tree. `near_ties` counts tokens that rounding in kernels could
-    have changed; None if that was not measured, and under rules that do not choose by noise. `recalled` counts the
-    accepted tokens that were copied from earlier answers.
+    Generated tokens include the end token, and tokens that a stop string cut off. The last pass of the prompt generates
+    the first token. This pass counts in `prompt_s`, as in llama.cpp.
     """
 
     prompt_tokens: int = 0
+    #: prompt tokens taken from the KV cache
     cached_tokens: int = 0
     prompt_s: float = 0.0
     generated_tokens: int = 0
     generation_s: float = 0.0
     draft_s: float = 0.0
     target_s: float = 0.0
+    #: steps, which are target passes
     rounds: int = 0
     proposed: int = 0
     accepted: int = 0
+    #: verified draft tokens by depth in the tree
     proposed_per_pos: list[int] = field(default_factory=list)
     accepted_per_pos: list[int] = field(default_factory=list)
+    #: steps by number of accepted tokens
     accepted_histogram: list[int] = field(default_factory=list)
     by_source: dict[str, SourceStats] = field(default_factory=dict)
+    #: tokens that rounding in kernels could have changed; None if unmeasured, and for rules other than coupled
     near_ties: int | None = None
+    #: accepted tokens that were copied from earlier answers
     recalled: int = 0
 
     def __str__(self) -> str:
-        """Speed, and what drafting gained."""
+        """Return the speed and the gain of drafting in a line."""
         parts = [f"{self.generated_tokens} tokens in {self.generation_s:.2f} s ({self.tokens_per_s:.1f} tok/s)"]
         if self.proposed:
             parts.append(f"{self.accepted} of {self.proposed} draft tokens accepted")
@@ -66,7 +72,7 @@ class Stats:
         return ", ".join(parts)
 
     def count_round(self, draft: Draft, path: Sequence[int], emitted: int) -> None:
-        """Count one verified step: the nodes of `path` were accepted, `emitted` tokens in all."""
+        """Count a step that accepted the nodes of `path` and emitted `emitted` tokens."""
         accepted = len(path)
         self.rounds += 1
         self.proposed += len(draft)
@@ -91,7 +97,7 @@ class Stats:
             source.accepted += sum(sources[node] == name for node in path)
 
     def add(self, other: Stats) -> None:
-        """Add another stretch of the same answer, whose prompt was processed anew."""
+        """Add the counters of a later part of the same answer, which began with a prompt again."""
         for item in fields(self):
             mine, theirs = getattr(self, item.name), getattr(other, item.name)
             if isinstance(theirs, int | float):
@@ -107,7 +113,7 @@ class Stats:
                     setattr(source, item.name, (getattr(source, item.name) or 0) + theirs)
 
     def count_draft(self, name: str, seconds: float, cost: float | None) -> None:
-        """Count a draft, verified or not, and its time."""
+        """Count a draft, verified or not, with its time and cost."""
         source = self.by_source.setdefault(name, SourceStats())
         source.asked += 1
         source.seconds += seconds
@@ -115,7 +121,7 @@ class Stats:
         self.count_cost(name, cost)
 
     def count_ahead(self, name: str, waited_s: float, *, is_begun: bool) -> None:
-        """Count a draft, if one was begun during the target's pass, and how long it was waited for afterwards."""
+        """Count a draft begun during the target's pass (`is_begun`), and the time spent waiting after the pass."""
         source = self.by_source[name]
         source.ahead += is_begun
         source.seconds += waited_s
@@ -127,7 +133,7 @@ class Stats:
             source.cost = (source.cost or 0.0) + cost
 
     def gained_per_s(self, name: str) -> float | None:
-        """Tokens per second that a drafter added; None if unknown."""
+        """Return the tokens per second that a drafter added, or None if unknown."""
         source = self.by_source[name]
         if source.cost is None or not self.generation_s:
             return None
@@ -135,7 +141,7 @@ class Stats:
 
     @property
     def speedup(self) -> float | None:
-        """Over plain decoding, predicted from the measured cost of drafts; None if unknown."""
+        """Speedup over plain decoding, estimated from the measured cost of drafts; None if unknown."""
         costs = [source.cost for source in self.by_source.values()]
         known = [cost for cost in costs if cost is not None]
         plain_tokens = self.generated_tokens - self.accepted + sum(known)  # in the same time
@@ -143,12 +149,12 @@ class Stats:
 
     @property
     def other_s(self) -> float:
-        """Time spent neither in target passes nor on drafting: sampling, verification, KV cache."""
+        """Time spent outside target passes and drafting: sampling, verification, KV cache."""
         return max(0.0, self.generation_s - self.target_s - self.draft_s)
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted over proposed draft tokens; 0 when nothing was proposed."""
+        """Accepted tokens per proposed draft token; 0 if nothing was proposed."""
         return self.accepted / self.proposed if self.proposed else 0.0
 
     @property
@@ -165,7 +171,7 @@ class Stats:
         return (self.prompt_tokens - self.cached_tokens) / self.prompt_s if self.prompt_s else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """The figures under llama.cpp's names, times in milliseconds."""
+        """Return the counters under llama.cpp's names, with times in milliseconds."""
         return {
             "timings": {
                 "prompt_n": self.prompt_tokens - self.cached_tokens,
@@ -194,7 +200,7 @@ class Stats:
 
     @classmethod
     def from_json(cls, figures: Mapping[str, Any]) -> Stats:
-        """What `as_json` gave, as far as it is there."""
+        """Return the counters of `as_json`'s data. Missing counters are 0."""
         timings = figures.get("timings", {})
         known = {item.name for item in fields(SourceStats)}
         return cls(

@@ -1,4 +1,4 @@
-"""What arithmetic predicts for chains of a fixed length (Leviathan et al., arXiv 2211.17192, section 3).
+"""The predicted speedup of chains of a fixed length (Leviathan et al., arXiv 2211.17192, section 3).
 
 If every draft token is accepted with the same probability alpha, a step with K draft tokens emits E = 1 + alpha + ... +
 alpha^K tokens and takes K c + t(K+1): K passes of the draft model and one pass of the target over K + 1 tokens, in
@@ -14,19 +14,22 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """The measured t(1) in seconds, t(n) / t(1) by width n, and c, a draft pass in units of t(1), if there is one."""
+    """Measured costs of passes."""
 
+    #: t(1) in seconds
     pass_s: float
+    #: t(n) / t(1) by width n
     target: Mapping[int, float]
+    #: c, a draft pass in units of t(1), if there is a draft model
     draft: float | None
 
     @property
     def longest(self) -> int:
-        """The longest chain whose pass is within the measured widths."""
+        """The longest chain whose target pass is within the measured widths."""
         return max(self.target) - 1
 
     def at(self, width: int) -> float:
-        """t(width) / t(1), interpolated; raises ValueError beyond the widest pass measured."""
+        """Return t(width) / t(1), interpolated. Raises ValueError beyond the widest measured pass."""
         below = max(n for n in self.target if n <= width)
         above = min(n for n in self.target if n >= width)
         if below == above:
@@ -35,39 +38,39 @@ class CostCurve:
         return (1 - share) * self.target[below] + share * self.target[above]
 
     def speedup(self, alpha: float, length: int) -> float:
-        """Predicted speedup of chains of `length` draft tokens; needs c."""
+        """Return the predicted speedup of chains of `length` draft tokens. Needs c."""
         assert self.draft is not None
         return expected_tokens(alpha, length) / (self.draft * length + self.at(length + 1))
 
     def best(self, alpha: float) -> tuple[int, float]:
-        """The best length, 0 for plain decoding, and its predicted speedup."""
+        """Return the best length, 0 for plain decoding, and its predicted speedup."""
         speedups = [self.speedup(alpha, length) for length in range(self.longest + 1)]
         return max(enumerate(speedups), key=lambda pair: pair[1])
 
 
 def cost_curve(costs: Mapping[str, Any] | None) -> CostCurve | None:
-    """The curve of a result's `costs`, or None where t(1) was not measured."""
+    """Return the curve of a result's `costs`, or None if t(1) was not measured."""
     target = {int(width): seconds for width, seconds in ((costs or {}).get("target") or {}).items() if seconds}
     if costs is None or 1 not in target:
         return None
     draft_s = costs.get("draft")
     return CostCurve(
         target[1],
-        {width: max(1.0, target[width] / target[1]) for width in sorted(target)},  # less is a disturbed measurement
+        {width: max(1.0, target[width] / target[1]) for width in sorted(target)},  # below 1: disturbed measurement
         None if draft_s is None else draft_s / target[1],
     )
 
 
 def expected_tokens(alpha: float, length: int) -> float:
-    """E, the tokens emitted in a step with `length` draft tokens."""
+    """Return E, the expected number of tokens emitted in a step with `length` draft tokens."""
     return sum(alpha**k for k in range(length + 1))
 
 
 def acceptance_probability(counts: Iterable[tuple[Sequence[int], Sequence[int]]]) -> float | None:
-    """alpha: the share of verified draft tokens that were accepted, in chains; None if none was verified.
+    """Return alpha, the share of verified draft tokens of chains that were accepted; None if none was verified.
 
-    `counts` are pairs of proposed and accepted tokens by position. A draft token is verified only if all before it were
-    accepted, so each step verifies the accepted ones, and one more where it rejects.
+    `counts` are pairs of proposed and accepted tokens by position. A draft token is verified only if all tokens before
+    it were accepted, so each step verifies the accepted tokens, and one more if it rejects a token.
     """
     verified = accepted_in_all = 0
     for proposed, accepted in counts:

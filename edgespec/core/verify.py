@@ -1,9 +1,9 @@
-"""Which draft tokens are accepted: the verification rules.
+"""The verification rules, which decide which draft tokens are accepted.
 
-Every rule walks from the last committed token along the draft and ends with one token of the target's own. *Coupled*
-keeps what the target would have sampled with the same noise, so that the text does not depend on the draft. *Rejection*
-and *block* preserve the target's distribution for drafts that were sampled from a distribution of their own. *Typical*
-changes the distribution.
+Every rule follows the draft from the last committed token and ends with one token sampled from the target. *Coupled*
+accepts the tokens that the target samples with the noise of their positions, so the text does not depend on the draft.
+*Rejection* and *block* preserve the target's distribution if the draft was sampled from another one. *Typical* changes
+the distribution.
 """
 
 from __future__ import annotations
@@ -31,37 +31,40 @@ TYPICAL_EPSILON, TYPICAL_DELTA = 0.09, 0.3
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """`path`: accepted nodes, root first. `choices`: the tokens to emit, those of the path and one of the target's own,
-    which is missing when the path ends with an end token."""
+    """The result of verifying a draft."""
 
+    #: accepted nodes, root first
     path: list[int]
+    #: the tokens to emit: those of `path`, and one sampled from the target unless the path ends with an end token
     choices: list[Choice]
 
 
 class AcceptanceTest(Protocol):
-    """The target's distributions along a draft, and the random numbers of one step. A path is a list of nodes, root
-    first."""
+    """The target's distributions along a draft, and the random numbers of one step.
+
+    A path is a list of nodes, root first. Tests implement this protocol to enumerate all random outcomes.
+    """
 
     def distribution(self, path: list[int]) -> Distribution:
-        """The target's distribution of the token after `path`."""
+        """Return the target's distribution of the token after `path`."""
 
     def accepts(self, probability: float, depth: int, token: int) -> bool:
-        """Flip the coin of this token at this depth."""
+        """Return True with this probability, by the random number of this token at this depth."""
 
     def draw(self, distribution: Distribution, depth: int) -> int:
-        """Sample the token at this depth."""
+        """Sample the token at this depth from a distribution."""
 
     def ends(self, token: int) -> bool:
-        """Whether nothing may follow the token."""
+        """Return whether the token ends the answer."""
 
 
 def rejection(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None]:
-    """Token by token (Leviathan et al., 2211.17192; Chen et al., 2302.01318), with any number of candidates at a node.
+    """Verify token by token (Leviathan et al., 2211.17192; Chen et al., 2302.01318), with any number of candidates.
 
-    A child x sampled from q is accepted with probability min(1, p(x) / q(x)), else p becomes norm((p - q)+) and the
-    next sibling is tried. After the last one a token is sampled from what remains of p; draft tokens that were not
-    sampled are accepted if they equal it. Returns the path and the token after it, None when the path ends with an end
-    token.
+    A child x sampled from q is accepted with probability min(1, p(x) / q(x)). If it is rejected, p becomes
+    norm((p - q)+) and the next sibling is tried. After the last sibling a token is sampled from the remaining p. A
+    child that was not sampled is accepted if it equals this token. Returns the path and the token after it, or None in
+    place of the token if the path ends with an end token.
     """
 
     def pick(path: list[int], children: list[int]) -> tuple[int | None, Distribution]:
@@ -79,10 +82,11 @@ def rejection(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None
 
 
 def block(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None]:
-    """A whole chain at once (block verification, Sun et al., 2403.10444): never fewer tokens than `rejection`.
+    """Verify a whole chain at once (block verification, Sun et al., 2403.10444).
 
-    The weight of a prefix is p_i = min(1, p_(i-1) P_i(x_i) / Q_i(x_i)). Every prefix is tested independently, and the
-    longest accepted one counts. For a draft token that was not sampled, Q(x) = 1.
+    On average this accepts at least as many tokens as `rejection`. The weight of a prefix is
+    p_i = min(1, p_(i-1) P_i(x_i) / Q_i(x_i)); for a draft token that was not sampled, Q(x) = 1. Every prefix is tested
+    independently, and the longest accepted prefix is kept: stopping at the first failure would change the distribution.
     """
     if not draft.is_chain:
         raise ValueError("block verification checks chains")
@@ -117,7 +121,7 @@ def block(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None]:
 def typical(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None]:
     """Accept draft tokens that are likely enough: p(x) > min(eps, delta exp(-entropy)) (Medusa, 2401.10774).
 
-    This changes the distribution of the text. Of several such siblings the most likely is accepted.
+    This changes the distribution of the text. Among siblings the most likely token is accepted.
     """
 
     def pick(path: list[int], children: list[int]) -> tuple[int | None, Distribution]:
@@ -130,12 +134,11 @@ def typical(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None]:
 
 
 Pick = Callable[[list[int], list[int]], tuple[int | None, Distribution]]
-"""Of the children after a path the one to keep, or None and the distribution that the token there is then drawn
-from."""
+"""Returns the child to keep after a path, or None; and the distribution to sample the token from if there is none."""
 
 
 def _walk(draft: Draft, test: AcceptanceTest, pick: Pick) -> tuple[list[int], int | None]:
-    """Walk down the tree; where `pick` accepts no child, the sampled token may still be one of the children."""
+    """Follow `pick` down the tree. If it accepts no child, the sampled token may still equal one of the children."""
     path: list[int] = []
     while True:
         node = path[-1] if path else -1
@@ -166,9 +169,12 @@ def verify(
     ends: Callable[[int], bool],
     step: int = 0,
 ) -> VerifyResult:
-    """Verify a draft after the committed `tokens`. `ends` says whether a token ends the answer. `step` separates the
-    random numbers of steps that verify the same position. Raises ValueError for a row of NaN, and for a tree under
-    block verification."""
+    """Verify a draft after the committed `tokens`.
+
+    `ends` returns whether a token ends the answer. `step` makes the random numbers of each step independent: block
+    verification tests positions after the last accepted one, and the next step tests these positions again. Raises
+    ValueError for a row of NaN, and for a tree under block verification.
+    """
     test = NoiseTest(draft, row_of, sampler, tokens, ends, step)
     if rule == "coupled":
         return test.coupled()
@@ -179,7 +185,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class NoiseTest:
-    """The target's rows, and coins that are a function of seed, sample, position and step."""
+    """The target's rows, and random numbers that are a function of seed, sample, position and step."""
 
     draft: Draft
     row_of: RowOf
@@ -189,10 +195,10 @@ class NoiseTest:
     step: int
 
     def coupled(self) -> VerifyResult:
-        """Follow the target's own choices down the tree for as long as one of them is a child.
+        """Follow the target's choices down the tree, while there is a child with the chosen token.
 
-        Each is sampled with the noise of its position, so the emitted text is that of plain decoding with the same
-        seed, for every draft (Daliri et al., 2408.07978).
+        Each choice is sampled with the noise of its position, exactly as plain decoding would. So the text is that of
+        plain decoding with the same seed, for every draft (Daliri et al., 2408.07978).
         """
         path: list[int] = []
         choices: list[Choice] = []
@@ -217,11 +223,11 @@ class NoiseTest:
         return self.sampler.draw(distribution, len(self.tokens) + depth, Stream.RESIDUAL, self.step)
 
     def report(self, path: list[int], token: int) -> Choice:
-        """The token after `path`, with the requested log-probabilities."""
+        """Return the token after `path`, with the requested log probabilities."""
         return self.sampler.report(self.row_of(path[-1] if path else -1), self._prefix(path), token)
 
     def _prefix(self, path: list[int]) -> list[int]:
-        """The tokens so far for the sampling chain; empty where it does not use them."""
+        """Return the tokens up to the end of `path` for the sampling chain, or none if it does not use them."""
         if not self.sampler.reads_prefix:
             return []
         return self.tokens + [self.draft.tokens[node] for node in path]

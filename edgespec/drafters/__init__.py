@@ -1,1 +1,1 @@
-"""Drafters: ways of predicting the target's next tokens, one file each, behind one small protocol."""
+"""Drafters: different ways to predict the target's next tokens, with one small protocol."""

@@ -58,11 +58,11 @@ class Drafter(ABC):
     """
 
     name: str
-    #: The number of passes so far, over the drafter's model or its index.
+    #: The number of passes made, over the drafter's model or its index.
     passes: int = 0
     #: The number of drafts that were started while the target verified the draft before.
     overlapped: int = 0
-    #: Whether `observe` is called.
+    #: True if `observe` must be called.
     needs_logits: bool = False
     #: The layers of the target whose inputs `read` gets; none: `read` is not called.
     needs_layers: tuple[int, ...] = ()

@@ -1,9 +1,9 @@
-"""A draft head: one layer that reads what the target computed, an EAGLE head (arXiv 2503.01840) or an MTP block.
+"""A draft head: one layer that reads the target's states, an EAGLE head (arXiv 2503.01840) or an MTP block.
 
-Cell P of its cache holds token P+1 with the state of the target at P, and predicts token P+2. Behind the last token it
-goes on with states of its own; once the target has computed there, those cells are decoded again with the target's.
-The target gives its final state only where every token of a pass has a row of logits: an EAGLE-1 head (2401.15077),
-which reads that, has cells with a token and no state, such as those of prompts, and was trained with them.
+Cell P of its cache holds token P+1 with the target's state at P, and predicts token P+2. After the last token the head
+continues with its own states; once the target has computed these positions, the cells are decoded again with the
+target's states. An EAGLE-1 head (2401.15077) reads the target's final state, which the target only gives if every token
+of a pass has a row of logits. For other tokens, such as those of prompts, its cells have no state; it was trained so.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.batch import Batch
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.features import FINAL_STATE, MOST_UNREAD
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import DraftContext, Outcome
+from edgespec.drafters.decoding import HeadDecodingContext
 from edgespec.drafters.model import Growth, ModelDrafter, Slot
 from edgespec.drafters.successors import Successors
 from edgespec.drafters.tree import ROOT
-from edgespec.llama.batch import Batch
-from edgespec.llama.head_context import HeadContext
 
 
 class _Features:
-    """What the target computed for `tokens` at the positions from `start` to `end` that the head has not read yet,
-    float32[F] each, in the pieces in which it came. A head that is backed off may read it much later: of more than
-    `most` bytes the oldest go."""
+    """The states of the target that the head has not read yet: float32[F] for each position from `start` to `end`.
+
+    They are kept in the pieces in which they arrived. A backed-off head may read them much later, so the oldest pieces
+    are dropped when there are more than `most` bytes.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -38,7 +40,7 @@ class _Features:
         self._pieces = deque[NDArray[np.float32]]()
 
     def begin(self, tokens: list[int]) -> None:
-        """Keep what belongs to the beginning of another text as well."""
+        """Keep the states of the prefix that a new text shares with the old one."""
         common, self._tokens = common_prefix(self._tokens, tokens), tokens
         if common <= self.start:
             self._pieces.clear()
@@ -50,8 +52,11 @@ class _Features:
                 self.add(self.end, last[: common - self.end])
 
     def add(self, start: int, rows: NDArray[np.float32]) -> None:
-        """What is there already stays. Behind a gap all begins anew, with the first row for the position before it too,
-        whose own is lost: there cells that are held may end."""
+        """Add states for the positions from `start` on; positions that are known already keep their states.
+
+        After a gap everything starts again. The first row then also serves for the position before, whose own state is
+        lost, because the cells that the head holds may end there.
+        """
         if start > self.end:
             self._pieces.clear()
             self._pieces.append(rows[:1])
@@ -64,13 +69,13 @@ class _Features:
             self.start += len(self._pieces.popleft())
 
     def skip(self, end: int, n: int) -> None:
-        """Zeros for the positions before `end` of which nothing came, n numbers each."""
+        """Fill positions before `end` for which no state arrived with zeros, n numbers each."""
         if end > self.end:
             self._pieces.append(np.broadcast_to(np.zeros(n, np.float32), (end - self.end, n)))
             self.end = end
 
     def take(self, start: int, n: int) -> NDArray[np.float32]:
-        """float32[n, F] of n positions from `start` on; those before are dropped."""
+        """Return float32[n, F] of n positions from `start` on, and drop the positions before."""
         while self.start + len(self._pieces[0]) <= start:
             self.start += len(self._pieces.popleft())
         self._pieces[0] = self._pieces[0][start - self.start :]
@@ -84,17 +89,17 @@ class _Features:
 
 
 class HeadDrafter(ModelDrafter):
-    """`context` holds the head, with as many sequences as the target's; see `ModelDrafter` for `width`. What the target
-    found likely after the same tokens is drafted too, if there are `successors`.
+    """Drafts with a head. `context` holds it, with as many sequences as the target's; see `ModelDrafter` for `width`.
 
-    A text of which the target did not compute the beginning here (a copied prompt), or too long ago, is read from where
-    it did.
+    With `successors`, the tokens that the target found likely after the same token are mixed into the draft. If the
+    target's states of the beginning of a text are missing (a copied prompt) or were dropped, the head reads the rest
+    only.
     """
 
-    context: HeadContext
+    context: HeadDecodingContext
 
     def __init__(
-        self, context: HeadContext, width: int = 1, name: str = "eagle3", successors: Successors | None = None
+        self, context: HeadDecodingContext, width: int = 1, name: str = "eagle3", successors: Successors | None = None
     ) -> None:
         super().__init__(context, width, name)
         self._successors, self.needs_logits = successors, successors is not None
@@ -137,16 +142,16 @@ class HeadDrafter(ModelDrafter):
         return min(super().n_unread(sequence), n_known)
 
     def _text(self, sequence: DraftContext) -> list[int]:
-        """The tokens by the cells that they are in."""
+        """Return the tokens as they are in the cells: all but the first."""
         return sequence.tokens[1:]
 
     def _knows(self, growth: Growth) -> bool:
-        """Whether the target has computed what goes with the tokens that the head has not read."""
+        """Return whether the target's states of all tokens that the head has not read are known."""
         slot, features = growth.slot, self._features[growth.slot.number]
         return features.start <= len(slot.held) and features.end >= len(growth.sequence.tokens) - 1
 
     def _rewind(self, growth: Growth) -> None:
-        """Keep the cells that hold what the target computed."""
+        """Keep only the cells that were decoded with the target's states."""
         slot, text, features = growth.slot, self._text(growth.sequence), self._features[growth.slot.number]
         kept = len(slot.held) if slot.grown is not None else common_prefix(slot.held, text[:-1])
         self.context.release(slot.branches)
@@ -175,7 +180,7 @@ class HeadDrafter(ModelDrafter):
         self.context.decode_pairs(batch, np.stack(states))
 
     def _is_end(self, token: int) -> bool:
-        return self.context.target.is_end(token)  # a head need not know its tokens
+        return self.context.target.is_end(token)  # a head's file may have no tokenizer
 
     def _row(self, growth: Growth, node: int, index: int) -> FloatRow:
         row = super()._row(growth, node, index)

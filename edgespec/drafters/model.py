@@ -1,6 +1,6 @@
 """A draft model: a small model with the same vocabulary drafts a chain or a tree.
 
-Each token is decoded once: its KV cache keeps the accepted path and removes the others. Branches of a tree share the
+Each token is decoded once: the KV cache keeps the accepted path and removes the others. Branches of a tree share the
 cells of their common path.
 """
 
@@ -13,23 +13,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.batch import Batch
 from edgespec.core.candidates import draft_candidates
 from edgespec.core.draft import Draft
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import Budget, DraftContext, Drafter
+from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.translation import Translation
 from edgespec.drafters.tree import ROOT, Tree
-from edgespec.llama.batch import Batch
-from edgespec.llama.context import Context
 
 
 @dataclass(slots=True)
 class Slot:
-    """A slot's part of the draft's cache: `held`, a prefix of the sequence's tokens, and after it the paths drafted
-    last, by the sequence id that holds their cells; the slot's own id is one of them. `shared` is how many of the first
-    tokens of a new sequence are held, `read` is the sequence in a draft's other vocabulary."""
+    """A slot's part of the draft's cache.
+
+    `held` is a prefix of the sequence's tokens; `paths` are the paths drafted last after it, by the sequence id that
+    holds their cells (one of them is the slot's own id). `shared` is how many of the first tokens of a new sequence are
+    held, `read` the sequence in the vocabulary of a draft that has another one.
+    """
 
     number: int
     held: list[int] = field(default_factory=list)
@@ -57,8 +60,8 @@ class _Read:
 
 @dataclass(slots=True)
 class Growth:
-    """A tree being built after `n_tokens` tokens, and the sequence id that holds each decoded node's path. Draft tokens
-    for the first `n_learnt` tokens of the sequence have been compared with the text."""
+    """A tree that grows after `n_tokens` tokens; `ids` is the sequence id that holds each decoded node's path. The
+    first `n_learnt` tokens of the sequence have been compared with draft tokens."""
 
     sequence: DraftContext
     slot: Slot
@@ -66,7 +69,7 @@ class Growth:
     n_tokens: int
     ids: dict[int, int] = field(default_factory=dict)
     n_learnt: int = 0
-    states: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # of a draft head: by node, what its row is of
+    states: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # of a draft head: the state of each node
 
     def prefix(self, node: int) -> list[int]:
         """The tokens before a child of `node`, if the sampling chain uses them."""
@@ -76,16 +79,16 @@ class Growth:
 
 
 class ModelDrafter(Drafter):
-    """`context` holds the draft model, with as many sequences as the target's. `width` is the maximum number of a
-    node's candidates, and of nodes of a tree decoded at a time; trees need a branch for each of their leaves.
+    """Drafts with the model of `context`, which has as many sequences as the target's.
 
-    Drafts are in the target's ids, the cache is in the draft's own: `translation` converts where they differ.
+    `width` is the maximum number of a node's candidates, and of nodes of a tree decoded at a time; trees need a branch
+    for each of their leaves. Drafts are in the target's ids, the cache is in the draft's own: `translation` converts.
     """
 
     assumed_s = None
 
     def __init__(
-        self, context: Context, width: int = 1, name: str = "draft", translation: Translation | None = None
+        self, context: DecodingContext, width: int = 1, name: str = "draft", translation: Translation | None = None
     ) -> None:
         self.context, self.width, self.name, self.translation = context, width, name, translation
         self.fingerprint = context.fingerprint
@@ -128,7 +131,7 @@ class ModelDrafter(Drafter):
         return [growth.tree.draft(self.name) for growth in growths]
 
     def forget(self) -> None:
-        """Something else used the cache: start again with an empty one."""
+        """Start again with an empty cache, because something else used it."""
         for slot in self._slots:
             self.context.release(slot.branches)
             self.context.forget(slot.number)
@@ -138,7 +141,7 @@ class ModelDrafter(Drafter):
         return Growth(sequence, self._slots[sequence.slot], Tree(budget), len(sequence.tokens))
 
     def _draft(self, growing: list[Growth]) -> None:
-        """Grow trees up to their budgets, from the text that they follow; those that have begun go on."""
+        """Grow trees up to their budgets, from the text before them; trees that have nodes already continue to grow."""
         try:
             for growth in growing:
                 if growth.tree.tokens:
@@ -148,24 +151,24 @@ class ModelDrafter(Drafter):
             self._catch_up([growth for growth in growing if not growth.tree.tokens and self._knows(growth)])
             while self._grow(growing):
                 pass
-        except BaseException:  # what an interrupted decode left behind is unknown: back to what is
+        except BaseException:  # an interrupted decode leaves unknown cells: keep only the accepted tokens
             for growth in growing:
                 self._drop_paths(growth.slot)
             raise
 
     def _fitting(self, sequence: DraftContext, budget: Budget) -> Budget:
-        """The part of a budget that fits into the draft's own context."""
+        """Return the part of a budget that fits into the draft's own context."""
         room = max(0, self.context.n_ctx - len(self._text(sequence)))
         return replace(budget, tokens=min(budget.tokens, room))
 
     def _knows(self, growth: Growth) -> bool:
-        """Whether the draft has all tokens of the sequence: one vocabulary may be padded less than the other."""
+        """Return whether the draft has all tokens of the sequence: one vocabulary may be padded less than the other."""
         return max(self._text(growth.sequence)[len(growth.slot.held) :], default=2**31) < self.context.model.n_vocab
 
     # --- the vocabulary -------------------------------------------------------------------------------------------
 
     def _text(self, sequence: DraftContext) -> list[int]:
-        """A sequence in the draft's own tokens."""
+        """Return a sequence in the draft's own tokens."""
         if self.translation is None:
             return sequence.tokens
         read = self._slots[sequence.slot].read
@@ -181,14 +184,15 @@ class ModelDrafter(Drafter):
         return self.context.model.is_end(self._own(token))
 
     def _row(self, growth: Growth, node: int, index: int) -> FloatRow:
-        """The draft's logits in the target's ids behind a node, which is in the batch at `index`."""
+        """Return the draft's logits in the target's ids after a node, which is in the batch at `index`."""
         row = self.context.logits(index)
         return row if self.translation is None else self.translation.row(row)
 
     # --- the cache ------------------------------------------------------------------------------------------------
 
     def _rewind(self, growth: Growth) -> None:
-        """Keep what the sequence still has in common with the cache; its last token is always left to decode."""
+        """Keep the cells that the sequence still has in common with the cache; its last token is always left to
+        decode."""
         slot, text, last = growth.slot, self._text(growth.sequence), growth.slot.grown
         went_on = last is not None and len(slot.held) < len(text)
         agreed = self._follow(slot, text) if went_on else self._restart(slot, text)
@@ -198,8 +202,8 @@ class ModelDrafter(Drafter):
         slot.paths, slot.grown = {slot.number: []}, growth
 
     def _restart(self, slot: Slot, text: list[int]) -> int:
-        """Cut the slot's own cells to the prefix shared with another sequence, or with the same one after a failed
-        step; returns its length in tokens."""
+        """Cut the slot's cells to the prefix in common with another sequence, or with the same one after a failed step;
+        returns its length."""
         decoded = slot.held + slot.paths.get(slot.number, [])
         agreed = common_prefix(decoded, text[:-1])
         if agreed < len(decoded):
@@ -227,7 +231,7 @@ class ModelDrafter(Drafter):
     def _catch_up(self, growing: list[Growth]) -> None:
         """Decode the uncached tokens of the sequences, and add the candidates after their last tokens."""
         pending = [(growth.slot, self._text(growth.sequence)[len(growth.slot.held) :]) for growth in growing]
-        # Long ones (a prompt) go first and alone; the last tokens of all sequences share one batch with what remains.
+        # Long parts (prompts) are decoded first and alone; what remains of all sequences shares one batch.
         for slot, tokens in pending:
             while len(tokens) > max(1, self.context.n_batch // len(pending)):
                 chunk = tokens[: min(self.context.n_batch, len(tokens) - 1)]
@@ -240,7 +244,7 @@ class ModelDrafter(Drafter):
                 self._add(growth, ROOT, row)
 
     def _decode_committed(self, parts: list[tuple[Slot, list[int]]], *, wanted: bool) -> list[int]:
-        """Add tokens to the slots; returns the batch index of each last one."""
+        """Add tokens to the slots; returns the batch index of each slot's last token."""
         batch, last = Batch.empty(), []
         for slot, tokens in parts:
             batch.add(tokens, len(slot.held), (slot.number,), wanted=wanted)
@@ -251,7 +255,8 @@ class ModelDrafter(Drafter):
         return last
 
     def _grow(self, growing: list[Growth]) -> bool:
-        """Decode the most likely nodes of all trees in one batch and add their candidates; False when none is left."""
+        """Decode the most likely nodes of all trees in one batch and add their candidates; returns False if none is
+        left."""
         batch = Batch.empty()
         decoded: list[tuple[Growth, int, int]] = []
         for growth in growing:
@@ -276,11 +281,11 @@ class ModelDrafter(Drafter):
         return True
 
     def _decode_drafted(self, batch: Batch, nodes: list[tuple[Growth, int, int]]) -> None:
-        """Decode nodes of trees; each is in the batch at the index beside it."""
+        """Decode nodes of trees; each has its index in the batch."""
         self.context.decode(*batch)
 
     def _prune(self, growth: Growth) -> None:
-        """Take nodes that have left the tree out of the cache, so that branches never run out."""
+        """Remove nodes that have left the tree from the cache, so that branches never run out."""
         slot, needed = growth.slot, dict.fromkeys(growth.slot.paths, 0)
         for node in growth.tree.kept():
             if node in growth.ids:
@@ -295,7 +300,7 @@ class ModelDrafter(Drafter):
                 del slot.paths[id][length:]
 
     def _place(self, growth: Growth, node: int) -> int:
-        """The sequence id for the cells of `node`: its parent's, or a new branch where that is taken."""
+        """Return the sequence id for the cells of `node`: its parent's, or a new branch if a sibling uses that."""
         slot, parent = growth.slot, growth.tree.parents[node]
         path = [self._own(token) for token in growth.tree.path(parent)]
         id = slot.number if parent == ROOT else growth.ids[parent]

@@ -1,8 +1,8 @@
-"""Overlapped drafting: while the target verifies a draft on one device, the draft model begins the next on another.
+"""Overlapped drafting: while the target verifies a draft on one device, the draft model starts the next one on another.
 
-It assumes that the whole draft is accepted, and that the target's own token behind it is the one that the draft model
-expects there. If that is what comes, the next draft goes on from there; else what was added to the cache is removed.
-Either way a draft has the tokens that it would have without: they come from the same rows and the same noise, only
+The drafter assumes that the target accepts the whole draft and then chooses the token that the draft model finds most
+likely. If so, the next draft continues from there; otherwise the added cells are removed from the cache. In both cases
+a draft has the same tokens as without overlapping: they are computed from the same rows and the same noise, only
 earlier. So overlapping changes no text, under any verification rule.
 """
 
@@ -21,13 +21,13 @@ from edgespec.core.noise import Stream
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import draw_from
 from edgespec.drafters.base import Budget, DraftContext
+from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.model import Growth, ModelDrafter
 from edgespec.drafters.translation import Translation
 from edgespec.drafters.tree import ROOT
-from edgespec.llama.context import Context
 
-GAIN = 1 / 4  # of a measured time in its mean
-FORGET = 0.9  # of the time of a pass that seems too long to begin one: or else it would not be measured again
+GAIN = 1 / 4  # weight of a new measurement in the mean
+FORGET = 0.9  # shrinks the assumed time of a pass that seemed too slow to start: otherwise it is never measured again
 
 
 @dataclass(slots=True)
@@ -43,26 +43,28 @@ class _Assumed:
 
 
 class OverlappedDrafter(ModelDrafter):
-    """Drafts chains. While the target verifies one of them, a thread drafts on: as many tokens as that draft had, or as
-    there is time for. It works between `verifying` and `settle` only, in which nothing else uses the drafter: its
-    context never has two users. `thread` does one thing at a time.
+    """Drafts chains. While the target verifies a chain, a thread drafts the next: as many tokens, or as there is time
+    for.
+
+    The thread works between `verifying` and `settle` only, when nothing else uses the drafter, so its context never has
+    two users. The executor `thread` must run one task at a time.
     """
 
     def __init__(
         self,
-        context: Context,
+        context: DecodingContext,
         name: str = "draft",
         translation: Translation | None = None,
         thread: Executor | None = None,
     ) -> None:
         super().__init__(context, 1, name, translation)
-        context.fingerprint |= {"overlapped": True}  # what passes take together is no measure of them alone
+        context.fingerprint |= {"overlapped": True}  # passes are slower side by side: keep these measurements apart
         self._thread = thread or ThreadPoolExecutor(1, "edgespec-overlap")
         self._is_over = Event()
         self._work: Future[None] | None = None
         self._ahead: Growth | None = None
         self._started_s = self._pass_s = 0.0
-        self._target_s = dict[int, float]()  # by the length of the draft
+        self._target_s = dict[int, float]()  # time of the target's pass by the length of the draft
         self._length = 0
 
     def verifying(self, sequence: DraftContext, draft: Draft) -> bool:
@@ -87,7 +89,8 @@ class OverlappedDrafter(ModelDrafter):
         try:
             wait([self._work])
         finally:
-            wait([self._work])  # Ctrl-C may have broken off the line above, and the next pass must find nobody here
+            # Wait again: Ctrl-C may have interrupted the first wait, and the next pass must not share the context.
+            wait([self._work])
         work, self._work = self._work, None
         work.result()
         return self._ahead is not None
@@ -111,7 +114,7 @@ class OverlappedDrafter(ModelDrafter):
         super().forget()
 
     def _growth(self, sequence: DraftContext, budget: Budget) -> Growth:
-        """The draft that was begun ahead, if it is of this text and this step."""
+        """Return the draft that was started ahead, if it is for this text and this step."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or not ahead.tree.tokens or not budget.tokens:
             return super()._growth(sequence, budget)
@@ -128,13 +131,17 @@ class OverlappedDrafter(ModelDrafter):
     # --- in the thread --------------------------------------------------------------------------------------------
 
     def has_time(self, passes: int = 1) -> bool:
-        """Whether so many passes are likely to end before the target's: what is not used must not be waited for."""
+        """Return whether this number of passes is likely to end before the target's pass: waiting for an unused draft
+        costs time."""
         until_s = self._started_s + self._target_s.get(self._length, inf)
         return not self._is_over.is_set() and perf_counter() + passes * self._pass_s <= until_s
 
     def _draft_on(self, assumed: _Assumed, last: Growth) -> None:
-        """Draft behind the draft and the token expected there. To others this is a longer path behind what is held for
-        certain, and `last` is what the text is to be compared with."""
+        """Draft after the draft and the token expected there.
+
+        To the other methods this is a longer path after the accepted tokens. `last` is the growth to compare the text
+        with.
+        """
         slot, started_s, n_passes = last.slot, perf_counter(), self.passes
         n_held, n_read, n_own = len(slot.held), slot.read.n, len(slot.read.tokens)
         try:
@@ -159,8 +166,11 @@ class OverlappedDrafter(ModelDrafter):
             slot.read.n, slot.grown = n_read, last
 
     def _expected(self, assumed: _Assumed, drafted: list[int]) -> int | None:
-        """The target's most likely choice behind the draft: the next one `drafted` where that was cut, else the draft
-        model's own, with the noise that the target takes there."""
+        """Return the target's most likely choice after the draft.
+
+        This is the next one of the `drafted` tokens if the draft was cut; otherwise the draft model's own choice, with
+        the noise that the target will use there.
+        """
         if len(drafted) > self._length:
             return drafted[self._length]
         budget = self._fitting(assumed, Budget(1))

@@ -41,9 +41,9 @@ class Entry:
     needs: Needs = "nothing"
     #: Makes the drafter; None if it has weights, which the runtime opens.
     make: Callable[[Parts], Drafter] | None = None
-    #: Whether `--spec-type auto` uses it where it is available.
+    #: True if `--spec-type auto` uses it when it is available.
     in_auto: bool = True
-    #: Whether its drafts can be trees.
+    #: True if its drafts can be trees.
     drafts_trees: bool = True
     #: The style of its tokens on the screen, also visible without colours.
     style: str = "italic $text-success"

@@ -1,1 +1,1 @@
-"""One step after the other: drafts, forward passes of the target, verification."""
+"""The generation engine: scheduling, drafting, forward passes of the target and verification."""

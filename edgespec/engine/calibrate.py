@@ -1,8 +1,9 @@
-"""The clock and the disk of the pace: what passes take on this machine, and what is known about a pair.
+"""Cost measurements for the draft-length policy, kept between runs.
 
-Where nothing is known about a pair, passes of the widths that drafts may have are measured once, for a second at most;
-widths that had no turn are taken from an assumed cost curve, which depends on how the weights are stored. Everything
-learnt since is kept per model file, draft, machine, build, threads and cache, and is where the next start begins.
+For a new pair of target and draft, passes of the widths that drafts may have are measured once, within about a second.
+Widths for which there was no time use an assumed cost curve, which depends on the weight type. The results, and all
+that is learned while generating, are saved for each combination of model file, draft, machine, build, threads and
+cache; the next start continues from them.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from edgespec.core.policy.costs import Costs, Shape
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import pass_widths
 from edgespec.drafters.base import Drafter
+from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.model import ModelDrafter
 from edgespec.files.paths import read_cache, write_cache
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 
-READ = 32  # tokens of a pass that measures what reading a prompt takes
+READ = 32  # tokens of the pass that measures how long reading a prompt takes
 VERSION = 4
 SAVE_EVERY_S = 60.0
 CHUNK = 64
-MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # for measuring the widths of drafts, each of them so often
-PREFIX_SHARE = 0.25  # of that time may go into the tokens before them
+MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # time limit, tokens before each pass, and passes per width
+PREFIX_SHARE = 0.25  # most of this time that may be spent on the tokens before
 
 OFFLOADED: Shape = {1: 1.0, 8: 1.1, 16: 1.2, 64: 1.8, 512: 8.0}
 BY_BITS: tuple[tuple[float, Shape], ...] = (
@@ -40,7 +42,7 @@ BY_BITS: tuple[tuple[float, Shape], ...] = (
 
 
 def assumed_shape(model: Model) -> Shape:
-    """The cost curve that is assumed for a model before it was measured."""
+    """Return the cost curve that is assumed for a model until it is measured."""
     if model.gpu_layers:
         return OFFLOADED
     bits = 8 * model.size_bytes / max(1, model.n_params)
@@ -48,7 +50,7 @@ def assumed_shape(model: Model) -> Shape:
 
 
 def measure_passes(
-    context: Context,
+    context: DecodingContext,
     widths: Sequence[int],
     *,
     depth: int = 128,
@@ -56,9 +58,10 @@ def measure_passes(
     rows: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> dict[int, float]:
-    """Median seconds of a pass by its width, behind `depth` tokens, widths in turns; after one round to warm up.
+    """Return the median seconds of a pass for each width, after `depth` tokens.
 
-    `rows` asks for the logits of every token, for which the context must have room, else for those of the last one.
+    Widths are measured alternately, so that a busy moment does not hit one width only, after a warm-up round. With
+    `rows` each token asks for its logits, and the context must have room for them; otherwise only the last one does.
     Uses sequence 0 of the context, which is empty afterwards.
     """
     depth = max(1, min(depth, context.n_ctx - max(widths)))
@@ -77,8 +80,9 @@ def measure_passes(
     return {width: median(taken) for width, taken in times.items()}
 
 
-def _timed_pass(context: Context, width: int, depth: int, *, rows: bool = True) -> float:
-    """Seconds of a pass over `width` tokens behind `depth` others, which are decoded before if they are not there."""
+def _timed_pass(context: DecodingContext, width: int, depth: int, *, rows: bool = True) -> float:
+    """Return the seconds of a pass over `width` tokens after `depth` others; decodes these first if they are
+    missing."""
     if context.length(0) != depth and not context.truncate(0, depth):
         context.forget(0)
     for start in range(context.length(0), depth, CHUNK):
@@ -90,7 +94,7 @@ def _timed_pass(context: Context, width: int, depth: int, *, rows: bool = True) 
 
 
 def _spread_out(widths: Sequence[int]) -> list[int]:
-    """Widths in an order in which the first ones tell the most: 1, the widest, then always the middle of a gap."""
+    """Order widths so that the first ones say most about the curve: 1, the widest, then the middle of each gap."""
     order, gaps = [widths[0], widths[-1]], [(0, len(widths) - 1)]
     while gaps:
         low, high = gaps.pop(0)
@@ -102,9 +106,10 @@ def _spread_out(widths: Sequence[int]) -> list[int]:
 
 
 class CostModelCache:
-    """What is known about a target and its drafters: costs, how right guesses are, and a pace for each set of drafters.
+    """The measurements of a target and its drafters: costs, acceptance, and a draft-length policy for each set of
+    drafters.
 
-    `note` hears when what was remembered cannot be used.
+    `note` is called with a message if saved measurements cannot be used.
     """
 
     def __init__(
@@ -136,14 +141,16 @@ class CostModelCache:
         return Costs(assumed_shape(context.model), assumed)
 
     def measure(self, context: Context, widest: int, progress: Callable[[float], None]) -> None:
-        """Find out what passes up to `widest` tokens wide cost. That takes about a second, for which some widths are
-        left out where the model is large, and the others are measured behind no other tokens."""
+        """Measure passes of up to `widest` tokens, within about a second.
+
+        If the model is too slow for that, some widths are left out, and the others are measured with an empty cache.
+        """
         depth = max(1, min(MEASURED_DEPTH, context.n_ctx - widest))
         narrow = self._least_width
         order = _spread_out(sorted({max(narrow, width) for width in pass_widths(widest - 1)}))
         try:
             context.forget(0)
-            _timed_pass(context, narrow, 0)  # to warm up, as the first answer would have to
+            _timed_pass(context, narrow, 0)  # warm up: the first pass of a model is slower
             started_s = perf_counter()
             least_s = {narrow: _timed_pass(context, narrow, 0)}
             scale = least_s[narrow] / self.costs.target(narrow)
@@ -170,8 +177,11 @@ class CostModelCache:
         repeat: int,
         progress: Callable[[float], None],
     ) -> dict[str, dict[str, float]]:
-        """Seconds of the target's passes by width, of a pass of each draft model over one token ("step") and of each
-        token that it reads ("read"), behind `depth` tokens. The caches hold nothing of use afterwards."""
+        """Measure the target and the draft models after `depth` tokens; the contents of their caches are lost.
+
+        Returns the seconds of the target's passes by width ("target"), of a draft model's pass over one token ("step"),
+        and of each token that it reads ("read").
+        """
         step, read = dict[str, float](), dict[str, float]()
         target = measure_passes(context, list(widths), depth=depth, repeat=repeat, progress=progress)
         for width, seconds in target.items():
@@ -187,7 +197,7 @@ class CostModelCache:
         return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step, "read": read}
 
     def pace(self, drafters: Iterable[str], leaves: int = 1) -> MeasuredPolicy:
-        """The measured pace for drafters that work together, on trees of up to `leaves` leaves."""
+        """Return the measured policy for drafters that work together, on trees of up to `leaves` leaves."""
         return self._pace(",".join(sorted(drafters)), leaves)
 
     def _pace(self, drafters: str, leaves: int) -> MeasuredPolicy:
@@ -197,7 +207,7 @@ class CostModelCache:
         return self._paces[key]
 
     def save(self, *, now: bool = True) -> None:
-        """Remember what was learnt; unless it is to be `now`, not more often than once a minute."""
+        """Save all measurements; unless `now`, at most once a minute."""
         if not self._paces or not (now or perf_counter() - self._saved_s > SAVE_EVERY_S):
             return
         self._saved_s = perf_counter()

@@ -1,8 +1,8 @@
-"""A step of all sequences: schedule, propose, run, verify, commit, observe.
+"""The engine's step for all sequences: schedule, propose, run, verify, commit, observe.
 
 Between steps the target's KV cache holds `tokens[:n_decoded]` of each sequence, and `n_decoded <= len(tokens) - 1`. A
-step decodes `tokens[n_decoded:]` (at most a chunk of it) plus the draft; prompts, further turns and plain decoding (the
-empty draft) are all this one path.
+step decodes `tokens[n_decoded:]` (at most a chunk of it) and the draft. Prompts, later turns of a chat and plain
+decoding (an empty draft) all take this path.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from functools import partial
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
+from edgespec.core.exactness import branches_decoded_again
 from edgespec.core.policy.policy import DraftPolicy
 from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Drafter
+from edgespec.engine.prefix import Reuse
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import NO_SLOT, Drafting, Scheduled, Sequence, StepOutput
-from edgespec.engine.slots import Reuse
 from edgespec.engine.speculator import Speculator, logger
 from edgespec.engine.target_runner import TargetRunner
 from edgespec.errors import GenerationError, UsageError
@@ -26,9 +27,12 @@ from edgespec.llama.context import CacheFullError, CancelledError, Context
 
 
 class Engine:
-    """Steps over as many sequences as the target's context holds. Passes are padded to `least_width` tokens, those that
-    verify drafts have at most `most_rows`; what slots lose may be kept in `cache_bytes` of main memory; `watch` is told
-    of the flag that may break off a pass, native code included. See `Speculator` for the others."""
+    """Generates for as many sequences at once as the target's context has slots.
+
+    Passes are padded to `least_width` tokens; those that verify drafts have at most `most_rows`. `cache_bytes` of main
+    memory may hold the content of reused slots. `watch` is called with the flag that may abort the next pass, in native
+    code too. `Speculator` describes the other arguments.
+    """
 
     def __init__(
         self,
@@ -62,15 +66,17 @@ class Engine:
         reuse: Reuse = "running",
         drafting: Drafting | None = None,
     ) -> Sequence:
-        """Take on a prompt of at least one token, at any time between steps; it waits while no slot is free. Without a
-        way of `drafting` of its own it drafts as all others do."""
+        """Add a prompt of at least one token, at any time between steps; it waits until a slot is free.
+
+        `drafting` overrides the engine's drafters and policy for this answer.
+        """
         sequence = self.scheduler.add(tokens, sampler, max_tokens, cancel, rule=rule, reuse=reuse, drafting=drafting)
         self._admit()
         return sequence
 
     def finish(self, sequence: Sequence) -> None:
         """Free the slot of a sequence, or its place in the queue."""
-        if self.context.exact and sequence.finish != "error":
+        if branches_decoded_again(exact=self.context.exact) and sequence.finish != "error":
             self.watch(None)  # the flag of a cancelled answer is still set, and would abort this pass
             self.runner.catch_up(sequence)
         if sequence.slot != NO_SLOT:
@@ -82,12 +88,13 @@ class Engine:
             self.speculator.begin(sequence)
 
     def step(self) -> list[StepOutput]:
-        """One forward pass for all unfinished sequences. Raises GenerationError when the native library fails."""
+        """Run one forward pass for all unfinished sequences. Raises GenerationError if the native library fails."""
         self._admit()
         scheduled = self.scheduler.schedule()
         if not scheduled:
             return []
-        # A flag breaks off a pass where that is of no other sequence, and loses nothing of what others have in memory.
+        # A flag may abort the pass only if all sequences in reach share it. Memories that cannot be rolled back lose
+        # their state in an aborted pass, so there all active sequences are in reach, not only those of this pass.
         in_reach = [part.sequence for part in scheduled] if self.context.model.can_roll_back else self.scheduler.active
         flags = {sequence.cancel for sequence in in_reach}
         self.watch(flags.pop() if len(flags) == 1 else None)
@@ -116,7 +123,8 @@ class Engine:
         return []
 
     def _verify(self, part: Scheduled) -> VerifyResult | None:
-        """What of a draft stays; None where nothing can be chosen, which ends this sequence and no other."""
+        """Verify a draft. Returns None if no token can be chosen: this sequence ends with an error, the others
+        continue."""
         sequence = part.sequence
         try:
             return verify(
@@ -162,7 +170,8 @@ class Engine:
         return token in sequence.ends or self.context.model.is_end(token)
 
     def _cancel(self, scheduled: list[Scheduled]) -> None:
-        """After an aborted pass: back to what is known to be in the cache, and say who asked to stop."""
+        """After an aborted pass: cut the caches back to the tokens that are certain, and finish the cancelled
+        sequences."""
         for part in scheduled:
             sequence = part.sequence
             self.scheduler.keep(sequence, sequence.n_decoded)

@@ -1,6 +1,7 @@
-"""What a slot holds as a file: tokens, how they were read, and the state of the KV cache behind them.
+"""Files with the content of a slot: its tokens, how they were read, and the state of the KV cache after them.
 
-A file is used only as a whole, by its digest, and only where it is exactly valid: `facts` are what a state depends on.
+A file is used only if it is complete (it ends with a digest) and exactly valid here: `facts` are all that the bits of a
+state depend on.
 
     magic | bytes of the header, uint64 | header, JSON | tokens, uint32 | states | digest of all that
 """
@@ -17,13 +18,15 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from edgespec.engine.slots import WIDE, Slot, State
+from edgespec.core.exactness import WIDE
+from edgespec.engine.prefix import State
+from edgespec.engine.slots import Slot
 from edgespec.files.bounded_folder import BoundedFolder
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 
 MAGIC = b"edgespec KV state\n"
-VERSION = 2  # also of how prompts are read
+VERSION = 2  # increase it also when prompts are read in another way
 MOST_HEADER = 1 << 20  # bytes
 CHUNK = 1 << 24
 DIGEST = 32
@@ -33,11 +36,11 @@ log = logging.getLogger(__name__)
 
 
 class DamagedStateError(Exception):
-    """The file is not what was written."""
+    """The file is damaged or incomplete."""
 
 
 def facts_of(context: Context) -> dict[str, Any]:
-    """What the bits of a state, and the way they lie in a file, depend on."""
+    """Return all that the bits of a state, and its layout in a file, depend on."""
     return {
         "version": VERSION,
         "build": build_id(),
@@ -51,9 +54,12 @@ def facts_of(context: Context) -> dict[str, Any]:
 def write(
     folder: BoundedFolder, file: Path, facts: dict[str, Any], slot: Slot, state: State, is_over: Callable[[], bool]
 ) -> int:
-    """Write what `slot` holds, whose state this is; returns the bytes. Raises OSError, TimeoutError among them if it
-    `is_over` meanwhile."""
-    states = {0: state} | dict(sorted(slot.checkpoints.items())[-1:])  # from the last one, an answer is made again
+    """Write the content of `slot`, whose memory is `state`, to a file; returns the number of bytes.
+
+    Raises OSError; TimeoutError if `is_over` returns True meanwhile.
+    """
+    # Of the checkpoints only the last is kept: an answer can be generated again from there.
+    states = {0: state} | dict(sorted(slot.checkpoints.items())[-1:])
     header = json.dumps(
         {
             "facts": facts,
@@ -78,8 +84,11 @@ def write(
 
 
 def read(file: Path, facts: dict[str, Any], wants: Callable[[Slot, int], bool]) -> tuple[Slot, State] | None:
-    """What a file holds; None if it is not valid here, or `wants`, which is asked with its tokens and its size before
-    the rest is read, says no. Raises OSError, DamagedStateError."""
+    """Read a file; None if it is not valid here, or not wanted.
+
+    `wants` is asked with the tokens and the remaining size before the states are read. Raises OSError,
+    DamagedStateError.
+    """
     with file.open("rb") as opened:
         reader = _Reader(opened, file.stat().st_size)
         if reader.take(len(MAGIC)).tobytes() != MAGIC:
@@ -109,14 +118,14 @@ def read(file: Path, facts: dict[str, Any], wants: Callable[[Slot, int], bool]) 
 
 
 class _Reader:
-    """A file, and the digest of what was read of it."""
+    """Reads a file and computes the digest of what was read."""
 
     def __init__(self, opened: BinaryIO, n_left: int) -> None:
         self._opened, self.n_left = opened, n_left
         self.digest = blake2b(digest_size=DIGEST)
 
     def take(self, n_bytes: int) -> State:
-        """The next bytes. Raises DamagedStateError."""
+        """Return the next bytes. Raises DamagedStateError."""
         if not 0 <= n_bytes <= self.n_left:
             raise DamagedStateError("it is cut off")
         self.n_left -= n_bytes

@@ -1,7 +1,8 @@
-"""What slots have held, in main memory: states of prompts whose slot was given to another, and checkpoints.
+"""The prefix cache: saved states of the KV cache in main memory.
 
-A state is saved and restored only where that takes much less time than reading its tokens again, by the times that both
-have taken so far. What was not used for longest goes first.
+It holds the states of slots that were given to another prompt, and checkpoints of running sequences. A state is saved
+or restored only if this takes much less time than reading its tokens again, by the measured speeds. The least recently
+used states are dropped first.
 """
 
 from __future__ import annotations
@@ -12,23 +13,24 @@ from time import perf_counter
 from typing import TypeVar
 
 from edgespec.core.prefix import common_prefix
-from edgespec.engine.slots import LEFT_OUT, Prefix, Reuse, Slot, State
+from edgespec.engine.prefix import Prefix, Reuse, State
+from edgespec.engine.slots import LEFT_OUT, Slot
 from edgespec.llama.context import Context
 
-LEAST_SAVED = 64  # tokens
-MOST_CHECKPOINTS = 8  # of a slot
-SAVE_SHARE, RESTORE_SHARE = 1 / 8, 1 / 2  # of the time that reading takes
-BYTES_PER_S = 2e9  # until it was measured
+LEAST_SAVED = 64  # tokens; fewer are not worth saving
+MOST_CHECKPOINTS = 8  # for each slot
+SAVE_SHARE, RESTORE_SHARE = 1 / 8, 1 / 2  # of the time that reading the tokens again would take
+BYTES_PER_S = 2e9  # assumed until measured
 FLOPS_PER_S, FLOPS_PER_S_OFFLOADED = 1e11, 1e13
 LEAST_TIMED, LEAST_TIMED_BYTES = 32, 1 << 18
-MOST_USELESS, STILL_SAVED = 8, 7  # after so many states that nobody asked for, only each seventh is saved
+MOST_USELESS, STILL_SAVED = 8, 7  # after 8 states without a hit, only every seventh state is saved
 
 Made = TypeVar("Made")
 
 
 @dataclass(slots=True, eq=False)
 class Saved:
-    """A slot as it was, and the state behind its last token."""
+    """A copy of a slot, and the state of its memory after the last token."""
 
     slot: Slot
     state: State
@@ -40,18 +42,18 @@ class Saved:
 
 
 class PrefixCache:
-    """States of at most `most_bytes`, those in the checkpoints of `slots` included."""
+    """Saved states of at most `most_bytes`; the checkpoints of `slots` count too."""
 
     def __init__(self, context: Context, slots: Sequence[Slot], most_bytes: int) -> None:
         self._context, self._slots, self.most_bytes = context, slots, most_bytes
-        self._saved: list[Saved] = []  # those used last come last
+        self._saved: list[Saved] = []  # least recently used first
         self._bytes_per_s, self._token_s = BYTES_PER_S, 0.0
         self._can_cut = bool(context.model.can_roll_back)
         self._n_useless = self._n_skipped = 0
         self.hits, self.restored_tokens = 0, 0
 
     def describe(self) -> dict[str, int]:
-        """Its size in bytes and in states, and what it was good for."""
+        """Return the size in bytes and in states, and the number of hits."""
         return {
             "bytes": self.n_bytes,
             "limit_bytes": self.most_bytes,
@@ -63,7 +65,7 @@ class PrefixCache:
 
     @property
     def n_bytes(self) -> int:
-        """Checkpoints that slots share count once."""
+        """The size of all states; checkpoints that several slots share count once."""
         states = [state for saved in self._saved for state in saved.states]
         states += [state for slot in self._slots for state in slot.checkpoints.values()]
         return sum({id(state): state.nbytes for state in states}.values())
@@ -74,7 +76,7 @@ class PrefixCache:
     # --- states ---------------------------------------------------------------------------------------------------
 
     def save(self, slot: Slot, n_kept: int, source: Slot) -> None:
-        """Keep what a slot holds, whose memory is about to lose all but `n_kept` tokens for what `source` holds."""
+        """Save what a slot holds, before all but its first `n_kept` tokens are replaced by what `source` holds."""
         tokens, n_lost = slot.tokens, len(slot.tokens) - n_kept
         if not self.most_bytes or n_lost < LEAST_SAVED or not self.is_known(slot):
             return
@@ -93,7 +95,8 @@ class PrefixCache:
             self._saved.append(Saved(kept, state))
 
     def find(self, prompt: list[int], reuse: Reuse, n_held: int) -> tuple[Saved, Prefix] | None:
-        """What holds most of a prompt, if that is more than `n_held` tokens and worth to be restored."""
+        """Return the saved state with the longest prefix of a prompt, if it is worth restoring instead of using the
+        `n_held` tokens that a slot has."""
         best: tuple[Saved, Prefix] | None = None
         for saved in self._saved if reuse != "running" else ():
             found = saved.slot.prefix(prompt, reuse, exact=self._context.exact, cuttable=self._can_cut)
@@ -104,11 +107,12 @@ class PrefixCache:
         return best
 
     def holds(self, tokens: list[int]) -> Saved | None:
-        """The state whose text has most in common with this one."""
+        """Return the saved state that has most tokens in common with a text."""
         return max(self._saved, key=lambda saved: common_prefix(saved.slot.tokens, tokens), default=None)
 
     def restore(self, saved: Saved, slot: Slot, length: int) -> bool:
-        """Let a slot's memory hold the first `length` tokens of a state, and the slot its checkpoints."""
+        """Load the first `length` tokens of a saved state into a slot, with its checkpoints; returns whether this
+        succeeded."""
         held = saved.slot
         done = self._timed(saved.state.nbytes, lambda: self._context.restore(slot.number, saved.state))
         slot.checkpoints = {**held.checkpoints}
@@ -122,7 +126,7 @@ class PrefixCache:
             self._saved.remove(saved)
             if length < len(held.tokens) - LEAST_SAVED:
                 self._saved.append(saved)  # others may need the rest
-        self._has_room(0, [])  # with its checkpoints, which are the slot's now
+        self._has_room(0, [])  # the slot now holds its checkpoints too, and they count
         return True
 
     # --- checkpoints ----------------------------------------------------------------------------------------------
@@ -132,35 +136,35 @@ class PrefixCache:
         return self.most_bytes > 0 and not self._can_cut
 
     def shared(self, prompt: list[int]) -> int:
-        """How many tokens a prompt has in common with the text of a slot or of a state, if checkpoints are made."""
+        """Return how many tokens a prompt has in common with any slot or saved state; 0 if no checkpoints are made."""
         if not self.makes_checkpoints:
             return 0
         texts = [slot.tokens for slot in (*self._slots, *(saved.slot for saved in self._saved))]
         return max(common_prefix(text, prompt) for text in texts)
 
     def mark(self, slot: Slot, length: int, n_read: int) -> None:
-        """Make a checkpoint behind the `length` tokens that a slot's memory holds, `n_read` of which were read since
-        the one before."""
+        """Make a checkpoint after the `length` tokens that a slot holds; `n_read` of them were read since the last
+        checkpoint."""
         n_bytes = self._context.saved_bytes(slot.number, partial=True)
         if not self._is_worth(n_read, n_bytes, SAVE_SHARE) or not self._has_room(n_bytes, []):
             return
         state = self._timed(n_bytes, lambda: self._context.save(slot.number, partial=True))
         if state.size:
             while len(slot.checkpoints) >= MOST_CHECKPOINTS:
-                del slot.checkpoints[sorted(slot.checkpoints)[1]]  # the first one may be of what all begin with
+                del slot.checkpoints[sorted(slot.checkpoints)[1]]  # the first may be of a common system prompt
             slot.checkpoints[length] = state
 
     # --- costs ----------------------------------------------------------------------------------------------------
 
     def observe_read(self, n_tokens: int, seconds: float) -> None:
-        """A prompt was read, so many tokens of it in that time."""
+        """Record that reading `n_tokens` of a prompt took `seconds`."""
         if n_tokens >= LEAST_TIMED:
             token_s = seconds / n_tokens
             self._token_s = token_s if not self._token_s else 0.8 * self._token_s + 0.2 * token_s
 
     @property
     def read_s(self) -> float:
-        """Seconds that a token of a prompt takes."""
+        """Seconds to read one token of a prompt: measured, or estimated from the size of the model."""
         model = self._context.model
         flops_per_s = FLOPS_PER_S_OFFLOADED if model.is_offloaded else FLOPS_PER_S
         return self._token_s or 2 * model.n_params / flops_per_s
@@ -177,16 +181,18 @@ class PrefixCache:
         return made
 
     def is_known(self, slot: Slot) -> bool:
-        """Whether the memory of a slot has just the tokens that it is said to have."""
+        """Return whether the memory of a slot holds exactly the tokens that the slot lists."""
         return self._context.length(slot.number) == len(slot.tokens)
 
     def _is_in_vain(self) -> bool:
-        """Whether the last states were of no use, as in a batch; now and then one is saved all the same."""
+        """Return whether to skip saving because recent states had no hit, as in a batch job; some are saved all the
+        same."""
         self._n_skipped += self._n_useless >= MOST_USELESS
         return self._n_skipped % STILL_SAVED > 0
 
     def _has_room(self, n_bytes: int, keep: list[Slot]) -> bool:
-        """Drop states until so many bytes are free, and then checkpoints of slots that wait for a prompt."""
+        """Drop saved states, then checkpoints of idle slots, until `n_bytes` are free; returns False if they cannot be
+        freed."""
         if n_bytes > self.most_bytes:
             return False
         while self.n_bytes + n_bytes > self.most_bytes:
@@ -201,7 +207,8 @@ class PrefixCache:
 
 
 def cut(context: Context, slot: Slot, length: int) -> bool:
-    """Let a slot's memory hold `length` tokens: cut it, or go back to a checkpoint; False if neither is possible."""
+    """Cut a slot's memory to `length` tokens, or restore a checkpoint of this length; returns False if neither is
+    possible."""
     state = slot.checkpoints.get(length)
     is_cut = context.length(slot.number) >= length and context.truncate(slot.number, length)
     if not is_cut and state is not None and context.restore(slot.number, state, partial=True):
@@ -211,5 +218,5 @@ def cut(context: Context, slot: Slot, length: int) -> bool:
 
 
 def _begins(beginning: list[int], tokens: list[int]) -> bool:
-    """Whether a text begins with all of another, but perhaps for what templates leave out."""
+    """Return whether `tokens` begin with `beginning`, except for the few last tokens that templates may leave out."""
     return common_prefix(beginning, tokens) >= len(beginning) - LEFT_OUT

@@ -1,24 +1,30 @@
-"""How much of a prompt a forward pass reads while others generate: what takes as long as a few of their passes."""
+"""The size of the pieces in which prompts are read while other sequences generate.
+
+Reading a piece may take as long as a few passes of the other sequences.
+"""
 
 from __future__ import annotations
 
-from edgespec.engine.slots import WIDE
+from edgespec.core.exactness import WIDE
 
-FEW = 8  # passes of those that generate for whose time prompts may hold them up
-LEAST = WIDE // 4  # tokens: what a pass over fewer takes no less than
-GAIN = 1 / 4  # what the last measurement counts for
+FEW = 8  # a piece of a prompt may take as long as this many passes that generate
+LEAST = WIDE // 4  # tokens: a pass over fewer does not take less time
+GAIN = 1 / 4  # weight of the last measurement in the mean
 
 
 class ReadingCosts:
-    """Seconds of a pass without prompts, and of each token of a prompt, as means of the last passes; 0 is unknown.
-    Fewer than `least` tokens at a time are not worth a pass."""
+    """Running means of the seconds of a pass without prompts, and of each token of a prompt; 0 means unknown.
+
+    A pass is not worth less than `least` tokens of a prompt.
+    """
 
     def __init__(self, least: int = WIDE) -> None:
         self._least = least
         self.pass_s = self.token_s = 0.0
 
     def observe(self, n_read: int, n_others: int, seconds: float) -> None:
-        """A pass read so many tokens of prompts, beside so many others. Of less than WIDE tokens each costs more."""
+        """Record a pass over `n_read` tokens of prompts and `n_others` others. Reads of less than WIDE tokens do not
+        count: each of their tokens costs more."""
         if not n_read:
             self.pass_s = _mean(self.pass_s, seconds)
         elif n_read >= WIDE:
@@ -27,7 +33,7 @@ class ReadingCosts:
 
     @property
     def most(self) -> int:
-        """Tokens of prompts that may be read at a time while others generate."""
+        """The most tokens of prompts to read at a time while other sequences generate."""
         return max(self._least, int(FEW * self.pass_s / self.token_s)) if self.token_s > 0 else self._least
 
 

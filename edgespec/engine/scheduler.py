@@ -1,4 +1,4 @@
-"""Which sequences wait and run, in which slots, and how many of their tokens go into the next forward pass."""
+"""The scheduler: it gives slots to sequences and decides which tokens go into the next forward pass."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ from time import perf_counter
 from typing import Any
 
 from edgespec.cancel import CancelFlag
+from edgespec.core.exactness import WIDE, end_of_read, piece_of_read, takes_turns
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyRule
+from edgespec.engine.prefix import Prefix, Reuse, State
 from edgespec.engine.prefix_cache import PrefixCache, Saved, cut
 from edgespec.engine.reading import LEAST, ReadingCosts
 from edgespec.engine.sequence import NO_SLOT, Drafting, Scheduled, Sequence, kind_of
-from edgespec.engine.slots import LAST, LEFT_OUT, WIDE, Prefix, Reuse, Slot, State
+from edgespec.engine.slots import LEFT_OUT, Slot
 from edgespec.llama.context import Context
 
-LEAST_SHARED = 16  # tokens of a prompt
-BETWEEN_STOPS = 2 * WIDE  # tokens at least that are read before a checkpoint
+LEAST_SHARED = 16  # tokens of a prompt that are worth sharing with a running sequence
+BETWEEN_STOPS = 2 * WIDE  # least tokens of a prompt to read before the next checkpoint
 
 
 class Scheduler:
-    """Sequences that wait, and those that are `active`, with a slot each. Passes that verify drafts have at most
-    `most_rows` tokens. What slots lose may be kept in `cache_bytes` of main memory.
+    """The waiting sequences and the `active` ones, which have a slot each.
 
-    In an exact context a token's logits depend on its own sequence alone: what is generated never shares a pass with
-    prompts, and these none with each other. So while some generate their passes take turns with prompts, of which they
-    read a piece at a time.
+    Passes that verify drafts have at most `most_rows` tokens. When a slot is reused, its content may be saved in up to
+    `cache_bytes` of main memory.
+
+    In an exact context the logits of a token may depend on its own sequence only. Generated tokens therefore never
+    share a pass with prompts, and prompts never share a pass with each other. While some sequences generate, their
+    passes alternate with passes that read a piece of one prompt.
     """
 
     def __init__(self, context: Context, most_rows: int, cache_bytes: int = 0) -> None:
@@ -36,8 +40,8 @@ class Scheduler:
         self.slots = [Slot(number) for number in range(context.sequences)]
         self.cache = PrefixCache(context, self.slots, cache_bytes)
         self.costs = ReadingCosts(WIDE if context.exact else 2 * WIDE)  # llama.cpp's own kernels gain more from width
-        self._n_read = self._n_others = 0  # tokens of the last pass, of prompts and others
-        self._held_up = 0  # tokens of prompts since those that generate had a pass
+        self._n_read = self._n_others = 0  # tokens of the last pass: of prompts, and all others
+        self._held_up = 0  # tokens of prompts read since the last pass with generated tokens
         self._uses = 0
 
     def add(
@@ -51,7 +55,10 @@ class Scheduler:
         reuse: Reuse = "running",
         drafting: Drafting | None = None,
     ) -> Sequence:
-        """Let a prompt of at least one token wait for a slot; where no token may follow it is over, and needs none."""
+        """Queue a prompt of at least one token until a slot is free.
+
+        A sequence that may not generate any token is finished at once and needs no slot.
+        """
         room = self.context.n_ctx - len(tokens)
         kind = kind_of(rule, sampler.settings, is_constrained=sampler.constraint is not None)
         sequence = Sequence(list(tokens), sampler, min(max_tokens, room), cancel, rule, kind, reuse, drafting)
@@ -62,7 +69,7 @@ class Scheduler:
         return sequence
 
     def admit(self) -> list[Sequence]:
-        """Give free slots to sequences that wait, in their order; returns those that have one now."""
+        """Give free slots to the waiting sequences, first come first served; returns those that got one."""
         self.mark_cancelled()
         n_free = len(self.slots) - len(self.active)
         admitted = [sequence for sequence in self.waiting if sequence.finish is None][:n_free]
@@ -73,7 +80,11 @@ class Scheduler:
         return admitted
 
     def remove(self, sequence: Sequence) -> None:
-        """Give the slot back, if it has one. What the target's cache holds of it stays until the slot is used again."""
+        """Free the slot of a sequence, or its place in the queue.
+
+        The KV cache keeps the tokens of the sequence until the slot is reused, so that a later prompt can start from
+        them.
+        """
         if sequence not in self.active:
             self.waiting.remove(sequence)
             return
@@ -81,6 +92,7 @@ class Scheduler:
         slot = self.slots[sequence.slot]
         slot.running, slot.tokens = None, sequence.tokens[: sequence.n_decoded]
         later = sequence.tokens[sequence.n_decoded : sequence.n_decoded + 1]
+        # The next turn of a chat repeats the last token too, unless it is an end token, which templates replace.
         is_part = bool(later) and later[0] not in sequence.ends and not self.context.model.is_end(later[0])
         slot.following = later[0] if is_part else None
         self._uses += 1
@@ -91,17 +103,17 @@ class Scheduler:
             slot.clear()
 
     def mark_cancelled(self) -> None:
-        """Finish the sequences whose flag is set."""
+        """Finish the sequences whose cancel flag is set."""
         for sequence in (*self.active, *self.waiting):
             if sequence.cancel.is_set() and sequence.finish is None:
                 sequence.finish = "cancelled"
 
     def finished(self) -> list[Sequence]:
-        """Those that are over, and not removed yet."""
+        """Return the sequences that are finished but not removed yet."""
         return [sequence for sequence in (*self.active, *self.waiting) if sequence.finish is not None]
 
     def describe(self) -> list[dict[str, Any]]:
-        """What each slot holds, and what it is doing, as plain data."""
+        """Return the content and the activity of each slot as plain data."""
         return [
             {
                 "id": slot.number,
@@ -114,15 +126,15 @@ class Scheduler:
         ]
 
     def forget(self) -> None:
-        """Somebody else has used the cache, or what comes next is to find nothing."""
+        """Forget all cached tokens, because the cache was used for something else or must not be reused."""
         self.cache.clear()
         for slot in self.slots:
             slot.clear()
 
-    # --- what slots hold, for other processes ---------------------------------------------------------------------
+    # --- states exchanged with other processes ---------------------------------------------------------------------
 
     def held(self, tokens: list[int]) -> tuple[Slot, State | None]:
-        """The idle slot that has most of a text, or what was saved of one, with its state."""
+        """Return the idle slot, or the saved slot and its state, that has most tokens in common with a text."""
         found: list[tuple[Slot, State | None]] = [(Slot(NO_SLOT), None)]
         found += [(slot, None) for slot in self.slots if slot.running is None and self.cache.is_known(slot)]
         if saved := self.cache.holds(tokens):
@@ -130,19 +142,20 @@ class Scheduler:
         return max(found, key=lambda one: common_prefix(one[0].tokens, tokens))
 
     def longest(self, prompt: list[int]) -> int:
-        """How many tokens of a prompt that goes on a chat need not be read."""
+        """Return how many tokens of a chat's next prompt are cached and need not be read."""
         saved = self.cache.holds(prompt)
         slots = [*self.slots, *([saved.slot] if saved else [])]
         options = {"exact": self.context.exact, "cuttable": self._cuttable}
         return max(slot.prefix(prompt, "answers", **options).length for slot in slots)
 
     def take_in(self, held: Slot, state: State) -> bool:
-        """Let a slot hold what another process had; False if none is free, or has room."""
+        """Load a state of another process into a slot. Returns False if no slot is free, or the state does not fit."""
         free = [slot for slot in self.slots if slot.running is None]
         if not free:
             return False
         slot = min(free, key=lambda slot: slot.last_use)
         self.cache.save(slot, 0, slot)
+        # Clear the slot first: if restoring fails half-way, nothing may trust what the cache holds.
         slot.clear()
         self.context.forget(slot.number)
         if not self.context.restore(slot.number, state) or self.context.length(slot.number) != len(held.tokens):
@@ -157,9 +170,12 @@ class Scheduler:
     # --- passes ---------------------------------------------------------------------------------------------------
 
     def schedule(self) -> list[Scheduled]:
-        """What of each sequence goes into the next pass: those with little to decode first, then those that had fewer
-        steps, so that all have their turn where a pass is too narrow; prompts fill up, of which little is read at a
-        time while others generate."""
+        """Choose the tokens of each sequence that go into the next pass.
+
+        Sequences with few tokens to decode come first, and among them those with the fewest steps, so that each
+        gets its turn even if a pass has no room for all. Prompts fill the remaining room. While other sequences
+        generate, only a small piece of a prompt is read at a time, so that reading does not stall them.
+        """
         self.mark_cancelled()
         for sequence in self.active:
             self._mark(sequence)
@@ -169,7 +185,9 @@ class Scheduler:
         generating = [sequence for sequence in sequences if not sequence.is_prefill]
         room = self.context.n_batch
         most = min(room, self.costs.most) if generating else room
-        if self.context.exact and len(sequences) > 1:
+        # Exact: either one piece of one prompt or all generated tokens, never both. Reading goes first until about
+        # `most` tokens of prompts were read since the last pass with generated tokens.
+        if takes_turns(len(sequences), exact=self.context.exact):
             piece = max(LEAST, self._piece(prompts[0], most, room)) if prompts else 0
             reads = piece and (not generating or not self._held_up or self._held_up + piece <= most)
             sequences, room = (prompts[:1], room) if reads else (generating, self.most_rows)
@@ -193,22 +211,23 @@ class Scheduler:
         return scheduled
 
     def _piece(self, sequence: Sequence, most: int, room: int) -> int:
-        """How many of a prompt's tokens to read now, up to where it stops. In an exact context no piece of a wide read
-        is narrow, neither this one, which may be larger for that, nor the last one."""
+        """Return how many tokens of a prompt to read now, at most up to its next checkpoint.
+
+        In an exact context each piece of a wide read must itself be wide, the last one too: this piece may be larger
+        for that.
+        """
         n_left = (sequence.stops[0] if sequence.stops else len(sequence.tokens)) - sequence.n_decoded
-        n = max(0, min(most, n_left))
-        if not self.context.exact or not 0 < n_left - n < WIDE:
-            return n
-        return n_left if n_left < min(2 * WIDE, 1 + room) else n_left - WIDE
+        return piece_of_read(n_left, most, room, exact=self.context.exact)
 
     def observe(self, seconds: float) -> None:
-        """What the last pass took."""
+        """Record the time of the last pass."""
         self.costs.observe(self._n_read, self._n_others, seconds)
 
     def keep(self, sequence: Sequence, length: int) -> None:
-        """Cut the slot's cache to `length` tokens; to a checkpoint, or none, when this memory cannot be cut."""
+        """Cut the slot's cache to `length` tokens; a memory that cannot be cut goes back to a checkpoint, or is
+        emptied."""
         slot = self.slots[sequence.slot]
-        if self.context.truncate(slot.number, length):  # nearly always, and once a step
+        if self.context.truncate(slot.number, length):  # the usual case, and a quick one
             sequence.n_decoded = length
             return
         places = sorted((place for place in slot.checkpoints if place <= length), reverse=True)
@@ -219,9 +238,13 @@ class Scheduler:
     # --- prompts that begin alike ---------------------------------------------------------------------------------
 
     def _place(self, sequence: Sequence) -> None:
-        """Take the free slot that holds most of a prompt if this goes on there or asks again; else the one that was not
-        used for longest, with a copy. Where a running sequence reads more of the same prompt, it waits for that; where
-        more of it was saved, that is restored."""
+        """Choose a slot for a sequence and fill it with the longest cached prefix of the prompt.
+
+        The slot that holds this prefix is used if the prompt repeats all that was read there, which loses an old answer
+        at most. Otherwise the least recently used free slot gets a copy. If a running sequence is still reading a
+        longer part of the same prompt, the new sequence waits for it. If a longer part was saved in main memory, it is
+        restored.
+        """
         sequence.started_s = sequence.first_token_s = perf_counter()
         shared = self.cache.shared(sequence.prompt)
         free = [slot for slot in self.slots if slot.running is None]
@@ -243,7 +266,7 @@ class Scheduler:
         sequence.shares = self._shared_prompt(sequence)
 
     def _restore(self, sequence: Sequence, saved: Saved, prefix: Prefix) -> bool:
-        """Let a sequence's slot hold that prefix, which was saved."""
+        """Load a saved prefix into a sequence's slot; returns whether this succeeded."""
         slot = self.slots[sequence.slot]
         slot.tokens, slot.reads, slot.following = sequence.tokens, prefix.reads, None
         done = self.cache.restore(saved, slot, prefix.length)
@@ -252,11 +275,11 @@ class Scheduler:
 
     @property
     def _least_copied(self) -> int:
-        """Tokens that are worth waiting for, or copying: streams are copied as a whole."""
+        """The fewest tokens that are worth waiting for or copying; a stream is always copied as a whole."""
         return max(LEAST_SHARED, self.context.n_ctx // 128 if self.context.streams else 0)
 
     def _begin(self, sequence: Sequence, source: Slot, prefix: Prefix) -> None:
-        """Let a sequence's slot hold that prefix, which is in the cache of `source`."""
+        """Let a sequence's slot start with a prefix that is in the cache of `source`."""
         slot, length = self.slots[sequence.slot], prefix.length
         if slot is not source:
             self.context.forget(slot.number)
@@ -274,7 +297,7 @@ class Scheduler:
         if self._cuttable:
             self.context.copy(source.number, slot.number, 0, length)
             return
-        # A recurrent state may be one that llama.cpp has set back to, which it does not copy.
+        # llama.cpp does not copy a recurrent state that was rolled back: save the state and restore it in the copy.
         state = source.checkpoints.get(length)
         if state is None:
             state = self.context.save(source.number, partial=True)
@@ -284,7 +307,8 @@ class Scheduler:
         slot.checkpoints = {place: state for place, state in source.checkpoints.items() if place <= length}
 
     def _longest(self, sequence: Sequence, slots: list[Slot]) -> tuple[Slot, Prefix]:
-        """Which of these slots holds, or is to hold, most of what a prompt begins with; an empty one if none."""
+        """Return the slot with the longest usable prefix of a prompt, now or once its sequence has read it; an empty
+        slot if there is none."""
         best, longest = Slot(NO_SLOT), Prefix(0, [(0, sequence.n_prompt)])
         for slot in slots:
             if slot.running is None and sequence.reuse == "running":
@@ -302,7 +326,8 @@ class Scheduler:
         return bool(self.context.model.can_roll_back)
 
     def _shared_prompt(self, sequence: Sequence) -> tuple[Sequence, Prefix] | None:
-        """The unfinished one of the sequences before it that begins with the same tokens, as a sample of one prompt."""
+        """Return an earlier, unfinished sequence that reads the same tokens, such as another sample of one prompt, and
+        these tokens."""
         before = self.active[: self.active.index(sequence)] if sequence in self.active else self.active
         slot, prefix = self._longest(sequence, [self.slots[other.slot] for other in before if other.finish is None])
         if slot.running is None or prefix.length < sequence.n_decoded + self._least_copied:
@@ -310,7 +335,7 @@ class Scheduler:
         return slot.running, prefix
 
     def _waits(self, sequence: Sequence) -> bool:
-        """Whether a prompt is still to be decoded by the sequence that shares it; takes it over once it is there."""
+        """Return whether another sequence must first decode the shared prompt; once it has, copy the cells."""
         while sequence.shares is not None:
             other, prefix = sequence.shares
             slot = self.slots[other.slot]
@@ -321,20 +346,23 @@ class Scheduler:
                 prefix = self._prefix(sequence, slot)
             if prefix.length > sequence.n_decoded and slot.running in (other, None):
                 self._begin(sequence, slot, prefix)
-            # If it ended too soon, another one may have more of the prompt.
+            # If the other sequence ended too soon, a third one may have more of the prompt.
             sequence.shares = None if is_going_on else self._shared_prompt(sequence)
         return False
 
     # --- memories that cannot be cut ------------------------------------------------------------------------------
 
     def _plan_stops(self, sequence: Sequence, shared: int) -> None:
-        """Where to make checkpoints: before the end of the prompt, from where an answer can be made again, and a chat
-        goes on whose template leaves out some of the answer; and behind the `shared` tokens that another text begins
-        with too."""
+        """Choose the positions in a prompt where checkpoints are made.
+
+        One is a little before the end of the prompt: an answer can be generated again from there, and a chat can
+        continue even if its template leaves out a part of the answer. Another is after the first `shared` tokens, the
+        beginning that an earlier text has too.
+        """
         if sequence.reuse == "running" or not self.cache.makes_checkpoints:
             return
-        is_wide = self.context.exact and sequence.n_prompt - self.slots[sequence.slot].reads[-1][0] >= WIDE
-        last = sequence.n_prompt - (WIDE if is_wide else max(LAST, LEFT_OUT))
+        n_last_read = sequence.n_prompt - self.slots[sequence.slot].reads[-1][0]
+        last = sequence.n_prompt - max(LEFT_OUT, end_of_read(n_last_read, exact=self.context.exact))
         at = sequence.n_decoded
         if at - max((*self.slots[sequence.slot].checkpoints, 0)) >= BETWEEN_STOPS > last - at:
             sequence.stops.append(at)
@@ -343,7 +371,7 @@ class Scheduler:
                 sequence.stops.append(at := stop)
 
     def _mark(self, sequence: Sequence) -> None:
-        """Make the checkpoint where a sequence has come to."""
+        """Make a checkpoint if a sequence has reached the position of its next one."""
         while sequence.stops and sequence.n_decoded >= sequence.stops[0]:
             stop, slot = sequence.stops.pop(0), self.slots[sequence.slot]
             if sequence.n_decoded == stop and sequence.finish is None:

@@ -1,4 +1,4 @@
-"""One answer in the making, and its share of a forward pass."""
+"""A sequence: one running answer, and its share of a forward pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyResult, VerifyRule
 from edgespec.drafters.base import Drafter
-from edgespec.engine.slots import Prefix, Reuse
+from edgespec.engine.prefix import Prefix, Reuse
 from edgespec.errors import EdgespecError
 from edgespec.events import FinishReason
 
@@ -23,14 +23,14 @@ Status = Literal["waiting", "prefill", "decoding", "finished"]
 
 
 def kind_of(rule: VerifyRule, sampling: SamplingSettings, *, is_constrained: bool = False) -> str:
-    """How tokens are chosen and judged, on which it depends how many guesses are accepted."""
+    """Return the kind of verification and sampling; acceptance rates are measured separately for each kind."""
     greedy, constrained = ", greedy" * (sampling.temperature == 0), ", constrained" * is_constrained
     return f"{rule}{greedy}{constrained}"
 
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """How drafts of at most `n_max` tokens are made: by these drafters, as `pace` says."""
+    """The drafters of a sequence, the maximum length of its drafts, and the draft-length policy."""
 
     drafters: tuple[Drafter, ...]
     n_max: int
@@ -39,39 +39,46 @@ class Drafting:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One answer in the making. `tokens` is prompt and answer; `n_decoded` of them are in the KV cache of `slot`, which
-    is NO_SLOT until there is a free one.
+    """A prompt and its answer."""
 
-    `rule` is how drafts are judged, `kind` that and how tokens are chosen, `reuse` what of the cache it may begin with,
-    `drafting` where its drafts are made in another way than others', `off` names the drafters that failed, `finish` is
-    set when the sequence is over, `error` where that is why. `shares` is a sequence that reads the same prompt, and
-    what of it this one waits for. `stops` are the places in the prompt where a pass is to end for a checkpoint.
-    """
-
+    #: The tokens of the prompt and of the answer so far.
     tokens: list[int]
     sampler: Sampler
     max_tokens: int
     cancel: CancelFlag
+    #: The rule by which drafts are verified.
     rule: VerifyRule = "coupled"
+    #: The kind of verification and sampling (`kind_of`).
     kind: str = ""
+    #: The cached tokens that the prompt may use.
     reuse: Reuse = "running"
+    #: Overrides the engine's drafters and policy for this sequence; None: the engine's.
     drafting: Drafting | None = None
+    #: The slot of the KV cache; NO_SLOT while the sequence waits for one.
     slot: int = NO_SLOT
     stats: Stats = field(default_factory=Stats)
+    #: The number of `tokens` that are in the KV cache.
     n_decoded: int = 0
     n_prompt: int = 0
+    #: The names of drafters that failed and are off for this answer.
     off: set[str] = field(default_factory=set)
+    #: Another sequence that reads the same prompt, and the prefix that this sequence waits for.
     shares: tuple[Sequence, Prefix] | None = None
+    #: Positions in the prompt where a pass must end, because a checkpoint is made there.
     stops: list[int] = field(default_factory=list)
+    #: Set when the sequence is finished.
     finish: FinishReason | None = None
+    #: The error that finished the sequence.
     error: EdgespecError | None = None
-    ends: frozenset[int] = frozenset()  # tokens that end this sequence as the model's end tokens do
+    #: Tokens that end this sequence, in addition to the model's end tokens.
+    ends: frozenset[int] = frozenset()
     started_s: float = 0.0
     first_token_s: float = 0.0
 
     @property
     def status(self) -> Status:
-        """Waiting for a slot or for a prompt that another sequence decodes, reading its own, generating, or over."""
+        """The state of the sequence: it waits (for a slot, or for a prompt that another sequence reads), reads,
+        generates, or is finished."""
         if self.finish is not None:
             return "finished"
         if self.slot == NO_SLOT or self.shares is not None:
@@ -80,7 +87,7 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """How many tokens may still be generated."""
+        """The number of tokens that may still be generated."""
         return self.n_prompt + self.max_tokens - len(self.tokens)
 
     @property
@@ -89,7 +96,7 @@ class Sequence:
 
     @property
     def is_prefill(self) -> bool:
-        """Whether some of the prompt is still to be decoded."""
+        """True until the whole prompt is decoded."""
         return len(self.tokens) == self.n_prompt
 
     @property
@@ -98,44 +105,45 @@ class Sequence:
 
     @property
     def is_draft_invariant(self) -> bool:
-        """Whether the text does not depend on what is guessed."""
+        """True if the text does not depend on the drafts."""
         return self.rule == "coupled" or self.sampler.settings.temperature == 0
 
     @property
     def draws(self) -> bool:
-        """Whether guesses are to be drawn from a distribution; a distribution of one token has nothing to draw."""
+        """True if drafters must sample from their distributions; greedy decoding has nothing to sample."""
         return self.rule in ("rejection", "block") and self.sampler.settings.temperature > 0
 
 
 @dataclass(slots=True)
 class Scheduled:
-    """A sequence's share of a forward pass: its next `n_pending` committed tokens, then the draft, from batch entry
-    `start` on. It `is_complete` if the last token is among them, behind which tokens can be chosen.
-
-    `context` is what the policy knows of it, and all that was proposed; `backed_off` names the drafters that may not
-    draft. `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
-    `branches` for the others. `verdict` is what became of the draft.
-    """
+    """A sequence's share of a forward pass: its next `n_pending` committed tokens, then the draft."""
 
     sequence: Sequence
     n_pending: int
+    #: True if the last committed token is in this pass, so that the next token can be chosen after it.
     is_complete: bool
     draft: Draft = field(default_factory=Draft.empty)
+    #: The facts on which the draft-length policy decides, and all proposals.
     context: ProposalContext = field(init=False, repr=False)
+    #: The names of drafters that the policy has switched off for now.
     backed_off: set[str] = field(default_factory=set)
+    #: The result of verifying the draft.
     verdict: VerifyResult | None = None
+    #: The batch entry of the first pending token.
     start: int = 0
+    #: The sequence ids of all leaves of the draft but the first one, which has the id of the slot.
     branches: list[int] = field(default_factory=list)
+    #: For each draft token, the sequence ids of the leaves below it.
     ids: list[tuple[int, ...]] = field(default_factory=list)
 
     def entry(self, node: int) -> int:
-        """The batch entry of a node of the draft; -1 is the last committed token."""
+        """Return the batch entry of a node of the draft; -1 is the last committed token."""
         return self.start + self.n_pending + node
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What one step gave one sequence: its next tokens, and who drafted the first of them."""
+    """The result of a step for one sequence: its next tokens, and the drafters of those that were drafted."""
 
     sequence: Sequence
     choices: list[Choice]

@@ -1,81 +1,63 @@
-"""What the KV cache of a slot holds, and how much of it the next prompt can use."""
+"""A slot of the KV cache, and how much of its content the next prompt can use."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from edgespec.core.exactness import LAST, shared_read
 from edgespec.core.prefix import common_prefix
-from edgespec.llama.kernels import NARROW
+from edgespec.engine.prefix import Prefix, Read, Reuse, State
+from edgespec.engine.sequence import Sequence
 
-if TYPE_CHECKING:
-    from edgespec.engine.sequence import Sequence
-
-WIDE = NARROW + 1  # tokens of a pass from which on an exact context reads prompts
-LEFT_OUT = 4  # tokens at the end of a prompt, as "<think>", that templates leave out once it is answered
-LAST = 2  # tokens of a prompt that are always decoded
-
-Reuse = Literal["nothing", "running", "prompts", "answers"]
-"""The part of the cache that a prompt may use: nothing; prompts of running sequences; those of finished sequences, too;
-also generated tokens, which is how a chat continues."""
-
-Read = tuple[int, int]
-"""A prompt, or the end of one, that was read at once: from where to where."""
-
-State = NDArray[np.uint8]
-"""What `Context.save` gives."""
-
-
-class Prefix(NamedTuple):
-    """The first `length` tokens of a prompt, which a cache holds; `reads` are those of the whole prompt then."""
-
-    length: int
-    reads: list[Read]
+LEFT_OUT = 4  # tokens at the end of a prompt that templates leave out in the next turn, such as "<think>"
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A sequence id of the KV cache: `tokens` are those it holds, or those of the sequence that is `running` in it.
+    """A sequence id of the KV cache and the tokens that it holds.
 
-    `reads` says how the tokens were decoded: each read is a prompt that was decoded at once, and the tokens between two
-    reads, or after the last read, were generated. `following` is the token of an answer that was generated after
-    `tokens` and is not in the cache. In an exact context reads decide about bits: a read of at least WIDE tokens takes
-    wide passes; shorter reads and generated tokens take narrow passes. The kernels of wide passes agree with each
-    other, and so do those of narrow passes, but the bits of a wide pass differ from those of a narrow one.
+    In an exact context, reads (`reads`) decide about bits: a read of at least WIDE tokens takes wide passes; shorter
+    reads and generated tokens take narrow passes. The kernels of wide passes agree with each other, and so do those of
+    narrow passes, but the bits of a wide pass differ from those of a narrow one.
 
-    **The rule.** A prompt uses a read as far as it would read the same tokens in the same way from the same place. Only
-    a chat uses generated tokens, namely all those of an answer that it repeats but the last one, and reads the rest of
-    its prompt from there. So the place where the next read begins depends on the text of the chat alone. It must not
-    depend on how the answer ended, or on how many tokens had been decoded at that moment: after a step with drafts
-    these are other numbers than after a step without, and a read that begins elsewhere may have another width.
+    **The rule.** A prompt uses a cached read only as far as it would read the same tokens in the same way from the same
+    position. Only a chat uses generated tokens: all tokens of an answer that it repeats except the last one. It reads
+    the rest of its prompt from there. So the position where the next read begins depends on the text of the chat alone.
+    It must not depend on how the answer ended, or on how many tokens had been decoded then: drafts change this number,
+    and a read that begins elsewhere may have another width.
     """
 
     number: int
+    #: The tokens in the cache, or those of the sequence that is running.
     tokens: list[int] = field(default_factory=list)
+    #: The prompts that were decoded at once; tokens between two reads, or after the last one, were generated.
     reads: list[Read] = field(default_factory=list)
+    #: The token of an answer that was generated after `tokens` and is not in the cache.
     following: int | None = None
+    #: The sequence that uses the slot now.
     running: Sequence | None = None
+    #: A counter value: the smallest one is the least recently used slot.
     last_use: int = 0
+    #: Saved states of memories that cannot be cut, by their number of tokens.
     checkpoints: dict[int, State] = field(default_factory=dict)
 
     def clear(self) -> None:
-        """Forget what the cache held: its content is unknown."""
+        """Forget all tokens, because the content of the cache is unknown."""
         self.tokens, self.reads, self.following, self.last_use, self.checkpoints = [], [], None, 0, {}
 
     def places(self) -> list[int]:
-        """Where a prompt can go on if this memory cannot be cut, or will be able to."""
+        """Return the positions from which a prompt can continue in a memory that cannot be cut, now or once they are
+        read."""
         return [*self.checkpoints, *(self.running.stops if self.running else [len(self.tokens)])]
 
     def is_repeated_in(self, prompt: list[int]) -> bool:
-        """Whether a prompt begins with all that was read here, so that it can lose no more than an answer."""
+        """Return whether a prompt begins with all that was read here, so that reusing the slot loses an answer at
+        most."""
         n_read = min(self.reads[-1][1], len(self.tokens)) if self.reads else 0
         return n_read > 0 and common_prefix(self.tokens, prompt) >= n_read - LEFT_OUT
 
     def prefix(self, prompt: list[int], reuse: Reuse, *, exact: bool, cuttable: bool = True) -> Prefix:
-        """The tokens of a prompt that need not be decoded again.
+        """Return the tokens of a prompt that need not be decoded again.
 
         The last two tokens of a prompt are always decoded: a pass over one token counts as verification.
         """
@@ -96,8 +78,8 @@ class Slot:
         return Prefix(0, [(0, len(prompt))])
 
     def _prefix(self, common: int, generated: int, end: int, reuse: Reuse, *, exact: bool) -> Prefix:
-        """The same for a prompt of `end` tokens that begins with `common` tokens of this slot, and may use generated
-        tokens up to the place `generated`."""
+        """Return the usable prefix of a prompt of `end` tokens, of which the first `common` are those of this slot.
+        Generated tokens may be used up to position `generated`."""
         reads = [read for read in self.reads if read[0] <= generated or not read[0]]
         if not reads:
             return Prefix(0, [(0, end)])
@@ -107,13 +89,5 @@ class Slot:
             del reads[1:]
         start, read_end = reads.pop()
         n_shared = min(common, read_end) - start
-        length = start + _read_alike(n_shared, read_end - start, end - start, exact=exact)
+        length = start + shared_read(n_shared, read_end - start, end - start, exact=exact)
         return Prefix(max(length, reads[-1][1] if reads else 0), [*reads, (start, end)])
-
-
-def _read_alike(n_shared: int, n_read: int, n_prompt: int, *, exact: bool) -> int:
-    """How many of `n_shared` tokens that a read of `n_read` begins with are as a read of `n_prompt` would give them."""
-    is_wide = exact and n_prompt >= WIDE
-    if exact and is_wide != (n_read >= WIDE):
-        n_shared = 0
-    return min(n_shared, n_prompt - (WIDE if is_wide else LAST))

@@ -1,4 +1,4 @@
-"""Who drafts for which sequence, how much of it is verified, and what the policy learns from what was accepted."""
+"""The speculator: asks drafters for drafts, selects what to verify, and reports the results to the policy."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ logger = logging.getLogger("edgespec.engine")
 
 P = ParamSpec("P")
 
-OBSERVE_EVERY = 16  # steps, for a drafter that rests
+OBSERVE_EVERY = 16  # steps between two observations of a drafter that is backed off
 
 
 class Speculator:
-    """Drafters are asked in turn, and `pace` says which and for how much; without one every draft is as long as it may
-    be. `n_max` is the most tokens of a draft, `tree_width` the most leaves. For a sequence that has a way of drafting
-    of its own, that counts instead. A drafter that fails is off for the rest of the answer, of which `warn` hears."""
+    """Asks the drafters one after the other; the policy `pace` decides which of them, and for how many tokens.
+
+    Without a policy each draft is as long as possible. `n_max` is the maximum of draft tokens, `tree_width` that of
+    leaves. `Sequence.drafting` overrides these settings. A drafter that fails is switched off for the rest of the
+    answer, and `warn` is called with a message.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class Speculator:
         self.use(drafters, n_max, pace or FixedPolicy(n_max), tree_width)
 
     def use(self, drafters: Iterable[Drafter], n_max: int, pace: DraftPolicy, tree_width: int) -> None:
-        """Draft in another way from now on, also for answers that have begun."""
+        """Change drafters and policy, also for answers that are running."""
         self.drafters, self.n_max, self.pace, self.tree_width = [*drafters], n_max, pace, tree_width
         self._known |= dict.fromkeys(self.drafters)
         self._watch()
@@ -55,7 +58,7 @@ class Speculator:
                 self.begin(sequence)
 
     def _watch(self) -> None:
-        """Have the target keep what the drafters of all sequences read, and nothing else."""
+        """Let the target keep the layer inputs that the drafters of all sequences read, and no others."""
         own = (drafter for sequence in self.scheduler.active for drafter in self._drafters(sequence))
         layers = {layer for drafter in (*self.drafters, *own) for layer in drafter.needs_layers}
         if layers != self.context.layers:
@@ -92,7 +95,8 @@ class Speculator:
         started_s, self._observed_s = perf_counter(), 0.0
         for part in scheduled:
             part.context = self._context(part, len(scheduled))
-        # Streams of different lengths take passes of their own, and recurrent memories cannot be set back then.
+        # llama.cpp decodes streams with different numbers of tokens in separate passes, and cannot roll back recurrent
+        # memories afterwards. So all drafts get the length of the shortest.
         is_even = self.context.streams or (not self.context.model.can_roll_back and len(scheduled) > 2)
         if is_even:
             least = min(part.context.n_max * (part.n_pending == 1) for part in scheduled)
@@ -107,15 +111,17 @@ class Speculator:
             least = min(len(part.draft) for part in scheduled)
             for part in scheduled if is_even else ():
                 part.draft = part.draft.first(least)
-        # Deciding is a part of drafting: for a small model its time is not negligible, and plain decoding has none.
+        # Count the time to decide as drafting: plain decoding does not need it, and for a small model it matters.
         proposals = [proposal for part in scheduled for proposal in part.context.proposals]
         deciding_s = perf_counter() - started_s - sum(proposal.seconds for proposal in proposals)
         for proposal in proposals:
             proposal.seconds += max(0.0, deciding_s) / len(proposals)
 
     def _select(self, scheduled: list[Scheduled]) -> None:
-        """Let each policy select among the drafts of its sequences, in the room that those before it leave. What was
-        sampled has its place in any case."""
+        """Let each policy select among the drafts of its sequences, within the room that is left.
+
+        Room for sampled drafts is always reserved: they are verified as a whole.
+        """
         width = sum(part.n_pending for part in scheduled)
         room = min(self.scheduler.most_rows - width, self.context.max_outputs - len(scheduled))
         kept = {part.sequence: _n_sampled(part) for part in scheduled}
@@ -168,7 +174,7 @@ class Speculator:
         return budget if budget is not None and budget.tokens else None
 
     def _ask(self, drafter: Drafter, wanted: list[tuple[Scheduled, Budget]], scheduled: list[Scheduled]) -> None:
-        """Let one drafter draft; whatever it does, the answers go on without it."""
+        """Let one drafter propose drafts; if it fails, the answers continue without it."""
         started_s, passes, sequences = perf_counter(), drafter.passes, [part.sequence for part, _ in wanted]
         overlapped = drafter.overlapped
         try:
@@ -193,8 +199,11 @@ class Speculator:
         sequences[0].stats.by_source[drafter.name].overlapped += drafter.overlapped - overlapped
 
     def _within_room(self, wanted: list[tuple[Scheduled, Budget]], scheduled: list[Scheduled]) -> list[Budget]:
-        """What all of them may draft in this pass. What was sampled is verified as a whole, or else what it is would
-        tell whether it is."""
+        """Limit budgets so that all drafts fit into this pass.
+
+        A sampled draft must fit as a whole. If some of its tokens were dropped later because of their values, the
+        choice would bias the output.
+        """
         room = self.scheduler.most_rows - sum(part.n_pending for part in scheduled)
         made = sum(map(_n_sampled, scheduled))
         sampled = min(room, self.context.max_outputs - len(scheduled)) - made
@@ -208,7 +217,7 @@ class Speculator:
         ]
 
     def _leaves(self, part: Scheduled, n_parts: int) -> int:
-        """How many leaves a draft may have; block verification checks chains."""
+        """Return the maximum number of leaves of a draft; block verification checks chains only."""
         return 1 if part.sequence.rule == "block" else min(self.tree_width, 1 + self.context.free_branches // n_parts)
 
     def _switch_off(self, drafter: Drafter, sequences: list[Sequence], error: Exception) -> None:
@@ -221,7 +230,7 @@ class Speculator:
 
     @contextmanager
     def overlapped(self, scheduled: list[Scheduled]) -> Iterator[None]:
-        """Within this block, which is the target's pass, the one who drafted may draft on."""
+        """Let the drafter of this draft work on the next one while the target's pass runs in this block."""
         sequence, draft = scheduled[0].sequence, scheduled[0].draft
         source = draft.source if len(scheduled) == 1 and draft and not draft.sources else None
         drafter = next((drafter for drafter in self._drafters(sequence) if drafter.name == source), None)
@@ -234,7 +243,7 @@ class Speculator:
             ended_s, is_begun = perf_counter(), False
             try:
                 is_begun = drafter.settle()
-            except CancelledError:  # as the pass itself
+            except CancelledError:  # the pass itself was cancelled too
                 pass
             except Exception as error:
                 self._switch_off(drafter, [sequence], error)
@@ -243,7 +252,7 @@ class Speculator:
     # --- after the pass -------------------------------------------------------------------------------------------
 
     def read(self, part: Scheduled, path: list[int]) -> None:
-        """Give drafters what flowed into the layers that they need, at the tokens of this pass that stay."""
+        """Give drafters the layer inputs that they need, for the tokens of this pass that stay."""
         start = part.sequence.n_decoded - (0 if part.is_complete else part.n_pending)
         rows = [*range(part.start, part.start + part.n_pending), *(part.entry(node) for node in path)]
         for drafter in self._drafters(part.sequence):
@@ -252,7 +261,7 @@ class Speculator:
                 self._tell(drafter, part.sequence, drafter.read, part.sequence, start, layers)
 
     def observe(self, part: Scheduled, path: list[int], runner: TargetRunner) -> None:
-        """Let drafters look at the rows of the last token and of the draft; now and then if they rest."""
+        """Show drafters the rows of the last token and of the draft; only now and then if they are backed off."""
         looking = [
             drafter
             for drafter in self._drafters(part.sequence)
@@ -273,8 +282,10 @@ class Speculator:
                         proposal.seconds += took_s
 
     def record(self, scheduled: list[Scheduled], took_s: float) -> None:
-        """Tell the policy what a step took and brought; what prompts take is none of its business. The time in which
-        drafters observed the step is a part of their drafts, and not of the pass."""
+        """Report the time and the result of a step to the policies; steps that read prompts are not timed.
+
+        The time that drafters needed to observe the step counts as drafting, not as a part of the pass.
+        """
         took_s -= self._observed_s
         for pace, parts in self._by_pace(scheduled):
             verified = [
@@ -290,12 +301,12 @@ class Speculator:
 
 
 def _n_sampled(part: Scheduled) -> int:
-    """Draft tokens that were sampled from a distribution."""
+    """Return the number of draft tokens that were sampled from a distribution."""
     return sum(len(each.draft) for each in part.context.proposals if each.draft.is_sampled)
 
 
 def check_draft(draft: Draft, drafter: str, budget: Budget, n_vocab: int) -> None:
-    """Raises ValueError for a draft that cannot be decoded, or is not said to be this drafter's."""
+    """Raise ValueError for a draft that cannot be decoded, or that names another drafter as its source."""
     if draft and (draft.source != drafter or draft.sources):
         raise ValueError(f"its draft has the source {draft.source!r}")
     if len(draft) > budget.tokens or any(not 0 <= token < n_vocab for token in draft.tokens):

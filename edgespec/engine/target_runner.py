@@ -1,15 +1,16 @@
-"""Forward passes of the target: the batch of a step, its logits, and what of it stays in the KV cache."""
+"""Forward passes of the target: building the batch of a step, its logits, and keeping the accepted tokens."""
 
 from __future__ import annotations
 
 from time import perf_counter
 
+from edgespec.core.batch import Batch
 from edgespec.core.draft import Draft
+from edgespec.core.exactness import branches_decoded_again
 from edgespec.core.sampling import FloatRow
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import Scheduled, Sequence
 from edgespec.errors import GenerationError
-from edgespec.llama.batch import Batch
 from edgespec.llama.context import CacheFullError, CancelledError, Context
 
 
@@ -20,12 +21,12 @@ class TargetRunner:
         self.context, self.scheduler, self.least_width = context, scheduler, least_width
 
     def run(self, scheduled: list[Scheduled]) -> None:
-        """Decode the pending tokens and the drafts of all in one pass, without drafts where they have no room.
+        """Decode the pending tokens and the drafts of all sequences in one pass; without drafts if they have no room.
 
-        Raises CacheFullError when not even the pending tokens have room, CancelledError, GenerationError.
+        Raises CacheFullError if not even the pending tokens have room, CancelledError, GenerationError.
         """
         batch = Batch.empty()
-        for part in sorted(scheduled, key=lambda part: part.sequence.slot):  # llama.cpp splits what is out of order
+        for part in sorted(scheduled, key=lambda part: part.sequence.slot):  # llama.cpp splits other orders
             part.start = batch.size
             self._append(part, batch)
         if batch.size < self.least_width:
@@ -35,7 +36,7 @@ class TargetRunner:
         started_s = perf_counter()
         try:
             self.context.decode(*batch)
-        except CacheFullError:
+        except CacheFullError:  # drafts are optional: try again without them
             if not any(part.draft for part in scheduled):
                 raise
             for part in scheduled:
@@ -52,32 +53,36 @@ class TargetRunner:
                 sequence.n_decoded += part.n_pending
 
     def logits(self, part: Scheduled, node: int = -1) -> FloatRow:
-        """float32[V] behind a node of the draft, or behind the last committed token; valid until the next pass."""
+        """Return float32[V] after a node of the draft, or after the last committed token (-1); valid until the next
+        pass."""
         return self.context.logits(part.entry(node))
 
     def commit(self, part: Scheduled, path: list[int], first: int) -> None:
-        """Keep of a draft what was accepted: `path`, which begins at position `first`.
+        """Keep the accepted tokens of a draft: the nodes `path`, of which the first is at position `first`.
 
-        What lies on another branch is taken over; but in an exact context it is decoded again beside the next draft:
-        its cells lie behind those of the first branch, and the order of cells is the order of sums.
+        Accepted tokens of another branch than the first are moved into the slot. In an exact context they are decoded
+        again with the next draft instead: their cells come after those of the first branch, and the order of cells
+        decides the order of sums, so the bits of all later tokens would differ from those of plain decoding.
         """
         slot, length = part.sequence.slot, len(part.sequence.tokens) - 1
         astray = next((depth for depth, node in enumerate(path) if slot not in part.ids[node]), None)
-        if astray is not None and self.context.exact:
+        if astray is not None and branches_decoded_again(exact=self.context.exact):
             length = first + astray
         elif astray is not None:
             self.context.adopt(slot, part.ids[path[-1]][0], first + astray, first + len(path))
         self.scheduler.keep(part.sequence, length)
 
     def release(self, part: Scheduled) -> None:
-        """Give the branches of a draft back."""
+        """Free the branches of a draft."""
         self.context.release(part.branches)
         part.branches = []
 
     def catch_up(self, sequence: Sequence) -> None:
-        """Decode the tokens of a finished answer that were accepted on another branch than the first.
+        """Decode the accepted tokens of a finished answer that are not in the cache yet, because they were on another
+        branch.
 
-        The next prompt of the chat would otherwise begin with these tokens, and might read them in a wide pass.
+        Decode them now: the next prompt of the chat would otherwise read these tokens with its own, possibly in a wide
+        pass, and round differently.
         """
         start, end = sequence.n_decoded, len(sequence.tokens) - 1
         if sequence.n_prompt <= start < end:
@@ -85,11 +90,11 @@ class TargetRunner:
             try:
                 self.context.decode(tokens, range(start, end), ids, [False] * (end - start - 1) + [True])
                 sequence.n_decoded = end
-            except (CancelledError, CacheFullError, GenerationError):  # the answer itself is whole
+            except (CancelledError, CacheFullError, GenerationError):  # no harm: the answer is complete
                 self.scheduler.keep(sequence, start)
 
     def _append(self, part: Scheduled, batch: Batch) -> None:
-        """A sequence's pending tokens and its draft, each drafted token in the sequences of all leaves below it."""
+        """Add a sequence's pending tokens and its draft to a batch; each draft token belongs to all leaves below it."""
         sequence, draft = part.sequence, part.draft
         while len(part.branches) < draft.n_leaves - 1:
             part.branches.append(self.context.fork(sequence.slot, sequence.n_decoded))

@@ -1,39 +1,15 @@
-"""What one forward pass takes, as Python builds it and as llama.cpp reads it."""
+"""The tokens of a forward pass as llama.cpp reads them."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.llama.library import api
-
-
-class Batch(NamedTuple):
-    """What one decode takes: token ids, their positions, the sequences each belongs to, and whose rows are wanted."""
-
-    tokens: list[int]
-    positions: list[int]
-    sequence_ids: list[tuple[int, ...]]
-    wanted: list[bool]
-
-    @classmethod
-    def empty(cls) -> Batch:
-        return cls([], [], [], [])
-
-    @property
-    def size(self) -> int:
-        return len(self.tokens)
-
-    def add(self, tokens: Sequence[int], position: int, sequence_ids: tuple[int, ...], *, wanted: bool) -> None:
-        """Tokens in a row from `position` on; `wanted` asks for the row of the last one."""
-        self.tokens.extend(tokens)
-        self.positions.extend(range(position, position + len(tokens)))
-        self.sequence_ids.extend([sequence_ids] * len(tokens))
-        self.wanted.extend([False] * (len(tokens) - 1) + [wanted] if tokens else [])
 
 
 class NativeBatch:

@@ -42,13 +42,13 @@ class CancelledError(Exception):
 
 
 class Context(Closable):
-    """KV cache and decoding of one model, for up to `sequences` sequences of `n_ctx` tokens each.
+    """The KV cache and decoding of one model, for up to `sequences` sequences of `n_ctx` tokens each.
 
-    `max_outputs` bounds the rows one decode may ask for, and with it the output buffer: V floats a row. `branches` are
-    further sequences for the branches of trees, `scratch` tokens have room beyond `n_ctx`, and `rollback` is how many
-    tokens of a decode a recurrent model should be able to take back. `exact` sets the bounds of `kernels`; `streams`
-    gives each sequence a cache of its own, without branches. `other` is the target's context, for a draft head that
-    shares its weights, and `mtp` asks for the graph of the model's MTP block. Raises UsageError, OutOfMemoryError.
+    `max_outputs` limits the rows that one decode may ask for. `branches` is the number of further sequences for trees.
+    `scratch` tokens have room beyond `n_ctx`. `rollback` is how many tokens of a decode a recurrent model should be
+    able to remove again. `exact` sets the bounds of `kernels`. `streams` gives each sequence a separate cache, without
+    branches. `other` is the target's context, for a draft head that shares its weights, and `mtp` asks for the graph of
+    the model's MTP block. Raises UsageError, OutOfMemoryError.
     """
 
     def __init__(
@@ -170,9 +170,9 @@ class Context(Closable):
     ) -> None:
         """Decode one batch of at most `n_batch` tokens.
 
-        Arguments are the token ids, their positions, the sequences that each token belongs to, and whether its row of
-        logits is wanted (at most `max_outputs` rows). Raises CacheFullError (nothing decoded), CancelledError (truncate
-        every sequence of the batch), GenerationError.
+        Each token has an id, a position and sequences; at most `max_outputs` tokens are `wanted` with their row of
+        logits. Raises CacheFullError (nothing decoded), CancelledError (truncate every sequence of the batch),
+        GenerationError.
         """
         if FINAL_STATE in self.layers and all(wanted) != self._batch.all_outputs:
             self.hidden_states(all(wanted))
@@ -192,16 +192,14 @@ class Context(Closable):
         if code == 1:
             raise CacheFullError
         if not self.can_roll_back:
-            # llama.cpp removes the tokens as if their states had been written, and may have moved other cells: the
-            # content of all sequences is unknown now.
+            # llama.cpp removes tokens as if their states had been written: all sequences are unknown now.
             self._unknown.update(range(self._batch.sequences.shape[1]))
         if code == 2:
             raise CancelledError
         raise GenerationError("decoding failed", why=f"llama.cpp returned {code}", hint="run with -v to see its log")
 
     def decode_filler(self, start: int, wanted: Sequence[bool]) -> None:
-        """Decode arbitrary tokens from a position of sequence 0 on, to measure the time. Raises what `decode`
-        raises."""
+        """Decode arbitrary tokens of sequence 0 from `start` on, to measure the time. Raises as `decode`."""
         n, filler = len(wanted), self.model.tokenize("a")[-1:] or [0]
         self.decode(filler * n, range(start, start + n), [(0,)] * n, wanted)
 
@@ -210,8 +208,7 @@ class Context(Closable):
         return _row(api.llama_get_logits_ith(self._handle, index), self._logits_type)
 
     def hidden(self, index: int) -> NDArray[np.float32]:
-        """Return float32[D], the normed hidden state of batch entry `index`; only while `hidden_states` are switched
-        on."""
+        """Return float32[D], the normed hidden state of a batch entry; only while `hidden_states` are on."""
         return _row(api.llama_get_embeddings_ith(self._handle, index), self._hidden_type)
 
     def hidden_states(self, on: bool) -> None:
@@ -220,10 +217,7 @@ class Context(Closable):
         api.llama_set_embeddings(self._handle, on)
 
     def watch_layers(self, layers: Sequence[int]) -> None:
-        """Keep the inputs of these layers, and no others, from the next decode on (`layer_inputs`), prompts included.
-
-        Raises UsageError where this model or build does not provide them.
-        """
+        """Keep the inputs of these layers only, from the next decode on. Raises UsageError if that is unsupported."""
         if numbers := [layer for layer in layers if layer not in (LAST_OUTPUT, FINAL_STATE)]:
             check_layers(self.model.header.architecture, self.model.n_layer, numbers)
         for layer in self.layers.symmetric_difference(layers):
@@ -242,8 +236,7 @@ class Context(Closable):
     def layer_inputs(self, layer: int) -> NDArray[np.float32]:
         """Return the inputs of a watched layer before its norm, float32[n, D], for the n tokens of the last decode.
 
-        Layer 0 is the first; `LAST_OUTPUT` means the output of the last layer. The array is valid until the next
-        decode.
+        Layer 0 is the first; `LAST_OUTPUT` means the last layer's output. Valid until the next decode.
         """
         if layer not in self.layers:
             raise ValueError(f"layer {layer} is not watched")
@@ -263,13 +256,11 @@ class Context(Closable):
 
     @property
     def rollback(self) -> int:
-        """The number of tokens of its last decode that a sequence can remove again; few or none in recurrent
-        memories."""
+        """The number of tokens of its last decode that a sequence can remove; few or none if recurrent."""
         return self.n_batch if self.can_roll_back else self._rollback
 
     def truncate(self, sequence: int, length: int) -> bool:
-        """Remove a sequence from position `length` on. Returns False, and changes nothing, if this memory cannot be cut
-        there."""
+        """Remove a sequence from position `length` on; returns False if this memory cannot be cut there."""
         if not self.can_roll_back and length > 0:
             if sequence in self._unknown:
                 return False
@@ -288,10 +279,7 @@ class Context(Closable):
             api.llama_memory_seq_rm(self._memory(), sequence, -1, -1)
 
     def copy(self, source: int, destination: int, start: int = 0, end: int = -1) -> None:
-        """Let `destination` share the cells of `source` from position `start` to `end` (-1: all); this takes no memory.
-
-        With streams, `destination` gets a separate copy, which replaces all that it held.
-        """
+        """Share cells of `source` from position `start` to `end` (-1: all); streams replace all by a copy."""
         if self.streams:
             api.llama_memory_seq_cp(self._memory(), source, destination, -1, -1)
             if end >= 0:
@@ -310,10 +298,9 @@ class Context(Closable):
         return size
 
     def save(self, sequence: int, *, partial: bool = False) -> NDArray[np.uint8]:
-        """Return the memory of a sequence as bytes, for `restore`.
+        """Return the memory of a sequence as bytes; empty if saving failed, which may clear the sequence too.
 
-        Empty if saving failed; the sequence may have been cleared too. `partial` leaves out the cells that can be cut:
-        those of layers that attend to all tokens.
+        `partial` leaves out the cells that can be cut: those of layers that attend to all tokens.
         """
         if not self.saved_bytes(sequence, partial=True):
             return np.empty(0, np.uint8)
@@ -331,10 +318,9 @@ class Context(Closable):
         return state if self.can_save else state[:0]
 
     def restore(self, sequence: int, state: NDArray[np.uint8], *, partial: bool = False) -> bool:
-        """Replace what a sequence holds by what was saved. Returns False, with an empty sequence, if there is no room.
+        """Load a saved state into a sequence; returns False, with an empty sequence, if there is no room.
 
-        A `partial` state leaves the other cells as they are, also those after the saved position: `truncate` removes
-        them.
+        A `partial` state keeps the other cells, also those after the saved position: `truncate` removes them.
         """
         self._last_start.pop(sequence, None)
         address, flags = pointer(state, ctypes.c_uint8), _PARTIAL if partial else 0

@@ -1,9 +1,9 @@
-"""The decoding context of a draft head: a small model that reads what the target computed, not only its tokens.
+"""The decoding context of a draft head: a small model that reads the target's states in addition to its tokens.
 
-llama.cpp runs heads of the form EAGLE-3 (arXiv 2503.01840) as two graphs: an encoder, which makes one state of the
-inputs of three of the target's layers, and a decoder, whose cache holds pairs of a token and a state. Of an EAGLE-1
-head the encoder reads the target's final state. The MTP block that some models carry is such a decoder too; its states
-are the target's own, those behind the last layer.
+llama.cpp runs heads of the form EAGLE-3 (arXiv 2503.01840) as two graphs: an encoder, which computes one state from the
+inputs of three of the target's layers, and a decoder, whose cache holds pairs of a token and a state. For an EAGLE-1
+head the encoder reads the target's final state. The MTP block that some models have is such a decoder too; its states
+are the outputs of the target's last layer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.batch import Batch
 from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError
 from edgespec.gguf_file.head_check import N_LAYERS_READ, kind_of_head, layers_read
-from edgespec.llama.batch import Batch, pointer
+from edgespec.llama.batch import pointer
 from edgespec.llama.context import Context
 from edgespec.llama.features import check_layers, states, switch_states
 from edgespec.llama.library import api
@@ -26,10 +27,10 @@ from edgespec.llama.model import Model
 
 
 class HeadContext(Context):
-    """KV cache and decoding of `model`, a head for the target that `target` decodes, or of that target's MTP block.
+    """KV cache and decoding of `model`: a head for the target that `target` decodes, or the MTP block of this target.
 
-    `reads` are those of the target whose inputs it reads; `settings` are those of `Context`, `n_batch` being
-    `HEAD_BATCH`. Raises UsageError where the target does not give its layers' inputs, or this build no states.
+    `reads` are the layers of the target whose inputs the head reads; `settings` are those of `Context`, `n_batch` being
+    `HEAD_BATCH`. Raises UsageError if the target does not provide these inputs, or this build no states.
     """
 
     def __init__(
@@ -49,8 +50,11 @@ class HeadContext(Context):
             raise
 
     def encode(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """float32[n, D], the states of at most `HEAD_BATCH` tokens, from float32[n, F]: what flowed into `reads`
-        of the target. Raises GenerationError."""
+        """Return float32[n, D], the states of at most `HEAD_BATCH` tokens, from float32[n, F], the inputs of the layers
+        `reads`.
+
+        Raises GenerationError.
+        """
         features = np.ascontiguousarray(features, np.float32)
         if self.is_mtp:
             return features
@@ -70,8 +74,10 @@ class HeadContext(Context):
         return states(self._handle, len(features), self.model.n_embd_out).copy()
 
     def decode_pairs(self, batch: Batch, tokens_states: NDArray[np.float32]) -> None:
-        """Decode tokens, each with its state, float32[n, D]. The graph gives rows for all tokens or for none: all, if
-        any of them is wanted. Raises what `decode` raises."""
+        """Decode tokens, each with its state, float32[n, D]. Raises what `decode` raises.
+
+        The graph computes rows for all tokens or for none: for all, if any of them is wanted.
+        """
         rows = np.ascontiguousarray(tokens_states, np.float32)
         self._batch.native.embd = pointer(rows, ctypes.c_float)
         try:
@@ -86,6 +92,6 @@ class HeadContext(Context):
         self.decode_pairs(batch, np.ones((n, self.model.n_embd_out), np.float32))
 
     def state(self, index: int) -> NDArray[np.float32]:
-        """float32[D]: what a token drafted behind entry `index` of the last batch is decoded with."""
+        """Return float32[D], the state with which a token drafted after entry `index` of the last batch is decoded."""
         row: NDArray[np.float32] = states(self._handle, self._n_rows, self.model.n_embd_out)[index]
         return row.copy()

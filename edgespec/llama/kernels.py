@@ -1,6 +1,6 @@
 """Bounds in this build's CPU kernels, within which a token's logits do not depend on the other tokens of its pass.
 
-scripts/llama/kernels.h names the kernels. Builds made elsewhere have no bounds, GPUs have kernels of their own.
+scripts/llama/kernels.h names the kernels. Builds made elsewhere have no bounds, and GPUs have other kernels.
 """
 
 from __future__ import annotations
@@ -13,42 +13,41 @@ from typing import Any
 
 from llama_cpp._ggml import libggml
 
+from edgespec.core.exactness import WIDE
 from edgespec.llama.library import build_flags, library_path, repacked_types
-
-NARROW = 63
-"""Most tokens of a forward pass that the bounds cover; prompts are read in wider ones."""
 
 Bounds = tuple[int, int, int, int, int]
 
 STOCK: Bounds = (2, 2, 8, 512, 0)
-"""llama.cpp's own."""
+"""The bounds of llama.cpp's kernels."""
 FAST: Bounds = (2, 2, 8, 512, 1)
-"""With edgespec's kernels, where they do not change any bits."""
-_SGEMM_DIFFERS = {"IQ4_NL"}  # of other quantised weights llamafile's sums are those of single rows, and need no bound
-_REPACKED_ALIKE = {"Q4_0"}  # whose repacked kernels for one row and for several agree
+"""The same, with edgespec's faster kernels where they do not change any bits."""
+_SGEMM_DIFFERS = {"IQ4_NL"}  # for other quantised types llamafile's kernels sum as for single rows, without a bound
+_REPACKED_ALIKE = {"Q4_0"}  # repacked kernels for one row and for several give the same bits
 
 
 def have_bounds() -> bool:
-    """Whether this build of llama.cpp has the bounds."""
+    """Return whether this build of llama.cpp has the bounds."""
     return _bounds is not None
 
 
 def exact_bounds(types: Iterable[str]) -> Bounds:
-    """The bounds that make narrow passes over weights of these types exact."""
-    sgemm_quant = NARROW + 1 if _SGEMM_DIFFERS.intersection(types) else 2
-    return (NARROW + 1, sgemm_quant, NARROW + 1, 2**31 - 1, 1)
+    """Return the bounds that make narrow passes over weights of these types exact."""
+    sgemm_quant = WIDE if _SGEMM_DIFFERS.intersection(types) else 2
+    return (WIDE, sgemm_quant, WIDE, 2**31 - 1, 1)
 
 
 def use(bounds: Bounds) -> None:
-    """Set the bounds for all later decodes of this process, in all threads: no thread may set others while one
-    decodes."""
+    """Set the bounds for all later decodes of this process, in all threads: no thread may set other bounds while
+    another one decodes."""
     global _used
     if bounds != _used and _bounds is not None:
         _bounds[:] = _used = bounds
 
 
 def repacking_differs(types: Iterable[str]) -> bool:
-    """Whether rows of weights of these types round differently from single rows once this build has repacked them.
+    """Return whether rows of weights of these types round differently from single rows once this build has repacked
+    them.
 
     AMX keeps its layout: its kernels differ too, but prompts would lose most of their speed without them.
     """
@@ -56,10 +55,10 @@ def repacking_differs(types: Iterable[str]) -> bool:
 
 
 def _find() -> Any:
-    """The array in the loaded CPU backend. Looked up in the library that depends on it: a copy loaded by name is
-    another one."""
+    """Return the array of bounds in the loaded CPU backend. It is looked up in the library that depends on it: loading
+    the backend by name would give another copy."""
     library: Any = libggml
-    if os.name == "nt":  # where a library does not answer for those it depends on
+    if os.name == "nt":  # a lookup in a library does not search its dependencies there
         path = Path(library_path()).with_name("ggml-cpu.dll")
         if not path.exists():
             return None

@@ -138,7 +138,7 @@ def build_flags() -> str:
 
 
 def repacked_types() -> frozenset[str]:
-    """Weight types that this build may copy into a layout of its own (`use_extra_bufts`).
+    """Weight types that this build may copy into another layout (`use_extra_bufts`).
 
     After `ggml_repack_get_optimal_repack_type` and `qtype_has_amx_kernels` in ggml-cpu.
     """

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampler import ReferenceSampler, Sampler
+from edgespec.engine.prefix import Reuse
 from edgespec.engine.sequence import Sequence, StepOutput
-from edgespec.engine.slots import Reuse
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model

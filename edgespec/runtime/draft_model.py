@@ -148,8 +148,8 @@ def model_drafter(
     leaves: int,
     successors: Successors,
     note: Callable[[str], None],
-) -> ModelDrafter:
-    """Return the drafter of a draft model, a head, or the MTP block (`draft` is the target's model) in a new context.
+) -> tuple[ModelDrafter, Context]:
+    """Open a context for a draft model, a head, or the MTP block (`draft` is the target's model); return both.
 
     Raises PairError, UsageError, OutOfMemoryError.
     """
@@ -161,10 +161,10 @@ def model_drafter(
     if draft is target.model or is_head(draft.header):
         context = HeadContext(draft, target, **threads, **plan.context)
         if draft is target.model:  # trained with the target: successors in other texts would make it worse
-            return HeadDrafter(context, width, MTP)
+            return HeadDrafter(context, width, MTP), context
         accepted = draft.header.numbers("edgespec.head.acceptance")  # in heads made by 'draft train'
         is_weak = bool(len(accepted)) and accepted[0] < WEAK
-        return HeadDrafter(context, width, kind_of_head(draft.header), successors if is_weak else None)
+        return HeadDrafter(context, width, kind_of_head(draft.header), successors if is_weak else None), context
     translation = translation_of(target.model, draft, note)
     if not draft.can_roll_back:
         raise PairError(
@@ -176,8 +176,8 @@ def model_drafter(
         note("the draft model is larger than the target: it will slow decoding down")
     name, own = "self" if settings.self_draft else "draft", Context(draft, **threads, **plan.context)
     if overlaps(settings, target, own, leaves, note):
-        return OverlappedDrafter(own, name, translation)
-    return ModelDrafter(own, width, name, translation)
+        return OverlappedDrafter(own, name, translation), own
+    return ModelDrafter(own, width, name, translation), own
 
 
 def say_if_nobody_overlaps(settings: LoadSettings, names: list[str], note: Callable[[str], None]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from edgespec.core import exactness
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy
 from edgespec.drafters.base import Drafter
@@ -13,7 +14,6 @@ from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Drafting
 from edgespec.errors import UsageError
-from edgespec.llama import kernels
 from edgespec.settings import DRAFT_N_MAX, HEADS, LoadSettings, Request, fixed_length
 from edgespec.validation import check_load_settings
 
@@ -72,7 +72,7 @@ class LoadedDrafters:
             drafting.pace.longest = drafting.n_max
         n_max, most = settings.draft_n_max, self._engine.scheduler.most_rows
         if drafting.drafters and n_max >= most and n_max > DRAFT_N_MAX:
-            is_measured = most < kernels.NARROW
+            is_measured = most < exactness.NARROW
             why = "wider passes round differently on this machine" if is_measured else "--exact has no wider passes"
             self._note(f"drafts are at most {most - 1} tokens: {why} (--fast allows them)")
         self.settings = settings

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
+from edgespec.core import exactness
 from edgespec.datastore.answer_store import AnswerStore
 from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.drafters.base import Drafter
@@ -19,7 +20,7 @@ from edgespec.events import Progress
 from edgespec.gguf_file.head_check import NETWORKS, check_draft_file, check_head_fits, is_head, layers_read
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
-from edgespec.llama import kernels, rpc
+from edgespec.llama import rpc
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.library import supports_gpu
@@ -52,7 +53,6 @@ from edgespec.settings import (
     fixed_length,
 )
 
-LEAST_NARROW = 4  # tokens of a pass; drafting does not pay off with fewer
 CHAINS = {name for name, entry in REGISTRY.items() if not entry.drafts_trees}
 
 
@@ -255,7 +255,7 @@ class ModelSession(Closable):
             header,
             n_ctx=settings.ctx_size or usual_context(header),
             sequences=sequences,
-            max_outputs=min(outputs, kernels.NARROW) if exact else outputs,
+            max_outputs=min(outputs, exactness.NARROW) if exact else outputs,
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
             flash_attention="off" if settings.strict else attention,
@@ -312,7 +312,7 @@ class ModelSession(Closable):
         """Measure which widths of the target's passes round alike, if exactness or --strict needs it."""
         settings = self._settings
         if self.n_max and (settings.strict or (drafts and (self.context.exact or settings.measure_rounding))):
-            widest = min(self._widest * settings.sequences, kernels.NARROW, self.context.max_outputs)
+            widest = min(self._widest * settings.sequences, exactness.NARROW, self.context.max_outputs)
             if settings.strict:
                 widest = min(widest, 1 + MAX_STRICT_DRAFT)
             self._widths = measured_widths(self.context, widest, lambda done: self._progress("rounding", done))
@@ -322,12 +322,8 @@ class ModelSession(Closable):
         """Tokens of a pass with drafts: as many as give each token the logits of a single-token pass, if possible."""
         if not self.context.exact:
             return self.context.n_batch
-        if self._widths is None:
-            return kernels.NARROW
-        exact_to = self._widths.exact_to
-        if exact_to >= min(LEAST_NARROW, self._widths.widest):
-            return exact_to
-        return min(self.context.n_batch, self.context.max_outputs)
+        exact_to, widest = (None, 0) if self._widths is None else (self._widths.exact_to, self._widths.widest)
+        return exactness.widest_verification(exact_to, widest, min(self.context.n_batch, self.context.max_outputs))
 
     def _why_plain(self) -> str:
         """Return why this target cannot use drafts; empty if it can."""
@@ -344,16 +340,16 @@ class ModelSession(Closable):
     ) -> None:
         branches, sequences = self._branches(leaves), self._settings.sequences
         plan = replace(plan, branches=branches + sequences if branches else 0)
-        drafter = model_drafter(self._settings, self.context, draft, plan, leaves, successors, self._note)
+        drafter, context = model_drafter(self._settings, self.context, draft, plan, leaves, successors, self._note)
         drafters.append(drafter)
-        self.contexts.append(drafter.context)
+        self.contexts.append(context)
 
     # --- both -----------------------------------------------------------------------------------------------------
 
     def _branches(self, leaves: int) -> int:
         """Return the number of sequence ids for trees with `leaves` leaves; all sequences share them."""
-        if self._is_exact and self._settings.sequences > 1:
-            return 0  # each sequence has a stream, and branches would need a shared one
+        if not exactness.allows_branches(self._settings.sequences, exact=self._is_exact):
+            return 0
         wanted = (leaves - 1) * self._settings.sequences
         return max(0, min(wanted, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * self._settings.sequences))
 

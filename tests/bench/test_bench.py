@@ -19,7 +19,6 @@ from edgespec.bench.statistics import speedups
 from edgespec.bench.suites import Item
 from edgespec.bench.summary import summarise
 from edgespec.cancel import CancelFlag
-from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import GenerationError, UsageError
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
@@ -192,10 +191,10 @@ def test_an_answer_begins_with_empty_caches(llm: Runtime) -> None:
     decodes = []
     with Runner(llm, [Mode("draft", "fixed:2")], CancelFlag()) as runner:
         for _ in range(2):
-            drafter = next(d for d in llm.engine.speculator.drafters if isinstance(d, ModelDrafter))
-            before = drafter.context.decodes
+            context = llm._loaded.contexts[-1]
+            before = context.decodes
             runner.answer(runner.modes[-1], question, 0.0)
-            decodes.append(drafter.context.decodes - before)
+            decodes.append(context.decodes - before)
     assert decodes[0] == decodes[1]
 
 

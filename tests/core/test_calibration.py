@@ -1,4 +1,4 @@
-"""Raw estimates are calibrated by what was accepted."""
+"""Raw estimates are calibrated on accepted and rejected tokens."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from edgespec.runtime.runtime import Runtime
 PROMPTS = ["def fibonacci(n):", "class Queue:\n", "What does os.walk do?", "result = "]
 
 
-def test_an_estimate_stands_until_something_was_seen() -> None:
+def test_without_observations_the_estimate_is_unchanged() -> None:
     assert Calibration().probability(0.3) == pytest.approx(0.3)
 
 
-def test_what_was_seen_outweighs_the_estimate() -> None:
+def test_observations_outweigh_the_estimate() -> None:
     calibration = Calibration()
     for _ in range(60):
         calibration.observe(0.3, True)
@@ -29,7 +29,7 @@ def test_what_was_seen_outweighs_the_estimate() -> None:
     assert calibration.probability(0.9) == pytest.approx(0.9)
 
 
-def test_the_shares_are_found() -> None:
+def test_calibration_learns_the_share_of_accepted_tokens() -> None:
     random = np.random.default_rng(0)
     calibration = Calibration()
     for raw in random.uniform(0.02, 0.98, 20_000):
@@ -38,7 +38,7 @@ def test_the_shares_are_found() -> None:
         assert calibration.probability(raw) == pytest.approx(raw**2, abs=0.15)
 
 
-def test_a_text_that_changes_is_followed() -> None:
+def test_calibration_follows_a_text_that_changes() -> None:
     calibration = Calibration()
     for right in [True] * 10_000 + [False] * int(2 * MEMORY):
         calibration.observe(0.5, right)
@@ -63,7 +63,7 @@ def llm() -> Iterator[Runtime]:
 
 
 def confidences(llm: Runtime, **settings: object) -> list[tuple[float, bool]]:
-    """Calibrated confidence of each first draft token of a step, and whether it was accepted."""
+    """Return the calibrated confidence of each first draft token of a step, and whether it was accepted."""
     [drafter] = llm.engine.speculator.drafters
     found: list[tuple[float, bool]] = []
     propose = drafter.propose

@@ -1,5 +1,5 @@
-"""Candidates: the target's own choice first under shared noise, or true draws without replacement from the draft's
-distribution."""
+"""With shared noise the first candidate tends to be the target's choice. With separate noise, candidates are samples
+without replacement from the draft's distribution."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_common_noise_couples_two_models() -> None:
     assert hits[sure].mean() > hits[~sure].mean() + 0.1
 
 
-def test_further_candidates_under_common_noise_are_further_chances() -> None:
+def test_with_common_noise_more_candidates_match_more_often() -> None:
     random = np.random.default_rng(0)
     target, draft = (frozen(random.normal(0, 1.5, 50)) for _ in range(2))
     sampler = Sampler(OFF, 1, 0, 50)
@@ -124,12 +124,12 @@ def test_greedy_candidates_with_typical_p_come_from_the_typical_tokens() -> None
     assert [candidate.confidence for candidate in found] == pytest.approx([0.06, 0.06], abs=1e-6)
 
 
-# --- draws ----------------------------------------------------------------------------------------------------------
+# --- samples --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("chain", [OFF, replace(OFF, top_k=3), replace(PENALIZED, temperature=0.8)])
-def test_draws_are_without_replacement_from_the_distribution_of_the_chain(chain: SamplingSettings, k: int) -> None:
+def test_samples_are_without_replacement_from_the_distribution_of_the_chain(chain: SamplingSettings, k: int) -> None:
     row, prefix = frozen([1.0, 2.0, 0.5, 1.8, -1.0]), [1, 2, 2]
     distribution = Sampler(chain, 0, 0, 5).distribution(row, prefix)
     joint = {
@@ -143,7 +143,7 @@ def test_draws_are_without_replacement_from_the_distribution_of_the_chain(chain:
 
 
 @pytest.mark.parametrize("chain", [OFF, SamplingSettings(), PENALIZED])
-def test_a_draw_carries_the_distribution_given_the_draws_before_it(chain: SamplingSettings) -> None:
+def test_a_sample_carries_the_distribution_given_the_samples_before_it(chain: SamplingSettings) -> None:
     row, prefix = frozen([1.0, 2.0, 0.5, 1.8, -1.0]), [1, 2, 2]
     sampler = Sampler(chain, 5, 0, 5)
     found = draft_candidates(sampler, row, prefix, 3, 5, 0)
@@ -159,7 +159,7 @@ def test_a_draw_carries_the_distribution_given_the_draws_before_it(chain: Sampli
         assert scripted.draw(candidate.distribution) in candidate.distribution.ids  # a distribution: sums to one
 
 
-def test_draws_are_not_those_of_the_target_and_differ_by_step() -> None:
+def test_samples_are_independent_of_the_target_and_differ_by_step() -> None:
     row = frozen(np.zeros(1_000))
     sampler = Sampler(OFF, 1, 0, 1_000)
     draws = [tokens_drawn(sampler, row, [], 1, step)[0] for step in range(30)]
@@ -169,8 +169,8 @@ def test_draws_are_not_those_of_the_target_and_differ_by_step() -> None:
 
 
 @pytest.mark.parametrize("chain", [OFF, SamplingSettings(), replace(OFF, top_k=3)])
-def test_the_confidence_of_a_draw_does_not_depend_on_what_is_drawn(chain: SamplingSettings) -> None:
-    """Of the first one on nothing but the row, of further ones on the draws before them."""
+def test_the_confidence_of_a_sample_does_not_depend_on_the_sampled_token(chain: SamplingSettings) -> None:
+    """The confidence of the first sample depends only on the row, that of others also on the samples before."""
     row = ROWS["eight"]
     sampler = Sampler(chain, 1, 0, 8)
     found = [draft_candidates(sampler, row, [], 0, 3, step) for step in range(300)]
@@ -186,8 +186,8 @@ def test_the_confidence_of_a_draw_does_not_depend_on_what_is_drawn(chain: Sampli
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rounding_never_puts_a_draw_before_an_earlier_one(seed: int) -> None:
-    """Trees keep the more confident sibling: the first one, or what is left out would depend on what was drawn."""
+def test_rounding_does_not_change_the_order_of_confidences(seed: int) -> None:
+    """Trees keep the more confident sibling. It must be the first, or dropping would depend on the sampled tokens."""
     row = frozen(np.random.default_rng(seed).normal(0, 0.5, 40))
     for step in range(200):
         found = draft_candidates(Sampler(OFF, seed, 0, 40), row, [], 0, 6, step)

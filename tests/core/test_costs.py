@@ -1,4 +1,4 @@
-"""The table of costs: what is assumed, what is measured, and what a loaded machine does to it."""
+"""The cost model: assumptions, measurements, and the effect of a loaded machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_before_anything_is_measured_the_shape_counts_in_passes_over_one_token()
     assert costs.read("draft", 80) == pytest.approx(1.0)
 
 
-def test_what_a_drafter_is_assumed_to_take_holds_until_it_is_measured_whatever_the_leaves() -> None:
+def test_assumed_costs_of_a_drafter_hold_until_measured_for_any_number_of_leaves() -> None:
     costs = Costs(SHAPE, {"suffix": (0.001, 0.00002)})
     assert costs.step("suffix") == costs.step("suffix", leaves=4) == 0.001
     assert costs.read("suffix", 100) == pytest.approx(0.002)
@@ -53,7 +53,7 @@ def test_widths_between_measured_ones_lie_off_the_shape_as_these_do() -> None:
     assert costs.target(2) == pytest.approx(1.2 * math.sqrt(2))
     assert costs.target(8) == pytest.approx(6.0)
     assert [costs.target(width) for width in (1, 4)] == pytest.approx([1.0, 3.2])
-    assert costs.target(16) == pytest.approx(12.0)  # beyond what is assumed a token costs as much as another
+    assert costs.target(16) == pytest.approx(12.0)  # beyond the assumed shape, in proportion to the width
 
 
 def test_a_table_need_not_be_smooth() -> None:
@@ -71,7 +71,7 @@ def test_a_load_that_slows_all_alike_leaves_the_ratios(load: float) -> None:
     for _ in range(100):
         costs.observe_target(1, 0.03 * load)
     assert costs.target(4) / costs.target(1) == pytest.approx(before, rel=0.1)
-    costs.observe_target(8, 0.1 * load)  # seen under load only, kept as on an idle machine
+    costs.observe_target(8, 0.1 * load)  # measured under load only, stored as on an idle machine
     assert costs.target(8) == pytest.approx(0.1, rel=0.15)
 
 
@@ -89,7 +89,7 @@ def test_one_interrupted_pass_moves_little() -> None:
     assert costs.target(1) == pytest.approx(0.03, rel=0.05)
 
 
-def test_what_takes_microseconds_tells_nothing_about_the_load() -> None:
+def test_passes_of_microseconds_do_not_change_the_load() -> None:
     costs = measured()
     for number in range(100):
         costs.observe_step("suffix", 1e-5 * (1 + number % 7))
@@ -100,7 +100,7 @@ def test_what_takes_microseconds_tells_nothing_about_the_load() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
-def test_a_clock_that_stands_still_or_jumps_back_measures_nothing(seconds: float) -> None:
+def test_a_clock_that_stops_or_jumps_back_changes_nothing(seconds: float) -> None:
     costs = measured()
     before = costs.state()
     costs.observe_target(1, seconds)
@@ -109,7 +109,7 @@ def test_a_clock_that_stands_still_or_jumps_back_measures_nothing(seconds: float
     assert costs.state() == before
 
 
-def test_a_new_depth_starts_from_the_nearest_and_goes_its_own_way() -> None:
+def test_a_new_depth_starts_from_the_nearest_depth_and_is_measured_separately() -> None:
     costs = measured()
     assert costs.target(4, 3000) == costs.target(4, 100)
     for _ in range(20):
@@ -120,7 +120,7 @@ def test_a_new_depth_starts_from_the_nearest_and_goes_its_own_way() -> None:
     assert costs.target(1, 100) == pytest.approx(0.03, rel=0.01)
 
 
-def test_what_was_measured_can_be_remembered() -> None:
+def test_measurements_can_be_saved_and_restored() -> None:
     costs = measured()
     costs.observe_step("draft", 0.001)
     costs.observe_read("draft", 100, 0.02)
@@ -149,7 +149,7 @@ def test_what_was_measured_can_be_remembered() -> None:
         {"0": None},
     ],
 )
-def test_what_cannot_have_been_remembered_is_refused(state: object) -> None:
+def test_an_invalid_state_is_refused(state: object) -> None:
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         Costs(SHAPE).restore(state)  # type: ignore[arg-type]
 
@@ -161,4 +161,4 @@ def test_a_disturbed_first_reading_is_not_believed() -> None:
     assert costs.read("suffix", 300) < 2 * 300 * 2e-6
     for _ in range(20):
         costs.observe_read("suffix", 300, 0.005)
-    assert costs.read("suffix", 300) > 2 * 300 * 2e-6  # but what goes on like that is
+    assert costs.read("suffix", 300) > 2 * 300 * 2e-6  # but repeated measurements are believed

@@ -1,4 +1,4 @@
-"""Laws are compared by token, whatever truncation left of each of them."""
+"""Operations on distributions match tokens by id, because truncation may leave different tokens in each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dense(distribution: Distribution) -> list[float]:
 
 @st.composite
 def distributions(draw: st.DrawFn) -> Distribution:
-    """On some of the tokens, with zeros among them."""
+    """Generate distributions over some of the tokens, with zeros among the probabilities."""
     ids = sorted(draw(st.sets(st.integers(0, TOKENS - 1), min_size=1)))
     weights = draw(st.lists(st.integers(0, 5), min_size=len(ids), max_size=len(ids)).filter(any))
     return Distribution(np.array(ids, np.int32), np.array(weights) / sum(weights))
@@ -67,7 +67,7 @@ def test_where_nothing_is_left_the_residual_is_the_distribution_itself(distribut
     assert dense(distribution.residual(Distribution.point(0), 0.0)) == dense(distribution)
 
 
-def test_what_is_disjoint_takes_nothing_away() -> None:
+def test_a_disjoint_distribution_leaves_the_residual_unchanged() -> None:
     p, q = some({0: 0.25, 3: 0.75}), some({1: 0.5, 5: 0.5})
     assert dense(p.residual(q)) == dense(p)
     assert p.excess(some({4: 1.0})).tolist() == [0.25, 0.75]

@@ -17,7 +17,7 @@ N = 100_000
 
 
 def test_golden_values() -> None:
-    """These may never change: a seed would mean another text."""
+    """The values may never change: a seed would give another text."""
     assert hashes(key(0, 0, 0), 4).tolist() == [675070423, 3637507375, 1126984882, 3327596227]
     assert hashes(key(1, 0, 0), 4).tolist() == [4263504182, 1396596961, 23911302, 1718823097]
     assert hashes(key(0, 1, 0), 4).tolist() == [395387726, 3394009483, 1727010044, 1026756318]
@@ -134,7 +134,7 @@ def test_arrays_of_neighbouring_keys_are_independent() -> None:
 
 @pytest.mark.slow
 def test_no_array_is_a_rearrangement_of_another() -> None:
-    """Two arrays share as many values as chance has it: a Poisson number, and no long runs of them."""
+    """Two arrays share as many values as independent ones: the number has a Poisson distribution."""
     noise = [hashes(key(1, 0, position), N) for position in range(30)]
     shared = [len(np.intersect1d(first, second)) for first, second in pairwise(noise)]
     expected = N * N / 2**32
@@ -163,7 +163,7 @@ def test_uniforms_lie_inside_the_unit_interval_and_spread() -> None:
 
 
 def assert_chi_square(counts: npt.NDArray[np.integer]) -> None:
-    """The counts fit equal expectations: chi-square within 5 standard deviations of its own mean."""
+    """Assert that the counts fit a uniform distribution: chi-square within 5 standard deviations of its mean."""
     expected = counts.sum() / len(counts)
     chi_square = float(((counts - expected) ** 2 / expected).sum())
     freedom = len(counts) - 1

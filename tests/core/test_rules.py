@@ -1,5 +1,7 @@
-"""The verify rules keep the target's distribution: proved by enumeration, which is shown to catch the mistakes easily
-made."""
+"""The verification rules keep the target's distribution, as proved by enumerating all random outcomes.
+
+The last tests show that the enumeration detects common mistakes.
+"""
 
 from __future__ import annotations
 
@@ -49,23 +51,23 @@ CHAINS: dict[str, tuple[int, Drafting]] = {
     "two tokens": (2, chain(2)),
     "three tokens": (3, chain(3)),
     "two tokens, not sampled": (2, tree(likeliest(1), likeliest(1))),
-    "drawn, then looked up": (3, tree(drawn(1), likeliest(1), likeliest(1))),
-    "looked up, then drawn": (3, tree(likeliest(1), drawn(1), drawn(1))),
+    "sampled, then looked up": (3, tree(drawn(1), likeliest(1), likeliest(1))),
+    "looked up, then sampled": (3, tree(likeliest(1), drawn(1), drawn(1))),
 }
 TREES: dict[str, tuple[int, Drafting]] = {
-    "two drawn": (1, tree(drawn(2))),
-    "three drawn": (1, tree(drawn(3))),
-    "all of them drawn": (1, tree(drawn(4))),
+    "two sampled": (1, tree(drawn(2))),
+    "three sampled": (1, tree(drawn(3))),
+    "all of them sampled": (1, tree(drawn(4))),
     "two that are likeliest": (1, tree(likeliest(2))),
-    "likeliest and one drawn": (1, tree(likeliest_and_drawn(2))),
-    "two likeliest and one drawn": (1, tree(likeliest_and_drawn(3))),
-    "drawn and looked up": (1, tree(drawn_and_looked_up(1))),
-    "two levels of two drawn": (2, tree(drawn(2), drawn(2))),
-    "three drawn, then one": (2, tree(drawn(3), drawn(1))),
-    "drawn, then the two likeliest": (2, tree(drawn(2), likeliest(2))),
-    "likeliest, then drawn": (2, tree(likeliest(2), drawn(2))),
-    "likeliest and drawn, twice": (2, tree(likeliest_and_drawn(2), likeliest_and_drawn(2))),
-    "drawn and looked up, twice": (2, tree(drawn_and_looked_up(1), drawn_and_looked_up(0))),
+    "likeliest and one sampled": (1, tree(likeliest_and_drawn(2))),
+    "two likeliest and one sampled": (1, tree(likeliest_and_drawn(3))),
+    "sampled and looked up": (1, tree(drawn_and_looked_up(1))),
+    "two levels of two sampled": (2, tree(drawn(2), drawn(2))),
+    "three sampled, then one": (2, tree(drawn(3), drawn(1))),
+    "sampled, then the two likeliest": (2, tree(drawn(2), likeliest(2))),
+    "likeliest, then sampled": (2, tree(likeliest(2), drawn(2))),
+    "likeliest and sampled, twice": (2, tree(likeliest_and_drawn(2), likeliest_and_drawn(2))),
+    "sampled and looked up, twice": (2, tree(drawn_and_looked_up(1), drawn_and_looked_up(0))),
 }
 
 
@@ -92,9 +94,9 @@ def test_nothing_follows_an_end_and_sequences_that_end_have_their_distribution(p
     for rule, (depth, drafting) in [
         (rejection, CHAINS["three tokens"]),
         (block, CHAINS["three tokens"]),
-        (block, CHAINS["drawn, then looked up"]),
-        (rejection, TREES["two levels of two drawn"]),
-        (rejection, TREES["likeliest, then drawn"]),
+        (block, CHAINS["sampled, then looked up"]),
+        (rejection, TREES["two levels of two sampled"]),
+        (rejection, TREES["likeliest, then sampled"]),
     ]:
         emitted = enumerate_step(rule, drafting, *SMALL[pair], n=depth + 1, end=end)
         assert all(end not in tokens[:-1] for tokens in emitted.joint)
@@ -102,7 +104,7 @@ def test_nothing_follows_an_end_and_sequences_that_end_have_their_distribution(p
 
 
 def test_a_draft_may_stop_where_its_prefix_says_so() -> None:
-    """As a drafter does that is unsure, or that sees an end token."""
+    """A drafter stops if it is unsure, or at an end token."""
 
     def drafting(chance: Chance, drafter: Model) -> Draft:
         tokens: list[int] = []
@@ -118,9 +120,8 @@ def test_a_draft_may_stop_where_its_prefix_says_so() -> None:
         assert emission_error(block, drafting, p, q, n=4) < EXACT
 
 
-def test_the_shape_of_a_tree_may_depend_on_what_was_drawn_elsewhere() -> None:
-    """A second candidate may be drawn or not after a look at the first one and at what follows that, before its own
-    turn."""
+def test_the_shape_of_a_tree_may_depend_on_tokens_sampled_elsewhere() -> None:
+    """A second candidate may be sampled or not, depending on the first candidate and the token after it."""
 
     def drafting(chance: Chance, drafter: Model) -> Draft:
         q = drafter(())
@@ -166,7 +167,7 @@ def test_one_candidate_is_accepted_as_often_as_the_distributions_overlap(seed: i
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_candidates_that_were_not_drawn_are_accepted_as_often_as_the_target_has_them(seed: int) -> None:
+def test_candidates_that_were_not_sampled_are_accepted_with_the_probability_of_the_target(seed: int) -> None:
     p, q = random_model(300 + seed, 4), random_model(400 + seed, 4)
     for k in (1, 2, 3):
         held = sum(p(()).probability(token) for token in top(q(()), k))
@@ -176,7 +177,7 @@ def test_candidates_that_were_not_drawn_are_accepted_as_often_as_the_target_has_
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_every_further_candidate_is_a_further_chance(seed: int) -> None:
+def test_more_candidates_are_accepted_more_often(seed: int) -> None:
     p, q = random_model(300 + seed, 4), random_model(400 + seed, 4)
     for siblings in (drawn, likeliest_and_drawn):
         accepted = [enumerate_step(rejection, tree(siblings(k)), p, q, 2).accepted for k in (1, 2, 3, 4)]
@@ -200,7 +201,7 @@ def test_a_draft_with_the_targets_distribution_is_accepted_whole() -> None:
         (distribution(0.92, 0.08), 1, False),
         (distribution(0.9, 0.1), 1, True),
         (distribution(*[0.05] * 20), 3, True),  # 0.3 e^-H = 0.015
-        (distribution(0.81, *[0.01] * 19), 3, False),  # 0.09 is the less of the two
+        (distribution(0.81, *[0.01] * 19), 3, False),  # 0.09 is less than 0.3 e^-H
         (distribution(0.01, *[0.055] * 18), 0, False),  # 0.3 e^-H = 0.0163
         (distribution(0.02, *[0.98 / 18] * 18), 0, True),
     ],
@@ -251,7 +252,7 @@ def test_a_mistake_draft_tokens_that_were_not_sampled_pass_as_sampled() -> None:
     assert emission_error(block, tree(claimed(1), claimed(1)), *LARGE["random"], n=3) > CAUGHT
 
 
-def test_a_mistake_the_draft_distribution_is_not_renormalised_after_a_draw() -> None:
+def test_a_mistake_the_draft_distribution_is_not_renormalised_after_a_sample() -> None:
     def forgetful(k: int) -> Siblings:
         def siblings(chance: Chance, q: Distribution) -> list[tuple[int, Distribution | None]]:
             return [(token, q) for token, _ in drawn(k)(chance, q)]
@@ -312,7 +313,7 @@ def test_a_mistake_block_verification_stops_at_the_first_failure() -> None:
 
 
 def test_a_mistake_block_verification_caps_each_ratio() -> None:
-    """A token that the target likes better makes up for an earlier one that it likes less."""
+    """A token with p > q makes up for an earlier token with p < q. A cap of each ratio prevents this."""
 
     class Capped(Distribution):
         def probability(self, token: int) -> float:
@@ -326,7 +327,7 @@ def test_a_mistake_block_verification_caps_each_ratio() -> None:
     assert error(wrong.joint, plain(target, 3)) > CAUGHT
 
 
-def test_a_mistake_a_rejected_draw_leaves_the_target_as_it_was() -> None:
+def test_a_mistake_a_rejected_sample_does_not_change_the_target_distribution() -> None:
     class Unmoved(Distribution):
         def residual(self, other: Distribution, scale: float = 1.0) -> Distribution:
             return self
@@ -342,7 +343,7 @@ def test_a_mistake_a_rejected_draw_leaves_the_target_as_it_was() -> None:
 
 @pytest.mark.parametrize("rule", [rejection, block])
 def test_a_mistake_the_residual_of_equal_distributions_is_divided_by_zero(rule: Rule) -> None:
-    """It takes rounding to get there: a token that is refused though both distributions are the same."""
+    """Rounding can cause this: a token is rejected although both distributions are equal."""
 
     class Refusing(EnumeratedTest):
         def accepts(self, probability: float, depth: int, token: int) -> bool:
@@ -364,7 +365,7 @@ def test_a_mistake_tokens_after_an_end_are_kept(rule: Rule) -> None:
     assert any(1 in tokens[:-1] for tokens in wrong)
 
 
-def test_a_mistake_a_draw_is_left_out_for_its_own_probability() -> None:
+def test_a_mistake_a_sample_is_dropped_because_of_its_probability() -> None:
     def sure(chance: Chance, drafter: Model) -> Draft:
         draft = chain(1)(chance, drafter)
         return draft if draft.tokens == [0] else Draft.empty()
@@ -376,7 +377,7 @@ def test_a_mistake_a_draw_is_left_out_for_its_own_probability() -> None:
         assert firsts == pytest.approx([0.75, 0.15, 0.10], abs=EXACT)
 
 
-def test_a_mistake_the_drawn_one_of_two_equal_candidates_is_dropped() -> None:
+def test_a_mistake_the_sampled_one_of_two_equal_candidates_is_dropped() -> None:
     def looked_up_first(chance: Chance, q: Distribution) -> list[tuple[int, Distribution | None]]:
         found = chance.draw(q)
         return [(1, None)] + ([(found, q)] if found != 1 else [])
@@ -384,8 +385,8 @@ def test_a_mistake_the_drawn_one_of_two_equal_candidates_is_dropped() -> None:
     assert emission_error(rejection, tree(looked_up_first), *LARGE["random"], n=2) > CAUGHT
 
 
-def test_a_mistake_two_draws_share_their_chance() -> None:
-    """Branches need draws of their own, or what is left out in one of them tells of the other."""
+def test_a_mistake_two_branches_share_a_random_number() -> None:
+    """Branches need independent samples. Otherwise dropping nodes of one branch biases the other branch."""
 
     def drafting(independent: bool) -> Callable[[Chance, Model], Draft]:
         def draft(chance: Chance, drafter: Model) -> Draft:
@@ -395,7 +396,7 @@ def test_a_mistake_two_draws_share_their_chance() -> None:
             under_first = chance.draw(below)
             under_second = chance.draw(below) if independent else under_first
             tokens, parents, distributions = [first, second, under_first], [-1, -1, 0], [root, rest, below]
-            if under_first != 1:  # the room goes to what follows the first
+            if under_first != 1:  # the budget is used for the other branch
                 tokens, parents, distributions = [*tokens, under_second], [*parents, 1], [*distributions, below]
             return Draft(tokens, parents, [0.5] * len(tokens), [*distributions])
 
@@ -407,7 +408,7 @@ def test_a_mistake_two_draws_share_their_chance() -> None:
 
 
 def first_token_error(rule: Rule, drafting: Drafting, target: Model, drafter: Model) -> float:
-    """The error in the probability of the first token alone."""
+    """Return the error in the distribution of the first token alone."""
     joint = enumerate_step(rule, drafting, target, drafter, 2).joint
     firsts: dict[tuple[int, ...], float] = {}
     for tokens, probability in joint.items():

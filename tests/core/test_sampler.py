@@ -1,4 +1,4 @@
-"""Choosing is a draw from the chain's distribution, repeatable, and pruning never changes what is chosen."""
+"""Choices are repeatable samples from the chain's distribution, and pruning never changes a choice."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_choice_of_another_rule_is_reported_with_the_same_log_probabilities(ch
 
 
 @pytest.mark.parametrize("stream", [Stream.DRAFT, Stream.RESIDUAL])
-def test_draws_of_a_stream_have_the_distribution_they_are_of(stream: Stream) -> None:
+def test_samples_of_a_stream_have_the_right_distribution(stream: Stream) -> None:
     sampler = Sampler(OFF, 1, 0, 9)
     of = some({1: 0.5, 4: 0.0, 5: 0.3, 8: 0.2})
     joint: Joint = {(token,): of.probability(token) for token in (1, 5, 8)}
@@ -225,7 +225,7 @@ def greedy(row: FloatRow, tokens: list[int]) -> tuple[int, float]:
 
 
 def brute_force(candidates: Candidates, noise_key: tuple[int, int]) -> tuple[int, float]:
-    """Noise for everybody, and a full sort."""
+    """Compute the best candidate with noise for all candidates and a full sort."""
     ids = np.arange(len(candidates.logits)) if candidates.ids is None else candidates.ids
     scores = candidates.logits + gumbel64(hashes(noise_key, ids))
     order = np.lexsort((ids, -scores))

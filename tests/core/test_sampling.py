@@ -25,7 +25,7 @@ LARGE = 151_936
 
 
 def make_rows() -> dict[str, FloatRow]:
-    """The rows on which every sampler is compared; read-only, like views of native memory that must not be changed."""
+    """Return the rows on which samplers are compared. They are read-only, like views of native memory."""
     random = np.random.default_rng(7)
     rows = {
         "small": random.normal(0, 3, 50),
@@ -49,7 +49,7 @@ def make_rows() -> dict[str, FloatRow]:
 
 
 def real_rows() -> dict[str, FloatRow]:
-    """Rows of the bundled target along a line of code."""
+    """Return rows of the bundled target for a line of code."""
     with Model(resolve("demo").path) as model, Context(model, n_ctx=256, max_outputs=64) as context:
         tokens = model.tokenize("def __init__(self, path):\n    self.path = os.path")
         n = len(tokens)
@@ -213,7 +213,7 @@ def test_banned_ids_are_out_before_the_truncation() -> None:
     assert kept_ids(apply_chain(row, replace(OFF, top_k=2), banned=[0])) == [1, 2]
 
 
-def test_ids_beyond_the_row_are_passed_over() -> None:
+def test_ids_beyond_the_row_are_ignored() -> None:
     row = np.zeros(4, np.float32)
     chain = replace(OFF, repeat_penalty=2, presence_penalty=1, logit_bias=((9, 5.0),))
     assert apply_chain(row, chain, [0, 8], banned=[7]).logits.tolist() == [-1, 0, 0, 0]
@@ -256,15 +256,15 @@ def test_a_row_without_finite_logits_is_refused(temperature: float, top_k: int, 
         ("logit_bias", ((1, np.nan),)),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused_by_name(name: str, value: Any) -> None:
+def test_an_error_names_the_invalid_setting(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name):
         SamplingSettings(**{name: value})
 
 
 def assert_like_llama(row: FloatRow, chain: SamplingSettings, tokens: list[int] | None = None) -> None:
-    """Ours and theirs keep the same tokens, up to which of two equal logits stays.
+    """Assert that our chain and llama.cpp's keep the same tokens, except for the choice among equal logits.
 
-    Where a cumulative sum comes within its rounding error of top-p or typical-p, either side of the cut is right.
+    If a cumulative sum differs from top-p or typical-p by its rounding error at most, both sides of the cut are right.
     """
     tokens = tokens or []
     before = row.copy()
@@ -307,7 +307,7 @@ def softmax(logits: FloatRow) -> npt.NDArray[np.float64]:
 
 
 def llama_chain(row: FloatRow, chain: SamplingSettings, tokens: list[int]) -> tuple[npt.NDArray[np.int32], FloatRow]:
-    """What llama.cpp's samplers leave, in the order of its common sampler: ids and logits, -inf left out."""
+    """Return ids and logits after llama.cpp's samplers in the order of its common sampler, without logits of -inf."""
     data = np.zeros(len(row), np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)]))
     data["id"] = np.arange(len(row))
     data["logit"] = row

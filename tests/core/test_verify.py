@@ -1,5 +1,4 @@
-"""Step after step with the sampler's noise: coupled emits what plain decoding emits, the other rules the same
-distribution."""
+"""Many steps with the sampler's noise: coupled keeps the text of plain decoding, the other rules its distribution."""
 
 from __future__ import annotations
 
@@ -29,12 +28,12 @@ PROMPT = [1, 2]
 CHAIN = SamplingSettings(temperature=0.9, top_k=4, top_p=0.97, min_p=0, presence_penalty=0.7, repeat_last_n=3)
 RULES: list[VerifyRule] = ["coupled", "rejection", "block", "typical"]
 Drafting = Callable[[Sampler, list[int], int], Draft]
-"""A draft after some tokens, in a step."""
+"""Returns a draft after some tokens, in a step."""
 
 
 @cache
 def target_row(prefix: Prefix) -> FloatRow:
-    """A toy model: logits that depend on the whole prefix."""
+    """Return the logits of a toy model, which depend on the whole prefix."""
     row = np.random.default_rng([1, len(prefix), *prefix]).normal(size=V).astype(np.float32) * 1.5
     row.flags.writeable = False
     return row
@@ -42,7 +41,7 @@ def target_row(prefix: Prefix) -> FloatRow:
 
 @cache
 def draft_row(prefix: Prefix) -> FloatRow:
-    """A draft model that is rather like it, and has two more tokens that mean nothing."""
+    """Return the logits of a similar draft model, whose vocabulary is padded by two tokens."""
     noise = np.random.default_rng([2, len(prefix), *prefix]).normal(size=V + 2).astype(np.float32)
     noise[:V] += target_row(prefix)
     noise.flags.writeable = False
@@ -74,12 +73,12 @@ def generated(
     n: int,
     row_after: Callable[[Prefix], FloatRow] = target_row,
 ) -> Prefix:
-    """The first n tokens after the prompt, or all of them up to the end."""
+    """Return the first n tokens after the prompt, or all tokens up to the end token."""
     tokens = list(PROMPT)
     step = 0
     while len(tokens) < len(PROMPT) + n and (len(tokens) == len(PROMPT) or tokens[-1] != END):
-        verdict = verified(rule, drafting(sampler, tokens, step), sampler, tokens, step, row_after)
-        tokens += [choice.id for choice in verdict.choices]
+        result = verified(rule, drafting(sampler, tokens, step), sampler, tokens, step, row_after)
+        tokens += [choice.id for choice in result.choices]
         step += 1
     return tuple(tokens[len(PROMPT) :][:n])
 
@@ -91,12 +90,11 @@ def plainly(sampler: Sampler, prompt: list[int], n: int) -> list[int]:
     return tokens
 
 
-# --- the distribution of the text
-# --------------------------------------------------------------------------------------------
+# --- the distribution of the text -----------------------------------------------------------------------------------
 
 
 def own_step(step: int, node: int) -> int:
-    """Every node's candidates are drawn with noise of their own."""
+    """Return a noise step for each node, so that all candidates are sampled independently."""
     return 100 * step + node + 1
 
 
@@ -105,7 +103,7 @@ def levels(
     row_after: Callable[[Prefix], FloatRow] = draft_row,
     step_of: Callable[[int, int], int] = own_step,
 ) -> Drafting:
-    """So many draws at each node of a level."""
+    """Draft a tree with a number of samples per node, given for each level."""
 
     def drafting(sampler: Sampler, tokens: list[int], step: int) -> Draft:
         draft = Draft([], [], [], [])
@@ -128,7 +126,7 @@ def levels(
 
 
 def looked_up_behind(drafting: Drafting) -> Drafting:
-    """A chain, and behind it tokens that were not drawn."""
+    """Draft a chain of samples followed by tokens that were not sampled."""
 
     def longer(sampler: Sampler, tokens: list[int], step: int) -> Draft:
         draft = drafting(sampler, tokens, step)
@@ -146,7 +144,7 @@ def looked_up_behind(drafting: Drafting) -> Drafting:
 def best_first(
     row_after: Callable[[Prefix], FloatRow] = draft_row, step_of: Callable[[int, int], int] = own_step
 ) -> Drafting:
-    """Four tokens of a tree whose shape depends on what is drawn on the way."""
+    """Draft a tree of four tokens whose shape depends on the samples."""
 
     def drafting(sampler: Sampler, tokens: list[int], step: int) -> Draft:
         tree = Tree(Budget(4, 3))
@@ -217,8 +215,8 @@ def test_the_sample_is_large_enough_to_detect_mistakes() -> None:
 
 
 @pytest.mark.slow
-def test_block_verification_needs_new_draws_every_step() -> None:
-    """What it keeps depends on the tokens behind that, which so are no longer draws."""
+def test_block_verification_needs_new_samples_every_step() -> None:
+    """The accepted length depends on the tokens after it, so these tokens are biased and cannot be drafted again."""
     target, draft = (lambda prefix: log_row([1 / 3, 2 / 3])), (lambda prefix: log_row([2 / 3, 1 / 3]))
     joint = plain(constant(distribution(1 / 3, 2 / 3)), 3)
 
@@ -232,8 +230,8 @@ def test_block_verification_needs_new_draws_every_step() -> None:
     assert excess(own_step) < 1
 
 
-def test_branches_of_an_adaptive_tree_need_noise_of_their_own() -> None:
-    """The budget keeps what follows the second candidate, or not, by what was drawn after the first."""
+def test_branches_of_an_adaptive_tree_need_independent_noise() -> None:
+    """The budget drops the tokens after the second candidate or not, depending on the sample after the first."""
 
     def row_after(prefix: Prefix) -> FloatRow:
         path = prefix[len(PROMPT) :]
@@ -272,7 +270,7 @@ def log_row(p: Sequence[float]) -> FloatRow:
 
 @st.composite
 def trees(draw: st.DrawFn) -> Draft:
-    """Any tree of up to eight draft_candidates, whose siblings differ."""
+    """Generate trees of up to eight nodes whose siblings have different tokens."""
     draft = Draft([], [], [], [], "test")
     for node in range(draw(st.integers(0, 8))):
         parent, token = draw(st.integers(-1, node - 1)), draw(st.integers(0, V - 1))
@@ -292,11 +290,11 @@ def test_under_the_coupled_rule_any_tree_leaves_the_text_as_it_is(
     draft: Draft, seed: int, settings: SamplingSettings
 ) -> None:
     sampler = Sampler(settings, seed, 0, V)
-    verdict = verified("coupled", draft, sampler, PROMPT)
-    emitted = [choice.id for choice in verdict.choices]
+    result = verified("coupled", draft, sampler, PROMPT)
+    emitted = [choice.id for choice in result.choices]
     assert PROMPT + emitted == plainly(sampler, PROMPT, len(emitted))
-    assert [draft.tokens[node] for node in verdict.path] == emitted[: len(verdict.path)]
-    n_own = len(emitted) - len(verdict.path)
+    assert [draft.tokens[node] for node in result.path] == emitted[: len(result.path)]
+    n_own = len(emitted) - len(result.path)
     assert n_own == 1 or (n_own == 0 and emitted[-1] == END)
 
 
@@ -319,9 +317,9 @@ def test_greedy_text_is_the_same_under_every_rule_and_coupled_text_always(
 def test_a_right_draft_is_accepted_whole_and_a_wrong_one_not_at_all(seed: int, settings: SamplingSettings) -> None:
     sampler = Sampler(settings, seed, 0, V)
     right = plainly(sampler, PROMPT, 4)[len(PROMPT) :]
-    verdict = verified("coupled", Draft.chain(right, [0.5] * len(right), "right"), sampler, PROMPT)
-    assert verdict.path == list(range(len(right)))
-    assert len(verdict.choices) == len(right) + (END not in right)
+    result = verified("coupled", Draft.chain(right, [0.5] * len(right), "right"), sampler, PROMPT)
+    assert result.path == list(range(len(right)))
+    assert len(result.choices) == len(right) + (END not in right)
     wrong = [(token + 1) % V for token in right]
     assert verified("coupled", Draft.chain(wrong, [0.5] * len(wrong), "wrong"), sampler, PROMPT).path == []
 
@@ -331,11 +329,11 @@ def test_penalties_see_the_accepted_tokens() -> None:
     row = np.array([5.0, 4.0, 3.0, 2.0, -9.0], np.float32)
     draft = Draft.chain([0, 1, 2], [0.5] * 3, "test")
     for rule in RULES:
-        verdict = verify(rule, draft, lambda node: row, sampler, [3], lambda token: False)
-        assert [choice.id for choice in verdict.choices][:3] == [0, 1, 2]
+        result = verify(rule, draft, lambda node: row, sampler, [3], lambda token: False)
+        assert [choice.id for choice in result.choices][:3] == [0, 1, 2]
 
 
-# --- what a verdict holds -------------------------------------------------------------------------------------------
+# --- the result of verification -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -343,9 +341,9 @@ def test_choices_carry_the_log_probabilities_that_were_asked_for(rule: VerifyRul
     for seed in range(30):
         sampler = Sampler(CHAIN, seed, 0, V, logprobs=2)
         draft = levels(1, 1)(sampler, PROMPT, 0)
-        verdict = verified(rule, draft, sampler, PROMPT)
+        result = verified(rule, draft, sampler, PROMPT)
         prefix = list(PROMPT)
-        for choice in verdict.choices:
+        for choice in result.choices:
             expected = sampler.report(target_row(tuple(prefix)), prefix, choice.id)
             assert (choice.logprob, choice.top_logprobs) == (expected.logprob, expected.top_logprobs)
             assert choice.logprob is not None and len(choice.top_logprobs) == 2
@@ -353,12 +351,12 @@ def test_choices_carry_the_log_probabilities_that_were_asked_for(rule: VerifyRul
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_verdict_is_repeatable_and_depends_on_seed_sample_and_step(rule: VerifyRule) -> None:
+def test_a_result_is_repeatable_and_depends_on_seed_sample_and_step(rule: VerifyRule) -> None:
     def texts(seed: int, sample: int, first_step: int) -> list[list[int]]:
         sampler = Sampler(OFF, seed, sample, V)
         draft = Draft.chain([0, 1], [0.5, 0.5], "test")
-        verdicts = [verified(rule, draft, sampler, [n, *PROMPT], first_step) for n in range(V)]
-        return [[choice.id for choice in verdict.choices] for verdict in verdicts]
+        results = [verified(rule, draft, sampler, [n, *PROMPT], first_step) for n in range(V)]
+        return [[choice.id for choice in result.choices] for result in results]
 
     assert texts(1, 0, 0) == texts(1, 0, 0)
     assert texts(1, 0, 0) != texts(2, 0, 0)
@@ -367,12 +365,12 @@ def test_a_verdict_is_repeatable_and_depends_on_seed_sample_and_step(rule: Verif
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_an_end_token_of_the_draft_is_the_last_of_its_verdict(rule: VerifyRule) -> None:
+def test_an_end_token_of_the_draft_is_the_last_accepted_token(rule: VerifyRule) -> None:
     row = log_row([0.01, 0.01, 0.01, 0.01, 0.96])
     sampler = Sampler(replace(OFF, temperature=0), 0, 0, V)
     draft = Draft.chain([END, 2], [0.5, 0.5], "test")
-    verdict = verify(rule, draft, lambda node: row, sampler, PROMPT, lambda token: token == END)
-    assert (verdict.path, [choice.id for choice in verdict.choices]) == ([0], [END])
+    result = verify(rule, draft, lambda node: row, sampler, PROMPT, lambda token: token == END)
+    assert (result.path, [choice.id for choice in result.choices]) == ([0], [END])
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -1,4 +1,4 @@
-"""Draft heads: what they read of the target, what they draft, and that texts stay what they are."""
+"""Draft heads: what they read from the target, what they draft, and that the text never changes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_head_that_predicts_as_the_target_is_accepted(
     )
     with load(bigram, None) as plain, load(bigram, head, spec_tree=tree) as llm:
         assert texts(llm, [PROMPT]) == texts(plain, [PROMPT])
-        assert llm.stats.acceptance_rate > (0.9 if tree == 1 else 0.8)  # a tree has branches that cannot all be right
+        assert llm.stats.acceptance_rate > (0.9 if tree == 1 else 0.8)  # in a tree, some branches must be wrong
         assert llm.stats.tokens_per_round > 3
 
 
@@ -82,8 +82,8 @@ def test_texts_stay_what_they_are(deep: Path, tmp_path: Path, spec_type: str, te
 
 
 def test_several_sequences_and_long_prompts_are_read(bigram: Path, tmp_path: Path) -> None:
-    """Prompts of several chunks of the target's and of the head's batches, which begin differently: of one that is
-    copied from another the head has not seen the beginning."""
+    """Prompts take several batches of the target and of the head, and begin alike or not: the head has not seen the
+    beginning of a copied prompt."""
     head = write_head(tmp_path / "head.gguf", knows_bigrams=True)
     texts = [f"{times} {PROMPT * times}" for times in (1, 25, 4, 2)]
     requests = [Request(prompt=text, max_tokens=30, ignore_eos=True) for text in texts]
@@ -266,7 +266,7 @@ def test_a_head_is_no_model_and_a_model_no_head(deep: Path, tmp_path: Path) -> N
 
 
 def write(path: Path, kind: str, n_vocab: int = 0) -> Path:
-    """A random head of this kind."""
+    """Write a random head of this kind."""
     if kind == "eagle1":
         return write_head(path, reads_state=True, n_vocab=n_vocab, has_vocabulary=False)
     return write_networks(path, kind, n_vocab=n_vocab)
@@ -358,11 +358,11 @@ def test_networks_that_know_nothing_draft_what_the_target_said_before(bigram: Pa
         for _ in range(2):
             texts(llm, [PROMPT])
             rates.append(llm.stats.acceptance_rate)
-    assert rates[0] < 0.5 < 0.9 < rates[1]  # the second time all that follows was seen
+    assert rates[0] < 0.5 < 0.9 < rates[1]  # the second time, all successors are known
 
 
 def test_an_eagle1_head_reads_prompts_and_goes_on_in_chats(bigram: Path, tmp_path: Path) -> None:
-    """The target gives it no states of prompts: of these it has the tokens."""
+    """The target gives it no states of prompts, so it reads their tokens only."""
     head = write_head(tmp_path / "head.gguf", knows_bigrams=True, reads_state=True)
     messages = [Message("user", PROMPT * 20)]
     with load(bigram, head, spec_type="eagle1", ctx_size=4096) as llm:
@@ -386,7 +386,7 @@ def test_a_hydra_head_needs_a_final_state(tmp_path: Path) -> None:
     ("architecture", "n_blocks"), [*((name, 1) for name in ARCHITECTURES), *((name, 3) for name in SEVERAL)]
 )
 def test_an_mtp_block_drafts_and_texts_stay(tmp_path: Path, architecture: str, n_blocks: int) -> None:
-    """The first one where there are several."""
+    """If there are several blocks, the first one drafts."""
     target = write_mtp(tmp_path / "mtp.gguf", architecture, n_blocks=n_blocks)
     prompts = [PROMPT * times for times in (1, 8)]
     with load(target, None) as plain, load(target, None, spec_type="mtp", pace="fixed:3") as llm:
@@ -439,7 +439,7 @@ def test_a_model_without_an_mtp_block_says_so(deep: Path) -> None:
         load(deep, None, spec_type="mtp")
 
 
-# --- heads that come with the program ---------------------------------------------------------------------------------
+# --- bundled heads ----------------------------------------------------------------------------------------------------
 
 
 def test_a_head_that_comes_with_the_program_is_found_by_its_kind(

@@ -1,4 +1,4 @@
-"""Lookahead decoding: what the target predicts behind rejected tokens is drafted next, and its n-grams come back."""
+"""Lookahead decoding: the target's predictions after rejected tokens are drafted next, and n-grams of them return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" *
 
 
 def step(drafter: LookaheadDrafter, text: Text, says: Callable[[Sequence[int]], int], budget: Budget) -> int:
-    """A step of a target that says one token after each text; returns how many draft tokens were accepted."""
+    """Simulate a target that chooses one token after each text; returns how many draft tokens were accepted."""
     [draft] = drafter.propose([text], [budget])
     tokens = list(text.tokens)
 
@@ -52,7 +52,8 @@ def n_accepted(text: Text, says: Callable[[Sequence[int]], int], steps: int, bud
 
 @pytest.mark.parametrize("leaves", [1, 4])
 def test_what_is_predicted_behind_rejected_tokens_is_the_next_window(leaves: int) -> None:
-    """A text that depends on nothing but the position is known after one step; behind a whole window nothing is."""
+    """A text that depends on the position only is known after one step; after a whole accepted window nothing is
+    known."""
     assert n_accepted(Text([7]), lambda tokens: 10 + len(tokens), 6, Budget(9, leaves)) == [0, WINDOW] * 3
 
 

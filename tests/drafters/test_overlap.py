@@ -1,4 +1,4 @@
-"""Overlapped drafting: the same texts and the same drafts, only earlier; and a thread that leaves nothing behind."""
+"""Overlapped drafting: the same texts and the same drafts, only earlier, and the thread always ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ N_MAX = 3
 
 
 class AtOnce(Executor):
-    """In place of the thread: drafts before the target begins."""
+    """Replaces the thread: drafts before the target begins."""
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -64,7 +64,7 @@ def small() -> Iterator[Model]:
 
 
 class Pair:
-    """A target and a draft model in contexts of one thread each, and what was drafted at each step."""
+    """A target and a draft model with one thread each, and the drafts of each step."""
 
     def __init__(
         self, target: Model, draft: Model, *, slow: bool = False, overlapped: bool = True, slots: int = 1
@@ -177,7 +177,7 @@ def test_what_was_drafted_ahead_is_used_where_it_fits(
     counts = answer.stats.by_source["draft"]
     assert answer.stats.acceptance_rate == 1
     assert counts.ahead >= 9
-    assert counts.overlapped >= counts.ahead - 1  # the last one has no room to be asked for
+    assert counts.overlapped >= counts.ahead - 1  # there is no room for the last one
 
 
 def test_what_does_not_fit_is_removed(pair: Callable[..., Pair]) -> None:
@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_removed(pair: Callable[..., Pair]) -> None:
         held = each.draft.length(0)
         assert held <= len(sequence.tokens) + 2 * N_MAX
     counts = sequence.stats.by_source["draft"]
-    assert 0 <= counts.overlapped < counts.ahead / 2  # this draft model is seldom right four times in a row
+    assert 0 <= counts.overlapped < counts.ahead / 2  # this draft model is seldom right four times running
     engine.finish(sequence)
     assert run(engine, PROMPTS[1], temperature=0.8).tokens == sequence.tokens
 
@@ -240,7 +240,7 @@ def test_several_answers_overlap_when_one_is_left(pair: Callable[..., Pair]) -> 
 
 
 class Noting:
-    """A fixed length, and in how many passes each draft was made while the target waited."""
+    """A fixed draft length; records in how many passes each draft was made while the target waited."""
 
     def __init__(self) -> None:
         self.policy, self.passes = FixedPolicy(N_MAX), list[int]()
@@ -307,7 +307,7 @@ def test_a_pass_that_is_broken_off_ends_what_runs_beside_it(
             assert engine.step() == [] and sequence.finish == "cancelled"
         n_decodes = each.draft.decodes
         each.drafter.settle()
-        assert each.draft.decodes == n_decodes  # nobody is at it any more
+        assert each.draft.decodes == n_decodes  # no thread works on it any more
     engine.finish(sequence)
     engine.scheduler.forget()
     assert run(engine).tokens == want
@@ -315,7 +315,7 @@ def test_a_pass_that_is_broken_off_ends_what_runs_beside_it(
 
 
 def test_a_cancelled_draft_is_no_failure(pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flag breaks off both passes: the target's, and the one beside it."""
+    """The flag aborts both passes: the target's and the draft model's."""
     each = pair()
     engine, cancel = each.engine(), CancelFlag()
     engine.watch = lambda flag: [context.watch(flag) for context in (each.target, each.draft)]  # type: ignore
@@ -376,7 +376,7 @@ def test_closing_leaves_no_thread() -> None:
 
 
 def loaded(**settings: Any) -> tuple[bool, list[str]]:
-    """Whether a drafter overlaps, and what is said about that."""
+    """Return whether a drafter overlaps, and the notes about it."""
     how: dict[str, Any] = {"model": "demo", "threads": 1, **settings}
     with edgespec.load(**how) as llm:
         overlaps = any(isinstance(drafter, OverlappedDrafter) for drafter in llm.engine.speculator.drafters)

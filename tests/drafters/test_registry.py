@@ -1,4 +1,4 @@
-"""The table of drafters: names, help texts, and who can be made without weights."""
+"""The table of drafters: names, help texts, and drafters without weights."""
 
 from __future__ import annotations
 

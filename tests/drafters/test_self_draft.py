@@ -1,4 +1,4 @@
-"""Drafts made of the target itself, and files made of models: layers, smaller weights."""
+"""Drafts made from the target itself: its first layers, or smaller weights; and writing them as files."""
 
 from __future__ import annotations
 

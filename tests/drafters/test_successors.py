@@ -1,4 +1,4 @@
-"""What the target found likely after each token, as several drafters use it."""
+"""The table of likely successors, as several drafters use it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_step_that_two_drafters_show_is_learnt_once() -> None:
 
 @pytest.mark.parametrize("scattered", [False, True])
 def test_blending_gives_log_probabilities(scattered: bool) -> None:
-    """Of a draft that gives all to token 1, and a table in which token 7 is all but certain."""
+    """The draft is sure of token 1, and the table is almost sure of token 7."""
     table, drafted = Successors(V), np.array([2.0, 30.0], np.float32)
     table.learn(outcome([0.0] * 7 + [60.0] + [0.0] * 4))
     row = np.full(V, -np.inf, np.float32)

@@ -1,4 +1,4 @@
-"""Suffix drafting: the automaton, the index over what does not change, and the drafts made from both."""
+"""Suffix drafting: the automaton, the index over fixed texts, and the drafts made from both."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" *
 
 
 def occurrences(text: Sequence[int], run: Sequence[int]) -> list[int]:
-    """Where a run ends in a text, by looking at every place."""
+    """Find all ends of a run of tokens in a text, by looking at every position."""
     return [end for end in range(len(run), len(text) + 1) if list(text[end - len(run) : end]) == list(run)]
 
 
 def longest_known(text: Sequence[int], known: Sequence[int], most: int = 1000) -> int:
-    """How many of the last tokens of `text` occur in `known`."""
+    """Return how many of the last tokens of `text` occur together in `known`."""
     return max(n for n in range(min(most, len(text)) + 1) if n == 0 or occurrences(known, text[-n:]))
 
 
@@ -154,9 +154,9 @@ def test_a_run_that_anything_followed_says_nothing() -> None:
         ([1], []),
         ([1, 2, 3], []),
         ([1, 2, 9, 8, 1, 2], [9, 8, 1, 2]),
-        ([3, 1, 2, 5, 4, 1, 2, 6, 3, 1, 2], [5, 4, 1, 2]),  # a longer run goes before a more recent one
-        ([1, 2, 5, 1, 2, 6, 1, 2, 6, 1, 2], [6, 1, 2, 6]),  # what came more often
-        ([4, 4, 4, 4], [4, 4, 4, 4]),  # a text that repeats goes on doing so
+        ([3, 1, 2, 5, 4, 1, 2, 6, 3, 1, 2], [5, 4, 1, 2]),  # a longer match wins over a more recent one
+        ([1, 2, 5, 1, 2, 6, 1, 2, 6, 1, 2], [6, 1, 2, 6]),  # the more frequent continuation
+        ([4, 4, 4, 4], [4, 4, 4, 4]),  # a text that repeats itself is expected to continue so
     ],
 )
 def test_what_followed_most_often_is_drafted(tokens: list[int], expected: list[int]) -> None:
@@ -206,7 +206,7 @@ def test_suffix_drafting_changes_no_text(spec_type: str, tree: int, temperature:
     with edgespec.load("demo", spec_type="none", spec_tree=tree, threads=1) as plain:
         want = [event.id for event in plain.generate(TEXT, **settings)]
     with edgespec.load("demo", spec_type=spec_type, pace="fixed:6", spec_tree=tree, threads=1) as llm:
-        for _ in range(2):  # the second time the first answer is known
+        for _ in range(2):  # the second time, the first answer is known
             got = list(llm.generate(TEXT, **settings))
             assert [event.id for event in got] == want
         assert {event.source for event in got if event.from_draft} == {"suffix"}
@@ -214,7 +214,7 @@ def test_suffix_drafting_changes_no_text(spec_type: str, tree: int, temperature:
 
 
 class Earlier:
-    """One earlier answer."""
+    """A store with one earlier answer."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.recent = SuffixAutomaton()

@@ -1,4 +1,4 @@
-"""Rounds: one target pass each, the same text with every drafter, and a cache that holds what it should."""
+"""Steps of the engine: one target pass each, the same text with every drafter, and the right content of the cache."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def small() -> Iterator[Model]:
 
 
 class Scripted(Drafter):
-    """A drafter that proposes whatever it is told to."""
+    """A drafter with scripted proposals."""
 
     name = "scripted"
 
@@ -62,7 +62,7 @@ class Scripted(Drafter):
 
 
 class Reading(Scripted):
-    """One that keeps what flowed into layer 1 behind each token."""
+    """A drafter that keeps the input of layer 1 for each token."""
 
     name = "reading"
     needs_layers = (1,)
@@ -76,12 +76,12 @@ class Reading(Scripted):
 
 
 def chooser_for(model: Model, temperature: float = 0.0, seed: int = 1) -> Sampler:
-    """One that goes on past the end the model would choose, so that an answer is as long as the test wants it."""
+    """Make a sampler that ignores the model's end token, so that an answer has the length that the test wants."""
     return Sampler(SamplingSettings(temperature=temperature), seed, 0, model.n_vocab, banned=model.end_tokens)
 
 
 def run(engine: Engine, prompt: str, n: int = 40, temperature: float = 0.0, seed: int = 1) -> Answer:
-    """Run one prompt to its end and give the slot back."""
+    """Run one prompt to its end and free the slot."""
     model = engine.context.model
     sequence = engine.add(model.tokenize(prompt), chooser_for(model, temperature, seed), n, CancelFlag())
     while sequence.finish is None:
@@ -108,7 +108,7 @@ def make(
 
 
 class Looking(Scripted):
-    """A drafter whose clock moves when it drafts, and when it looks at what became of that."""
+    """A drafter that advances the clock when it drafts, and when it observes the result."""
 
     name = "looking"
     needs_logits = True
@@ -126,7 +126,7 @@ class Looking(Scripted):
 
 
 class Deciding:
-    """A policy whose clock moves when it decides, and which keeps what it hears."""
+    """A policy that advances the clock when it decides, and records what is reported to it."""
 
     def __init__(self, clock: list[float]) -> None:
         self.clock, self.fixed = clock, FixedPolicy(2)
@@ -202,7 +202,7 @@ def test_the_draft_model_decodes_each_token_once(target: Model, small: Model, mo
         engine = make(target, ModelDrafter(draft_context))
         answer = run(engine, PROMPTS[2])
         engine.context.close()
-    # What was taken out again begins with a token that the target did not want.
+    # The removed tokens begin with a token that the target rejected.
     assert all(answer.tokens[position] != token for position, token in removed)
     assert len(removed) <= answer.stats.rounds
     assert cache[: answer.n_prompt] == answer.tokens[: answer.n_prompt]
@@ -244,7 +244,7 @@ def test_a_failing_drafter_is_switched_off_with_one_warning(target: Model, guess
     assert drafter.proposals == 1
     assert len(warnings) == 1
     assert "drafter scripted failed and is off" in warnings[0]
-    # The next answer tries again.
+    # The next answer uses the drafter again.
     run(engine, PROMPTS[1])
     assert drafter.proposals == 2
     for each in (engine, plain):
@@ -254,7 +254,7 @@ def test_a_failing_drafter_is_switched_off_with_one_warning(target: Model, guess
 def test_every_round_is_one_target_decode_for_all_sequences(target: Model, small: Model) -> None:
     with Context(small, n_ctx=1024, sequences=3, max_outputs=3) as draft_context:
         engine = make(target, ModelDrafter(draft_context), slots=3, n_ctx=1024)
-        # One of them is longer than a batch: it takes several rounds, the others do not wait for it.
+        # One prompt is longer than a batch: it takes several steps, and the others do not wait for it.
         prompts = [PROMPTS[0], PROMPTS[1], "x = 1\n" * 130]
         answers = [
             engine.add(target.tokenize(text), chooser_for(target, 0.8, seed), 24, CancelFlag())
@@ -311,7 +311,7 @@ def test_more_sequences_than_a_batch_has_room_for_still_draft(small: Model) -> N
             engine.step()
         assert not warnings
         proposed, accepted = (sum(getattr(a.stats, name) for a in answers) for name in ("proposed", "accepted"))
-        # A model that drafts for itself is right, but for the rounding of kernels.
+        # A model that drafts for itself is right, except for the rounding of kernels.
         assert accepted > 0.9 * proposed > 0
         engine.context.close()
 
@@ -339,7 +339,7 @@ def test_nothing_follows_an_end_token_not_even_in_the_cache(target: Model) -> No
     assert end is not None
     prompt = target.tokenize("x")
     engine = make(target, Scripted(lambda tokens, budget: [end, 11, 12, 13][:budget]))
-    # A bias makes the target say the end token as soon as it speaks.
+    # A bias makes the target choose the end token first.
     sampler = Sampler(SamplingSettings(temperature=0, logit_bias=((end, 100.0),)), 0, 0, target.n_vocab)
     sequence = engine.add(prompt, sampler, 20, CancelFlag())
     emissions = engine.step()
@@ -377,7 +377,7 @@ def test_a_cancelled_answer_leaves_a_usable_context(target: Model) -> None:
 
 
 def test_a_decode_that_is_aborted_half_way_is_taken_back(target: Model) -> None:
-    """The native flag is set while the sequence's own is not looked at before the decode."""
+    """The native flag is set; the sequence's own flag is not checked before the decode."""
     draft_context = Context(target, n_ctx=512, max_outputs=1)
     engine = make(target, ModelDrafter(draft_context))
     engine.speculator.warn = pytest.fail
@@ -416,7 +416,7 @@ def test_statistics_add_up(target: Model) -> None:
 
 
 class Drawing(Scripted):
-    """Drafts whose tokens were drawn, as long as they may be."""
+    """Proposes sampled drafts of the maximum length."""
 
     def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         distribution = Distribution(np.array([5, 6]), np.array([0.5, 0.5]))
@@ -425,7 +425,7 @@ class Drawing(Scripted):
 
 
 def test_what_was_drawn_asks_for_no_more_rows_than_there_are(target: Model) -> None:
-    """It is verified as a whole, so that it must not be drawn longer."""
+    """A sampled draft is verified as a whole, so its length must respect the number of rows."""
     with Context(target, n_ctx=128, sequences=4, max_outputs=4 + 10) as context:
         engine = Engine(context, drafters=[Drawing(None)], draft_n_max=8, pace=MeasuredPolicy(Costs({1: 1.0, 64: 1.1})))
         for seed in range(4):
@@ -438,7 +438,7 @@ def test_what_was_drawn_asks_for_no_more_rows_than_there_are(target: Model) -> N
 
 @pytest.mark.skipif(not kernels.have_bounds(), reason="this build of llama.cpp was made elsewhere")
 def test_drafts_that_are_always_left_out_are_known_to_earn_nothing(target: Model) -> None:
-    """Streams take as much of each sequence, so that one without a draft leaves the others none."""
+    """With streams all drafts get the shortest length, so a sequence without a draft leaves none to the others."""
 
     def guess(tokens: list[int], n: int) -> list[int]:
         return [5] * n if tokens[:3] == [1, 2, 3] else []

@@ -1,4 +1,4 @@
-"""Several drafters at once: their drafts become one tree, and each is told what became of its own part."""
+"""Several drafters at once: their drafts become one tree, and each drafter learns the result of its part."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tree(source: str, *nodes: tuple[int, int, float]) -> Draft:
 
 @st.composite
 def trees(draw: Any) -> Draft:
-    """Siblings differ, and none is surer than the one before it."""
+    """Generate trees: siblings differ, and their confidences never increase."""
     nodes: list[tuple[int, int, float]] = []
     for _ in range(draw(st.integers(1, 8))):
         parent = draw(st.integers(-1, len(nodes) - 1))
@@ -63,7 +63,7 @@ def test_a_merged_tree_has_the_paths_of_both_and_the_surer_confidence(a: Draft, 
 
 @given(trees(), trees(), st.integers(1, 9))
 def test_what_hangs_below_a_node_lies_right_behind_it(a: Draft, b: Draft, n: int) -> None:
-    """Also in a part of a merged tree: behind a gap the cells of the first path would be summed up in another order."""
+    """Also in a part of a merged tree: after a gap the cells of the first path would be summed in another order."""
     draft = a.depth_first().merged(b).best(n).within(3)
     open_nodes = [-1]
     for node, parent in enumerate(draft.parents):
@@ -128,7 +128,7 @@ def test_a_tree_holds_guesses_of_several(home: Any) -> None:
 def test_a_tree_holds_what_heads_and_others_propose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, temperature: float
 ) -> None:
-    """As that of a draft model does: nodes of all three in one draft, none twice."""
+    """Like the tree of a draft model: one draft has nodes of all three drafters, none twice."""
     target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
     write_mtp(target, "glm4moe") if kind == "mtp" else write_bigram(target)
     match kind:

@@ -1,7 +1,7 @@
-"""The whole loop on a real model: thousands of answers are distributed as the target says, under every verify rule.
+"""The whole loop on a real model: thousands of answers have the target's distribution, under every verification rule.
 
 The distribution of a few tokens is computed from the model itself, row by row, and compared by chi-square with what the
-engine wrote, many sequences at a time. Truncation to the three likeliest tokens keeps the number of outcomes small.
+engine generated, many sequences at a time. Truncation to the three likeliest tokens keeps the number of outcomes small.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def target(folder: Path) -> Iterator[Model]:
 
 @pytest.fixture(scope="module")
 def draft(folder: Path) -> Iterator[Model]:
-    """Near enough to be accepted now and then, far enough to be refused as often."""
+    """Make a draft model that differs from the target just enough: about as many drafts are rejected as accepted."""
     with Model(write_model(folder / "draft.gguf", "llama", noise=0.2), use_extra_bufts=False) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
 def distribution(target: Model) -> dict[Outcome, float]:
-    """The probability of each continuation of the prompt, by decoding every one of them."""
+    """Return the probability of each continuation of the prompt, by decoding all of them."""
     prompt = target.tokenize(PROMPT)
     sampler = Sampler(CHAIN, 0, 0, target.n_vocab)
     found: dict[Outcome, float] = {(): 1.0}
@@ -71,7 +71,7 @@ def distribution(target: Model) -> dict[Outcome, float]:
 
 
 def answers(target: Model, drafter: Drafter | None, rule: VerifyRule, leaves: int) -> tuple[Counter[Outcome], int]:
-    """How often each continuation was written, and how many drafted tokens were accepted."""
+    """Count how often each continuation was generated, and how many draft tokens were accepted."""
     prompt = target.tokenize(PROMPT)
     written: Counter[Outcome] = Counter()
     accepted = 0
@@ -128,7 +128,7 @@ def test_guesses_that_were_not_drawn_leave_the_law_as_it_is(
     n_prompt = len(target.tokenize(PROMPT))
 
     class Likely(Drafter):
-        """Knows the likeliest continuation of all, so that it is right now and then."""
+        """Drafts the likeliest continuation, which is right now and then."""
 
         name = "likely"
 

@@ -1,4 +1,4 @@
-"""What slots have held and lose: it comes back from main memory, with the bits that it had, where that is faster."""
+"""The prefix cache: content that slots lose is restored from main memory with the same bits, if that is faster."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from tiny_head import write_bigram, write_head
 
 import edgespec
 from edgespec.cancel import CancelFlag
+from edgespec.core.exactness import WIDE
 from edgespec.engine.prefix_cache import MOST_CHECKPOINTS, MOST_USELESS, STILL_SAVED
-from edgespec.engine.slots import LEFT_OUT, WIDE
+from edgespec.engine.slots import LEFT_OUT
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message
 
@@ -71,7 +72,7 @@ def test_what_was_not_used_for_longest_goes() -> None:
 
 
 def test_states_that_nobody_asks_for_are_soon_saved_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of a batch."""
+    """Such as the states of a batch job."""
     steps, n = Steps(4 * 250, sequences=1), 60
     saves = list[int]()
     save = type(steps.context).save
@@ -132,7 +133,7 @@ def test_an_answer_is_made_again_from_before_the_end_of_its_prompt(exact: bool) 
     prompt, end = text(400), WIDE if exact else LEFT_OUT
     steps.answer(prompt, 50)
     assert cached(steps, prompt) == 400 - end
-    # And a chat whose template leaves out the last tokens of the prompt and some of the answer.
+    # Also a chat whose template leaves out the last tokens of the prompt and a part of the answer.
     assert cached(steps, [*prompt[:-LEFT_OUT], *text(90, 1)]) == 400 - end
 
 
@@ -201,7 +202,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def talk(llm: Runtime, n_chats: int = 4, n_turns: int = 3) -> tuple[list[Any], list[int]]:
-    """Tokens and their log-probabilities of chats that take turns, and how many tokens of each prompt were read."""
+    """Run chats alternately; returns tokens, log-probabilities, and how many tokens of each prompt were read."""
     found, read = list[Any](), list[int]()
     chats = [[Message("user", f"print the number {number} " * 12)] for number in range(n_chats)]
     for turn in range(n_turns):
@@ -225,14 +226,14 @@ def talk(llm: Runtime, n_chats: int = 4, n_turns: int = 3) -> tuple[list[Any], l
 @pytest.mark.usefixtures("home")
 def test_who_lost_its_slot_goes_on_with_the_same_bits(files: dict[str, str], kind: str, cache_type: str) -> None:
     settings: dict[str, Any] = {"threads": 1, "ctx_size": 1024, "cache_type_k": cache_type, "cache_type_v": cache_type}
-    if kind in HYBRID:  # whose sequences share a cache: where cells lie decides how sums round
+    if kind in HYBRID:  # its sequences share a cache: the order of cells decides how sums round
         settings |= EXACT
     with edgespec.load(files[kind], sequences=6, cache_ram=16, **settings) as roomy:
         expected, read = talk(roomy)
         assert roomy.engine.scheduler.cache.hits == 0
     for sequences in (1, 2):
         with edgespec.load(files[kind], sequences=sequences, cache_ram=16, **settings) as llm:
-            llm.engine.scheduler.cache.observe_read(10**6, 10**6)  # a model so small reads as fast as it copies
+            llm.engine.scheduler.cache.observe_read(10**6, 10**6)  # a small model reads as fast as it copies
             found, read_again = talk(llm)
             assert found == expected if kind not in HYBRID else alike(found, expected)
             assert read_again[4:] == read[4:]
@@ -240,7 +241,7 @@ def test_who_lost_its_slot_goes_on_with_the_same_bits(files: dict[str, str], kin
 
 
 def alike(found: list[Any], expected: list[Any]) -> bool:
-    """Whether tokens are the same, and log-probabilities nearly."""
+    """Return whether the tokens are the same and the log-probabilities nearly so."""
     for (id, logprob), (other, other_logprob) in zip(chain(*found), chain(*expected), strict=True):
         if id != other or abs((logprob or 0) - (other_logprob or 0)) > 1e-3:
             return False
@@ -267,7 +268,7 @@ def test_drafters_catch_up_with_what_was_restored(files: dict[str, str], tmp_pat
 
 
 def complete(llm: Runtime) -> tuple[list[list[int]], bool]:
-    """Texts that take turns, each asked for twice, and whether drafts were accepted in answers to the second."""
+    """Run texts alternately, each twice; returns them, and whether drafts were accepted in the second answers."""
     found, accepted = list[list[int]](), 0
     for turn in range(2):
         for number in range(4):

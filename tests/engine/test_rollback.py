@@ -1,4 +1,5 @@
-"""Taking drafted tokens back: from recurrent and hybrid memories, as far as llama.cpp can, and from sliding windows."""
+"""Removing draft tokens again: from recurrent and hybrid memories, as far as llama.cpp can, and from sliding
+windows."""
 
 from __future__ import annotations
 
@@ -13,23 +14,23 @@ from tiny_gguf import CHATML, HYBRID, write_model
 
 import edgespec
 from edgespec.cancel import CancelFlag
+from edgespec.core.batch import Batch
+from edgespec.core.exactness import WIDE
 from edgespec.core.sampling import SamplingSettings
-from edgespec.engine.slots import WIDE
 from edgespec.errors import PairError
 from edgespec.events import TokenEvent
-from edgespec.llama.batch import Batch
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
-# Other batch widths and layouts then differ by 1e-4 or so, where another state is off by several units.
+# Other batch widths and layouts then differ by about 1e-4, while a wrong state differs by several units.
 EXACT: dict[str, Any] = {"threads": 1, "cache_type_k": "f32", "cache_type_v": "f32"}
 CLOSE = 0.05
 PROMPT = "def f(x):\n    return"
 BARE = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
-# Of the few tokens that are left a random draft guesses one in three, and every state has a say in which it is.
+# With so few tokens left, a random draft is right in one of three cases, and each state influences the choice.
 FEW = tuple((token, 60.0) for token in (72, 73, 74))
 N_TOKENS = 64
 N_BACK = 3
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Targets by their architecture, and a draft for all of them: "llama"."""
+    """Write targets, by architecture, and one draft for all of them: "llama"."""
     folder = tmp_path_factory.mktemp("models")
     return {
         name: str(write_model(folder / f"{name}.gguf", name, chat_template=CHATML))
@@ -52,7 +53,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 class Cache:
-    """A context under test beside one that decodes every text afresh; `texts` is what the first should hold."""
+    """A context under test and another one that decodes every text from the start; `texts` is what the first should
+    hold."""
 
     def __init__(self, path: str, sequences: int = 1) -> None:
         self.model = Model(path)
@@ -63,7 +65,7 @@ class Cache:
         self.drawn = np.random.default_rng(7)
 
     def decode(self, lengths: dict[int, int], cancel: CancelFlag | None = None) -> None:
-        """Go on with random tokens, so many for each sequence, all in one batch."""
+        """Continue with random tokens, the given number for each sequence, all in one batch."""
         batch = Batch.empty()
         before = [len(text) for text in self.texts]
         for sequence, length in lengths.items():
@@ -89,7 +91,7 @@ class Cache:
         return done
 
     def difference(self) -> float:
-        """How far the rows of the last decode are from those of the same texts decoded from the start."""
+        """Return how much the rows of the last decode differ from those of the same texts decoded from the start."""
         differences = [
             np.abs(np.stack(rows) - self._fresh_rows(self.texts[sequence])[-len(rows) :]).max()
             for sequence, rows in self.rows.items()
@@ -108,7 +110,7 @@ class Cache:
 
 @pytest.fixture
 def cache(files: dict[str, str], request: pytest.FixtureRequest) -> Iterator[Cache]:
-    """Of LFM2, for one sequence, unless a test asks for another."""
+    """Make a cache for LFM2 with one sequence, unless a test asks for another."""
     architecture, sequences = getattr(request, "param", ("lfm2", 1))
     made = Cache(files[architecture], sequences)
     yield made
@@ -131,15 +133,15 @@ def test_what_follows_a_rollback_is_what_a_fresh_decode_gives(cache: Cache) -> N
 @pytest.mark.parametrize("cache", [(name, 1) for name in HYBRID], indirect=True)
 def test_a_rollback_that_cannot_be_is_refused_and_changes_nothing(cache: Cache) -> None:
     cache.decode({0: 20})
-    assert not cache.truncate(0, 20 - N_BACK - 1)  # older than what is kept
+    assert not cache.truncate(0, 20 - N_BACK - 1)  # older than the kept states
     cache.decode({0: 2})
     assert not cache.truncate(0, 20)  # the state before the decode was overwritten
     assert not cache.truncate(0, 19)
     cache.decode({0: 3})
     assert cache.difference() < CLOSE
     assert cache.truncate(0, 24)
-    assert not cache.truncate(0, 23)  # once a decode
-    assert cache.truncate(0, 24)  # all there is to keep
+    assert not cache.truncate(0, 23)  # only once for each decode
+    assert cache.truncate(0, 24)  # all states that are kept
     cache.decode({0: 2})
     assert cache.difference() < CLOSE
     assert cache.truncate(0, 0)
@@ -162,7 +164,7 @@ def test_sequences_of_a_batch_are_taken_back_each_for_itself(cache: Cache) -> No
 
 @pytest.mark.parametrize("cache", [(name, 3) for name in HYBRID], indirect=True)
 def test_three_sequences_of_different_lengths_cannot_be_taken_back(cache: Cache) -> None:
-    # llama.cpp moves the state of the first when it comes to the other two, but not its older states.
+    # llama.cpp moves the first sequence's state when it decodes the other two, but not its older states.
     cache.decode({1: 5})
     cache.decode({0: 5})
     cache.decode({2: 5})
@@ -217,7 +219,7 @@ def text_of(events: Iterable[TokenEvent]) -> str:
 
 
 def assert_same(events: Iterable[TokenEvent], plain: Iterable[TokenEvent]) -> None:
-    """Token by token, up to where two tokens are so close that rounding decides between them."""
+    """Compare token by token, up to where two tokens are so close that rounding decides."""
     got, wanted = list(events), list(plain)
     for ours, theirs in zip(got, wanted, strict=False):
         if ours.id != theirs.id and max(ours.gap, theirs.gap) < CLOSE:
@@ -352,7 +354,7 @@ def test_a_chat_may_go_back_behind_the_sliding_window(tmp_path: Path) -> None:
     question = Message("user", PROMPT * 8)
     with load(target) as plain, load(target, draft_model=draft, spec_tree=4) as llm:
         list(llm.chat([question], **settings(max_tokens=1200)))
-        # What the window no longer reaches from the end of that answer is needed again.
+        # Tokens that the window does not reach from the end of that answer are needed again.
         turns = [question, Message("user", "x")]
         assert_same(llm.chat(turns, **settings()), plain.chat(turns, **settings()))
         assert WIDE < llm.stats.cached_tokens >= llm.stats.prompt_tokens - WIDE

@@ -1,4 +1,4 @@
-"""Slots: which one a prompt gets, what of it is in the cache already, and that none is lost."""
+"""Slots: which slot a prompt gets, how much of it is cached already, and that no slot is lost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from steps import Steps, text
 
 from edgespec.cancel import CancelFlag
+from edgespec.core.exactness import WIDE
+from edgespec.engine.prefix import Prefix, Reuse
 from edgespec.engine.reading import FEW, ReadingCosts
 from edgespec.engine.scheduler import LEAST_SHARED
 from edgespec.engine.sequence import NO_SLOT, Sequence
-from edgespec.engine.slots import WIDE, Prefix, Reuse, Slot
+from edgespec.engine.slots import Slot
 
 SHORT, LONG = WIDE - 10, 2 * WIDE
 
@@ -24,7 +26,7 @@ SHORT, LONG = WIDE - 10, 2 * WIDE
 
 
 def slot(n_read: int, n_generated: int = 0, *, seed: int = 0) -> Slot:
-    """A slot that holds a prompt and an answer to it, whose last token is not in the cache."""
+    """Make a slot that holds a prompt and its answer, without the answer's last token."""
     *tokens, last = text(n_read + n_generated + 1, seed)
     return Slot(0, tokens, [(0, n_read)], last)
 
@@ -60,7 +62,7 @@ def test_only_a_chat_goes_on_from_what_was_generated() -> None:
 def test_what_a_chat_uses_of_an_answer_depends_on_its_text_and_not_on_how_much_more_was_decoded(
     n_shown: int, n_more: int
 ) -> None:
-    """An answer that was cancelled after `n_shown` tokens, while a step with drafts had brought `n_more`."""
+    """The answer was cancelled after `n_shown` tokens, but a step with drafts had decoded `n_more`."""
     held = slot(LONG, n_shown - 1 + n_more)
     place = LONG + n_shown - 1
     asked = held.prefix([*text(LONG + n_shown), *text(80, 7)], "answers", exact=True)
@@ -71,7 +73,7 @@ def test_what_a_chat_uses_of_an_answer_depends_on_its_text_and_not_on_how_much_m
 
 
 def test_a_later_message_is_read_again_as_it_was() -> None:
-    """The second prompt was short, and begins behind an answer."""
+    """The second prompt was short, and begins after an answer."""
     held = Slot(0, text(300), [(0, 200), (240, 260)])
     assert held.prefix(text(202), "answers", exact=True) == Prefix(200, [(0, 200), (201, 202)])
     assert held.prefix(text(260), "answers", exact=True) == Prefix(258, [(0, 200), (240, 260)])
@@ -144,7 +146,7 @@ def test_prompts_wait_for_one_that_reads_the_same_and_take_what_it_left() -> Non
     steps = Steps(sequences=3, n_batch=100)
     answers = [steps.add(text(400), 1, reuse="running") for _ in range(3)]
     assert [answer.status for answer in answers] == ["prefill", "waiting", "waiting"]
-    steps.run()  # each is over with its first token
+    steps.run()  # each ends with its first token
     assert steps.context.n_decoded <= 400 + 4
     assert [answer.stats.cached_tokens for answer in answers] == [0, 398, 398]
 
@@ -168,7 +170,7 @@ def test_prompts_of_other_texts_in_one_pass_need_no_more_than_a_few_tokens_of_ea
 
 
 def test_a_beginning_that_the_slot_has_itself_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with rows of a batch that have the same system prompt."""
+    """Such as rows of a batch that have the same system prompt."""
     steps, system = Steps(sequences=2, streams=True), text(100)
     copies = list[int]()
     monkeypatch.setattr(FakeContext, "copy", lambda *_: copies.append(1))
@@ -205,7 +207,8 @@ def test_what_somebody_else_has_overwritten_is_not_used() -> None:
 
 
 def passes(steps: Steps, sequence: Sequence) -> list[list[tuple[bool, int]]]:
-    """For each pass until this prompt is read: of each sequence in it whether it reads its prompt, and the tokens."""
+    """For each pass until this prompt is read, return for each sequence whether it reads its prompt, and its number of
+    tokens."""
     made = []
     while sequence.is_prefill:
         scheduled = steps.scheduler.schedule()
@@ -270,8 +273,8 @@ def test_a_piece_takes_as_long_as_a_few_passes_did() -> None:
     assert costs.most == WIDE
     costs.observe(0, 3, 0.2)
     assert costs.most == int(FEW * 0.2 / 0.01)
-    costs.observe(5, 0, 9.0)  # too few to tell
-    costs.observe(100, 1, 1.2)  # beside others, whose pass it was
+    costs.observe(5, 0, 9.0)  # too few to measure
+    costs.observe(100, 1, 1.2)  # together with others, whose pass it was
     assert costs.most == int(FEW * 0.2 / 0.01)
     for _ in range(50):
         costs.observe(0, 3, 0.0)
@@ -327,7 +330,7 @@ def test_what_is_cancelled_before_its_turn_takes_no_slot_and_nothing_from_the_ca
 def test_no_slot_is_lost_whatever_comes_and_goes(
     seed: int, exact: bool, sequences: int, can_roll_back: bool, n_bytes: int
 ) -> None:
-    """And what a slot holds is what its record says: `Steps.step` compares."""
+    """`Steps.step` also checks that each slot holds what its record says."""
     chance = random.Random(seed)
     steps = Steps(
         sequences=sequences, exact=exact, can_roll_back=can_roll_back, n_ctx=2048, n_batch=128, cache_bytes=n_bytes

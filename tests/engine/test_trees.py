@@ -1,4 +1,4 @@
-"""Draft trees: grown best-first, checked in one target pass, and never visible in the text."""
+"""Draft trees: grown best-first, verified in one target pass, and never visible in the text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def target(folder: Path) -> Iterator[Model]:
-    """F32: its rounding is so small that no choice of these texts depends on it."""
+    """An F32 model: its rounding is too small to change any choice in these texts."""
     with Model(write_model(folder / "target.gguf", "llama"), use_extra_bufts=False) as model:
         yield model
 
@@ -56,7 +56,8 @@ def small(folder: Path) -> Iterator[Model]:
 
 
 def grown(rows: dict[tuple[int, ...], list[float]], budget: Budget, width: int = 3) -> tuple[Tree, int]:
-    """A tree over a toy drafter that has a list of confidences after each path; and how many paths it was asked for."""
+    """Grow a tree over a toy drafter with a list of confidences after each path; returns also how many paths were
+    expanded."""
     tree = Tree(budget)
 
     def candidates(path: list[int]) -> list[DraftCandidate]:
@@ -82,7 +83,7 @@ def test_a_sure_drafter_makes_a_chain_and_an_unsure_one_a_bush() -> None:
     sure = {(0,) * n: [0.95, 0.03] for n in range(6)}
     chain, asked = grown(sure, Budget(4, 4))
     assert paths(chain.draft("toy")) == [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]
-    assert asked == 5  # at the end the second best first token was in sight
+    assert asked == 5  # at the end the second best first token came next
     bush, asked = grown({(): [0.4, 0.3, 0.25]}, Budget(4, 4))
     assert paths(bush.draft("toy")) == [[0], [0, 0], [1], [2]]
 
@@ -110,7 +111,7 @@ def test_no_other_tree_of_that_size_reaches_further(
     def reach(path: list[int]) -> float:
         return float(np.prod([rows.get(tuple(path[:i]), [0.5, 0.25])[token] for i, token in enumerate(path)]))
 
-    if leaves >= n_tokens:  # nothing but size limits it: every path that was left out is less likely than all in it
+    if leaves >= n_tokens:  # only the size limits it: every path that was left out is less likely than those in it
         least = min(reach(path) for path in found)
         one_more = [[*path, token] for path in [[], *found] for token in range(3)]
         left_out = [p for p in one_more if p not in found and p[-1] < len(rows.get(tuple(p[:-1]), [0.5, 0.25]))]
@@ -128,7 +129,7 @@ def test_the_likeliest_path_comes_first() -> None:
 
 
 class Knowing(Drafter):
-    """Hides the true continuation on a random branch of a random tree, more or less deep."""
+    """Hides the true continuation on a random branch of a random tree, to a random depth."""
 
     name = "knowing"
 
@@ -213,7 +214,8 @@ def test_whatever_branch_is_right_the_text_is_the_same(target: Model, temperatur
 
 
 def test_the_cache_holds_the_accepted_path_and_nothing_else(target: Model) -> None:
-    """After many trees the next row is the row of a fresh decode of the same tokens, to the rounding of kernels."""
+    """After many trees, the next row equals the row of a fresh decode of the same tokens, up to the rounding of
+    kernels."""
     plain = make(target)
     want = start(plain, PROMPTS[2])
     finish(plain, want)
@@ -250,7 +252,11 @@ def test_sequences_with_trees_do_not_mix(target: Model) -> None:
 # --- with a draft model -----------------------------------------------------------------------------------------------
 
 
-def tree_drafter(model: Model, slots: int = 1) -> ModelDrafter:
+class TreeDrafter(ModelDrafter):
+    context: Context
+
+
+def tree_drafter(model: Model, slots: int = 1) -> TreeDrafter:
     context = Context(
         model,
         n_ctx=512,
@@ -259,7 +265,7 @@ def tree_drafter(model: Model, slots: int = 1) -> ModelDrafter:
         branches=LEAVES * slots,
         **EXACT,
     )
-    return ModelDrafter(context, LEAVES)
+    return TreeDrafter(context, LEAVES)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -279,7 +285,7 @@ def test_a_tree_of_the_draft_model_leaves_every_text_as_it_is(target: Model, sma
         engine.finish(got)
         assert got.tokens == want.tokens
         assert got.stats.accepted > 0
-    assert len(shapes) > 5  # how deep and how broad a tree is depends on how sure the draft model is
+    assert len(shapes) > 5  # the shape of a tree depends on the confidence of the draft model
     assert drafter.context.free_branches == LEAVES - sum(len(slot.branches) for slot in drafter._slots)
     for context in (plain.context, engine.context, drafter.context):
         context.close()
@@ -306,7 +312,7 @@ def test_a_tree_finds_more_than_a_chain_of_the_same_size(target: Model, small: M
 def test_each_token_of_a_tree_is_decoded_once(
     target: Model, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that drafts for itself is always right, so nothing of the accepted path may be decoded again."""
+    """A model that drafts for itself is always right, so no token of the accepted path may be decoded again."""
     drafter = tree_drafter(target)
     decoded: list[tuple[int, int]] = []
     decode = drafter.context.decode
@@ -334,7 +340,7 @@ def test_the_other_rules_run_over_a_draft_model(target: Model, small: Model, rul
     finish(engine, first)
     again = start(engine, PROMPTS[0], 60, 0.8, 3, rule)
     finish(engine, again)
-    assert again.tokens == first.tokens  # a seed is a seed
+    assert again.tokens == first.tokens  # the same seed gives the same text
     assert first.stats.accepted > 0
     assert len(first.tokens) == first.n_prompt + 60
     for context in (engine.context, drafter.context):
@@ -426,7 +432,7 @@ def test_nothing_follows_an_end_token_on_any_branch(target: Model, rule: VerifyR
             return [Draft(tokens, parents, [0.5] * 5, [None] * 5, self.name)]
 
     engine = make(target, Ending())
-    # A bias makes the target say the end token as soon as it speaks.
+    # A bias makes the target choose the end token first.
     sampler = Sampler(SamplingSettings(temperature=0.5, logit_bias=((end, 100.0),)), 0, 0, target.n_vocab)
     sequence = engine.add([65], sampler, 20, CancelFlag(), rule=rule)
     [emission] = engine.step()
@@ -450,7 +456,7 @@ def test_trees_shrink_until_the_context_is_full(target: Model, small: Model, rul
 
 
 def test_a_draft_model_with_less_context_stops_guessing_there(target: Model, small: Model) -> None:
-    drafter = ModelDrafter(Context(small, n_ctx=64, max_outputs=1, **EXACT))
+    drafter = TreeDrafter(Context(small, n_ctx=64, max_outputs=1, **EXACT))
     plain, engine = make(target), make(target, drafter)
     want, got = (start(each, PROMPTS[0], 120) for each in (plain, engine))
     finish(plain, want)
@@ -464,7 +470,7 @@ def test_a_draft_model_with_less_context_stops_guessing_there(target: Model, sma
 @pytest.mark.parametrize(
     "draft",
     [
-        Draft([1, 2, 3], [-1, -1, -1], [0.5] * 3, [None] * 3, "bad"),  # more leaves than asked for
+        Draft([1, 2, 3], [-1, -1, -1], [0.5] * 3, [None] * 3, "bad"),  # more leaves than the budget
         Draft([1, 2], [1, -1], [0.5] * 2, [None] * 2, "bad"),  # a child before its parent
         Draft([1, 2], [-1, 0], [0.5], [None] * 2, "bad"),
         Draft([1] * (N_MAX + 1), list(range(-1, N_MAX)), [0.5] * (N_MAX + 1), [None] * (N_MAX + 1), "bad"),
@@ -498,7 +504,7 @@ def test_a_cancelled_tree_leaves_a_usable_context(target: Model, small: Model) -
     sampler = want.sampler
     again = engine.add(target.tokenize(PROMPTS[0]), sampler, 30, CancelFlag())
     engine.step()
-    for context in (engine.context, drafter.context):  # both are stopped in the middle of a pass
+    for context in (engine.context, drafter.context):  # both are aborted in the middle of a pass
         context.watch(cancel)
         cancel.set()
         before = len(again.tokens)
@@ -517,7 +523,7 @@ def test_a_cancelled_tree_leaves_a_usable_context(target: Model, small: Model) -
 def test_every_node_of_every_draft_is_drawn_with_noise_of_its_own(
     target: Model, small: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or what is drawn in one branch would tell which other branches are in the tree."""
+    """Otherwise the token sampled in one branch would depend on the other branches of the tree."""
     drawn: list[tuple[int, int | None]] = []
 
     def recording(*args: Any) -> list[DraftCandidate]:
@@ -536,7 +542,7 @@ def test_every_node_of_every_draft_is_drawn_with_noise_of_its_own(
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_sequences_that_end_give_their_branches_back(rule: VerifyRule) -> None:
-    """They share a pool, and some end while others go on."""
+    """The sequences share a pool of branches, and some end while others continue."""
     requests = [
         Request(prompt=prompt, max_tokens=n, seed=n, ignore_eos=True, verify=rule)
         for prompt in PROMPTS

@@ -1,4 +1,4 @@
-"""What is learnt about a pair: measured, kept until the next start, and no more than a help."""
+"""Measurements of a pair: taken, kept until the next start, and only ever an aid."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_reference_answer_is_what_comes_out_whatever_guesses(fresh: Path) -> N
 
 
 class Breaking(Drafter):
-    """Guesses well for a while, then not at all."""
+    """Drafts well for a while, then wrong tokens only."""
 
     name = "breaking"
 
@@ -310,7 +310,7 @@ def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> N
 def test_costs_are_measured_in_about_a_second(
     monkeypatch: pytest.MonkeyPatch, token_s: float, depth: int, n_widths: int
 ) -> None:
-    """The tokens before count, and so do large models, which get as many widths as there is time for."""
+    """The tokens before count too; for a large model fewer widths are measured."""
     now_s, cached, depths, widths = 0.0, 0, list[int](), set[int]()
 
     def timed_pass(context: Context, width: int, depth: int) -> float:

@@ -12,6 +12,7 @@ from tiny_gguf import write_model
 
 torch = pytest.importorskip("torch", reason="heads are trained with PyTorch (pip install 'edgespec[train]')")
 
+from edgespec.core.batch import Batch as Cells  # noqa: E402
 from edgespec.core.draft import Budget  # noqa: E402
 from edgespec.core.features import FINAL_STATE, HEAD_BATCH  # noqa: E402
 from edgespec.core.sampler import Sampler  # noqa: E402
@@ -21,7 +22,6 @@ from edgespec.errors import EdgespecError  # noqa: E402
 from edgespec.gguf_file.head_check import check_draft_file  # noqa: E402
 from edgespec.gguf_file.header import Header, read_header  # noqa: E402
 from edgespec.gguf_file.weights import read_rows  # noqa: E402
-from edgespec.llama.batch import Batch as Cells  # noqa: E402
 from edgespec.llama.context import Context  # noqa: E402
 from edgespec.llama.head_context import HeadContext  # noqa: E402
 from edgespec.llama.model import Model  # noqa: E402

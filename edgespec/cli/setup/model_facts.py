@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from edgespec.core.exactness import NARROW
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
-from edgespec.llama.kernels import NARROW, have_bounds
+from edgespec.llama.kernels import have_bounds
 from edgespec.llama.rounding import Widths, measured_widths
 from edgespec.models.memory.defaults import exact_attention, usual_context, with_room_for_scores
 from edgespec.models.memory.estimate import Plan

@@ -1,1 +1,1 @@
-"""Where tokens occurred before, and what came next there."""
+"""Indexes of texts, which find earlier occurrences of tokens and the tokens that followed."""

@@ -1,8 +1,8 @@
-"""A suffix automaton: every substring of a growing text, and what followed it (Blumer et al. 1985).
+"""A suffix automaton of a growing text, which finds every substring and the tokens that followed (Blumer et al. 1985).
 
-A state stands for substrings that end at the same places of the text. Its edges are the tokens that followed; its link
-leads to the state of the longest shorter suffix with more ends. Appending a token takes amortised constant time, and a
-text of n tokens has fewer than 2 n states.
+A state represents the substrings that end at the same places of the text. Its edges are the tokens that followed, and
+its link is the state of the longest suffix with more ends. Appending a token takes amortised constant time, and a text
+of n tokens has fewer than 2 n states.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 ROOT = 0
-COUNTED = 32  # states whose ends are counted at each token, from the longest run down: a text of one token has n
+COUNTED = 32  # states counted at each token, longest substrings first; a text that repeats one token has n of them
 
 
 class SuffixAutomaton:
-    """`lengths`, `links`, `edges` and `counts` are by state: the longest substring, the next shorter state, the state
-    behind each token that followed, and how often the substring occurred. `counts` are complete for the longer
-    substrings only."""
+    """The automaton, as lists by state.
+
+    `lengths` has the length of the longest substring, `links` the next shorter state, `edges` the state after each
+    token that followed, and `counts` the number of occurrences, which is complete for long substrings only.
+    """
 
     def __init__(self) -> None:
         self.lengths, self.links, self.counts = [0], [-1], [0]
         self.edges: list[dict[int, int]] = [{}]
-        self._whole = ROOT  # the text so far
+        self._whole = ROOT  # the state of the whole text
 
     @property
     def match(self) -> int:
-        """The state of the longest suffix of the text that occurred before; the root if none did."""
+        """The state of the longest suffix of the text that occurred before, or the root."""
         return max(ROOT, self.links[self._whole])
 
     def extend(self, tokens: Iterable[int]) -> None:
@@ -34,9 +36,9 @@ class SuffixAutomaton:
             self._append(token)
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """The state and match length after `token`, for a text whose last `length` tokens are known to `state`."""
+        """Return state and match length after `token`, for a text of which the last `length` tokens match `state`."""
         while state and length <= self.lengths[self.links[state]]:
-            state = self.links[state]  # the state was divided since
+            state = self.links[state]  # the state was divided after the match
         while state and token not in self.edges[state]:
             state = self.links[state]
             length = self.lengths[state]
@@ -64,7 +66,7 @@ class SuffixAutomaton:
             counted = links[counted]
 
     def _divide(self, state: int, token: int, behind: int) -> int:
-        """Split a state: its shorter substrings now have one more end than the longer ones."""
+        """Split a state, because its shorter substrings now have one more end than the longer ones."""
         lengths, links, edges = self.lengths, self.links, self.edges
         shorter = self._add(lengths[state] + 1, dict(edges[behind]), self.counts[behind])
         links[shorter], links[behind] = links[behind], shorter

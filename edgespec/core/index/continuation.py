@@ -1,7 +1,7 @@
-"""What may come next, from what followed the same tokens before.
+"""Predict the next token from the tokens that followed the same text before.
 
-A place is where some suffix of the last tokens occurred before, with counts of what followed. The longest match's place
-decides; shorter ones only add tokens that it does not have.
+A place represents the earlier occurrences of some of the last tokens, with counts of the tokens that followed. The
+place of the longest match decides; places of shorter matches only add other tokens.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from typing import Protocol
 
 from edgespec.core.index.automaton import ROOT, SuffixAutomaton
 
-BETWEEN = 2**32 - 1  # a mark for the end of a text: no token
-NEGLIGIBLE = 0.02  # what shorter runs can still add
-UNSURE = 1.5  # tokens of a run that is followed as before in half of the cases
-BROAD = 128  # different tokens behind a run that is too short to say anything
+BETWEEN = 2**32 - 1  # a mark for the end of a text, not a token
+NEGLIGIBLE = 0.02  # remaining probability below which shorter matches are ignored
+UNSURE = 1.5  # length of a match that continues as before in half of the cases
+BROAD = 128  # a match followed by more different tokens is too short to predict anything
 
 
 class Place(Protocol):
-    """After a match of `length` tokens. `counts` says how often each token came next; `behind` is the place after that
-    token, None where it never came."""
+    """The earlier occurrences of the last `length` tokens of a text."""
 
     length: int
 
-    def counts(self) -> Mapping[int, int]: ...
+    def counts(self) -> Mapping[int, int]:
+        """Return how often each token came next."""
 
-    def behind(self, token: int) -> Place | None: ...
+    def behind(self, token: int) -> Place | None:
+        """Return the place after one more token, or None if the token never came next."""
 
 
 class InText:
-    """A state of an automaton, which must not grow while this is in use."""
+    """A place in an automaton, which must not grow while the place is in use."""
 
     __slots__ = ("_counts", "automaton", "length", "state")
 
@@ -50,7 +51,7 @@ class InText:
         return None if state is None else InText(self.automaton, state, self.length + 1)
 
     def and_shorter(self, most: int) -> list[InText]:
-        """This place and those of shorter matches, up to `most`."""
+        """Return this place and the places of shorter matches, up to `most`."""
         places: list[InText] = []
         automaton, state, length = self.automaton, self.state, self.length
         while state != ROOT and len(places) < most:
@@ -61,7 +62,7 @@ class InText:
 
 
 class Trie:
-    """Token sequences by their prefixes, each with its count."""
+    """A place in a tree of token sequences, with the count of each prefix."""
 
     __slots__ = ("_children", "_counts", "length")
 
@@ -86,18 +87,17 @@ class Trie:
 
 
 def reliability(length: float, share: float = 1.0) -> float:
-    """How likely a match of that many tokens continues as it did before, with the token that followed in this share of
-    cases.
+    """Return the probability that a match continues as before, with a token that followed in this share of cases.
 
-    Measured on real answers (docs/drafters.md): draft tokens after accepted ones are as reliable as the first one of a
-    longer match, and a match that continued in several ways says little, however long it is.
+    Measured on real answers (docs/drafters.md). Draft tokens after accepted ones are as reliable as the
+    first draft token after a longer match. A match that continued in several ways predicts little, however long it is.
     """
     clear = length * share**2
     return clear / (clear + UNSURE)
 
 
 def likely(places: Iterable[Place], most: int) -> dict[int, float]:
-    """The `most` most likely next tokens, best first, each with its probability; the rest of 1 is unknown."""
+    """Return the `most` most likely next tokens, best first, with their probabilities, which add up to at most 1."""
     rest, found = 1.0, dict[int, float]()
     for place in sorted(places, key=lambda place: -place.length):
         counts = place.counts()

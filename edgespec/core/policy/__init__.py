@@ -1,1 +1,1 @@
-"""How much to draft: costs of forward passes, acceptance, and what follows from both."""
+"""Draft-length policies, which decide how much to draft from measured costs and acceptance rates."""

@@ -2,9 +2,9 @@
 
 One more draft token is worth it if it adds more tokens on average than plain decoding would generate in the same time
 (renewal reward): the path probabilities of tokens k+1 to k+j must add up to more than R (c j + t(k+1+j) - t(k+1)). R is
-the number of tokens generated so far per unit of time, c a pass of the drafter and t(n) a target pass over n tokens.
-The unit of time is a plain pass. The times are estimates of `core.policy.costs`, not readings of the clock, because a
-loaded machine must not change decisions.
+the number of tokens generated per unit of time in recent steps, c a pass of the drafter and t(n) a target pass over n
+tokens. The unit of time is a plain pass. The times are estimates of `core.policy.costs`, not readings of the clock,
+because a loaded machine must not change decisions.
 
 "Gain" below means tokens that a draft adds to a step, less the tokens that plain decoding would have generated in the
 time that the draft costs.
@@ -68,7 +68,7 @@ class Record:
     gain: float = FIRST_GAIN
     #: cost of drafting in tokens, without the wider target pass, a mean of about `DRAFTS` drafts
     cost: float = 0.0
-    #: drafts so far
+    #: number of drafts
     count: float = 0
     #: probability that the token after an accepted one is accepted too
     chance: float = CHANCE
@@ -99,9 +99,9 @@ class SamplingMode:
     passes: float = RATED
     #: mean number of steps of an answer
     answer: float = ANSWER
-    #: steps of all sequences so far
+    #: steps of all sequences in this mode
     step: int = 0
-    #: steps of the current answer so far
+    #: finished steps of the current answer
     last: int = 0
     records: dict[str, Record] = field(default_factory=dict)
 
@@ -125,7 +125,7 @@ class MeasuredPolicy:
     Every drafter has a credit in tokens: a draft spends its cost and earns its gain. A drafter without credit whose
     drafts have gained nothing lately is backed off. So a drafter never loses more than it has gained before, its share
     of `CREDIT`, and `TRIAL_SHARE` of the time, which pays for a trial now and then. The draft of a trial is verified
-    only if that is expected to pay off. Otherwise it is only compared with the generated tokens, in no wider pass.
+    only if this is expected to pay off. Otherwise it is only compared with the generated tokens, in no wider pass.
 
     Target passes are padded to `least_width` tokens, trees have at most `leaves` leaves, and `drafters` is the number
     of drafters that share the allowed losses.
@@ -253,7 +253,7 @@ class MeasuredPolicy:
     ) -> bool:
         """Return whether another pass of the drafter pays off.
 
-        `reaches` are the path probabilities of the nodes drafted so far, the largest first; `last` is the path
+        `reaches` are the path probabilities of the drafted nodes, the largest first; `last` is the path
         probability of the node to which the pass would add children.
         """
         n, worths = len(reaches), [record.calibration_ratio * reach for reach in reaches]

@@ -42,7 +42,7 @@ class Proposal:
 
 @dataclass(slots=True)
 class ProposalContext:
-    """A sequence before a pass, and the drafts proposed for it so far."""
+    """A sequence before a pass, and the drafts proposed for it."""
 
     #: verification rule and way of sampling; acceptance rates differ between modes
     mode: str
@@ -56,7 +56,7 @@ class ProposalContext:
     sequences: int = 1
     #: most leaves of a draft
     leaves: int = 1
-    #: passes of this answer so far
+    #: finished passes of this answer
     step: int = 0
     #: True if draft tokens are sampled from a distribution
     sampled: bool = False
@@ -105,7 +105,7 @@ class FixedPolicy:
     """Drafts a fixed number of tokens; 0 turns drafting off.
 
     Drafters are asked in turn until one expects at least half of its tokens to be accepted; the best draft is verified.
-    Where trees are allowed, all drafters are asked and their drafts merged.
+    If trees are allowed, all drafters are asked and their drafts merged.
     """
 
     tokens: int

@@ -1,0 +1,94 @@
+"""The rules of exactness, by which an answer depends on its tokens and settings only.
+
+Drafts, other answers and earlier contents of the KV cache must not change a text. In exact arithmetic the logits of
+a token depend on the tokens before it alone. In floating point they also depend on the order in which numbers are
+added, and kernels choose this order by the number of tokens in a forward pass (its width) and by the order of the cells
+in the KV cache. An *exact* context therefore keeps these rules:
+
+1. **Noise.** The noise of a token is a function of seed, sample, position and token id (`core/noise.py`). A generator
+   with a state would get out of step, because the number of passes depends on the drafts.
+2. **Widths.** Generated tokens and drafts are decoded in narrow passes, of at most `NARROW` tokens. The kernels of an
+   exact build give each token of a narrow pass the bits of a pass over this token alone. Elsewhere the widths for which
+   this holds are measured (`llama/rounding.py`).
+3. **Reads of prompts.** A prompt of `WIDE` tokens or more is read in wide passes, since these are several times as
+   fast. The kernels of wide passes agree with each other, and so a prompt may be cut anywhere, but no piece may be
+   narrow (`piece_of_read`). A shorter prompt is read in narrow passes.
+4. **Reuse.** A prompt uses cached tokens of another prompt only if it would read the same tokens in passes of the same
+   kind, from the same place on (`shared_read`). Only the next turn of a chat uses generated tokens (`Slot.prefix`).
+5. **Branches.** If the accepted path of a tree is not its first one, its tokens are decoded again: their cells lie
+   after those of the first path, and the order of cells is the order of sums (`branches_decoded_again`).
+6. **Streams.** Several sequences have a part of the KV cache each, as if each were alone, and so without branches,
+   which they would share (`allows_branches`). Prompts never share a pass with generated tokens or with each other
+   (`takes_turns`).
+7. **Saved states.** Restored cells must lie where they lay before, those of sliding windows too (`llama/window.py`).
+
+`tests/test_exact.py` checks the rules together.
+"""
+
+from __future__ import annotations
+
+NARROW = 63
+"""Most tokens of a pass that gives each token the bits of a pass over this token alone."""
+WIDE = NARROW + 1
+"""Fewest tokens of a prompt that is read in wide passes, and of each of these passes."""
+LAST = 2
+"""Tokens of a prompt that are always decoded: a pass over a single token counts as verification."""
+LEAST_VERIFIED = 4
+"""Tokens of a pass. With room for fewer, drafting does not pay off."""
+
+
+def end_of_read(n_tokens: int, *, exact: bool) -> int:
+    """Return how many tokens at the end of a prompt of `n_tokens` must be decoded even if they are cached.
+
+    A wide read must end with a wide pass: a narrow pass over the rest would give the last row other bits.
+    """
+    return WIDE if exact and n_tokens >= WIDE else LAST
+
+
+def shared_read(n_shared: int, n_read: int, n_prompt: int, *, exact: bool) -> int:
+    """Return how many cached tokens a prompt of `n_prompt` tokens can use of a read of `n_read` tokens.
+
+    The first `n_shared` tokens are equal. None of them can be used if one of the two is read in wide passes and the
+    other in narrow passes.
+    """
+    if exact and (n_read >= WIDE) != (n_prompt >= WIDE):
+        n_shared = 0
+    return min(n_shared, n_prompt - end_of_read(n_prompt, exact=exact))
+
+
+def piece_of_read(n_left: int, most: int, room: int, *, exact: bool) -> int:
+    """Return how many of the `n_left` tokens of a prompt to read now: about `most`, in a pass with room for `room`.
+
+    If the rest of the prompt would be narrow, this piece includes the rest, or leaves enough tokens for a wide pass.
+    """
+    n = max(0, min(most, n_left))
+    if not exact or not 0 < n_left - n < WIDE:
+        return n
+    return n_left if n_left < min(2 * WIDE, 1 + room) else n_left - WIDE
+
+
+def takes_turns(n_sequences: int, *, exact: bool) -> bool:
+    """Return whether prompts and generated tokens need separate passes: a common pass would be wide."""
+    return exact and n_sequences > 1
+
+
+def branches_decoded_again(*, exact: bool) -> bool:
+    """Return whether accepted tokens of another path than the first must be decoded again."""
+    return exact
+
+
+def allows_branches(n_sequences: int, *, exact: bool) -> bool:
+    """Return whether drafts can be trees: branches share cells, which sequences with separate streams cannot."""
+    return not exact or n_sequences == 1
+
+
+def widest_verification(exact_to: int | None, widest: int, otherwise: int) -> int:
+    """Return the most tokens of a pass that verifies drafts in an exact context.
+
+    `exact_to` is the widest pass, up to `widest`, that gave the bits of single tokens when measured; None if nothing
+    was measured. If this leaves no room for drafts, the result is `otherwise`: drafts may then change the text, and a
+    note informs the user.
+    """
+    if exact_to is None:
+        return NARROW
+    return exact_to if exact_to >= min(LEAST_VERIFIED, widest) else otherwise
