@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-
-from textual.app import SuspendNotSupported
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
 from edgespec.chat.clipboard import copy_natively
 from edgespec.chat.comparing import PLAIN, Comparison, side_of
 from edgespec.chat.model import drafting_with
-from edgespec.chat.personas import personas
+from edgespec.chat.personas import Persona, personas
 from edgespec.chat.slash import is_command
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import EdgespecError
 from edgespec.models.names.local import local_models
 from edgespec.settings import LoadSettings
 from edgespec.tui.base_app import BaseApp
@@ -25,6 +22,7 @@ from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.help_screen import HelpScreen
+from edgespec.tui.persona_editor import PersonaEditor
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.picker_absent import Elsewhere
 from edgespec.tui.picker_here import Picked
@@ -93,9 +91,12 @@ class ScreenFront:
         self._app.query_one(DownloadLine).load(settings)
 
     def compare(self, comparison: Comparison) -> None:
-        def close(_: Comparison | None) -> None:
+        def close(changes: str | None) -> None:
             if comparison.is_asked and comparison.text == self._app.composer.text:
                 self._app.composer.input.put("")
+            if changes:
+                self._app.run_command(f"/compare {changes} --")
+                return
             self.redraw()
             self._jobs.idle.begin()
             self.offer_remedies()
@@ -107,12 +108,16 @@ class ScreenFront:
         self._files.show()
         self._app.composer.input.focus()
 
-    def edit_file(self, edit: Callable[[Path], None], file: Path) -> None:
-        try:
-            with self._app.suspend():
-                edit(file)
-        except SuspendNotSupported:
-            raise UsageError("this terminal cannot run an editor from here", hint=f"edit {file}") from None
+    def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
+        def close(saved: Persona | None) -> None:
+            try:
+                if saved is not None:
+                    take(saved)
+            except EdgespecError as error:
+                self._app.report(error)
+            self.redraw()
+
+        self._app.push_screen(PersonaEditor(chosen), close)
 
     def show_tokens(self) -> None:
         transcript = self._app.transcript

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
 from edgespec.chat.comparing import Comparison
+from edgespec.chat.personas import Persona
 from edgespec.settings import LoadSettings
 
 
@@ -36,8 +36,8 @@ class Front(Protocol):
     def show_files(self) -> None:
         """Show the files attached to the next message."""
 
-    def edit_file(self, edit: Callable[[Path], None], file: Path) -> None:
-        """Call `edit` with `file` while the user's editor has the terminal. Raises UsageError without a terminal."""
+    def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
+        """Let the user edit a persona; if it is saved, call `take` with the new version. Raises UsageError."""
 
     def show_tokens(self) -> None:
         """Show which drafter proposed each token, or hide it."""

@@ -1,4 +1,4 @@
-"""What a chat does while the user does nothing: it asks the model for a title, and saves the chat's state on disk."""
+"""While the user does nothing, ask the model for a title of the chat, and save the state of the chat on disk."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 from edgespec.chat.front import Front
 from edgespec.chat.personas import Persona, differing, file_of, folder, persona, personas, read, save
@@ -65,17 +64,15 @@ class PersonaCommands:
             self.front.say("\n".join(["cannot be used:", *problems]), "warning")
 
     def _edit_persona(self, chosen: Persona) -> None:
-        """Open the file of a persona in the user's editor; the chat that has the persona uses the new version."""
-        file = chosen.file or save(chosen)
-        if not (os.environ.get("VISUAL") or os.environ.get("EDITOR")):
-            self.front.say(f"persona {chosen.name} is in {file}; set VISUAL or EDITOR to edit it from here")
-            return
-        self.front.edit_file(_edit, file)
-        changed = read(file)
-        if self.session.persona == changed.name:
-            self.take_persona(changed)
-        else:
-            self.front.say(f"saved persona {changed.name} to {file}")
+        """Let the user edit a persona; the chat that has the persona uses the new version."""
+
+        def take(changed: Persona) -> None:
+            if self.session.persona == changed.name:
+                self.take_persona(changed)
+            else:
+                self.front.say(f"saved persona {changed.name} to {changed.file}")
+
+        self.front.edit_persona(chosen, take)
 
     def _save_persona(self, name: str) -> None:
         session = self.session
@@ -102,15 +99,19 @@ class PersonaCommands:
             self.front.say(f"it has no system prompt; /system TEXT sets one, and /persona save {name} adds it")
 
 
-def _edit(file: Path) -> None:
-    """Run the user's editor. Raises UsageError."""
+def edited(chosen: Persona) -> Persona:
+    """Return a persona after the user changed its file in VISUAL or EDITOR. Raises UsageError."""
+    file = chosen.file or save(chosen)
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
+    if not editor:
+        raise UsageError("no editor is set", hint=f"set VISUAL or EDITOR, or edit {file}")
     try:
         done = subprocess.run([*shlex.split(editor, posix=os.sep == "/"), str(file)], check=False)
     except (OSError, ValueError) as error:
         raise UsageError(f"{editor} cannot edit {file}", why=str(error)) from error
     if done.returncode:
         raise UsageError(f"{editor} cannot edit {file}", why=f"it exited with {done.returncode}")
+    return read(file)
 
 
 def _unnamed() -> str:

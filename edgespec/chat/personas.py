@@ -183,15 +183,21 @@ def as_toml(each: Persona) -> str:
 
 
 def save(each: Persona) -> Path:
-    """Write the persona's file; an existing file is kept as NAME.toml.bak. Raises UsageError."""
-    file = file_of(each.name)
-    parsed(each.name, as_toml(each), file)
+    """Write the persona's file, and return it. Raises UsageError."""
+    save_text(each.name, as_toml(each))
+    return file_of(each.name)
+
+
+def save_text(name: str, text: str) -> Persona:
+    """Write the file of a persona; an existing file is kept as NAME.toml.bak. Raises UsageError."""
+    file = file_of(name)
+    saved = parsed(name, text, file)
     with told_as(UsageError, f"{file} cannot be written"):
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
             write_whole(file.with_name(f"{file.name}.bak"), file.read_bytes())
-        write_whole(file, as_toml(each))
-    return file
+        write_whole(file, text)
+    return saved
 
 
 def differing(settings: ChatSettings, catalogued: Mapping[str, Any]) -> dict[str, str]:

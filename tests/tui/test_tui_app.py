@@ -11,7 +11,7 @@ import pytest
 from fake_engine import FakeEngine, drafted_events
 from textual.events import Key, Paste
 from textual.pilot import Pilot
-from textual.widgets import Static
+from textual.widgets import Input, Static
 from textual.widgets._toast import Toast
 from tui_harness import wait_until
 
@@ -232,6 +232,29 @@ def test_what_was_compared_on_its_screen_can_be_kept_by_command() -> None:
         await wait_until(pilot, lambda: app.session.turns[-1].key != first)
 
     on_screen(steps, FakeEngine("one", "other"))
+
+
+def test_another_setting_is_compared_from_the_screen_of_the_comparison() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        def has_ended() -> bool:
+            return app.screen.check_action("keep", (2,)) is True
+
+        await pilot.press(*"hi", "f4")
+        await wait_until(pilot, lambda: isinstance(app.screen, ComparisonScreen) and has_ended())
+        first = app.screen
+        await pilot.press("c", *"temp=cold", "enter")
+        assert "temp" in str(first.query_one("#comparison-said", Static).content)
+        first.query_one(Input).value = "temp=0"
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, ComparisonScreen) and app.screen is not first)
+        await wait_until(pilot, has_ended)
+        await pilot.press("2")
+        await wait_until(pilot, lambda: len(app.screen_stack) == 1)
+        assert [turn.content for turn in app.session.turns] == ["hi", "cold"]
+        answer = app.session.turns[-1].answer
+        assert answer and answer.settings["sampling"]["temperature"] == 0
+
+    on_screen(steps, FakeEngine("one", "other", "warm", "cold"))
 
 
 def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:

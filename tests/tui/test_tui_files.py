@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,17 @@ import pytest
 from fake_engine import FakeEngine
 from textual.events import Paste
 from textual.pilot import Pilot
+from textual.widgets import Static, TextArea
 from tui_harness import click_on, wait_until
 
-from edgespec.chat.personas import Persona, as_toml, persona
+from edgespec.chat.personas import Persona, as_toml, file_of, persona
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
 from edgespec.tui.choice_screen import ChoiceScreen
+from edgespec.tui.persona_editor import PersonaEditor
 from edgespec.tui.prompt_input import LONG
 from edgespec.tui.turn_view import TurnView
 
@@ -149,22 +150,32 @@ def test_a_long_paste_becomes_an_attachment_and_undo_makes_it_text(files: Path) 
     on_screen(steps)
 
 
-def test_a_persona_is_chosen_and_edited_and_shown_above_the_chat(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_persona_is_chosen_and_edited_and_shown_above_the_chat(files: Path) -> None:
     written = Persona("coder", "Writes code.", "Write Rust.", {"temp": "0.7"})
-    (files / "edited.toml").write_text(as_toml(written))
-    monkeypatch.setenv("VISUAL", f"cp {files / 'edited.toml'}")
+
+    async def edit(app: ChatApp, pilot: Pilot[None], text: str, *keys: str) -> None:
+        await type_in(app, pilot, "/persona edit")
+        await wait_until(pilot, lambda: isinstance(app.screen, PersonaEditor))
+        app.screen.query_one(TextArea).text = text
+        await pilot.press(*keys)
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        monkeypatch.setattr(app, "suspend", nullcontext)
         await type_in(app, pilot, "hello")
         await pilot.press("f6")
         await wait_until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
         await pilot.press("down", "down", "enter")
         await wait_until(pilot, lambda: "System prompt · coder: You are an experienced" in shown(app))
-        await type_in(app, pilot, "/persona edit")
+        await edit(app, pilot, "temp = hot", "ctrl+s")
+        assert "line 1" in str(app.screen.query_one(Static).content)
+        await pilot.press("escape")
+        assert "not saved" in str(app.screen.query_one(Static).content)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not isinstance(app.screen, PersonaEditor))
+        assert persona("coder").file is None
+        await edit(app, pilot, f"# mine\n{as_toml(written)}", "ctrl+s")
         await wait_until(pilot, lambda: "coder: Write Rust." in shown(app))
         assert app.session.settings.sampling.temperature == 0.7
-        assert persona("coder") == written
+        assert persona("coder") == written and "# mine" in file_of("coder").read_text()
         await type_in(app, pilot, "/persona save mine")
         assert persona("mine").system == "Write Rust."
         await type_in(app, pilot, "/persona none")

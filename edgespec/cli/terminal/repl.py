@@ -19,6 +19,8 @@ from edgespec.chat.comparing import Comparison
 from edgespec.chat.file_commands import listed
 from edgespec.chat.idle import Idle
 from edgespec.chat.paths import pasted_files
+from edgespec.chat.persona_commands import edited
+from edgespec.chat.personas import Persona, save
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.render.footer import footer
@@ -258,10 +260,10 @@ class Repl:
     def show_files(self) -> None:
         (self.output.note if self._editor is None else self.output.say)(listed(self.session))  # a pipe gets answers
 
-    def edit_file(self, edit: Callable[[Path], None], file: Path) -> None:
+    def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
         if self._editor is None:
-            raise UsageError("an editor needs a terminal", hint=f"edit {file}")
-        edit(file)
+            raise UsageError("an editor needs a terminal", hint=f"edit {chosen.file or save(chosen)}")
+        take(edited(chosen))
 
     def show_tokens(self) -> None:
         self._shows_tokens = not self._shows_tokens
