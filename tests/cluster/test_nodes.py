@@ -201,14 +201,17 @@ def test_a_node_gets_one_actor_or_one_for_each_gpu(node: Node, threads: int, nam
 def test_rows_of_a_node_that_leaves_go_to_one_that_joins() -> None:
     ray = FakeRay(Node("a", dies=5))
     with opened(ray) as nodes, Fleet(nodes.first(CancelFlag()), kind="node", recruits=nodes) as engine:
+        def b_joins_when_a_is_lost() -> None:
+            if "node a is lost (it has left the cluster)" in engine.notes and len(ray.found) == 1:
+                ray.found.append(Node("b"))
+
+        engine.tell = b_joins_when_a_is_lost
         found = {}
         for index, event in engine.stream(Request(prompt=str(number)) for number in range(30)):
             if isinstance(event, TokenEvent) and not event.is_last:
                 found[index] = event.text
-            if len(ray.found) == 1:
-                ray.found.append(Node("b"))
         assert found == {number: str(number) for number in range(30)}
-        assert "node a is lost (it has left the cluster)" in str(engine.notes)
+        assert [node.id for node in ray.found if node.is_alive] == ["b"]
 
 
 def test_without_its_own_node_a_job_ends() -> None:

@@ -172,7 +172,7 @@ def test_without_the_hub_one_line_says_so(hub: FakeHub, monkeypatch: pytest.Monk
         screen = await picker(app, pilot, *"demo")
         told = "offline: the hub is not searched" if is_offline else "responds with status 503"
         await wait_until(pilot, lambda: told in listed(screen).get(HUB, ""))
-        assert {"get:demo-pair", "get:demo-draft"} <= listed(screen).keys()
+        await wait_until(pilot, lambda: {"get:demo-pair", "get:demo-draft"} <= listed(screen).keys())
         assert not screen.query_one("#picker-said").has_class("-error")
         await pilot.press("enter")  # the model in use stays as it is
         await wait_until(pilot, lambda: not isinstance(app.screen, ModelPicker))
