@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edgespec.batch.fields import Fields, object_of
 from edgespec.batch.known import Known
 from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import known, native
@@ -26,7 +27,6 @@ from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
 from edgespec.serve.completion import CompletionObject, completion_call
 from edgespec.serve.errors import ApiError, anthropic_body, body_for, error_for, unavailable
-from edgespec.serve.fields import Fields, object_of
 from edgespec.serve.guard import Rules, guards
 from edgespec.serve.metrics import Metrics
 from edgespec.serve.names import COMPLETION_NAMES, MESSAGE_NAMES, RESPONSE_NAMES, TEXT_NAMES, Names, names_in, sent_as

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from contextlib import aclosing
 from typing import Any
 
+from edgespec.batch.bad_input import UnsupportedError, wrong
+from edgespec.batch.fields import Fields
 from edgespec.serve.chat import Call, End, Piece, ToolDelta, timings
-from edgespec.serve.errors import unsupported, wrong
-from edgespec.serve.fields import Fields
 from edgespec.settings import shown
 
 Event = dict[str, Any]
@@ -20,7 +20,7 @@ def take_functions(
     fields: Fields, kinds: Collection[Any], function: Callable[[Mapping[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
     """Take `tools`, and return them as those of a chat. `kinds` are the types of tools that can be called; None stands
-    for a missing type. Raises BadFieldError."""
+    for a missing type. Raises BadInputError."""
     tools = fields.take("tools", [])
     if not isinstance(tools, list):
         raise wrong("tools", "be a list", tools)
@@ -30,7 +30,7 @@ def take_functions(
         if not isinstance(tool, dict):
             raise wrong(where, "be an object", tool)
         if tool.get("type") not in kinds:
-            raise unsupported(where, f"tools of type {shown(tool.get('type'))} do not exist here")
+            raise UnsupportedError(where, f"tools of type {shown(tool.get('type'))} do not exist here")
         made.append({"type": "function", "function": function(tool)})
     return {"tools": made} if made else {}
 

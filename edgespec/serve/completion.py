@@ -8,11 +8,11 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
+from edgespec.batch.bad_input import UnsupportedError, wrong
+from edgespec.batch.fields import Fields
 from edgespec.batch.openai import TokenBytes, token_logprob
 from edgespec.events import TokenEvent
 from edgespec.serve.chat import Answer, Call, End, Piece, timings
-from edgespec.serve.errors import unsupported, wrong
-from edgespec.serve.fields import Fields
 from edgespec.serve.known import COMPLETION
 from edgespec.serve.openai import text_of
 from edgespec.serve.served import Served
@@ -32,7 +32,7 @@ ABSENT_SAMPLERS = ("dry", "top_n_sigma", "xtc", "adaptive_p")
 
 
 def completion_call(body: Mapping[str, Any], model: Served) -> Call:
-    """Read a body of /completion. Raises BadFieldError."""
+    """Read a body of /completion. Raises BadInputError."""
     fields = Fields(body, COMPLETION)
     text: dict[str, Any] = {"special": fields.flag("special", True)}  # the client has usually applied a chat template
     if "samplers" in fields:
@@ -43,12 +43,12 @@ def completion_call(body: Mapping[str, Any], model: Served) -> Call:
 
 
 def _switched_off(given: Any) -> dict[str, float]:
-    """Return the settings that switch off the samplers that a list leaves out. Raises BadFieldError."""
+    """Return the settings that switch off the samplers that a list leaves out. Raises BadInputError."""
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise wrong("samplers", "be a list of names", given)
     names = ["typ_p" if name == "typical_p" else name for name in given if name not in ABSENT_SAMPLERS]
     if names != [name for name in SAMPLERS if name in names]:
-        raise unsupported("samplers", f"they are applied in this order: {', '.join(SAMPLERS)}")
+        raise UnsupportedError("samplers", f"they are applied in this order: {', '.join(SAMPLERS)}")
     return {name: value for sampler in SAMPLERS if sampler not in names for name, value in SAMPLERS[sampler].items()}
 
 

@@ -10,16 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from edgespec import __version__
+from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.batch.fields import Fields
 from edgespec.batch.known import CHAT, TEXT, Known
 from edgespec.batch.openai import TokenBytes, check_best_of, take_logprobs, text_logprobs, token_logprob
-from edgespec.batch.row import BadRowError
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.request_notes import request_notes
 from edgespec.serve.chat import Answer, Call, End, Piece, ToolDelta, thought, timings
-from edgespec.serve.errors import BadFieldError, unsupported, wrong
-from edgespec.serve.fields import Fields, told_as_fields
 from edgespec.serve.served import Served
 from edgespec.serve.tools.given import take_arguments, take_tools, use_tools, with_tools
 from edgespec.serve.tools.messages import extra_of
@@ -35,20 +34,17 @@ MOST_CHARACTERS = 2**26  # of the prompts of all answers to one request
 
 
 def chat_call(body: Mapping[str, Any], model: Served, known: Known = CHAT) -> Call:
-    """Read a body of /v1/chat/completions. Raises BadFieldError."""
+    """Read a body of /v1/chat/completions. Raises BadInputError."""
     return chat_of(Fields(body, known), model)
 
 
 def chat_of(fields: Fields, model: Served) -> Call:
-    """Read the fields of a chat, to which several formats are converted. Raises BadFieldError."""
+    """Read the fields of a chat, to which several formats are converted. Raises BadInputError."""
     n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
     given = {name: fields.take(name) for name in ("logprobs", "top_logprobs") if name in fields}
     if n_probs:
         given = {"logprobs": True, "top_logprobs": n_probs} | given
-    try:
-        take_logprobs(given)
-    except BadRowError as error:
-        raise BadFieldError("logprobs" if "true or false" in str(error) else "top_logprobs", str(error)) from error
+    take_logprobs(given)
     what = _common(fields, model)
     what["logprobs"] = _checked_logprobs("top_logprobs", given.get("logprobs"))
     tools, arguments = take_tools(fields), take_arguments(fields, model.template)
@@ -70,12 +66,12 @@ def chat_of(fields: Fields, model: Served) -> Call:
 
 
 def text_call(body: Mapping[str, Any], model: Served) -> Call:
-    """Read a body of /v1/completions. Raises BadFieldError."""
+    """Read a body of /v1/completions. Raises BadInputError."""
     return text_of(Fields(body, TEXT), model)
 
 
 def text_of(fields: Fields, model: Served) -> Call:
-    """Read the fields of a completion. Raises BadFieldError."""
+    """Read the fields of a completion. Raises BadInputError."""
     n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
     logprobs = fields.take("logprobs", n_probs or None)
     what = _common(fields, model)
@@ -88,10 +84,10 @@ def text_of(fields: Fields, model: Served) -> Call:
 
 
 def _common(fields: Fields, model: Served) -> dict[str, Any]:
-    """Read the fields that chats and completions share. Return them as fields of a `Request`. Raises BadFieldError."""
+    """Read the fields that chats and completions share. Return them as fields of a `Request`. Raises BadInputError."""
     what = fields.request(model.defaults)
     if fields.flag("strict") and not (model.settings.strict or model.about["exact"]):
-        raise unsupported("strict", "this model is not loaded with exact kernels")
+        raise UnsupportedError("strict", "this model is not loaded with exact kernels")
     if "seed" not in what:
         what["seed"] = secrets.randbits(53)  # JavaScript's numbers are exact up to this size
     what["remembered"] = fields.flag("remembered", True)
@@ -100,24 +96,23 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
 
 
 def _check_end(fields: Fields, *, is_begun: bool) -> None:
-    """Raise BadFieldError if a request asks for another continuation than that of this server: an assistant's message
+    """Raise BadInputError if a request asks for another continuation than that of this server: an assistant's message
     at the end is continued, and no other message is."""
     if fields.flag("continue_final_message", is_begun) is not is_begun:
         why = "the last message is continued if and only if it is the assistant's"
-        raise unsupported("continue_final_message", why)
+        raise UnsupportedError("continue_final_message", why)
     if not fields.flag("add_generation_prompt", True) and not is_begun:
-        raise unsupported("add_generation_prompt", "the prompt ends where the assistant's answer begins")
+        raise UnsupportedError("add_generation_prompt", "the prompt ends where the assistant's answer begins")
 
 
 def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     n = fields.integer("n", 1, 1, MOST_ANSWERS)
-    with told_as_fields():
-        check_best_of(fields.take("best_of", 1), n)
+    check_best_of(fields.take("best_of", 1), n)
     if n * len(prompts) > MOST_ANSWERS:
-        raise BadFieldError("n", f"a request may ask for {MOST_ANSWERS} answers, not {n * len(prompts)}")
+        raise BadInputError(f"a request may ask for {MOST_ANSWERS} answers, not {n * len(prompts)}", "n")
     n_characters = n * sum(map(Prompts.length, prompts))
     if n > 1 and n_characters > MOST_CHARACTERS:
-        raise BadFieldError("n", f"prompts may have {MOST_CHARACTERS:,} characters together, not {n_characters:,}")
+        raise BadInputError(f"prompts may have {MOST_CHARACTERS:,} characters together, not {n_characters:,}", "n")
     stream, options = fields.flag("stream"), fields.mapping("stream_options")
     include_usage = Fields(options).flag("include_usage")
     requests = [replace(prompt, sample=prompt.sample + sample) for prompt in prompts for sample in range(n)]
@@ -134,17 +129,17 @@ def _checked_logprobs(name: str, value: Any) -> int | None:
 
 def _messages(given: Any, most: int) -> tuple[Message, ...]:
     if not isinstance(given, list) or not given:
-        raise BadFieldError("messages", "messages must be a list of at least one message")
+        raise BadInputError("messages must be a list of at least one message", "messages")
     if len(given) > most:
-        raise BadFieldError("messages", f"{len(given)} messages do not fit into a context of {most} tokens")
+        raise BadInputError(f"{len(given)} messages do not fit into a context of {most} tokens", "messages")
     if len(given) > MOST_MESSAGES:
-        raise BadFieldError("messages", f"a request may have {MOST_MESSAGES:,} messages, not {len(given):,}")
+        raise BadInputError(f"a request may have {MOST_MESSAGES:,} messages, not {len(given):,}", "messages")
     return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(given))
 
 
 def _message(where: str, given: Any) -> Message:
     if not isinstance(given, dict):
-        raise BadFieldError(where, f"{where} must be an object with role and content")
+        raise BadInputError(f"{where} must be an object with role and content", where)
     role = given.get("role")
     if role not in ("system", "developer", "user", "assistant", "tool"):
         raise wrong(f"{where}.role", "be system, developer, user, assistant or tool", role)
@@ -171,7 +166,7 @@ def _content(where: str, given: Any) -> str:
         if isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text", "refusal"):
             part = part.get("refusal" if part["type"] == "refusal" else "text")
         elif isinstance(part, dict) and isinstance(part.get("type"), str):
-            raise unsupported(where, f"parts of type {shown(part['type'])} are not text")
+            raise UnsupportedError(where, f"parts of type {shown(part['type'])} are not text")
         if not isinstance(part, str):
             raise wrong(where, "be a string or a list of text parts", given)
         texts.append(part)

@@ -11,8 +11,8 @@ import pytest
 from serving import Serving, serving
 from tiny_gguf import write_model
 
+from edgespec.batch.fields import Fields
 from edgespec.runtime.worker import Worker
-from edgespec.serve.fields import Fields
 from edgespec.serve.tools.formats import FORCED, LLAMA, MISTRAL, TAGS, Format, format_of
 from edgespec.serve.tools.given import take_arguments
 from edgespec.serve.tools.parser import ToolParser
