@@ -12,12 +12,13 @@ from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.runtime.prompts import Prompts
 from edgespec.serve.blocks import BlockObject, Events, take_functions
-from edgespec.serve.chat import Call, End, ToolDelta
+from edgespec.serve.chat import Call, End
 from edgespec.serve.known import MESSAGES
 from edgespec.serve.names import ORIGIN, origins, sent_as
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
+from edgespec.serve.tools.formats import ToolCall
 from edgespec.settings import shown
 
 MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
@@ -192,7 +193,7 @@ class MessageObject(BlockObject):
     def _text(self, text: str) -> Events:
         return self._more({"type": "text", "text": ""}, text)
 
-    def _tool(self, tool: ToolDelta) -> Events:
+    def _tool(self, tool: ToolCall) -> Events:
         block = {"type": "tool_use", "id": tool.id, "name": tool.name, "input": {}}
         yield from self._begin(block)
         delta = {"type": "input_json_delta", "partial_json": tool.arguments}
@@ -219,7 +220,7 @@ class MessageObject(BlockObject):
 
     def _ended(self, end: End) -> dict[str, Any]:
         reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(end.reason, "end_turn")
-        is_cut = reason == "end_turn" and end.cut in self._call.requests[0].stop
+        is_cut = reason == "end_turn" and end.cut in self.call.requests[0].stop
         usage = {
             "input_tokens": end.stats.prompt_tokens - end.stats.cached_tokens,
             "cache_read_input_tokens": end.stats.cached_tokens,

@@ -11,12 +11,13 @@ from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.openai import token_logprob
 from edgespec.serve.blocks import BlockObject, Event, Events, take_functions
-from edgespec.serve.chat import Call, End, Piece, ToolDelta
+from edgespec.serve.chat import Call, End, Piece
 from edgespec.serve.errors import ApiError
 from edgespec.serve.known import RESPONSES
 from edgespec.serve.names import ORIGIN, origins, sent_as
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
+from edgespec.serve.tools.formats import ToolCall
 from edgespec.settings import shown
 
 LOGPROBS = "message.output_text.logprobs"
@@ -166,10 +167,10 @@ class ResponseObject(BlockObject):
         yield self._event("response.created", response=self.object)
         yield self._event("response.in_progress", response=self.object)
 
-    def _events(self, piece: Piece) -> Events:
-        if self._token_bytes is not None and self._call.wants_tokens:
+    def chunks(self, piece: Piece) -> Events:
+        if self._token_bytes is not None and self.call.wants_tokens:
             self._logprobs += [token_logprob(event, self._token_bytes) for event in piece.tokens]
-        yield from super()._events(piece)
+        yield from super().chunks(piece)
 
     def _reasoning(self, text: str) -> Events:
         self._n_reasoning += 1
@@ -179,7 +180,7 @@ class ResponseObject(BlockObject):
     def _text(self, text: str) -> Events:
         return self._more("message", "output_text", text)
 
-    def _tool(self, tool: ToolDelta) -> Events:
+    def _tool(self, tool: ToolCall) -> Events:
         self._logprobs.clear()
         yield from self._begin("function_call", "fc", {"call_id": tool.id, "name": tool.name, "arguments": ""})
         where = self._where()

@@ -339,7 +339,7 @@ def put(body: dict[str, Any], path: str, value: Any) -> None:
 
 def asked(call: Call) -> Any:
     """All that a call asks for, to compare."""
-    parsers = [(parser._most, parser._format, parser._schemas) for parser in call.tools]  # type: ignore[attr-defined]
+    parsers = [(parser._most, parser._format, parser._schemas) for parser in call.tools]
     return (
         *(call.requests, call.stream, call.include_usage, call.splits, call.returns_tokens, call.opens_thinking),
         *(call.words, call.notes, parsers),
