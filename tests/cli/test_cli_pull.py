@@ -43,7 +43,7 @@ def hub() -> Iterator[FakeHub]:
 
 
 def pull(hub: FakeHub, home: Path, *args: str, **variables: str) -> Finished:
-    return edgespec_with(hub, "pull", *args, home=home, **variables)
+    return edgespec_with(hub, "pull", *args, home=home, stdin=b"", **variables)
 
 
 def pulled(hub: FakeHub, home: Path, *args: str) -> list[dict[str, Any]]:
