@@ -266,7 +266,7 @@ class SlowLoop(Loop):
         super().__init__()
         self.may_end, self._asked = threading.Event(), list[Stream]()
 
-    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag, *, tells: bool) -> None:
+    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag) -> None:
         self._asked.append(stream)
 
     def turn(self) -> None:
