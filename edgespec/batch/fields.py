@@ -8,10 +8,9 @@ from typing import Any
 from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.constraining import take_constraint
 from edgespec.batch.known import ALIASES, CONSTRAINING, Known, check, read_of
-from edgespec.batch.row_settings import CONVERTERS, is_integer, request_fields
-from edgespec.settings import CONSTRAINTS, Request, shown
+from edgespec.batch.row_settings import SETTINGS, is_integer, request_fields
+from edgespec.settings import Request, shown
 
-SETTINGS = tuple(name for name in CONVERTERS if name not in (*CONSTRAINTS, "logprobs"))
 LONGEST = {"logit_bias": 2**14, "stop": 2**8}  # entries
 
 
