@@ -95,23 +95,24 @@ class _Check:
     def _field(self, where: str, name: str, value: Any, field: Field | None) -> None:
         if field is None:
             if len(self.notes) < MOST_NOTES:
-                self.notes.append(f"unknown field {shown(_at(where, name))} ignored")
+                self.notes.append(f"unknown field {shown(name_in(where, name))} ignored")
         elif field.use == "only" and value not in field.values:
-            at, accepted = _at(where, name), ""
+            at, accepted = name_in(where, name), ""
             if field.values and field.values != EMPTY:
                 accepted = f"; only {' or '.join(map(shown, field.values))} is accepted"
             raise UnsupportedError(at, f"{shown(value)} cannot be honoured{accepted}")
         elif field.use == "hint" and len(self.notes) < MOST_NOTES:
-            self.notes.append(f"{_at(where, name)} has no effect")
+            self.notes.append(f"{name_in(where, name)} has no effect")
         elif field.inner is not None and isinstance(value, Mapping):
-            self.object(_at(where, name), value, field.inner)
+            self.object(name_in(where, name), value, field.inner)
         elif field.inner is not None and isinstance(value, list):
             for index, part in enumerate(value):
                 if isinstance(part, dict):  # parsed JSON; asking for a Mapping takes five times as long
-                    self.object(f"{_at(where, name)}[{index}]", part, field.inner)
+                    self.object(f"{name_in(where, name)}[{index}]", part, field.inner)
 
 
-def _at(where: str, name: str) -> str:
+def name_in(where: str, name: str) -> str:
+    """Return the name of a field of the object `where`, or of the body."""
     return f"{where}.{name}" if where else name
 
 
