@@ -15,8 +15,7 @@ from edgespec.batch.openai import TokenBytes, check_best_of, take_logprobs, text
 from edgespec.batch.row import BadRowError
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
-from edgespec.runtime.prompts import Prompts
-from edgespec.runtime.request_notes import request_notes
+from edgespec.runtime.prompts import Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, End, Piece, ToolDelta, thought, timings
 from edgespec.serve.errors import BadFieldError, unsupported, wrong
 from edgespec.serve.fields import Fields, told_as_fields
