@@ -9,10 +9,11 @@ from typing import Any
 from edgespec.chat.attachments import Attachment, with_files
 from edgespec.chat.conversation import Conversation
 from edgespec.chat.model import ChatModel
-from edgespec.chat.recording import Recording, turn_of
+from edgespec.chat.recording import Recording
 from edgespec.chat.settings import ChatSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Store, Turn
+from edgespec.history.data import turn_of
 from edgespec.settings import Message
 from edgespec.text.thinking import OPEN
 

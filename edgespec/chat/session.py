@@ -13,7 +13,7 @@ from edgespec.chat.answerer import Answerer, Events, Notice, Opener
 from edgespec.chat.attachments import with_files, without_files
 from edgespec.chat.model import Catalogued, ChatModel
 from edgespec.chat.personas import Persona
-from edgespec.chat.recording import Recording, turn_of
+from edgespec.chat.recording import Recording
 from edgespec.chat.sending import Sending, as_message
 from edgespec.chat.settings import ChatSettings, all_changed, as_catalogued, setting
 from edgespec.chat.states import ChatStates
@@ -22,6 +22,7 @@ from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn
+from edgespec.history.data import turn_of
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.text.line_ends import with_unix_line_ends
 from edgespec.text.repetition import RepetitionDetector

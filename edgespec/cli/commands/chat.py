@@ -167,8 +167,7 @@ def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
 
 def _store(notes: list[str], *, keeps: bool) -> Store:
     """Return the store of conversations. Raises StoreError."""
-    from edgespec.history import Store
-    from edgespec.history.file import StoreError
+    from edgespec.history import Store, StoreError
 
     try:
         return Store(note=notes.append) if keeps else Store.in_memory()
