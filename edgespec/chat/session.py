@@ -84,10 +84,6 @@ class Session(Sending, Closable):
         self._draft_as_set_or_loaded()
 
     @property
-    def engine(self) -> Answerer | None:
-        return self.model.engine
-
-    @property
     def load_settings(self) -> LoadSettings:
         return self.model.settings
 
@@ -151,8 +147,7 @@ class Session(Sending, Closable):
         """
         self._check_idle()
         text, files = with_unix_line_ends(text), self.attached
-        if self.engine is not None:
-            self.counts.check_room(files, self.context_size)
+        self.check_room(files)
         turn = turn_of(self._id, self._head, "user", with_files(files, text))
         try:
             self._make_room([*self.turns, turn])

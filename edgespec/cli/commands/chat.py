@@ -151,7 +151,7 @@ def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
 
     attached: list[Attachment] = []
     for name in values["file"]:
-        attached, _, left_out = attach(attached, name)
+        attached, left_out = attach(attached, name)
         for line in left_out:
             output.note(f"not attached: {line}")
     if values["message"] == "-":
