@@ -151,7 +151,7 @@ def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
 
     attached: list[Attachment] = []
     for name in values["file"]:
-        attached, _, left_out = attach(attached, name)
+        attached, left_out = attach(attached, name)
         for line in left_out:
             output.note(f"not attached: {line}")
     if values["message"] == "-":
@@ -167,8 +167,7 @@ def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
 
 def _store(notes: list[str], *, keeps: bool) -> Store:
     """Return the store of conversations. Raises StoreError."""
-    from edgespec.history import Store
-    from edgespec.history.file import StoreError
+    from edgespec.history import Store, StoreError
 
     try:
         return Store(note=notes.append) if keeps else Store.in_memory()

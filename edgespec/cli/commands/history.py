@@ -261,7 +261,7 @@ def _read(file: str) -> list[ImportedChat]:
     with told_as(UsageError, f"{file} cannot be read"):
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
-        chats = list(read_jsonl(data.decode("utf-8").split("\n")))
+        chats = list(read_jsonl(data.decode("utf-8")))
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise UsageError(f"{file}: line {line} is not UTF-8") from error
