@@ -68,9 +68,9 @@ OPTIONS = [
         "--tui/--plain", default=None, show_default="--tui if the terminal supports it",
         help="Full-screen, or plain lines for pipes and screen readers.",
     ),
-    Option("--history/--no-history", default=True, show_default=True, help="Save the conversation on this machine."),
+    Option("--history/--no-history", default=True, help="Save the conversation on this machine."),
     Option(
-        "--titles/--no-titles", default=True, show_default=True, advanced=True,
+        "--titles/--no-titles", default=True, advanced=True,
         help="Let the model give new chats a title, or use their first line.",
     ),
 ]
