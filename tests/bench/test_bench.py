@@ -200,9 +200,9 @@ def test_an_answer_begins_with_empty_caches(llm: Runtime) -> None:
 
 def test_a_reference_is_the_answer_and_the_suffix_drafter_drafts_what_it_repeats(llm: Runtime) -> None:
     modes = [*MODES, Mode("draft", rule="rejection")]
-    result = run_bench(llm, Plan(ITEMS[:2], modes, tokens=40, temperatures=[0.8], reference=True))
+    result = run_bench(llm, Plan(ITEMS[:2], modes, tokens=32, temperatures=[0.8], reference=True))
     copied = [sample for sample in result.samples if sample.mode == "suffix fixed:4"]
-    assert [sample.stats.accepted > 20 for sample in copied] == [True, True]
+    assert [sample.stats.accepted > 10 for sample in copied] == [True, True]
     assert len({(sample.item, *sample.tokens) for sample in result.samples}) == 2
     assert "skipped draft auto rejection: reference answers need the coupled rule" in result.messages
     n = len(llm.model.tokenize(ITEMS[1].reference, add_special=False, parse_special=False))

@@ -248,7 +248,7 @@ def test_a_file_is_quantised_and_replaces_what_was_there(tmp_path: Path) -> None
 
 
 def test_a_quantiser_whose_parent_is_killed_removes_its_file(tmp_path: Path) -> None:
-    write_model(tmp_path / "f16.gguf", "llama", type="F16")
+    inflate(DRAFT, tmp_path / "f16.gguf", width=256, type="F16")  # large enough to be interrupted
     code = (
         "import os; from pathlib import Path; from edgespec.llama.quantize import quantize\n"
         "quantize(Path('f16.gguf'), Path('other.gguf'), 'Q4_0', progress=lambda done: os._exit(3))"
