@@ -49,10 +49,6 @@ class Entry:
     style: str = "italic $text-success"
 
     @property
-    def has_weights(self) -> bool:
-        return self.make is None
-
-    @property
     def spelling(self) -> str:
         """The name as `--spec-type` takes it."""
         return f"{self.name}:N" if self.needs == "self-draft" else self.name

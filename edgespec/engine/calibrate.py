@@ -211,7 +211,6 @@ class CostModelCache:
             return
         self._saved_s = perf_counter()
         state = {
-            "version": VERSION,
             "facts": self._facts,
             "costs": self.costs.state(),
             "paces": [[drafters, leaves, pace.state()] for (drafters, leaves), pace in [*self._paces.items()]],
@@ -220,8 +219,6 @@ class CostModelCache:
         write_cache(self._name, json.dumps(state))
 
     def _restore(self, state: dict[str, Any]) -> None:
-        if state["version"] != VERSION:
-            raise ValueError("it was written by another version of edgespec")
         self.costs.restore(state["costs"])
         for drafters, leaves, learnt in state["paces"]:
             self._pace(str(drafters), int(leaves)).restore(learnt)
