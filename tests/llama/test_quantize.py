@@ -16,27 +16,21 @@ from edgespec.llama.quantize import quantize
 
 
 def test_a_file_is_quantised_and_replaces_what_was_there(tmp_path: Path) -> None:
-    source, destination = tmp_path / "f16.gguf", tmp_path / "q4_0.gguf"
-    write_model(source, "llama", type="F16")
+    source, destination = write_model(tmp_path / "f16.gguf", "llama", type="F16"), tmp_path / "q4_0.gguf"
     destination.write_bytes(b"GGUF, an old one")
-    quantize(source, destination, "q4_0")
-    made = check_model(destination)
-    assert {tensor.type for tensor in made.tensors.values() if len(tensor.shape) > 1} == {"Q4_0", "Q8_0"}  # the output
-    assert made.metadata["general.file_type"] == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["f16.gguf", "q4_0.gguf"]
-
-
-def test_how_far_it_is_is_reported_and_whoever_stops_it_leaves_nothing_behind(tmp_path: Path) -> None:
-    write_model(tmp_path / "f16.gguf", "llama", type="F16")
     told: list[float] = []
-    quantize(tmp_path / "f16.gguf", tmp_path / "q4_0.gguf", "Q4_0", progress=told.append)
+    quantize(source, destination, "q4_0", progress=told.append)
     assert told == sorted(told) and told[0] < 0.2 and told[-1] == 1.0
+    made = check_model(destination)
+    types = {tensor.type for tensor in made.tensors.values() if len(tensor.shape) > 1}
+    assert types == {"Q4_0", "Q8_0"}  # llama.cpp keeps the output better, with short rows in Q8_0
+    assert made.metadata["general.file_type"] == 2
 
     def stop(done: float) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        quantize(tmp_path / "f16.gguf", tmp_path / "other.gguf", "Q4_0", progress=stop)
+        quantize(source, tmp_path / "other.gguf", "Q4_0", progress=stop)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f16.gguf", "q4_0.gguf"]
 
 
