@@ -60,11 +60,6 @@ def _new(drafter: str, *args: Any, **settings: Any) -> Drafter:
     return made
 
 
-def _corpus(parts: Parts) -> Drafter:
-    assert parts.corpus is not None, "the corpus is opened before its drafter is made"
-    return _new("corpus.CorpusDrafter", parts.corpus)
-
-
 # In the order in which drafters are asked: cheap ones first.
 _ENTRIES = (
     Entry(
@@ -99,7 +94,13 @@ _ENTRIES = (
         make=lambda parts: _new("lookahead.LookaheadDrafter"),
         in_auto=False,
     ),
-    Entry("corpus", "your own texts (--corpus)", needs="corpus", make=_corpus, style="reverse $text-primary"),
+    Entry(
+        "corpus",
+        "your own texts (--corpus)",
+        needs="corpus",
+        make=lambda parts: _new("corpus.CorpusDrafter", parts.corpus),
+        style="reverse $text-primary",
+    ),
     Entry(
         "self",
         "a draft model made from the target's first 8 layers (self:8), or with smaller weights (self:Q2_K)",

@@ -101,12 +101,22 @@ def _check(header: Header, destination: Path, *, again: bool) -> None:
         )
 
 
-class _Teller(logging.Handler):
-    """Reports the progress that llama.cpp logs, and keeps its errors."""
+class _Quantiser(logging.Handler):
+    """The child: it reports the progress that llama.cpp logs, and keeps its errors."""
 
-    def __init__(self, destination: Path, report: Callable[[float], None]) -> None:
-        super().__init__()
-        self.destination, self.report, self.errors = destination, report, list[str]()
+    destination = ""
+
+    def reply(self, question: dict[str, Any], report: Callable[[float], None]) -> dict[str, Any]:
+        """Quantise a file."""
+        self.destination, self.report, self.errors = question["destination"], report, list[str]()
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+        params = api.llama_model_quantize_default_params()
+        params.ftype, params.nthread = TYPES[question["type"]], default_threads()
+        params.allow_requantize = question["again"]
+        source, destination = os.fsencode(question["source"]), os.fsencode(self.destination)
+        status = int(api.llama_model_quantize(source, destination, ctypes.byref(params)))
+        return {"status": status, "errors": self.errors}
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR:
@@ -114,27 +124,17 @@ class _Teller(logging.Handler):
         elif part := _PART.match(record.getMessage()):
             try:
                 self.report(int(part[1]) / int(part[2]))
-            except OSError:  # the parent process is gone, and nothing needs the file
-                with suppress(OSError):  # Windows cannot remove an open file
-                    self.destination.unlink()
-                os._exit(1)
+            except OSError:
+                self.give_up()
 
-
-def _reply(question: dict[str, Any], report: Callable[[float], None]) -> dict[str, Any]:
-    """Quantise a file, in the child."""
-    teller = _Teller(Path(question["destination"]), report)
-    logger.setLevel(logging.INFO)
-    logger.addHandler(teller)
-    params = api.llama_model_quantize_default_params()
-    params.ftype, params.nthread, params.allow_requantize = (
-        TYPES[question["type"]],
-        default_threads(),
-        question["again"],
-    )
-    source, destination = os.fsencode(question["source"]), os.fsencode(question["destination"])
-    status = int(api.llama_model_quantize(source, destination, ctypes.byref(params)))
-    return {"status": status, "errors": teller.errors}
+    def give_up(self) -> None:
+        """End this process, whose parent is gone, so that nothing needs the file."""
+        with suppress(OSError):  # Windows cannot remove an open file
+            Path(self.destination).unlink()
+        os._exit(1)
 
 
 if __name__ == "__main__":
-    answer(_reply, alone_s=None)
+    quantiser = _Quantiser()
+    answer(quantiser.reply, alone_s=None)
+    quantiser.give_up()  # a parent that has the reply ends this process

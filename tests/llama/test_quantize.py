@@ -75,7 +75,7 @@ def test_what_cannot_be_quantised_is_refused(
 
 def test_a_full_disk_is_not_said_to_be_a_fault_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path / "f16.gguf", "llama", type="F16")
-    monkeypatch.setattr("edgespec.llama.quantize._run", lambda *_: (1, ["failed to quantize"]))
+    monkeypatch.setattr("edgespec.llama.quantize._run", lambda *_, **__: (1, ["failed to quantize"]))
     monkeypatch.setattr("edgespec.llama.quantize.free_in", lambda folder: 0)
     with pytest.raises(EdgespecError, match="the disk is full") as caught:
         quantize(tmp_path / "f16.gguf", tmp_path / "x.gguf", "Q4_0")
