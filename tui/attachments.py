@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.style import Style
 from textual.widgets import Static
 
-from edgespec.chat.attachments import Attachment
+from edgespec.chat.attachments import Attachment, described
 from edgespec.text.printable import one_line
 from edgespec.tui.lines import Block, Text
 from edgespec.tui.live_answer import shown
@@ -63,7 +63,7 @@ def file_blocks(files: Sequence[Attachment], opened: Collection[int], limit: int
         is_open = index in opened
         click = Style.from_meta({"@click": f"open_file({index})"})
         name = f"{'▾' if is_open else '▸'} {one_line(file.name)}"
-        line = Content.assemble((name, "bold"), (f"  {file.described(None)}", "dim")).stylize(click)
+        line = Content.assemble((name, "bold"), (f"  {described([file])}", "dim")).stylize(click)
         blocks.append(Text(line))
         if is_open:
             text = shown(file.text)

@@ -550,7 +550,7 @@ def test_the_number_of_a_missing_code_block_is_reported_and_not_typed() -> None:
 # --- the system prompt ------------------------------------------------------------------------------------------------
 
 PIRATE = ImportedChat(
-    "Sea", (("system", "You are a pirate.\nSpeak of the sea."), ("user", "hello"), ("assistant", "Ahoy"))
+    "Sea", "You are a pirate.\nSpeak of the sea.", (("user", "hello", None), ("assistant", "Ahoy", None)), "pirate"
 )
 
 
