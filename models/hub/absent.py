@@ -16,8 +16,7 @@ from edgespec.models.hub.repository import look_at_offers
 from edgespec.models.hub.requests import DownloadError, check_endpoint, host, http_error, listed_models, reason, session
 from edgespec.models.memory.what_fits import QUANT_BITS
 from edgespec.models.names.catalog import Entry, catalogue
-from edgespec.models.names.packaged import PackageSpec
-from edgespec.models.names.source import HubSpec, Source, cached
+from edgespec.models.names.source import HubSpec, PackageSpec, Source, cached
 from edgespec.models.names.spec import NotFetchedError, resolve, sources
 from edgespec.text.figures import count_of, size_of
 

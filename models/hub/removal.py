@@ -23,8 +23,7 @@ from edgespec.models.hub.disk import file_lock
 from edgespec.models.hub.listing import offers
 from edgespec.models.hub.package import package_lock
 from edgespec.models.hub.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
-from edgespec.models.names.packaged import PackageSpec, packaged_at
-from edgespec.models.names.source import BUNDLED, NAMES, HubSpec, is_path
+from edgespec.models.names.source import BUNDLED, NAMES, HubSpec, PackageSpec, is_path, packaged_at
 from edgespec.models.names.spec import NotFetchedError, resolve, sources
 
 Owner = str | PackageSpec  # a repository of the hub, or a package; "" for other files

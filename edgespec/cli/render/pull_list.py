@@ -13,8 +13,7 @@ from edgespec.models.hub.absent import is_here, spec_of
 from edgespec.models.hub.cache import hub_cache
 from edgespec.models.hub.pulling import refuse_revision
 from edgespec.models.hub.repository import look_at_offers
-from edgespec.models.names.packaged import PackageSpec, packaged_models
-from edgespec.models.names.source import NAMES, HubSpec, is_path
+from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path, packaged_models
 from edgespec.models.names.spec import sources
 from edgespec.text.figures import size_of
 
