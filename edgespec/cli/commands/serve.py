@@ -28,7 +28,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import MAX_SEQUENCES
-from edgespec.validation import check_load_settings, check_rule
+from edgespec.validation import check_load_settings, check_rule, is_loopback
 
 if TYPE_CHECKING:
     from edgespec.serve.guard import Rules
@@ -99,7 +99,7 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
     lets running answers finish, the second one aborts them.
     """
     output = Output(quiet=values["quiet"], verbose=values["verbose"])
-    if not values["api_key"] and not _is_loopback(values["host"]):
+    if not values["api_key"] and not is_loopback(values["host"]):
         raise UsageError(
             f"listening on {values['host']} needs a key",
             why="anyone on the network could use the server",
@@ -134,7 +134,7 @@ def _run(output: Output, interrupts: Interrupts, sock: socket.socket, models: Of
         here = threads.submit(models.look)  # while the first model is loaded
         model = ReopenedModel(named[0].settings, named[0].defaults, output, cancel)
     url = _url(values["host"], sock)
-    beyond = values["api_key"] and not _is_loopback(values["host"]) and not values["hosts"]
+    beyond = values["api_key"] and not is_loopback(values["host"]) and not values["hosts"]
     rules = Rules(values["api_key"] or "", None if beyond else values["hosts"], values["origins"])
     show = _shower(output, as_json=values["as_json"])
 
@@ -240,9 +240,3 @@ def _url(host: str, sock: socket.socket) -> str:
     port = sock.getsockname()[1]
     name = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{name}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    from edgespec.serve.guard import is_loopback
-
-    return is_loopback(host)

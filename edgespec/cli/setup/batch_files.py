@@ -15,12 +15,11 @@ import click
 from click.core import ParameterSource
 
 from edgespec.batch.arriving import ReadAhead
-from edgespec.batch.lines import Line, count_lines, read_lines
+from edgespec.batch.input import Line, Shard, count_lines, read_lines
 from edgespec.batch.merge import merge
 from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.reading import RowReader, id_on
 from edgespec.batch.row import BadRow, Row
-from edgespec.batch.shards import Shard
 from edgespec.cli.options.common import Option, flag, option
 from edgespec.cli.options.types import Parsed
 from edgespec.cli.terminal.output import Output, StdoutClosed
