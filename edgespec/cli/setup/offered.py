@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
+from edgespec.cli.call import Call
 from edgespec.cli.options.given import request, sampling_settings
 from edgespec.cli.setup.default_model import answer_as_catalogued
 from edgespec.errors import UsageError
@@ -41,16 +40,17 @@ class Offered:
         return self.offer(name, replace(_shared(first), model=spec), minutes)
 
 
-def offered(ctx: click.Context, values: Mapping[str, Any], settings: Sequence[LoadSettings]) -> Offered:
+def offered(call: Call, settings: Sequence[LoadSettings]) -> Offered:
     """Return the models to offer. Raises UsageError if two models have the same name."""
     from edgespec.serve.pool import Offer
     from edgespec.serve.shelf import name_for
 
-    base = request(dict(values) | {"system": None}, "", chat=False, seed=0)
+    values = call.values
+    base = request(values | {"system": None}, "", chat=False, seed=0)
 
     def offer(name: str, settings: LoadSettings, minutes: float | None) -> Offer:
-        own = dict(values) | {"model": settings.model, "system": None}
-        answer_as_catalogued(ctx, own)
+        own = values | {"model": settings.model, "system": None}
+        answer_as_catalogued(call.ctx, own)
         defaults = replace(base, sampling=sampling_settings(own))
         return Offer(name, settings, defaults, 60 * minutes if minutes else None)
 
