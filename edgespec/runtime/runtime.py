@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequen
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.measured import MeasuredPolicy, PolicyVerdict
@@ -32,11 +32,15 @@ from edgespec.runtime.options import (
     request_of,
     turns,
 )
-from edgespec.runtime.prompts import Prompts
+from edgespec.runtime.prompts import Prompts, request_notes
 from edgespec.runtime.stream import Answer
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.validation import check_load_settings, check_request, check_rule
 
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+MOST_NOTES = 100
 MEASURED_DEPTH = 128  # tokens in the KV cache when passes are measured
 
 log = logging.getLogger(__name__)
@@ -237,7 +241,8 @@ class Runtime(Backend):
             self._async = AsyncAnswers(self.loop)
         cancel = CancelFlag()
         try:
-            events = self._async.read([await asyncio.to_thread(self.submit, request, cancel)])
+            answer = await asyncio.to_thread(self.submit, request, cancel)  # is closed if nobody takes it
+            events = self._async.read(answer.stream)
             try:
                 async for _, event in events:
                     yield event
@@ -288,18 +293,20 @@ class Runtime(Backend):
 
     def check_settings(self, request: Request, cancel: CancelFlag | None = None) -> None:
         """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""
-        check_request(request, self.model.n_vocab)
-        check_rule(self.settings, request.verify)
-        self._loaded.drafting.of(request)
-        if request.constraint is not None:
-            self.grammars.matcher(*request.constraint, cancel)
+        self._compiled(request, cancel)
 
     def _checked(self, request: Request, cancel: CancelFlag | None) -> Prepared:
         """Return a request with its prompt and its constraint. Raises UsageError."""
-        self.check_settings(request, cancel)
+        matcher = self._compiled(request, cancel)
         self._note_limits(request)
-        matcher = request.constraint and self.grammars.matcher(*request.constraint, cancel)
         return request, self.prompts.of(request), matcher
+
+    def _compiled(self, request: Request, cancel: CancelFlag | None) -> LLMatcher | None:
+        """Check the settings of a request, and return its compiled constraint if it has one. Raises UsageError."""
+        check_request(request, self.model.n_vocab)
+        check_rule(self.settings, request.verify)
+        self._loaded.drafting.of(request)
+        return None if request.constraint is None else self.grammars.matcher(*request.constraint, cancel)
 
     def count(self, messages: Sequence[Message]) -> int:
         """Return the number of prompt tokens of these messages, which may be more than the context holds."""
@@ -310,7 +317,10 @@ class Runtime(Backend):
         return self.prompts.of(request).tokens
 
     def _note_limits(self, request: Request) -> None:
-        """Add notes about limits of a verification rule with these drafters."""
+        """Add notes about limits of a verification rule with these drafters, and ignored parts of a constraint."""
+        for note in request_notes(request):
+            if len(self.notes) < MOST_NOTES:  # a server receives any number of schemas
+                self.note(note)
         rule, own = request.verify, self._loaded.drafting.of(request)
         for drafter in self.engine.speculator.drafters if own is None else own.drafters:
             named = self.settings.spec_type != "auto" and not isinstance(drafter, ModelDrafter)

@@ -15,8 +15,7 @@ from edgespec.batch.known import CHAT, TEXT, Known
 from edgespec.batch.openai import TokenBytes, check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
-from edgespec.runtime.prompts import Prompts
-from edgespec.runtime.request_notes import request_notes
+from edgespec.runtime.prompts import Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, Piece, Writer, thought, timings
 from edgespec.serve.served import Served
 from edgespec.serve.tools.formats import ToolCall
