@@ -27,7 +27,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import FLAGS, EdgespecError, UsageError
 from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.options import AnswerOptions, BatchOptions
-from edgespec.runtime.stream import Answer, Loop, Stream
+from edgespec.runtime.stream import Loop, Stream
 
 PROMPT = "def fibonacci(n):"
 QUESTION = {"role": "user", "content": "What does shutil.copytree do?"}
@@ -283,7 +283,7 @@ def test_the_event_loop_runs_while_the_model_does() -> None:
         stream = Stream(loop)
         stream.add(0, None, CancelFlag())
         asyncio.get_running_loop().call_soon(loop.may_end.set)
-        return [index async for index, _ in AsyncAnswers(loop).read([Answer(stream)])]
+        return [index async for index, _ in AsyncAnswers(loop).read(stream)]
 
     assert asyncio.run(both()) == [0]
 
