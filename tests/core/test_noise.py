@@ -103,6 +103,7 @@ def over_steps() -> npt.NDArray[np.uint32]:
 every_counter = pytest.mark.parametrize("series", [over_ids, over_positions, over_seeds, over_samples, over_steps])
 
 
+@pytest.mark.slow
 @every_counter
 def test_uniform_along_every_counter(series: object) -> None:
     assert callable(series)

@@ -86,12 +86,14 @@ def test_typical_p(p: float) -> None:
         assert_like_llama(ROWS[name], replace(OFF, typical_p=p))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.1, 0.8, 1.0, 2.5])
 def test_temperature(temperature: float) -> None:
     for row in ROWS.values():
         assert_like_llama(row, replace(OFF, temperature=temperature))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "penalties",
     [
@@ -152,6 +154,7 @@ some_settings = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(values=small_rows, chain=some_settings, data=st.data())
 def test_any_settings(values: list[float], chain: SamplingSettings, data: st.DataObject) -> None:

@@ -228,6 +228,7 @@ def test_near_ties_are_not_counted_where_choices_are_made_otherwise(rule: Verify
         assert llm.stats.near_ties is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"top_p": 0.8}, {"typical_p": 0.5}, {"temperature": 0, "typical_p": 0.5}, {}])
 def test_few_choices_that_rounding_changes_go_unnoticed(settings: dict[str, Any]) -> None:
     random = np.random.default_rng(1)
