@@ -93,18 +93,20 @@ def test_temperature(temperature: float) -> None:
         assert_like_llama(row, replace(OFF, temperature=temperature))
 
 
+ALL_PENALTIES = {"frequency_penalty": -0.4, "presence_penalty": 0.2, "repeat_penalty": 1.1}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "penalties",
+    ("penalties", "last_n"),
     [
-        {"repeat_penalty": 1.3},
-        {"repeat_penalty": 0.7},
-        {"presence_penalty": 1.5},
-        {"frequency_penalty": 0.4},
-        {"frequency_penalty": -0.4, "presence_penalty": 0.2, "repeat_penalty": 1.1},
+        ({"repeat_penalty": 1.3}, 64),
+        ({"repeat_penalty": 0.7}, 64),
+        ({"presence_penalty": 1.5}, 64),
+        ({"frequency_penalty": 0.4}, 64),
+        *((ALL_PENALTIES, last_n) for last_n in (0, 1, 64, -1)),
     ],
 )
-@pytest.mark.parametrize("last_n", [0, 1, 64, -1])
 def test_penalties(penalties: dict[str, float], last_n: int) -> None:
     for row in ROWS.values():
         tokens = [int(id) for id in np.random.default_rng(3).integers(0, min(len(row), 60), 150)]
