@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from edgespec.chat.transcript import to_jsonl, to_markdown, with_system
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import free_name, write_whole
 from edgespec.history import ChatInfo, StoreError
+from edgespec.history.search import BEGIN, END
 from edgespec.text.figures import counted
 
 LISTED = 20
@@ -49,9 +50,7 @@ class StoreCommands:
         chats = self.session.store.chats(limit=LISTED, query=query, order="pinned")
         if not chats:
             raise UsageError("there is no such chat" if query else "there are no chats yet")
-        self._listed = [(chat.id, None) for chat in chats]
-        lines = [f"{place:3}  {_line(chat)}" for place, chat in enumerate(chats, 1)]
-        self.front.say("\n".join([*lines, "/load N opens one"]))
+        self._list([(chat.id, None) for chat in chats], map(_line, chats))
 
     def do_search(self, query: str) -> None:
         if not query:
@@ -59,12 +58,15 @@ class StoreCommands:
         hits = self.session.store.search(query, limit=LISTED)
         if not hits:
             raise UsageError(f"nothing was found for {query!r}")
-        self._listed = [(hit.chat, hit.key) for hit in hits]
-        lines = []
-        for place, hit in enumerate(hits, 1):
-            snippet = " ".join(hit.snippet.replace("\x02", "[").replace("\x03", "]").split())
-            lines.append(f"{place:3}  {hit.title}\n     {hit.role}: {snippet}")
-        self.front.say("\n".join([*lines, "/load N opens one"]))
+        marks = str.maketrans({BEGIN: "[", END: "]"})
+        lines = (f"{hit.title}\n     {hit.role}: {hit.snippet.translate(marks)}" for hit in hits)
+        self._list([(hit.chat, hit.key) for hit in hits], lines)
+
+    def _list(self, places: Sequence[tuple[str, str | None]], lines: Iterable[str]) -> None:
+        """Show a numbered list of chats, or of messages in them; `/load N` opens one."""
+        self._listed = places
+        numbered = [f"{number:3}  {line}" for number, line in enumerate(lines, 1)]
+        self.front.say("\n".join([*numbered, "/load N opens one"]))
 
     def do_rename(self, title: str) -> None:
         if not title:
