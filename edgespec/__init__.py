@@ -11,7 +11,7 @@ first used.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from edgespec.events import Completion, TokenEvent
     from edgespec.runtime.runtime import Runtime
     from edgespec.runtime.worker import Worker
-    from edgespec.settings import LoadSettings, Message, Offload, Request
+    from edgespec.settings import LoadSettings, Message, Offload, Request, Switch
 
 __version__ = "0.2.0"
 __all__ = [
@@ -80,7 +80,7 @@ def load(
     spec_draft_n_max: int | None = None,
     pace: str = "auto",
     spec_tree: int = 1,
-    overlap: Literal["auto", "on", "off"] = "auto",
+    overlap: Switch = "auto",
     exact: bool = True,
     strict: bool = False,
     measure_rounding: bool = False,
@@ -99,7 +99,7 @@ def load(
     cache_type_v: str = "f16",
     cache_type_k_draft: str | None = None,
     cache_type_v_draft: str | None = None,
-    flash_attention: Literal["auto", "on", "off"] = "auto",
+    flash_attention: Switch = "auto",
     sequences: int = 1,
     must_fit: bool = False,
     cache_ram: int | None = None,

@@ -72,7 +72,7 @@ class Served:
         if self._answers is None:
             others_wait, closed = lambda: self.n_open > self.n_slots, partial(_closed, self.name)
             self._answers = AsyncAnswers(self.worker.loop, others_wait, closed)
-        return self._answers.read([self.worker.submit(request) for request in requests])
+        return self._answers.read(self.worker.submit_all(requests))
 
     async def ask(self, question: Callable[[Worker], Made], within_s: float = REPLY_S) -> Made:
         """Ask the worker, which may have to finish a forward pass first. Raises ApiError if it takes too long."""

@@ -301,6 +301,7 @@ def test_csv_has_a_line_for_each_row_and_a_column_for_each_name() -> None:
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_picture_shows_every_mode_and_category_and_is_always_the_same() -> None:
     pytest.importorskip("matplotlib")
     drawn = plot_bench(full_result(), Path("a.svg"))
