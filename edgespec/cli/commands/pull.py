@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,7 +18,7 @@ from edgespec.cli.setup.fetching import tell_stopped
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import free_in, models_dir
-from edgespec.models.hub.absent import spec_of
+from edgespec.models.hub.absent import is_here, spec_of
 from edgespec.models.hub.cache import hub_cache
 from edgespec.models.hub.pulling import (
     Item,
@@ -33,13 +33,9 @@ from edgespec.models.hub.pulling import (
 )
 from edgespec.models.hub.repository import Download, look_at_offers
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.packaged import PackageSpec, packaged_models
-from edgespec.models.names.source import NAMES, HubSpec, cached, is_path
+from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path, packaged_models
 from edgespec.models.names.spec import sources
 from edgespec.text.figures import clock, size_of
-
-if TYPE_CHECKING:
-    from edgespec.models.hub.listing import Offer
 
 OPTIONS = [
     option(
@@ -196,7 +192,7 @@ def _offers_of_repository(spec: str, wanted: HubSpec, output: Output) -> tuple[d
     free = free_in(hub_cache())
     models: list[dict[str, Any]] = [
         {"model": spec_of(spec, wanted, offer), "quant": offer.quant, "file": offer.file, "files": offer.n_parts,
-         "size_bytes": offer.size_bytes, "here": _is_here(wanted, offer)}
+         "size_bytes": offer.size_bytes, "here": is_here(wanted, offer)}
         for offer in repository.offers()
     ]  # fmt: skip
     rows = [
@@ -207,10 +203,6 @@ def _offers_of_repository(spec: str, wanted: HubSpec, output: Output) -> tuple[d
     about = {"repository": repository.name, "revision": wanted.revision, "commit": repository.commit}
     lines = table(("model", "size", "files", "here"), rows, right=("size", "files"))
     return about | {"free_bytes": free, "models": models}, [f"{repository.name}, {size_of(free)} free here", *lines]
-
-
-def _is_here(wanted: HubSpec, offer: Offer) -> bool:
-    return cached(HubSpec(wanted.repository, offer.file, revision=wanted.revision)) is not None
 
 
 def _offers_of_package(wanted: PackageSpec) -> tuple[dict[str, Any], list[str]]:
