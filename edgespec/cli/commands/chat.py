@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -182,19 +182,7 @@ def _front(call: Call, session: Session) -> bool:
         return False
     from edgespec.cli.terminal.repl import Repl
 
-    def fetch(settings: LoadSettings, ask: Callable[[str], bool]) -> LoadSettings:
-        return settings if values["server"] else fetch_models(call, settings, ask=ask)
-
-    repl = Repl(
-        session,
-        call.output,
-        call.interrupts,
-        details=values["stats"],
-        remembers=values["history"],
-        makes_titles=values["titles"],
-        fetch=fetch,
-    )
-    return repl.run(values["message"])
+    return Repl(call, session).run()
 
 
 def _model_of(call: Call, resumed: Mapping[str, Any]) -> str:

@@ -272,12 +272,5 @@ def _sample_as_json(llm: Runtime, events: list[TokenEvent], repetition: Repetiti
 
 def _token_as_json(llm: Runtime, event: TokenEvent) -> dict[str, Any]:
     top = [{"id": token, "text": llm.token_text(token), "logprob": logprob} for token, logprob in event.top_logprobs]
-    return {
-        "id": event.id,
-        "text": event.text,
-        "from_draft": event.from_draft,
-        "source": event.source,
-        "round": event.round,
-        "logprob": event.logprob,
-        "top_logprobs": top,
-    }
+    names = ("id", "text", "from_draft", "source", "round", "logprob")
+    return {name: getattr(event, name) for name in names} | {"top_logprobs": top}

@@ -20,7 +20,7 @@ from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import PARALLEL, Integer, ModelSpec, Number, Text
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
-from edgespec.cli.setup.offered import IDLE_MINUTES, Offered, offered, settings_for
+from edgespec.cli.setup.offered import IDLE_MINUTES, Offered, settings_for
 from edgespec.cli.setup.reopened import ReopenedModel
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
@@ -111,7 +111,7 @@ def serve(call: Call) -> None:
             fetch_models(call, each)
             check_load_settings(each)
             check_rule(each, values["verify"])
-        models = offered(call, settings)
+        models = Offered(call, settings)
         try:
             _run(call, sock, models)
         except LoadingStoppedError:
