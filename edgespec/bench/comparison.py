@@ -30,7 +30,7 @@ from edgespec.bench.compared import (
     times_as_fast,
     with_best,
 )
-from edgespec.bench.machine import build, machine, without_folders
+from edgespec.bench.machine import conditions, without_folders
 from edgespec.bench.modes import PLAIN, Contest
 from edgespec.bench.quality import Quality, compare_with, default_limit, keep_rows, perplexity, room_for_rows
 from edgespec.bench.quants import types_by_share
@@ -128,11 +128,7 @@ class _Run:
         closeness = {label: quality.kl for label, (_, quality) in self._qualities.items()}
         notes = [message for load in loads if load.speed for message in load.speed.messages]
         return Comparison(
-            command=plan.command,
-            started=self._started,
-            edgespec=__version__,
-            machine=machine(),
-            build=build(),
+            **conditions(plan.command, self._started),
             settings={
                 "threads": plan.settings.threads or None,
                 "tokens": plan.tokens,

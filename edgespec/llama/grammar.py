@@ -26,7 +26,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import UsageError
-from edgespec.llama.child import NotWaitedForError, acquire
+from edgespec.llama.child import NotWaitedForError, held
 from edgespec.llama.compiler import Compilers
 from edgespec.llama.constraint import AMBIGUOUS, first_mask_error, parser_limits, readable
 from edgespec.llama.model import Model
@@ -88,7 +88,7 @@ class Grammars(Closable):
         key = _key(kind, text)
         with self._lock:
             turn = self._turns.setdefault(key, _Turn())
-        with turn.taken(cancel):  # several requests may have the same new constraint
+        with held(turn.lock, cancel):  # several requests may have the same new constraint
             with self._lock:
                 known = self._known.get(key)
                 if known is not None:
@@ -185,15 +185,7 @@ class _Turn:
     """Lets one thread compile a constraint, while others wait for the result."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def taken(self, cancel: CancelFlag | None) -> Iterator[None]:
-        acquire(self._lock, cancel)
-        try:
-            yield
-        finally:
-            self._lock.release()
+        self.lock = threading.Lock()
 
 
 class GrammarConstraint:

@@ -14,7 +14,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.policy.measured import MeasuredPolicy, PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.drafters.model import ModelDrafter
-from edgespec.engine.sequence import kind_of
+from edgespec.engine.sequence import mode_of
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.runtime.answering import Answering, Prepared, attempted
@@ -142,7 +142,7 @@ class Runtime(Backend):
         """Return why drafters are active or off for requests like this one; empty without an automatic draft length."""
         own = self._loaded.drafting.of(request)
         pace = self.engine.speculator.pace if own is None else own.pace
-        return pace.verdicts(_kind(request)) if isinstance(pace, MeasuredPolicy) else []
+        return pace.verdicts(_mode(request)) if isinstance(pace, MeasuredPolicy) else []
 
     def forget(self) -> None:
         """Clear the KV caches."""
@@ -329,5 +329,5 @@ class Runtime(Backend):
             self.note("drafting chains only: block verification does not support trees")
 
 
-def _kind(request: Request) -> str:
-    return kind_of(request.verify, request.sampling, is_constrained=request.constraint is not None)
+def _mode(request: Request) -> str:
+    return mode_of(request.verify, request.sampling, is_constrained=request.constraint is not None)

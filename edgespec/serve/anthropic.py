@@ -14,7 +14,7 @@ from edgespec.runtime.prompts import Prompts
 from edgespec.serve.blocks import BlockObject, Events, take_functions
 from edgespec.serve.chat import Call, End
 from edgespec.serve.known import MESSAGES
-from edgespec.serve.names import ORIGIN, origins, sent_as
+from edgespec.serve.names import ORIGIN, names_of_call, origins, sent_as
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
@@ -108,7 +108,7 @@ def _parted(where: str, role: str, content: Any) -> Iterator[dict[str, Any]]:
             yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": said, ORIGIN: sent}
         elif kind == "tool_use" and role == "assistant":
             function = {"name": block.get("name"), "arguments": block.get("input")}
-            origin[f".tool_calls[{len(calls)}]"] = at
+            origin |= dict.fromkeys(names_of_call(len(calls)), at)
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "thinking" and role == "assistant":
             reasoning.append(str(block.get("thinking", "")))

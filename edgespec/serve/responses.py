@@ -14,7 +14,7 @@ from edgespec.serve.blocks import BlockObject, Event, Events, take_functions
 from edgespec.serve.chat import Call, End, Piece
 from edgespec.serve.errors import ApiError
 from edgespec.serve.known import RESPONSES
-from edgespec.serve.names import ORIGIN, origins, sent_as
+from edgespec.serve.names import ORIGIN, names_of_call, origins, sent_as
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.tools.formats import ToolCall
@@ -108,7 +108,7 @@ def _add(answer: dict[str, Any], where: str, item: Mapping[str, Any]) -> None:
     elif kind == "function_call":
         function = {"name": item.get("name"), "arguments": item.get("arguments")}
         calls = answer.setdefault("tool_calls", [])
-        answer[ORIGIN][f".tool_calls[{len(calls)}]"] = where
+        answer[ORIGIN] |= dict.fromkeys(names_of_call(len(calls)), where)
         calls.append({"id": item.get("call_id"), "type": "function", "function": function})
     else:
         parts = item.get("content") or []

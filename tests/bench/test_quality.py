@@ -126,7 +126,8 @@ def test_a_file_is_read_as_llama_cpp_reads_it(tmp_path: Path) -> None:
 # --- perplexity -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize("n", [2, 1])
 def test_it_is_llama_cpps(n: int, home: Path) -> None:
     found = measured(TARGET, in_windows(default_text(), 512, n))
     assert found is not None

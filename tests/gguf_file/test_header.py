@@ -68,6 +68,7 @@ def test_long_arrays_are_read_on_demand(llama: Path) -> None:
     assert header.numbers("tokenizer.ggml.token_type").tolist() == metadata["tokenizer.ggml.token_type"]
 
 
+@pytest.mark.slow
 def test_a_vocabulary_of_150_000_tokens(tmp_path: Path) -> None:
     n = 150_000
     path = write_model(

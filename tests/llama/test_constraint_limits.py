@@ -132,8 +132,9 @@ def test_requests_with_the_same_new_constraint_compile_it_once(grammars: Grammar
 
 
 def test_an_answer_whose_masks_take_too_long_ends_and_its_constraint_is_refused_from_then_on(
-    llm: Runtime, grammars: Grammars
+    llm: Runtime, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(grammar, "MASK_S", 0.005)
     constraint = grammars.constraint("grammar", hostile.AMBIGUOUS_LATER, 0)
     b, a = llm.model.tokenize("b", add_special=False), llm.model.tokenize("a", add_special=False)
     text = b * 160

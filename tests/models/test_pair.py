@@ -141,6 +141,7 @@ def test_verdicts_are_those_of_loading(
             assert any("different vocabulary" in note for note in llm.notes) == (expected == "shared")
 
 
+@pytest.mark.slow
 def test_padding_of_one_family_is_no_difference(tmp_path: Path) -> None:
     """Vocabularies of 151936 and 152064 tokens, like those of the small and the large models of Qwen 2.5."""
     metadata = model_metadata("qwen2")
@@ -195,6 +196,7 @@ def test_texts_outside_the_alphabet_stand_for_themselves(tmp_path: Path, odd: li
     assert found.pieces() == odd + wanted.pieces()[len(odd) :]
 
 
+@pytest.mark.slow
 def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
     draft, target = tmp_path / "draft.gguf", check_model(DEMO)
     for renamed in (0.0, 0.3):
@@ -380,6 +382,7 @@ def test_the_best_comes_first_and_the_rest_has_reasons(family: dict[str, LocalMo
     assert all(each.is_here for each in found.values())
 
 
+@pytest.mark.slow
 def test_those_nearest_to_the_rule_of_thumb_come_first(tmp_path: Path) -> None:
     target = check_model(write_model(tmp_path / "target.gguf", "llama", width=768))
     for width, n_layers in ((32, 1), (128, 3), (192, 3), (640, 2)):

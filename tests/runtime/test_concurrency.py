@@ -199,6 +199,7 @@ def test_two_answers_in_one_thread_go_on_together(llm: Runtime) -> None:
 # --- waiting and cancelling -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("name", ["llm", "worker"])
 def test_of_running_and_waiting_answers_each_can_be_cancelled(name: str, request: pytest.FixtureRequest) -> None:
     model: Runtime | Worker = request.getfixturevalue(name)

@@ -129,6 +129,7 @@ def test_where_drafts_have_one_length_nobody_drafts_in_vain(llm: Runtime) -> Non
     assert not stats[1].by_source or stats[1].by_source["draft"].asked == 0
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("name", ["llm", "worker"])
 @pytest.mark.parametrize(
     ("way", "message"),

@@ -156,6 +156,7 @@ def test_the_folder_is_bounded_and_the_disk_is_not_filled(
 
 
 @pytest.mark.usefixtures("home")
+@pytest.mark.native
 def test_a_worker_keeps_and_recalls(files: dict[str, str], tmp_path: Path) -> None:
     from edgespec.runtime.worker import Worker
     from edgespec.settings import LoadSettings

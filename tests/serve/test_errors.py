@@ -92,7 +92,7 @@ def test_an_overflow_whose_tokens_were_not_counted_is_one_too(said: str) -> None
         (RESPONSES, {"input": [HELLO[0], {"role": "user", "content": 3}]}, "input[1].content"),
         (RESPONSES, {"input": [{"role": "judge", "content": "x"}]}, "input[0].role"),
         (RESPONSES, {"input": "x", "instructions": 3}, "instructions"),
-        (RESPONSES, {"input": [{"type": "reasoning"}, {"type": "function_call", "name": 3}]}, "input[1]"),
+        (RESPONSES, {"input": [{"type": "reasoning"}, {"type": "function_call", "name": 3}]}, "input[1].name"),
         (RESPONSES, {"input": [{"type": "function_call_output", "call_id": 3, "output": "x"}]}, "input[0].call_id"),
         (RESPONSES, {"input": [{"type": "function_call_output", "call_id": "a", "output": 3}]}, "input[0].output"),
         (RESPONSES, {"input": "x", "max_output_tokens": "3"}, "max_output_tokens"),

@@ -106,7 +106,25 @@ def test_a_body_of_100_mb_is_refused_and_its_sender_can_read_why(server: Serving
         assert all_of(sock).startswith(b"HTTP/1.1 " + (b"503" if chunked else b"413"))
 
 
-def test_bodies_that_are_held_have_a_limit_together(server: Serving) -> None:
+def test_uploads_that_have_stalled_make_room_for_others(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    stalled = [connected(server) for _ in range(3)]
+    try:
+        for sock in stalled:
+            sock.sendall(HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 700_000)
+        assert is_well(server)
+        monkeypatch.setattr("edgespec.serve.bodies.BEHIND_S", 0.0)
+        with server.client() as client:
+            body = {"prompt": "x", "max_tokens": 1, "user": "u" * 1_000_000}
+            assert client.post("/v1/completions", json=body).status_code == 200
+        ended, _, _ = select.select(stalled, [], [], 30)
+        assert {sock.recv(12) for sock in ended} == {b"HTTP/1.1 408"}
+    finally:
+        for sock in stalled:
+            sock.close()
+
+
+def test_bodies_that_are_held_have_a_limit_together(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.serve.bodies.BEHIND_S", float("inf"))  # none makes room
     rest = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
     for _ in range(2):  # the second time none of the first is held any more
         opened = [connected(server) for _ in range(3)]

@@ -26,6 +26,10 @@ CALLS = {
     "click.testing.CliRunner": "cli",
     "subprocess.run": "cli",
     "subprocess.Popen": "cli",
+    "edgespec.llama.compiler.Compiler": "cli",
+    "edgespec.llama.compiler.Compilers": "cli",
+    "edgespec.llama.grammar.Grammars": "cli",
+    "edgespec.llama.rendering.Renderer": "cli",
 }
 
 
