@@ -30,7 +30,7 @@ from edgespec.models.hub.pulling import (
 )
 from edgespec.models.hub.repository import Download
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.packaged import PackageSpec
+from edgespec.models.names.source import PackageSpec
 from edgespec.text.figures import clock, size_of
 
 OPTIONS = [

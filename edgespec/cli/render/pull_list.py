@@ -9,12 +9,11 @@ from edgespec.cli.render.rows import table
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.files.paths import free_in, models_dir
-from edgespec.models.hub.absent import spec_of
+from edgespec.models.hub.absent import is_here, spec_of
 from edgespec.models.hub.cache import hub_cache
 from edgespec.models.hub.pulling import refuse_revision
 from edgespec.models.hub.repository import look_at_offers
-from edgespec.models.names.packaged import PackageSpec, packaged_models
-from edgespec.models.names.source import NAMES, HubSpec, cached, is_path
+from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path, packaged_models
 from edgespec.models.names.spec import sources
 from edgespec.text.figures import size_of
 
@@ -73,19 +72,15 @@ def _list_packaged(spec: str, wanted: PackageSpec, output: Output, found: list[d
 
 
 def _row(name: str, wanted: HubSpec, offer: Offer, free: int) -> tuple[str, ...]:
-    here = "yes" if _is_here(wanted, offer) else "no space" if offer.size_bytes > free else "no"
+    here = "yes" if is_here(wanted, offer) else "no space" if offer.size_bytes > free else "no"
     return name, size_of(offer.size_bytes), str(offer.n_parts), here
 
 
 def _about(spec: str, wanted: HubSpec, repository: Repository, free: int) -> dict[str, Any]:
     models = [
         {"model": spec_of(spec, wanted, offer), "quant": offer.quant, "file": offer.file, "files": offer.n_parts,
-         "size_bytes": offer.size_bytes, "here": _is_here(wanted, offer)}
+         "size_bytes": offer.size_bytes, "here": is_here(wanted, offer)}
         for offer in repository.offers()
     ]  # fmt: skip
     about = {"spec": spec, "repository": repository.name, "revision": wanted.revision, "commit": repository.commit}
     return about | {"free_bytes": free, "models": models}
-
-
-def _is_here(wanted: HubSpec, offer: Offer) -> bool:
-    return cached(HubSpec(wanted.repository, offer.file, revision=wanted.revision)) is not None
