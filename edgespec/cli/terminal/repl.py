@@ -118,7 +118,7 @@ class Repl:
         if self.session.model.waits_for_workers:
             self.output.note("the next message loads the model again")
         elif self.session.engine is None and self.session.model.remedies() and not self.session.model.was_cancelled:
-            self.commands.do_restart("")
+            self.commands.run("/restart")
 
     # --- the interface for commands ---------------------------------------------------------------------------------
 
