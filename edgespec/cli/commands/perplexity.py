@@ -79,7 +79,7 @@ def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None
             left = TimeLeft(len(read))
 
             def tell(done: int, total: int) -> None:
-                left.add(done - left.done)
+                left.done = done
                 output.progress(left.line(f"reading a text with {name}"), left.share)
 
             with interrupts.cancelling(cancel):
