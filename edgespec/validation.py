@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import operator
 from dataclasses import fields
 
@@ -178,3 +179,11 @@ def _check_integer(name: str, value: object, least: int, most: int) -> None:
         number = None
     if number is None or not least <= number <= most:
         raise UsageError(f"{name} must be an integer from {least} to {most}, not {shown(value)}")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host can be reached only from this machine."""
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
