@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from edgespec.batch.arriving import ReadAhead
-from edgespec.batch.lines import Line, count_lines, read_lines
+from edgespec.batch.input import Line, Shard, count_lines, read_lines
 from edgespec.batch.merge import merge
 from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.reading import RowReader, id_on
 from edgespec.batch.row import BadRow, Row
-from edgespec.batch.shards import Shard
 from edgespec.cli.call import Call
 from edgespec.cli.options.common import flag, option
 from edgespec.cli.options.types import Parsed
