@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Protocol
@@ -17,7 +18,7 @@ from edgespec.models.hub import downloads
 from edgespec.models.hub.cache import is_offline
 from edgespec.models.hub.downloads import AnyDownload, check_space
 from edgespec.models.hub.fetch import fetch
-from edgespec.models.hub.package import PackageDownload, fetch_package, plan_package
+from edgespec.models.hub.package import PackageDownload, check_package, fetch_package, plan_package
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Speed
 from edgespec.models.hub.repository import Download, check_access, examined, plan
 from edgespec.models.hub.requests import DownloadError
@@ -149,19 +150,19 @@ def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
 
 def _examined(item: Item, download: AnyDownload, display: Display) -> AnyDownload:
     """Compare existing files with their hashes. Raises DownloadError if that fails, or if damage cannot be fixed."""
-    if isinstance(download, PackageDownload):
-        if download.is_here:
-            hint = f"to download it again: edgespec rm {item.spec}, then edgespec pull {item.spec}"
-            raise DownloadError(f"{item.spec} cannot be verified", why="it was converted after its download", hint=hint)
-        return download
-    here_bytes, read_bytes = sum(download.here_bytes), 0
+    read_bytes = 0
 
-    def tell(n_bytes: int) -> None:
+    def tell(n_bytes: int, of_bytes: int) -> None:
         nonlocal read_bytes
         read_bytes += n_bytes
-        display.progress(f"checking the hash of {size_of(here_bytes)}", min(1.0, read_bytes / here_bytes))
+        display.progress(f"checking the hash of {size_of(of_bytes)}", min(1.0, read_bytes / of_bytes))
 
-    found = examined(download, tell)
+    if isinstance(download, PackageDownload):
+        if download.is_here:
+            check_package(item.spec, download.wanted, partial(tell, of_bytes=download.path.stat().st_size))
+            item.is_verified = True
+        return download
+    found = examined(download, partial(tell, of_bytes=sum(download.here_bytes)))
     item.is_verified = True
     names = ", ".join(file.name for file in found.damaged)
     if names and is_offline():
