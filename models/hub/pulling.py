@@ -76,13 +76,13 @@ def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collectio
     if revision is not None and not stays_within(revision):
         raise UsageError(f"{revision!r} is not a valid revision", hint="use a branch, a tag or a commit")
     named: list[Item] = []
-    coming: list[tuple[Item, Source]] = []
+    drafts: dict[Source, Item] = {}
     for spec in dict.fromkeys(specs):
         try:
             if spec in NAMES or is_path(spec):
                 named.append(_file_here(spec, revision))
                 continue
-            target, *drafts = sources(spec, revision or "main")
+            target, *its_drafts = sources(spec, revision or "main")
         except ModelNotFoundError as error:
             named.append(Item(spec, error=error))
             continue
@@ -95,8 +95,11 @@ def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collectio
         item = next((item for item in named if item.wanted == target), None)
         if item is None:
             named.append(item := Item(spec, target))
-        coming += [(item, draft) for draft in drafts[: int(spec in drafts_of)]]
-    return _with_drafts(named, coming)
+        for draft in its_drafts[: int(spec in drafts_of)]:
+            drafts.setdefault(draft, Item(str(draft), draft)).targets.append(item)
+    wanted = [item.wanted for item in named]
+    further = [draft for draft in drafts.values() if draft.wanted not in wanted]
+    return [each for item in named for each in (item, *(draft for draft in further if draft.targets[0] is item))]
 
 
 def _file_here(spec: str, revision: str | None) -> Item:
@@ -111,21 +114,6 @@ def refuse_revision(spec: str, revision: str | None, why: str) -> None:
     """Raise UsageError if a revision is given for something without revisions."""
     if revision is not None:
         raise UsageError(f"'{spec}' has no revisions", why=why, hint="leave out --revision")
-
-
-def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -> list[Item]:
-    """Return the named models, each followed by its drafts that are not listed yet."""
-    items: list[Item] = []
-    drafts: dict[Source, Item] = {}
-    for item in named:
-        items.append(item)
-        for target, wanted in coming:
-            if target is not item or wanted in [each.wanted for each in named]:
-                continue
-            if wanted not in drafts:
-                items.append(drafts.setdefault(wanted, Item(str(wanted), wanted)))
-            drafts[wanted].targets.append(target)
-    return items
 
 
 def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
