@@ -14,7 +14,7 @@ from edgespec.chat.attachments import with_files, without_files
 from edgespec.chat.model import Catalogued, ChatModel
 from edgespec.chat.recording import Recording
 from edgespec.chat.sending import Sending, as_message
-from edgespec.chat.settings import ChatSettings, all_changed, as_catalogued, setting
+from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
 from edgespec.chat.states import ChatStates
 from edgespec.closable import Closable
 from edgespec.core.policy.measured import PolicyVerdict
@@ -88,9 +88,7 @@ class Session(Sending, Closable):
 
     def change(self, texts: Mapping[str, str]) -> None:
         """Change settings, given as texts by name, from the next message on. Raises UsageError."""
-        settings, refused = all_changed(self.settings, texts)
-        if refused:
-            raise next(iter(refused.values()))
+        settings = with_changes(self.settings, texts)
         if any(setting(name).group == "drafting" for name in texts) and not self._is_answering:
             self.model.draft_as(settings)
         self.settings = settings

@@ -27,8 +27,8 @@ class GrowingDrafter(Drafter):
     def __init__(self, prior: float = PRIOR) -> None:
         self._calibrations = Calibrations(prior)
         self._tables: list[dict[int, Any]] = []
-        # The last tree of each slot, the number of tokens before it, and how many tokens were compared with trees.
-        self._last: dict[int, tuple[Tree | None, int, int]] = self._by_slot(lambda: (None, 0, 0))
+        # The last tree of each slot, and the number of tokens before it.
+        self._last: dict[int, tuple[Tree | None, int]] = self._by_slot(lambda: (None, 0))
 
     def _by_slot(self, make: Callable[[], Known]) -> dict[int, Known]:
         """Return a table of what is known about the sequence of each slot; `make` makes the entry of a new sequence."""
@@ -52,10 +52,10 @@ class GrowingDrafter(Drafter):
 
     def _compare(self, sequence: DraftContext, tree: Tree) -> None:
         """Compare the last tree of a sequence with the text; `tree` is the next one."""
-        last, start, learnt = self._last[sequence.slot]
+        last, start = self._last[sequence.slot]
         if last is not None and sequence.is_draft_invariant:
-            learnt = self._learn(last, sequence, start, learnt)
-        self._last[sequence.slot] = tree, len(sequence.tokens), learnt
+            self._learn(last, sequence, sequence.tokens[start:])
+        self._last[sequence.slot] = tree, len(sequence.tokens)
 
     def _add_choices(self, sequence: DraftContext, tree: Tree, node: int, row: FloatRow) -> range:
         """Add the candidates after a node to a tree, chosen from a row of logits in the target's ids; returns the new
@@ -86,27 +86,17 @@ class GrowingDrafter(Drafter):
                 calibrated.append(candidate)
         return tree.add(node, calibrated, [candidate.confidence for candidate in candidates])
 
-    def _learn(self, tree: Tree, sequence: DraftContext, start: int, learnt: int) -> int:
-        """Compare the candidates of a tree that starts after `start` tokens with the text; returns the position
-        compared up to.
-
-        Positions up to `learnt` were compared with an earlier tree and are not counted again: unverified drafts
-        overlap.
-        """
-        node, seen = ROOT, start
-        for token in sequence.tokens[start:]:
+    def _learn(self, tree: Tree, sequence: DraftContext, tokens: Sequence[int]) -> None:
+        """Compare the candidates of a tree with the tokens that came instead, as far as the tree agrees."""
+        node = ROOT
+        for token in tokens:
             children = tree.children(node)
-            if not children:
-                break
-            if seen >= learnt:
-                for rank, child in enumerate(children):
-                    self._calibration(sequence, rank).observe(tree.raw[child], tree.tokens[child] == token)
-            seen += 1
+            for rank, child in enumerate(children):
+                self._calibration(sequence, rank).observe(tree.raw[child], tree.tokens[child] == token)
             right = [child for child in children if tree.tokens[child] == token]
             if not right:
                 break
             node = right[0]
-        return max(seen, learnt)
 
     def _calibration(self, sequence: DraftContext, rank: int) -> Calibration:
         """Return the calibration for this case: estimates mean something else with and without noise, and for the best

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
@@ -73,7 +73,7 @@ class Child(Closable):
         except OSError as error:
             raise GenerationError(f"cannot start a process to {self._purpose}", why=str(error)) from error
         self.process, self._n_answered, self._said = process, 0, deque[bytes](maxlen=1)
-        self._reader = threading.Thread(target=self._said.extend, args=[process.stderr], name="child", daemon=True)
+        self._reader = threading.Thread(target=_keep_last, args=(process.stderr, self._said), name="child", daemon=True)
         self._reader.start()
         self._at_last = weakref.finalize(self, process.kill)  # at exit, and for owners that do not close
         self._ready = _exchange(process, b"")
@@ -118,7 +118,6 @@ class Child(Closable):
         self._at_last.detach()
         process.kill()
         process.wait()
-        self._reader.join(LOOK_S)
         for pipe in (process.stdin, process.stdout):
             with suppress(OSError):  # of what it has not read
                 if pipe is not None:
@@ -148,13 +147,16 @@ class Child(Closable):
     ) -> dict[str, Any]:
         meter = Meter(process.pid)
         while True:
-            with suppress(TimeoutError, subprocess.TimeoutExpired):
-                if found := line.result(LOOK_S):
-                    reply: dict[str, Any] = json.loads(found)
-                    if heard is None or "progress" not in reply:
-                        return reply
-                    limits, meter, line = heard(reply["progress"]), Meter(process.pid), _exchange(process, b"")
-                else:
+            found: bytes | None = None
+            with suppress(TimeoutError):
+                found = line.result(LOOK_S)
+            if found:
+                reply: dict[str, Any] = json.loads(found)
+                if heard is None or "progress" not in reply:
+                    return reply
+                limits, meter, line = heard(reply["progress"]), Meter(process.pid), _exchange(process, b"")
+            elif found is not None:
+                with suppress(subprocess.TimeoutExpired):
                     status = process.wait(LOOK_S)
                     failed = "memory" if status in _NO_MEMORY else "crash"
                     return {"failed": failed, "status": status, "said": self._last_words()}
@@ -165,6 +167,11 @@ class Child(Closable):
     def _last_words(self) -> str:
         self._reader.join(1)  # a process that it started may have its stderr still
         return b"".join(self._said).decode("utf-8", "replace").strip()
+
+
+def _keep_last(lines: IO[bytes], kept: deque[bytes]) -> None:
+    with lines:
+        kept.extend(lines)
 
 
 def _exchange(process: subprocess.Popen[bytes], question: bytes) -> Future[bytes]:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 PROBE_S = 1.0  # between questions to a lost server
 MOST_COUNTS = 64  # prompts whose length is remembered
-DRAFTING = {"spec_type": "spec_type", "pace": "pace", "spec_draft_n_max": "draft_n_max"}  # and what bodies call it
-FOREIGN = {"description": "a model of another server", "draft_model": None} | {
+FOREIGN = {
+    "description": "a model of another server",
+    "draft_model": None,
     "drafters": ["unknown"],
     "pace": "auto",
     "strict": False,
@@ -80,7 +81,6 @@ class RemoteEngine(Loop, Backend):
         self.url, self.notes = url, list[str]()
         self._counts: dict[tuple[Message, ...], int] = {}
         self._bytes: dict[int, bytes] = {}
-        self._drafting: dict[str, Any] = {}
         self.loop = self
         self._ids = itertools.count()
         self._open: dict[int, _Open] = {}
@@ -89,8 +89,6 @@ class RemoteEngine(Loop, Backend):
         try:
             self.models, props = self.connection.wait_for(self._introduction(also), cancel)
             self._about, self.texts_depend_on = self._read(props)
-            asked = self.settings
-            self.draft_with(spec_type=asked.spec_type, pace=asked.pace, spec_draft_n_max=asked.spec_draft_n_max)
         except BaseException:
             self.connection.close()
             raise
@@ -153,14 +151,10 @@ class RemoteEngine(Loop, Backend):
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
         """Ask the server to draft in another way from the next answer on. Raises UsageError."""
-        wanted, usual = drafting_changes(changes), LoadSettings("")
-        changed = {name: value for name, value in wanted.items() if value != _usual(usual, name)}
-        refused = next((name for name in changed if name not in DRAFTING), None)
-        if refused is not None:
-            raise UsageError(f"{refused.replace('_', '-')} is up to the server")
+        wanted = drafting_changes(changes)
+        if wanted.get("spec_tree", 1) != 1:
+            raise UsageError("spec-tree is up to the server")
         self.settings = replace(self.settings, **wanted)
-        kept = {name: value for name, value in self._drafting.items() if name not in wanted}
-        self._drafting = kept | changed
 
     def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
         """Write nothing: the KV cache stays on the server."""
@@ -289,8 +283,10 @@ class RemoteEngine(Loop, Backend):
     async def _generate(self, request: Request, waiting: Callable[[], None]) -> AsyncGenerator[TokenEvent, None]:
         """Yield the events of an answer; closing the generator ends the answer on the server. Raises EdgespecError."""
         path, body = body_of(request, is_own=self.is_own)
-        drafting = {DRAFTING[name]: value for name, value in self._drafting.items()}
-        body = drafting | body | {"model": self.settings.model}  # settings of the request take precedence
+        usual, wanted = LoadSettings(""), self.settings
+        drafting = {"spec_type": wanted.spec_type, "pace": wanted.pace, "draft_n_max": wanted.spec_draft_n_max}
+        changed = {name: value for name, value in drafting.items() if value not in (None, "auto", usual.draft_n_max)}
+        body = changed | body | {"model": wanted.model}  # settings of the request take precedence
         seen = set[int]()
         async with aclosing(events(self.connection.stream(path, body, waiting))) as answer:
             async for event in answer:
@@ -313,10 +309,6 @@ class RemoteEngine(Loop, Backend):
 def token_bytes(engines: Sequence[RemoteEngine], token: int) -> bytes:
     """Return the bytes of a token in an answer with log-probabilities of one of the engines."""
     return next((data for engine in engines if (data := engine.token_bytes(token))), b"")
-
-
-def _usual(usual: LoadSettings, name: str) -> Any:
-    return usual.draft_n_max if name == "spec_draft_n_max" else getattr(usual, name)
 
 
 def _defaults(params: Mapping[str, Any]) -> dict[str, Any]:

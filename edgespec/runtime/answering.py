@@ -111,11 +111,9 @@ class Answering(Loop):
         while self._added:
             stream, number, job, cancel = self._added.popleft()
             if not stream.is_closed:
-                started = attempted(partial(self._start, stream, number, *job, cancel))
-                if isinstance(started, EdgespecError):
-                    stream.put(number, started)
-                else:
-                    self._answers[started.sequence] = started
+                refused = attempted(partial(self._start, stream, number, job, cancel))
+                if refused is not None:
+                    stream.put(number, refused)
         try:
             for output in self.engine.step():
                 answer = self._answers[output.sequence]
@@ -135,15 +133,8 @@ class Answering(Loop):
                 sequence.finish = "cancelled"
         self._end_finished()
 
-    def _start(
-        self,
-        stream: Stream,
-        number: int,
-        request: Request,
-        prompt: Prompt,
-        matcher: LLMatcher | None,
-        cancel: CancelFlag,
-    ) -> _Running:
+    def _start(self, stream: Stream, number: int, job: Prepared, cancel: CancelFlag) -> None:
+        request, prompt, matcher = job
         tokens = prompt.tokens
         constraint: Ends | GrammarConstraint | None = ends_of(request, self.model, len(tokens))
         start = self._answer_start(request, tokens)
@@ -169,7 +160,7 @@ class Answering(Loop):
         sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting)
         sequence.ends = frozenset(request.stop_token_ids)
         self.stats = sequence.stats
-        return _Running(stream, number, sequence, self.model, text, request.remembered)
+        self._answers[sequence] = _Running(stream, number, sequence, self.model, text, request.remembered)
 
     def _reuse(self, request: Request) -> Reuse:
         """Return how much of the KV cache a request may use.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -242,15 +242,11 @@ class Runtime(Backend):
         cancel = CancelFlag()
         try:
             answer = await asyncio.to_thread(self.submit, request, cancel)  # is closed if nobody takes it
-            events = self._async.read(answer.stream)
-            try:
+            with closing(self._async.read(answer.stream)) as events:
                 async for _, event in events:
                     yield event
-            finally:
-                cancel.set()  # stops a long pass too
-                events.close()
         finally:
-            cancel.set()
+            cancel.set()  # stops a long pass too
 
     def batch(
         self,

@@ -5,33 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from serving import Serving, serving
+from serving import Serving
 
 from edgespec.errors import GenerationError, PromptTooLongError
-from edgespec.runtime.worker import Worker
 from edgespec.serve import app, native
 from edgespec.serve.errors import ApiError, anthropic_body, error_for
-from edgespec.serve.guard import Rules
 from edgespec.serve.names import ORIGIN, origins, sent_as
 from edgespec.serve.sse import EventStream
-from edgespec.settings import LoadSettings
 
 CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 HELLO = [{"role": "user", "content": "Hello"}]
 LONG = "one two " * 3000
 pytestmark = [pytest.mark.native, pytest.mark.cli]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    rules = Rules(origins=("http://page.example",))
-    settings = LoadSettings("demo", threads=1, sequences=1, store=False)
-    with Worker(settings) as worker, serving(worker, rules=rules) as found:
-        yield found
 
 
 def refused(server: Serving, path: str, body: dict[str, Any]) -> dict[str, Any]:

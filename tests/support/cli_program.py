@@ -17,10 +17,14 @@ from shutil import copytree, rmtree
 from tempfile import TemporaryFile, mkdtemp
 from unittest.mock import patch
 
+from edgespec.cancel import CancelFlag
 from edgespec.cli import run_program
 from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.events import Progress
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.names.spec import resolve
+from edgespec.runtime.runtime import Runtime
+from edgespec.settings import LoadSettings
 
 COMMAND = [sys.executable, "-m", "edgespec"]
 DEMO_ANSWERS = b"note: no model given; using demo (EDGESPEC_DEFAULT_MODEL; choose a model with -m)\n"
@@ -133,3 +137,13 @@ def edgespec_here(*args: str | bytes, home: Path, stdin: bytes = b"", **variable
     assert isinstance(stdout, io.BytesIO)
     assert isinstance(stderr, io.BytesIO)
     return Finished(code, stdout.getvalue(), stderr.getvalue())
+
+
+def edgespec_alone(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
+    """Run the program in this process, with a worker's model in this process too."""
+
+    def load(settings: LoadSettings, progress: Progress, cancel: CancelFlag) -> Runtime:
+        return Runtime(settings, progress)
+
+    with patch("edgespec.runtime.worker.Worker", load), patch("edgespec.cli.setup.reopened.Worker", load):
+        return edgespec_here(*args, home=home, stdin=stdin, **variables)

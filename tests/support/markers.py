@@ -22,6 +22,7 @@ CALLS = {
     "cli_program.edgespec": "cli",
     "cli_program.edgespec_changed": "cli",
     "cli_program.edgespec_here": "cli",
+    "cli_program.edgespec_alone": "native",
     "terminal.at_terminal": "cli",
     "click.testing.CliRunner": "cli",
     "subprocess.run": "cli",
