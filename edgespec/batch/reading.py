@@ -10,11 +10,10 @@ from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.fields import Fields, content_of
-from edgespec.batch.lines import MOST_BYTES, Line
+from edgespec.batch.input import MOST_BYTES, Inventory, Line, Shard
 from edgespec.batch.openai import from_openai, is_openai
 from edgespec.batch.row import BadRow, Form, Id, Row, mark_of, row_key
 from edgespec.batch.row_settings import checked_n, is_integer, request_fields
-from edgespec.batch.shards import Inventory, Shard
 from edgespec.errors import UsageError
 from edgespec.settings import Message, Request, shown
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgespec.batch.vocabulary import Vocabulary
-from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.gguf_file.header import read_header
 from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
@@ -52,10 +51,6 @@ class Served:
         self._prefix_cache: Mapping[str, int] = {}
         self._is_closed = False
         self._n_noted = 0
-
-    @property
-    def sampling(self) -> SamplingSettings:
-        return self.defaults.sampling
 
     @property
     def n_ctx(self) -> int:

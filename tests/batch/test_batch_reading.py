@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from edgespec.batch.arriving import MOST_AHEAD, ReadAhead
-from edgespec.batch.lines import MOST_BYTES, Line, count_lines, read_lines
+from edgespec.batch.input import MOST_BYTES, Line, count_lines, read_lines
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.row import BadRow, Row, row_key
 from edgespec.core.sampling import SamplingSettings

@@ -214,6 +214,11 @@ def marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield model
 
 
+@pytest.fixture(scope="module")
+def grammars(marked: Model) -> Grammars:
+    return Grammars(marked)
+
+
 @pytest.mark.parametrize(
     ("several", "text", "holds"),
     [
@@ -229,7 +234,7 @@ def marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ],
 )
 def test_calls_are_held_to_their_schema_in_the_format_of_the_template(
-    marked: Model, several: bool, text: str, holds: bool
+    marked: Model, grammars: Grammars, several: bool, text: str, holds: bool
 ) -> None:
     special = {}
     for mark in ("<tool_call>", "</tool_call>"):
@@ -238,12 +243,12 @@ def test_calls_are_held_to_their_schema_in_the_format_of_the_template(
             special[mark] = ids[0]
     grammar = several_calls(TAGS, CALL, special) if several else calls_in_text(TAGS, CALL, special, template="")
     assert grammar is not None
-    constraint = Grammars(marked).constraint("grammar", grammar, 0)
+    constraint = grammars.constraint("grammar", grammar, 0)
     tokens = [*marked.tokenize(text, parse_special=True), marked.end_tokens[-1]]
     assert all(constraint.allowed(tokens[:at])[token] for at, token in enumerate(tokens)) == holds
 
 
-def test_reasoning_is_text_where_marks_are_tokens(marked: Model) -> None:
+def test_reasoning_is_text_where_marks_are_tokens(marked: Model, grammars: Grammars) -> None:
     ids = marked.tokenize("<tool_call>", parse_special=True)
     if len(ids) > 1:
         assert calls_in_text(TAGS, CALL, {}, template="... <think> ...") is None
@@ -251,7 +256,7 @@ def test_reasoning_is_text_where_marks_are_tokens(marked: Model) -> None:
     special = {"<tool_call>": ids[0], "</tool_call>": marked.tokenize("</tool_call>", parse_special=True)[0]}
     grammar = calls_in_text(TAGS, CALL, special, template="... <think> ...")
     assert grammar is not None
-    constraint = Grammars(marked).constraint("grammar", grammar, 0)
+    constraint = grammars.constraint("grammar", grammar, 0)
     assert constraint.allowed([])[marked.tokenize("<think>", parse_special=True)[0]]
 
 

@@ -46,7 +46,7 @@ def serving_demo(**options: Any) -> Iterator[Serving]:
 @pytest.fixture(scope="module")
 def two() -> Iterator[Serving]:
     """A server of the demo model and of others that were not loaded before, of which two may be loaded at a time."""
-    with serving_demo(others=[offer(name) for name in "abcdefg"], models_max=2) as server:
+    with serving_demo(others=[offer(name) for name in "abcefg"], models_max=2) as server:
         yield server
 
 
@@ -163,14 +163,14 @@ def test_the_server_ends_while_a_model_is_unloaded_or_loaded() -> None:
 
 
 def test_answers_of_a_model_that_is_closed_end_with_an_error(two: Serving) -> None:
-    with answering(two, "d") as lines:
-        served = two.pool._places["d"].served
+    with answering(two, "demo") as lines:
+        served = two.pool._places["demo"].served
         assert served is not None
         assert served._answers is not None
         asyncio.run_coroutine_threadsafe(served.close(), served._answers.event_loop).result()
         said = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         assert said[-1]["error"]["code"] == "engine_error"
-        assert ask(two, "d").status_code == 200
+        assert ask(two, "demo").status_code == 200
 
 
 def test_a_worker_that_is_killed_fails_its_own_requests_alone(two: Serving) -> None:

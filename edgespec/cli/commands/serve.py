@@ -26,7 +26,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import MAX_SEQUENCES
-from edgespec.validation import check_load_settings, check_rule
+from edgespec.validation import check_load_settings, check_rule, is_loopback
 
 if TYPE_CHECKING:
     from edgespec.serve.guard import Rules
@@ -96,7 +96,7 @@ def serve(call: Call) -> None:
     lets running answers finish, the second one aborts them.
     """
     values = call.values
-    if not values["api_key"] and not _is_loopback(values["host"]):
+    if not values["api_key"] and not is_loopback(values["host"]):
         raise UsageError(
             f"listening on {values['host']} needs a key",
             why="anyone on the network could use the server",
@@ -130,7 +130,7 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
         here = threads.submit(models.look)  # while the first model is loaded
         model = ReopenedModel(named[0].settings, named[0].defaults, output, cancel)
     url = _url(values["host"], sock)
-    beyond = values["api_key"] and not _is_loopback(values["host"]) and not values["hosts"]
+    beyond = values["api_key"] and not is_loopback(values["host"]) and not values["hosts"]
     rules = Rules(values["api_key"] or "", None if beyond else values["hosts"], values["origins"])
     show = _shower(output, as_json=values["as_json"])
 
@@ -236,9 +236,3 @@ def _url(host: str, sock: socket.socket) -> str:
     port = sock.getsockname()[1]
     name = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{name}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    from edgespec.serve.guard import is_loopback
-
-    return is_loopback(host)
