@@ -87,7 +87,7 @@ def test_a_prompt_that_is_not_to_be_cached_is_read_anew(llm: Runtime) -> None:
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens must be at most max_tokens"),
         ({"min_tokens": 2, "stop": ("a",)}, "min_tokens and stop cannot be combined"),
         ({"min_tokens": 2, "regex": "a"}, "min_tokens and regex cannot be combined"),
-        ({"stop_token_ids": (10**6,)}, "stop_token_ids must be from 0 to"),
+        ({"stop_token_ids": (10**6,)}, "stop_token_ids must be an integer from 0 to"),
         ({"bad_words": (" ",)}, "bad_words must be"),
         ({"bad_words": ("a",) * 999}, "bad_words must be"),
         ({"bad_words": ("a" * 999,)}, "bad_words must have"),
