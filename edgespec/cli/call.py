@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from edgespec.cancel import CancelFlag
+from edgespec.cli.options.common import Option
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """What a command gets: `values` are its options and arguments by name, and `cancel` is the flag that the first
-    signal sets within `cancelling`."""
+    """A running command. `values` are its options and arguments by name, and `cancel` is the flag that the first signal
+    sets within `cancelling`."""
 
     def __init__(self, ctx: click.Context) -> None:
         self.ctx, self.cancel = ctx, CancelFlag()
@@ -30,6 +31,11 @@ class Call:
     def is_typed(self, name: str) -> bool:
         """Return whether an option was given on the command line."""
         return self.ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+    def typed_options(self) -> list[Option]:
+        """Return the options that were given on the command line."""
+        params = self.ctx.command.params
+        return [param for param in params if isinstance(param, Option) and self.is_typed(str(param.name))]
 
     def is_unset(self, name: str) -> bool:
         """Return whether an option has its default."""

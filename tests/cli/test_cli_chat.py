@@ -222,6 +222,7 @@ def test_a_chat_goes_on_with_the_model_it_was_with(home: Path) -> None:
 # --- a terminal -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_at_a_terminal_one_types_edits_and_leaves(home: Path, term: str) -> None:
     with at_terminal(home, [*CHAT, "--plain"], TERM=term) as (program, master):
@@ -242,24 +243,36 @@ def test_at_a_terminal_one_types_edits_and_leaves(home: Path, term: str) -> None
     assert "Traceback" not in rest
 
 
-def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(home: Path) -> None:
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_the_chat_continues_after_ctrl_c_and_after_its_worker_was_killed(home: Path) -> None:
     with at_terminal(home, [*ENDLESS, "--plain"]) as (program, master):
         read_until(master, ">>> ")
-        os.write(master, b"hello\n")
-        time.sleep(1)
-        os.killpg(program.pid, signal.SIGINT)  # as a terminal does: to the worker too
-        read_until(master, ">>> ")
+        for line in (b"hello\n", b"/continue\n"):
+            os.write(master, line)
+            time.sleep(1)
+            os.killpg(program.pid, signal.SIGINT)  # as a terminal does: to the worker too
+            read_until(master, ">>> ")
+        answer = last_turns(home)[-1].answer
+        assert answer is not None and answer.finish_reason == "cancelled"
         os.write(master, b"/continue\n")
         time.sleep(1)
-        os.killpg(program.pid, signal.SIGINT)
-        read_until(master, ">>> ")
+        worker = next(
+            p for p in psutil.Process(program.pid).children() if "resource_tracker" not in " ".join(p.cmdline())
+        )
+        worker.kill()
+        said = read_until(master, ">>> ")
+        assert "the model process was killed" in said
+        assert "/restart N" in said
+        for line in (b"/restart 1", b"/set max-tokens 5", b"/continue"):
+            os.write(master, line + b"\n")
+            said += read_until(master, ">>> ")
         os.write(master, b"/bye\n")
-        read_rest(master)
+        said += read_rest(master)
         assert program.wait(30) == 0
     turns = last_turns(home)
     assert [turn.role for turn in turns] == ["user", "assistant"]
     assert turns[-1].answer is not None
-    assert turns[-1].answer.finish_reason == "cancelled"
+    assert turns[-1].answer.finish_reason == "length", said
 
 
 @pytest.mark.long(but=1)
@@ -292,30 +305,6 @@ def test_killed_in_the_middle_of_an_answer_it_loses_next_to_nothing(home: Path) 
     assert turns[-1].answer is not None
     assert turns[-1].answer.finish_reason == "interrupted"
     assert turns[-1].content
-
-
-@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
-def test_when_the_worker_is_killed_the_chat_says_so_and_goes_on(home: Path) -> None:
-    with at_terminal(home, [*ENDLESS, "--plain"]) as (program, master):
-        read_until(master, ">>> ")
-        os.write(master, b"hello\n")
-        time.sleep(1)
-        worker = next(
-            p for p in psutil.Process(program.pid).children() if "resource_tracker" not in " ".join(p.cmdline())
-        )
-        worker.kill()
-        said = read_until(master, ">>> ")
-        assert "the model process was killed" in said
-        assert "/restart N" in said
-        for line in (b"/restart 1", b"/set max-tokens 5", b"/continue"):
-            os.write(master, line + b"\n")
-            said += read_until(master, ">>> ")
-        os.write(master, b"\x04")
-        said += read_rest(master)
-    turns = last_turns(home)
-    assert [turn.role for turn in turns] == ["user", "assistant"]
-    assert turns[-1].answer is not None
-    assert turns[-1].answer.finish_reason == "length", said
 
 
 def test_lines_are_remembered_for_the_next_time(home: Path) -> None:
@@ -379,6 +368,7 @@ def test_without_its_terminal_it_ends_and_keeps_the_answer(home: Path, front: st
     assert contents(home)[0] == "hello"
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("kind", ["eagle3", "hydra"])
 def test_a_draft_head_drafts_in_a_chat(home: Path, kind: str) -> None:
     write_model(home / "deep.gguf", "llama", n_layers=4, chat_template=CHATML)

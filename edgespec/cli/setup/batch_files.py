@@ -18,7 +18,7 @@ from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.reading import RowReader, id_on
 from edgespec.batch.row import BadRow, Row
 from edgespec.cli.call import Call
-from edgespec.cli.options.common import Option, flag, option
+from edgespec.cli.options.common import flag, option
 from edgespec.cli.options.types import Parsed
 from edgespec.cli.terminal.output import Output, StdoutClosed
 from edgespec.closable import Closable
@@ -140,11 +140,7 @@ SHARDS = [
 
 def merge_parts(call: Call) -> None:
     """Merge the outputs of shards. Raises EdgespecError, and FailedRowsError if rows of the shards have failed."""
-    others = [
-        max(param.opts, key=len)
-        for param in call.ctx.command.params
-        if isinstance(param, Option) and param.name not in _OF_MERGE and call.is_typed(str(param.name))
-    ]
+    others = [f"--{each.key}" for each in call.typed_options() if each.name not in _OF_MERGE]
     if others:
         raise UsageError(f"{', '.join(others)} cannot be combined with --merge", why="the rows are answered already")
     values = call.values

@@ -54,15 +54,9 @@ def check_options(call: Call) -> None:
             raise UsageError("--api-key-file needs --server")
         return
     idle = [
-        max(
-            (*param.opts, *param.secondary_opts) if values[str(param.name)] is not False else param.secondary_opts,
-            key=len,
-        )
-        for param in call.ctx.command.params
-        if isinstance(param, Option)
-        and param.section in ("Model", "Speculation")
-        and param.name not in SENT
-        and call.is_typed(str(param.name))
+        max((*each.opts, *each.secondary_opts) if values[str(each.name)] is not False else each.secondary_opts, key=len)
+        for each in call.typed_options()
+        if each.section in ("Model", "Speculation") and each.name not in SENT
     ]
     if idle:
         raise UsageError(
