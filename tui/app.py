@@ -31,10 +31,11 @@ from edgespec.tui.composer import Composer, Stop
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
+from edgespec.tui.live_statistics import LiveStatistics
 from edgespec.tui.mode_footer import ModeFooter
 from edgespec.tui.prompt_input import FilesPasted, LongTextPasted, Paged, PasteUndone, Submitted
 from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
-from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
+from edgespec.tui.statistics import Figures, StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.transcript import Transcript
@@ -220,8 +221,10 @@ class ChatApp(BaseApp):
         with suppress(RuntimeError):
             self.call_later(self.exit)
 
-    def show_statistics_of(self, key: str) -> None:
+    def show_figures(self, figures: LiveStatistics, key: str = "") -> None:
         self._measured = key
+        for widget in self.query(Figures):  # the width of the screen decides which of them is visible
+            widget.show(figures)
 
     def _tell_store(self) -> None:
         """Show that something is not saved, and why once; and show the store's notes."""
@@ -244,9 +247,7 @@ class ChatApp(BaseApp):
         self.transcript.mark_context(session.first_sent)
         head = session.turns[-1].key if session.turns else ""
         if not self.jobs.is_answering and head != self._measured:
-            self._measured = head
-            for figures in self.figures:
-                figures.clear(session.used, session.context_size)
+            self.show_figures(LiveStatistics(None, session.used, session.context_size), head)
         self.show_title()
         self._tell_store()
         self._show_system()

@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from edgespec.chat.attachments import Attachment
 from edgespec.text.printable import one_line
-from edgespec.tui.lines import Block, Text
+from edgespec.tui.lines import Block, Text, quoted
 from edgespec.tui.live_answer import shown
 
 CROSS = "\N{MULTIPLICATION SIGN}"
@@ -67,6 +67,6 @@ def file_blocks(files: Sequence[Attachment], opened: Collection[int], limit: int
         blocks.append(Text(line))
         if is_open:
             text = shown(file.text)
-            more = [f"… {len(text) - limit:,} more characters"] if len(text) > limit else []
-            blocks += [Text(Content(line), "│ ", "│ ", style="dim") for line in [*text[:limit].split("\n"), *more]]
+            more = f"\n… {len(text) - limit:,} more characters" if len(text) > limit else ""
+            blocks += quoted(text[:limit] + more)
     return blocks

@@ -16,7 +16,7 @@ from edgespec.errors import EdgespecError
 from edgespec.settings import LoadSettings
 from edgespec.text.printable import printable
 from edgespec.tui.composer import Composer
-from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
+from edgespec.tui.live_statistics import LiveStatistics
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.transcript import Transcript
 
@@ -56,11 +56,6 @@ class BaseApp(App[None]):
     def title_bar(self) -> TitleBar:
         return self.query_one(TitleBar)
 
-    @property
-    def figures(self) -> tuple[StatisticsPanel, StatisticsLine]:
-        """Both forms of the statistics; the width of the screen decides which is visible."""
-        return self.query_one(StatisticsPanel), self.query_one(StatisticsLine)
-
     @abstractmethod
     def submit(self, text: str) -> None:
         """Run a command, or send a message."""
@@ -94,8 +89,8 @@ class BaseApp(App[None]):
         """Show the title of the chat, and the list of chats."""
 
     @abstractmethod
-    def show_statistics_of(self, key: str) -> None:
-        """Note that the statistics are those of message `key`."""
+    def show_figures(self, figures: LiveStatistics, key: str = "") -> None:
+        """Show statistics; of the message `key` if its answer is complete."""
 
     def toast(self, text: str, level: Level = "info") -> None:
         """Show a text in the corner for some seconds; of a long text only the first lines."""

@@ -13,7 +13,7 @@ from edgespec.history import Piece
 from edgespec.text.figures import clock
 from edgespec.text.printable import printable
 from edgespec.text.thinking import ThinkingStream
-from edgespec.tui.lines import Block, Text
+from edgespec.tui.lines import Block, Text, quoted
 from edgespec.tui.markdown import GrowingMarkdown
 from edgespec.tui.token_view import TokenText
 
@@ -97,8 +97,7 @@ def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = 
     click = Style.from_meta({"@click": "open"})
     blocks: list[Block] = [Text(Content.assemble((said, "italic dim")).stylize(click))]
     if is_open:
-        lines = shown(thought).strip("\n").split("\n")
-        blocks += [Text(Content(line), "│ ", "│ ", style="dim") for line in lines]
+        blocks += quoted(shown(thought).strip("\n"))
     return blocks
 
 

@@ -26,26 +26,15 @@ INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
 ALIGNED = re.compile(r"text-align:\s*(\w+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+@dataclass(frozen=True, eq=False)
+class Rule(Block):
     """A horizontal line."""
 
-    first: str = ""
-    rest: str = ""
-    has_gap: bool = False
-
-    def draw(self, brush: Brush, width: int) -> list[Strip]:
-        line = Content("─" * (width - len(self.first)))
-        return Text(line, self.first, self.rest, self.has_gap, "dim").draw(brush, width)
-
-    def same_as(self, other: Block) -> bool:
-        return self == other
+    def lines(self, brush: Brush, width: int) -> list[Strip]:
+        return brush.draw(Content("─" * width), width, "dim")
 
 
-Part = Text | Code | Rule | Table
-
-
-def markdown(text: str) -> list[Part]:
+def markdown(text: str) -> list[Block]:
     """Return the blocks of a whole text."""
     return [placed.block for placed in _parse(text)]
 
@@ -62,7 +51,7 @@ class GrowingMarkdown:
         self._has_gap = False  # whether an empty line precedes the tail
         self._in_code = False  # the tail begins with the next part of a code block
 
-    def append(self, text: str) -> tuple[int, list[Part]]:
+    def append(self, text: str) -> tuple[int, list[Block]]:
         """Add text; return how many of the previous blocks stay, and the blocks after them."""
         self._tail += text
         keep, placed = self._n_settled, _parse(self._tail)
@@ -98,7 +87,7 @@ class GrowingMarkdown:
 class _Placed:
     """A block and its line in the text. If it `begins` a top-level block, the text before it is complete."""
 
-    block: Part
+    block: Block
     line: int
     begins: bool
 
@@ -178,7 +167,7 @@ class _Walk:
             self._add(Table(tuple(map(tuple, self._rows)), tuple(self._aligned)))
             self._rows = None
 
-    def _add(self, block: Part, margin: str = "") -> None:
+    def _add(self, block: Block, margin: str = "") -> None:
         first = "".join(frame.rest if frame.is_open else frame.first for frame in self._frames) + margin
         rest = "".join(frame.rest for frame in self._frames) + margin
         for frame in self._frames:

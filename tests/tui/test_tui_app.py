@@ -644,9 +644,9 @@ def test_while_an_answer_comes_the_way_to_stop_it_and_the_context_in_use_are_rep
         app.composer.put(question)
         await pilot.press("enter")
         await wait_until(pilot, lambda: "Esc stops" in shown(app))
-        await wait_until(pilot, lambda: app.query_one(StatisticsPanel).figures.tokens > 0)
+        await wait_until(pilot, lambda: app.query_one(StatisticsPanel).figures.stats.generated_tokens > 0)
         figures = app.query_one(StatisticsPanel).figures
-        assert figures.context_used >= 10 + figures.tokens
+        assert figures.context_used >= 10 + figures.stats.generated_tokens
         before = figures.context_used
         await wait_until(pilot, lambda: figures.context_used > before)
         await pilot.press("escape")
@@ -874,9 +874,9 @@ def test_figures_are_those_of_the_chat_that_is_shown() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "hello")
         await wait_until(pilot, lambda: "1 token" in shown(app))
-        assert app.query_one(StatisticsPanel).figures.tokens == 1
+        assert app.query_one(StatisticsPanel).figures.stats.generated_tokens == 1
         await type_in(app, pilot, "/clear")
-        await wait_until(pilot, lambda: app.query_one(StatisticsPanel).figures.tokens == 0)
+        await wait_until(pilot, lambda: app.query_one(StatisticsPanel).figures.stats.generated_tokens == 0)
         await pilot.press("ctrl+r")
         await wait_until(pilot, lambda: "there is nothing to answer yet" in shown(app))
         assert app.composer.text == ""
