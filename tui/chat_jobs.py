@@ -16,7 +16,7 @@ from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
 from edgespec.text.printable import one_line
-from edgespec.tui.base_app import BaseApp
+from edgespec.tui.base_app import BaseApp, BusyError
 from edgespec.tui.live_statistics import LiveStatistics
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -46,10 +46,6 @@ class Job:
     future: Future[None]
 
 
-class BusyError(EdgespecError):
-    """The running job must end first."""
-
-
 class ChatJobs:
     """Starts jobs for `app`, and shows their results with each `fetch`."""
 
@@ -61,7 +57,6 @@ class ChatJobs:
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
         self._pool = ThreadPoolExecutor(1, "chat")
         self._pool.submit(int).result()
-        self.is_answering = False
         self._asked = ""  # the last text sent, put back into the field if it is rejected
         self._loop = ""  # the warning that the answer repeats itself, if it does
         self._waiting = waiting  # a message sent before the model was loaded
@@ -72,23 +67,15 @@ class ChatJobs:
         self._counted_s = self._began_s = 0.0
         self._read = 0.0  # the part of the prompt that the model has processed, from 0 to 1
 
-    @property
-    def is_busy(self) -> bool:
-        return self._job is not None
-
-    @property
-    def is_loading(self) -> bool:
-        return self.is_busy and not self.is_answering
-
     def check_free(self) -> None:
         """Raises BusyError while a job runs."""
-        if self.is_busy:
-            what = "an answer is being generated" if self.is_answering else "a model is loading"
+        if self._app.is_busy:
+            what = "an answer is being generated" if self._app.is_answering else "a model is loading"
             raise BusyError(what, hint="Esc stops it")
 
     def send(self, text: str) -> None:
         """Send a message, or keep it until the model is loaded. Raises BusyError while an answer is generated."""
-        if self.is_loading:
+        if self._app.is_busy and not self._app.is_answering:
             if self._waiting is not None:
                 raise BusyError("a message is waiting already", hint="send this one when the model is loaded")
             self._waiting = text
@@ -107,7 +94,7 @@ class ChatJobs:
             for event in events:
                 self._events.append(event)
 
-        self.is_answering, self._last, self._asked, self._loop, self._uncounted = True, None, "", "", []
+        self._app.is_answering, self._last, self._asked, self._loop, self._uncounted = True, None, "", "", []
         self._start(work)
 
     def load(self, settings: LoadSettings) -> None:
@@ -126,7 +113,7 @@ class ChatJobs:
         self.idle.stop()
         self._events.clear()
         cancel = CancelFlag()
-        self._job = Job(cancel, self._pool.submit(work, cancel))
+        self._job, self._app.is_busy = Job(cancel, self._pool.submit(work, cancel)), True
         self._app.composer.say("Esc stops")
 
     def stop(self) -> bool:
@@ -170,24 +157,24 @@ class ChatJobs:
                 await app.transcript.note(event.text, event.level)
         self._uncounted += tokens
         now_s = perf_counter()
-        if self.is_answering and (is_over or now_s - self._counted_s >= COUNTED_EVERY_S):
+        if app.is_answering and (is_over or now_s - self._counted_s >= COUNTED_EVERY_S):
             self._figures.add(self._uncounted, now_s, self._session.used)
             app.show_figures(self._figures)
             self._uncounted, self._counted_s = [], now_s
-        if self.is_answering and not is_over:
+        if app.is_answering and not is_over:
             frame = SPINNER[int(now_s / FRAME_S) % len(SPINNER)]
             app.transcript.tell(frame, self._doing(now_s), self._figures.words())
         if tokens:
             await app.transcript.feed(tokens)
         if is_over:
-            self._job = None
+            self._job, app.is_busy = None, False
             app.composer.say("")
             await self._end(job.future.exception())
             if self._job is None:
                 self.idle.begin()
 
     def _show_progress(self, event: Progressed) -> None:
-        if self.is_answering:
+        if self._app.is_answering:
             self._read = event.done
         else:
             self._app.title_bar.progress(PROGRESS[event.what].format(""), event.done)
@@ -212,7 +199,7 @@ class ChatJobs:
 
     async def _end(self, error: BaseException | None) -> None:
         app, session = self._app, self._session
-        was_answering, self.is_answering = self.is_answering, False
+        was_answering, app.is_answering = app.is_answering, False
         if was_answering:
             is_kept = bool(session.turns) and session.turns[-1].role == "assistant"
             await app.transcript.end_answer(session.turns[-1] if is_kept else None)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from textual.content import Content
 from textual.strip import Strip
-from textual.style import Style
 from textual.widgets.markdown import MarkdownFence
 
-from edgespec.tui.lines import Block, Brush
+from edgespec.tui.lines import Block, Brush, clickable
 
 FILL = "on $surface"
 LEFT, RIGHT = "\u2039", "\u203a"  # single angle quotes
@@ -60,15 +59,11 @@ class Code(Block):
     def _title(self, room: int) -> Content:
         buttons: list[Content] = []
         if self.number and self.longest > room:
-            buttons += [_button(LEFT, "scroll_code(-1)"), _button(RIGHT, "scroll_code(1)")]
+            buttons += [clickable(LEFT, "scroll_code(-1)"), clickable(RIGHT, "scroll_code(1)")]
         if self.number:
-            buttons.append(_button("save", f"save_code({self.number})"))
-            buttons.append(_button(f"copy [{self.number}]", f"copy_code({self.number})"))
+            buttons.append(clickable("save", f"save_code({self.number})"))
+            buttons.append(clickable(f"copy [{self.number}]", f"copy_code({self.number})"))
         offers = Content("  ").join(buttons)
         name = Content(self.language[: max(0, room - offers.cell_length - 2)] or " ")
         gap = " " * max(1, room - name.cell_length - offers.cell_length)
         return Content.assemble(name, gap, offers).stylize("dim")
-
-
-def _button(label: str, action: str) -> Content:
-    return Content(label).stylize(Style.from_meta({"@click": action}))

@@ -206,6 +206,12 @@ class Lines(Widget):
             self._lines += strips
 
 
+def clickable(text: str | Content, action: str) -> Content:
+    """Return a text that runs an action of its widget when it is clicked."""
+    content = text if isinstance(text, Content) else Content(text)
+    return content.stylize(Style.from_meta({"@click": action}))
+
+
 def quoted(text: str) -> list[Text]:
     """Return the lines of a text, each after a bar."""
     return [Text(Content(line), "dim", first="│ ", rest="│ ") for line in text.split("\n")]

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 from textual.content import Content
-from textual.style import Style
 
 from edgespec.events import TokenEvent
 from edgespec.history import Piece
 from edgespec.text.figures import clock
 from edgespec.text.printable import printable
 from edgespec.text.thinking import ThinkingStream
-from edgespec.tui.lines import Block, Text, quoted
+from edgespec.tui.lines import Block, Text, clickable, quoted
 from edgespec.tui.markdown import GrowingMarkdown
 from edgespec.tui.token_view import TokenText
 
@@ -94,8 +93,7 @@ def thought_length(seconds: float, n_tokens: int) -> str:
 def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = False) -> list[Block]:
     """Return the line that unfolds the reasoning, and the reasoning if it is unfolded."""
     said = f"{'▾' if is_open else '▸'} {'thinking' if goes_on else 'thought for'} {length}{' …' if goes_on else ''}"
-    click = Style.from_meta({"@click": "open"})
-    blocks: list[Block] = [Text(Content.assemble((said, "italic dim")).stylize(click))]
+    blocks: list[Block] = [Text(clickable(Content.styled(said, "italic dim"), "open"))]
     if is_open:
         blocks += quoted(shown(thought).strip("\n"))
     return blocks

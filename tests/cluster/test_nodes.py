@@ -201,6 +201,7 @@ def test_a_node_gets_one_actor_or_one_for_each_gpu(node: Node, threads: int, nam
 def test_rows_of_a_node_that_leaves_go_to_one_that_joins() -> None:
     ray = FakeRay(Node("a", dies=5))
     with opened(ray) as nodes, Fleet(nodes.first(CancelFlag()), kind="node", recruits=nodes) as engine:
+
         def b_joins_when_a_is_lost() -> None:
             if "node a is lost (it has left the cluster)" in engine.notes and len(ray.found) == 1:
                 ray.found.append(Node("b"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -29,13 +30,17 @@ async def wait_until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
 
 
 class Harness(App[None]):
-    """Holds widgets one below the other; keeps messages of some kinds that reach it, and the links it is to open."""
+    """Holds widgets one below the other; keeps messages of some kinds that reach it, the actions of the chat's app that
+    are called, and the links it is to open."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop")]
 
     def __init__(self, *widgets: Widget, keeps: tuple[type[Message], ...] = ()) -> None:
         super().__init__()
         self._widgets, self._keeps = widgets, keeps
         self.messages: list[Message] = []
         self.opened: list[str] = []
+        self.called: list[str] = []
 
     def compose(self) -> ComposeResult:
         yield from self._widgets
@@ -44,6 +49,12 @@ class Harness(App[None]):
         if isinstance(message, self._keeps):
             self.messages.append(message)
         return super().post_message(message)
+
+    def action_stop(self) -> None:
+        self.called.append("stop")
+
+    def action_page(self, step: int) -> None:
+        self.called.append(f"page {step}")
 
     def open_url(self, url: str, *, new_tab: bool = True) -> None:
         self.opened.append(url)

@@ -68,7 +68,7 @@ def on_screen(
         session = Session(opened, open_engine, LoadSettings(model), ChatSettings(**({"seed": 3} | settings)))
         app = ChatApp(session, message=message)
         async with app.run_test(size=size, notifications=toasts) as pilot:
-            await wait_until(pilot, lambda: not app.jobs.is_busy)
+            await wait_until(pilot, lambda: not app.is_busy)
             await steps(app, pilot)
         if store is None:
             opened.close()
@@ -85,7 +85,7 @@ async def type_in(app: ChatApp, pilot: Pilot[None], text: str) -> None:
 
 
 async def idle(app: ChatApp, pilot: Pilot[None]) -> None:
-    await wait_until(pilot, lambda: not app.jobs.is_busy)
+    await wait_until(pilot, lambda: not app.is_busy)
 
 
 def contents(app: ChatApp) -> list[str]:
@@ -149,9 +149,9 @@ def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.composer.put("count")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.jobs.is_answering and len(app.session.turns) == 1)
+        await wait_until(pilot, lambda: app.is_answering and len(app.session.turns) == 1)
         for command in ("/regen", "/undo", "/clear", "/fork", "/load last", "/model x", "/race", "/edit 1 x"):
-            app._run(command)
+            app.run_command(command)
         assert contents(app) == ["count"]
         for text in ("/regen 1", "more"):
             app.composer.put(text)
@@ -211,7 +211,7 @@ def test_every_key_does_what_its_command_does(monkeypatch: pytest.MonkeyPatch) -
     called: list[str] = []
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        monkeypatch.setattr(app, "_run", called.append)
+        monkeypatch.setattr(app, "run_command", called.append)
         await pilot.press(*KEYS)
         await pilot.pause()
         assert called == [f"/{name}" for name in KEYS.values()]
@@ -421,7 +421,7 @@ def test_whatever_opens_or_changes_a_chat_leaves_the_focus_where_one_types() -> 
             await start_again(app, pilot)
             await type_in(app, pilot, "first")
             await pilot.press("shift+tab")
-            app._run(command)
+            app.run_command(command)
             await wait_until(pilot, lambda: app.focused is app.composer.input)
 
     on_screen(steps)
@@ -728,7 +728,7 @@ def test_when_the_model_dies_the_screen_offers_to_go_on(tmp_path: Path) -> None:
         assert "the system killed the process" in shown(app)
         assert contents(app) == ["count", "one two"]
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.session.engine is not None and not app.jobs.is_busy)
+        await wait_until(pilot, lambda: app.session.engine is not None and not app.is_busy)
         await type_in(app, pilot, "/regen")
         assert contents(app) == ["count", "all of it"]
 
@@ -757,8 +757,8 @@ def test_loading_that_was_cancelled_says_so_and_how_to_load_again() -> None:
         await wait_until(pilot, lambda: "loading demo was cancelled" in shown(app))
         assert "/restart loads it again, /model MODEL loads another one" in shown(app)
         assert len(app.screen_stack) == 1, "the model has not failed: there is nothing to ask"
-        app._run("/model demo:draft")
-        await wait_until(pilot, lambda: not app.jobs.is_busy and app.session.load_settings.model == "demo:draft")
+        app.run_command("/model demo:draft")
+        await wait_until(pilot, lambda: not app.is_busy and app.session.load_settings.model == "demo:draft")
 
     on_screen(steps, cancelled, FakeEngine("one"))
 
@@ -769,7 +769,7 @@ def test_a_model_that_is_not_there_is_reported_once() -> None:
         await pilot.press("escape")
         for _ in range(5):
             await pilot.pause(0.1)
-        assert not app.jobs.is_busy
+        assert not app.is_busy
         assert shown(app).count("was not found") == 1
 
     on_screen(steps, model="/nowhere/x.gguf")

@@ -52,7 +52,7 @@ def on_screen(steps: Steps, size: tuple[int, int] = (120, 40)) -> list[LoadSetti
         with Store.in_memory() as store:
             app = ChatApp(Session(store, open_engine, LoadSettings("demo"), ChatSettings(seed=3)))
             async with app.run_test(size=size) as pilot:
-                await wait_until(pilot, lambda: not app.jobs.is_busy)
+                await wait_until(pilot, lambda: not app.is_busy)
                 await steps(app, pilot)
 
     asyncio.run(drive())
@@ -61,7 +61,7 @@ def on_screen(steps: Steps, size: tuple[int, int] = (120, 40)) -> list[LoadSetti
 
 async def say(app: ChatApp, pilot: Pilot[None], text: str) -> None:
     app.submit(text)
-    await wait_until(pilot, lambda: not app.jobs.is_busy)
+    await wait_until(pilot, lambda: not app.is_busy)
 
 
 def line(app: ChatApp) -> str:
@@ -94,7 +94,7 @@ def test_a_model_of_the_catalogue_is_chosen_downloaded_and_loaded(hub: FakeHub) 
         await wait_until(pilot, lambda: "fits in memory" in str(screen._options.options[0].prompt))
         assert "10.9 MB to download" in str(screen.query_one("#picker-said", Static).content)
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair:Q8_0" and not app.jobs.is_busy)
+        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair:Q8_0" and not app.is_busy)
         assert not app.query_one(DownloadLine).display
 
     assert [each.model for each in on_screen(steps)] == ["demo", "demo-pair:Q8_0"]
@@ -117,7 +117,7 @@ def test_the_chat_goes_on_meanwhile_and_keeps_its_model(hub: FakeHub) -> None:
         await wait_until(pilot, lambda: "is ready: /model demo-pair loads it" in line(app))
         assert app.session.load_settings.model == "demo"
         await click_on(pilot, app.query_one("#download-said"), "ready")
-        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair" and not app.jobs.is_busy)
+        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair" and not app.is_busy)
         assert not app.query_one(DownloadLine).display
 
     on_screen(steps)
@@ -211,10 +211,10 @@ def test_a_large_download_is_asked_about(hub: FakeHub, monkeypatch: pytest.Monke
 def test_the_list_opens_while_an_answer_is_generated(hub: FakeHub) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.submit("hello")
-        assert app.jobs.is_busy
+        assert app.is_busy
         await picker(app, pilot)
         await pilot.press("escape")
         app.submit("/model demo:draft")
-        await wait_until(pilot, lambda: not app.jobs.is_busy)
+        await wait_until(pilot, lambda: not app.is_busy)
 
     on_screen(steps)
