@@ -87,7 +87,8 @@ class ChatApp(BaseApp):
                 yield Transcript(pieces=self._pieces, siblings=self._siblings)
                 yield StatisticsLine(id="line")
                 yield DownloadLine()
-                yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], self._said_before())
+                said = [without_files(turn.content)[1] for turn in self.session.turns if turn.role == "user"]
+                yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], said)
             with Vertical(id="figures"):
                 yield StatisticsPanel()
         yield ModeFooter(show_command_palette=False, compact=True)
@@ -194,9 +195,6 @@ class ChatApp(BaseApp):
                 return self.session.store.siblings(self.session.chat, key)
         return []
 
-    def _said_before(self) -> list[str]:
-        return [without_files(turn.content)[1] for turn in self.session.turns if turn.role == "user"]
-
     def _index(self, key: str) -> int:
         return next(index for index, turn in enumerate(self.session.turns) if turn.key == key)
 
@@ -210,19 +208,15 @@ class ChatApp(BaseApp):
 
     @on(SaveCode)
     def _save_code(self, event: SaveCode) -> None:
-        try:
+        with self.reporting():
             self.commands.save_code(event.block)
-        except EdgespecError as error:
-            self.report(error)
 
     @on(SwitchBranch)
     async def _switch_branch(self, event: SwitchBranch) -> None:
         index = self._index(event.key)
         is_by_key = self.focused is not None and self.transcript in self.focused.ancestors
-        try:
+        with self.reporting():
             self.session.step(event.key, event.step)
-        except EdgespecError as error:
-            self.report(error)
         await self.redraw()
         await self.transcript.reveal(self.session.turns[index].key, focuses=is_by_key)
 
@@ -271,10 +265,9 @@ class ChatApp(BaseApp):
 
     @on(ChangeChat)
     async def _change_chat(self, event: ChangeChat) -> None:
-        try:
-            event.change(self.session)
-        except EdgespecError as error:
-            self.report(error)
+        with self.reporting():
+            if event.change is not None:
+                event.change(self.session)
         await self.redraw()
 
     def _keep_theme(self, name: str) -> None:

@@ -54,5 +54,5 @@ def file_blocks(files: Sequence[Attachment], opened: Collection[int], limit: int
         if is_open:
             text = shown(file.text)
             more = f"\n… {len(text) - limit:,} more characters" if len(text) > limit else ""
-            blocks += quoted(text[:limit] + more)
+            blocks.append(quoted(text[:limit] + more))
     return blocks

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from textual.app import App
 from textual.events import Click, Event, Key, Paste
@@ -132,6 +134,14 @@ class BaseApp(App[None]):
             self.toast(str(error), "warning")
         else:
             self.say(str(error), "error")
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Report an error of the block."""
+        try:
+            yield
+        except EdgespecError as error:
+            self.report(error)
 
     def toast(self, text: str, level: Level = "info") -> None:
         """Show a text in the corner for some seconds; of a long text only the first lines."""

@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.widgets.option_list import Option
 
 from edgespec.history import ChatInfo, Hit
+from edgespec.text.figures import counted
 from edgespec.text.printable import one_line, printable
 
 BEGIN, END = "\x02", "\x03"  # the marks around matches in a snippet
@@ -81,10 +82,6 @@ def ago(then_s: float, now_s: float) -> str:
     return "just now"
 
 
-def messages(n: int) -> str:
-    return "1 message" if n == 1 else f"{n} messages"
-
-
 def _heading(text: str) -> Row:
     return Row(Content.styled(text, "bold $text-primary"))
 
@@ -99,7 +96,7 @@ def _chat_row(chat: ChatInfo, open_chat: str | None, now_s: float, within: str =
     """Return the row of a chat; the open chat is marked. The folder is shown unless the row is `within` it."""
     is_open = chat.id == open_chat
     about = [one_line(chat.folder)] if chat.folder != within else []
-    about += [ago(chat.updated_s, now_s), messages(chat.n_turns)]
+    about += [ago(chat.updated_s, now_s), counted(chat.n_turns, "message")]
     content = Content.assemble(
         ("▸ " if is_open else "  ", "bold"),
         (one_line(chat.title) or "untitled", "bold" if is_open else ""),

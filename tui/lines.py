@@ -212,9 +212,9 @@ def clickable(text: str | Content, action: str) -> Content:
     return content.stylize(Style.from_meta({"@click": action}))
 
 
-def quoted(text: str) -> list[Text]:
-    """Return the lines of a text, each after a bar."""
-    return [Text(Content(line), "dim", first="│ ", rest="│ ") for line in text.split("\n")]
+def quoted(text: str) -> Text:
+    """Return a text whose lines follow a bar."""
+    return Text(Content(text), "dim", first="│ ", rest="│ ")
 
 
 def _restyled(strip: Strip, span: tuple[int, int], style: Style) -> Strip:

@@ -240,8 +240,7 @@ class TurnView(Lines, can_focus=True):
         self._files, content = without_files(turn.content) if turn.role == "user" else ((), turn.content)
         text = shown(content)
         blocks = file_blocks(self._files, self._open_files, self._limit)
-        blocks += [Text(Content(line)) for line in text[: self._limit].split("\n")]
-        return [*blocks, *self._more(len(text))]
+        return [*blocks, Text(Content(text[: self._limit])), *self._more(len(text))]
 
     def _more(self, length: int) -> list[Block]:
         if length <= self._limit:
