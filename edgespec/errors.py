@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 FLAGS = {
     "-c": "ctx_size",
@@ -37,6 +38,10 @@ class EdgespecError(Exception):
         if translated:
             self.add_note(f"  in Python: {', '.join(translated)}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let other processes unpickle the error without its constructor, whose parameters are not `args`."""
+        return type(self).__new__, (type(self), *self.args), vars(self)
+
     def __str__(self) -> str:
         reason = f": {self.why}" if self.why else ""
         return f"{self.what}{reason}" + (f"\n  {self.hint}" if self.hint else "")
@@ -53,6 +58,13 @@ def told_as(kind: type[EdgespecError], what: str, *, hint: str = "") -> Iterator
 
 class GenerationError(EdgespecError):
     """The native library failed in the middle of an answer."""
+
+
+def for_users(error: BaseException) -> EdgespecError:
+    """Return the error itself, or an error for users in place of another exception."""
+    if isinstance(error, EdgespecError):
+        return error
+    return GenerationError(f"unexpected {type(error).__name__}", why=str(error))
 
 
 class UsageError(EdgespecError):

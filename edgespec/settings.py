@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
@@ -15,6 +15,7 @@ Constraint = Literal["grammar", "json_schema", "regex"]
 """The fields of a request that constrain the answer."""
 CONSTRAINTS: dict[Constraint, str] = {"grammar": "grammar", "json_schema": "JSON schema", "regex": "regular expression"}
 Offload = int | Literal["auto", "all"]
+Switch = Literal["auto", "on", "off"]
 DRAFTERS = tuple(REGISTRY)
 HEADS, MTP = names_that_need("head"), "mtp"
 # Drafters that load weights. `draft_model` names a draft head or a draft model.
@@ -22,6 +23,7 @@ MODEL_DRAFTERS = names_that_need("self-draft", "head", "draft model")
 SELF = "self:"  # followed by a number of layers or a type of weights
 SPELLINGS = tuple(entry.spelling for entry in REGISTRY.values())
 
+LARGEST = 2**31 - 1
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
 AUTO_DRAFT = "auto"  # the best installed draft model
@@ -57,6 +59,16 @@ CACHE_TYPES = {
 }
 
 
+def between(least: int, most: int) -> Mapping[str, Any]:
+    """Return the metadata of a field for a whole number from `least` to `most`."""
+    return {"limits": (least, most)}
+
+
+def one_of(choices: Iterable[str]) -> Mapping[str, Any]:
+    """Return the metadata of a field for one of the choices."""
+    return {"choices": tuple(choices)}
+
+
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
     """The models to load, and how.
@@ -71,13 +83,13 @@ class LoadSettings:
     #: drafters separated by commas, "auto" for every available one, or "none"
     spec_type: str = "auto"
     #: maximum number of tokens of a draft; None: see `draft_n_max`
-    spec_draft_n_max: int | None = None
+    spec_draft_n_max: int | None = field(default=None, metadata=between(0, MAX_DRAFT))
     #: draft-length policy: "auto" (as many tokens as pay off by measured costs), "fixed:K" or "off"
     pace: str = "auto"
     #: maximum number of leaves of a draft
-    spec_tree: int = 1
+    spec_tree: int = field(default=1, metadata=between(1, MAX_LEAVES))
     #: let the draft model continue while the target verifies; "auto": if they are on different devices
-    overlap: Literal["auto", "on", "off"] = "auto"
+    overlap: Switch = field(default="auto", metadata=one_of(get_args(Switch)))
     #: decode so that drafts cannot change the text, where this build has the kernels
     exact: bool = True
     #: pad passes where this build does not have these kernels
@@ -89,28 +101,28 @@ class LoadSettings:
     #: name of the corpus for the corpus drafter
     corpus: str | None = None
     #: context of each sequence in tokens
-    ctx_size: int = 0
-    ctx_size_draft: int = 0
-    threads: int = 0
-    threads_draft: int = 0
-    threads_batch: int = 0
-    threads_batch_draft: int = 0
+    ctx_size: int = field(default=0, metadata=between(0, LARGEST))
+    ctx_size_draft: int = field(default=0, metadata=between(0, LARGEST))
+    threads: int = field(default=0, metadata=between(0, MAX_THREADS))
+    threads_draft: int = field(default=0, metadata=between(0, MAX_THREADS))
+    threads_batch: int = field(default=0, metadata=between(0, MAX_THREADS))
+    threads_batch_draft: int = field(default=0, metadata=between(0, MAX_THREADS))
     gpu_layers: Offload = "auto"
     gpu_layers_draft: Offload = "auto"
     #: addresses of workers (HOST:PORT) that hold `gpu_layers` of the target
     rpc: Sequence[str] = ()
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    cache_type_k_draft: str | None = None
-    cache_type_v_draft: str | None = None
-    flash_attention: Literal["auto", "on", "off"] = "auto"
+    cache_type_k: str = field(default="f16", metadata=one_of(CACHE_TYPES))
+    cache_type_v: str = field(default="f16", metadata=one_of(CACHE_TYPES))
+    cache_type_k_draft: str | None = field(default=None, metadata=one_of(CACHE_TYPES))
+    cache_type_v_draft: str | None = field(default=None, metadata=one_of(CACHE_TYPES))
+    flash_attention: Switch = field(default="auto", metadata=one_of(get_args(Switch)))
     #: answers decoded together
-    sequences: int = 1
+    sequences: int = field(default=1, metadata=between(0, MAX_SEQUENCES))
     #: raise an error if the model does not fit into free memory, instead of running slowly or with less context
     must_fit: bool = False
     #: MiB of main memory for prompts that lose their slot and for checkpoints of models whose memory cannot be cut;
     #: None: an eighth of the free memory, up to 8192; 0: none
-    cache_ram: int | None = None
+    cache_ram: int | None = field(default=None, metadata=between(0, MOST_CACHE_RAM))
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -177,13 +189,13 @@ class Request:
     prompt: str = ""
     messages: tuple[Message, ...] = ()
     #: -1: until the model stops or the context is full
-    max_tokens: int = -1
+    max_tokens: int = field(default=-1, metadata=between(-1, LARGEST))
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    seed: int = 0
+    seed: int = field(default=0, metadata=between(0, 2**64 - 1))
     #: number that distinguishes samples of one prompt and seed
-    sample: int = 0
+    sample: int = field(default=0, metadata=between(0, 2**32 - 1))
     #: verification rule: "coupled" keeps the text, "rejection" and "block" its distribution, "typical" neither
-    verify: VerifyRule = "coupled"
+    verify: VerifyRule = field(default="coupled", metadata=one_of(get_args(VerifyRule)))
     #: token ids to emit as the answer, to measure the gain of drafting on a given text
     reference: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
@@ -197,13 +209,13 @@ class Request:
     json_schema: str = ""
     regex: str = ""
     #: tokens of the conversation dropped before the prompt, so that positions of the sampling noise continue
-    left: int = 0
+    left: int = field(default=0, metadata=between(0, 2**62))
     #: drafters for this answer, of those that are loaded; None: `LoadSettings.spec_type`
     spec_type: str | None = None
     #: draft-length policy for this answer; None: `LoadSettings.pace`
     pace: str | None = None
     #: maximum number of draft tokens for this answer; None: `LoadSettings.draft_n_max`
-    draft_n_max: int | None = None
+    draft_n_max: int | None = field(default=None, metadata=between(0, MAX_DRAFT))
     #: work around messages that the chat template rejects, with a note, instead of raising an error
     lenient: bool = False
     #: JSON object of arguments for the chat template, such as `tools` and `enable_thinking`

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import operator
-from typing import get_args
+from dataclasses import fields
 
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 from edgespec.settings import (
-    CACHE_TYPES,
     CONSTRAINTS,
     DRAFTERS,
+    LARGEST,
     MAX_DRAFT,
-    MAX_LEAVES,
-    MAX_SEQUENCES,
     MAX_STRICT_DRAFT,
-    MAX_THREADS,
-    MOST_CACHE_RAM,
     SPELLINGS,
     LoadSettings,
     Request,
@@ -28,39 +24,15 @@ from edgespec.settings import (
 
 def check_load_settings(settings: LoadSettings) -> None:
     """Raise UsageError for invalid settings and combinations, before anything is loaded."""
+    _check_fields(settings)
     check_pace(settings.pace)
-    if settings.spec_draft_n_max is not None:
-        _check_integer("spec_draft_n_max", settings.spec_draft_n_max, 0, MAX_DRAFT)
     length = fixed_length(settings.pace)
     if length is not None and length > settings.draft_n_max:
         raise UsageError(f"pace fixed:{length} needs --spec-draft-n-max {length} or more, not {settings.draft_n_max}")
-    for name, least, most in (
-        ("spec_tree", 1, MAX_LEAVES),
-        ("ctx_size", 0, 2**31 - 1),
-        ("ctx_size_draft", 0, 2**31 - 1),
-        ("threads", 0, MAX_THREADS),
-        ("threads_draft", 0, MAX_THREADS),
-        ("threads_batch", 0, MAX_THREADS),
-        ("threads_batch_draft", 0, MAX_THREADS),
-        ("sequences", 0, MAX_SEQUENCES),
-    ):
-        _check_integer(name, getattr(settings, name), least, most)
-    if settings.cache_ram is not None:
-        _check_integer("cache_ram", settings.cache_ram, 0, MOST_CACHE_RAM)
-    types = tuple(CACHE_TYPES)
-    for name, choices in (
-        ("flash_attention", ("auto", "on", "off")),
-        ("overlap", ("auto", "on", "off")),
-        ("cache_type_k", types),
-        ("cache_type_v", types),
-        ("cache_type_k_draft", (None, *types)),
-        ("cache_type_v_draft", (None, *types)),
-    ):
-        _check_choice(name, getattr(settings, name), choices)
     check_spec_type(settings.spec_type)
     for name in ("gpu_layers", "gpu_layers_draft"):
         if getattr(settings, name) not in ("auto", "all"):
-            _check_integer(name, getattr(settings, name), 0, 2**31 - 1)
+            _check_integer(name, getattr(settings, name), 0, LARGEST)
     if settings.strict:
         for excluded, setting, why in (
             (settings.draft_n_max == 0, "--spec-draft-n-max 0", "passes are padded for drafts; use --spec-type none"),
@@ -125,20 +97,14 @@ def check_spec_type(spec_type: object) -> None:
 
 def check_request(request: Request, n_vocab: int) -> None:
     """Raise UsageError for invalid requests, before anything is generated."""
-    _check_integer("max_tokens", request.max_tokens, -1, 2**31 - 1)
-    _check_integer("seed", request.seed, 0, 2**64 - 1)
-    _check_integer("sample", request.sample, 0, 2**32 - 1)
-    _check_integer("left", request.left, 0, 2**62)
+    _check_fields(request)
     for message in request.messages:
         for token in message.tokens:
             _check_integer("a token id in a message", token, 0, n_vocab - 1)
-    _check_choice("verify", request.verify, get_args(VerifyRule))
     if request.spec_type is not None:
         check_spec_type(request.spec_type)
     if request.pace is not None:
         check_pace(request.pace)
-    if request.draft_n_max is not None:
-        _check_integer("draft_n_max", request.draft_n_max, 0, MAX_DRAFT)
     if request.logprobs is not None:
         _check_integer("logprobs", request.logprobs, 0, n_vocab)
     if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
@@ -171,9 +137,16 @@ def check_request(request: Request, n_vocab: int) -> None:
             raise UsageError("the prompt is not valid text", why=str(error)) from error
 
 
-def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{name} must be one of {', '.join(map(str, filter(None, choices)))}, not {shown(value)}")
+def _check_fields(settings: LoadSettings | Request) -> None:
+    """Check the fields that have limits or choices."""
+    for item in fields(settings):
+        value, choices = getattr(settings, item.name), item.metadata.get("choices")
+        if value is None and item.default is None:
+            continue
+        if "limits" in item.metadata:
+            _check_integer(item.name, value, *item.metadata["limits"])
+        if choices is not None and value not in choices:
+            raise UsageError(f"{item.name} must be one of {', '.join(choices)}, not {shown(value)}")
 
 
 def _check_integer(name: str, value: object, least: int, most: int) -> None:

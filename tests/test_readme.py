@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
-import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -23,26 +23,19 @@ COMMANDS = [
 MEASURING = [line for line in COMMANDS if re.search(r"edgespec (bench|compare|tune) ", line)]
 
 
-@pytest.mark.cli
+@pytest.mark.native
 @pytest.mark.parametrize(
     "line", [pytest.param(line, marks=[pytest.mark.long] * (line in MEASURING)) for line in COMMANDS]
 )
-def test_a_command_of_the_readme_answers(line: str, tmp_path: Path) -> None:
+def test_a_command_of_the_readme_answers(line: str, home: Path) -> None:
     before, _, command = line.rpartition("./scripts/edgespec ")
     piped = re.fullmatch(r"""echo (["'])(.*)\1 \| """, before)
     assert piped or not before
     # The commands run in the project's folder, and may write into it.
     for folder in {"scripts", "tests"} & set(command.split()):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    done = subprocess.run(
-        [sys.executable, "-m", "edgespec", *shlex.split(command)],
-        input=piped[2] + "\n" if piped else "",
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
+        shutil.copytree(ROOT / folder, home / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    done = edgespec_here(*shlex.split(command), home=home, stdin=f"{piped[2]}\n".encode() if piped else b"")
+    assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.strip()
 
 
@@ -54,11 +47,11 @@ def test_a_command_that_measures_has_options_that_exist(line: str, tmp_path: Pat
 
 
 @pytest.mark.native
-def test_the_python_snippet_prints_an_answer() -> None:
+def test_the_python_snippet_prints_an_answer(home: Path) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, encoding="utf-8")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"\n64 tokens in .* tok/s\)", done.stdout)
+    with redirect_stdout(StringIO()) as printed:
+        exec(snippet, {})
+    assert re.search(r"\n64 tokens in .* tok/s\)", printed.getvalue())
 
 
 def test_the_files_it_links_to_are_there() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from textual.content import Content
 from textual.widgets import Static
 
-from edgespec.chat.attachments import Attachment
+from edgespec.chat.attachments import Attachment, described
 from edgespec.text.printable import one_line
 from edgespec.tui.lines import Block, Text, clickable, quoted
 from edgespec.tui.live_answer import shown
@@ -49,7 +49,7 @@ def file_blocks(files: Sequence[Attachment], opened: Collection[int], limit: int
     for index, file in enumerate(files):
         is_open = index in opened
         name = f"{'▾' if is_open else '▸'} {one_line(file.name)}"
-        line = Content.assemble((name, "bold"), (f"  {file.described(None)}", "dim"))
+        line = Content.assemble((name, "bold"), (f"  {described([file])}", "dim"))
         blocks.append(Text(clickable(line, f"open_file({index})")))
         if is_open:
             text = shown(file.text)

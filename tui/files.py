@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from edgespec.chat.attachments import Attachment
-from edgespec.chat.file_commands import crowding, remove
+from edgespec.chat.attachments import Attachment, described
 from edgespec.errors import EdgespecError
-from edgespec.text.figures import counted, size_of
+from edgespec.text.figures import counted
 from edgespec.tui.base_app import BaseApp
 
 QUICK_BYTES = 32 << 10  # a file of this size is counted in a few hundredths of a second
@@ -46,18 +45,16 @@ class Files:
             self.show()
 
     def remove(self, index: int) -> None:
-        remove(self._session, str(index + 1))
+        self._session.detach(str(index + 1))
         self.show()
 
     def _draw(self) -> None:
         session = self._session
         files, counts = session.attached, session.counts
         self._warning = self._warning if files else ""
-        total = counts.total(files)
-        in_all = size_of(sum(file.n_bytes for file in files)) + ("" if total is None else f", {total:,} tokens")
         self._app.composer.files.show(
-            [(file.name, file.described(counts.known(file))) for file in files],
-            f"{len(files)} files, {in_all}" if len(files) > 1 else "",
+            [(file.name, described([file], counts.total([file]))) for file in files],
+            f"{len(files)} files, {described(files, counts.total(files))}" if len(files) > 1 else "",
             self._warning,
         )
 
@@ -66,7 +63,7 @@ class Files:
         for file in self._session.attached:
             if not self._app.is_answering or file.n_bytes <= QUICK_BYTES:  # counting delays the answer
                 self._session.counts.count(file)
-        warning = "" if self._app.is_busy else crowding(self._session)
+        warning = "" if self._app.is_busy else self._session.crowding()
         self._app.call_from_thread(self._show_counts, warning)
 
     def _show_counts(self, warning: str) -> None:

@@ -38,10 +38,10 @@ def answer_rows(
     Raises UsageError for invalid settings, and the errors of the engine.
     """
     from edgespec.batch.arriving import Polled
+    from edgespec.batch.bad_input import BadInputError
     from edgespec.batch.job import Job
     from edgespec.batch.reading import Defaults, RowReader
     from edgespec.batch.results import Results
-    from edgespec.batch.row import BadRowError
     from edgespec.batch.row_settings import checked_n, request_fields
     from edgespec.core.sampling import SamplingSettings
 
@@ -49,7 +49,7 @@ def answer_rows(
         raise UsageError("rows must be a list or another iterable of rows")
     try:
         request, n = Request(**request_fields(settings, SamplingSettings())), checked_n(n)
-    except BadRowError as error:
+    except BadInputError as error:
         raise UsageError(str(error)) from error
     engine.check_settings(request)
     reader = RowReader(Defaults(request, seed, chat, system, n))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from edgespec.batch.row import BadRowError, UnsupportedError
-from edgespec.settings import CONSTRAINTS, shown
+from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.settings import CONSTRAINTS, Constraint, shown
+
+Reader = Callable[[str, Any], tuple[str, Any]]
+"""Reads the value of a named field. Returns the constraint as a setting and its value. Raises BadInputError."""
 
 OBJECT = {"type": "object"}
 _SIGN = re.compile(r"([\\.+*?()|\[\]{}^$#&~/-])")
@@ -16,7 +19,7 @@ _SIGN = re.compile(r"([\\.+*?()|\[\]{}^$#&~/-])")
 def take_constraint(fields: dict[str, Any]) -> dict[str, Any]:
     """Remove all fields that constrain the answer from `fields`, and return the constraint as a setting by its name.
 
-    An empty constraint, such as `{"json_schema": ""}`, removes the default one. Raises BadRowError.
+    An empty constraint, such as `{"json_schema": ""}`, removes the default one. Raises BadInputError.
     """
     found: dict[str, tuple[str, Any]] = {}
     for name in (*CONSTRAINTS, *_READERS):
@@ -25,7 +28,7 @@ def take_constraint(fields: dict[str, Any]) -> dict[str, Any]:
             found[name] = (name, value) if name in CONSTRAINTS else _READERS[name](name, value)
     constraints = [name for name, (_, value) in found.items() if value not in (None, "")]
     if len(constraints) > 1:
-        raise BadRowError(f"{constraints[0]} and {constraints[1]} cannot be combined", constraints[0])
+        raise BadInputError(f"{constraints[0]} and {constraints[1]} cannot be combined", constraints[0])
     return dict([found[name] for name in constraints] or [*found.values()][:1])
 
 
@@ -37,57 +40,48 @@ def _response_format(name: str, value: Any) -> tuple[str, Any]:
         return "json_schema", value.get("schema") or OBJECT
     described = value.get("json_schema", value) if kind == "json_schema" else None
     if not isinstance(described, Mapping) or described.get("schema") is None:
-        wanted = "must be text, json_object or json_schema with a schema"
-        raise BadRowError(f"{name} {wanted}, not {shown(value)}", name)
+        raise wrong(name, "be text, json_object or json_schema with a schema", value)
     return "json_schema", described["schema"]
 
 
-def _schema(name: str, value: Any) -> tuple[str, Any]:
-    return "json_schema", value
-
-
-def _regex(name: str, value: Any) -> tuple[str, Any]:
-    return "regex", value
-
-
-def _grammar(name: str, value: Any) -> tuple[str, Any]:
-    return "grammar", value
+def _as(kind: Constraint) -> Reader:
+    return lambda name, value: (kind, value)
 
 
 def _choice(name: str, value: Any) -> tuple[str, Any]:
     """Return an expression that matches one of several texts."""
     if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
-        raise BadRowError(f"{name} must be a list of texts, not {shown(value)}", name)
+        raise wrong(name, "be a list of texts", value)
     return "regex", "|".join(_SIGN.sub(r"\\\1", text) for text in value)
 
 
 def _structured_outputs(name: str, value: Any) -> tuple[str, Any]:
     if not isinstance(value, Mapping):
-        raise BadRowError(f"{name} must be an object, not {shown(value)}", name)
+        raise wrong(name, "be an object", value)
     kinds = [kind for kind in _STRUCTURES if value.get(kind) not in (None, False)]
     if len(kinds) != 1:
-        raise BadRowError(f"{name} must have one of {', '.join(_STRUCTURES)}, not {shown(value)}", name)
+        raise wrong(name, f"have one of {', '.join(_STRUCTURES)}", value)
     return _STRUCTURES[kinds[0]](f"{name}.{kinds[0]}", value[kinds[0]])
 
 
 def _any_object(name: str, value: Any) -> tuple[str, Any]:
     if value is not True:
-        raise UnsupportedError(f"{shown(value)} cannot be honoured; use json for a schema", name)
+        raise UnsupportedError(name, f"{shown(value)} cannot be honoured; use json for a schema")
     return "json_schema", OBJECT
 
 
 _STRUCTURES = {
-    "json": _schema,
-    "regex": _regex,
+    "json": _as("json_schema"),
+    "regex": _as("regex"),
     "choice": _choice,
-    "grammar": _grammar,
+    "grammar": _as("grammar"),
     "json_object": _any_object,
 }
 _READERS = {
     "response_format": _response_format,
-    "guided_json": _schema,
-    "guided_regex": _regex,
+    "guided_json": _as("json_schema"),
+    "guided_regex": _as("regex"),
     "guided_choice": _choice,
-    "guided_grammar": _grammar,
+    "guided_grammar": _as("grammar"),
     "structured_outputs": _structured_outputs,
 }

@@ -179,39 +179,24 @@ class Job:
             ) from error
 
 
-class _Requests(Iterator[Request]):
+class _Requests(Arriving[Request]):
     """The requests of the rows to come, for an engine."""
 
     def __init__(self, job: Job) -> None:
+        super().__init__()
         self._job = job
         self._row: Iterator[Request] = iter(())
-        self._next: Request | None = None
-        self._is_over = False
 
-    def is_ready(self) -> bool:
-        """True if the next request or the end is there."""
-        return self._look(may_wait=False)
-
-    def __next__(self) -> Request:
-        self._look(may_wait=True)
-        request, self._next = self._next, None
-        if request is None:
-            raise StopIteration
+    def _look(self, timeout_s: float) -> Request | Exception | None:
+        while (request := next(self._row, None)) is None:
+            try:
+                row = self._job.take_row(may_wait=timeout_s > 0)
+            except StopIteration as end:
+                return end
+            if row is None:
+                return None
+            self._row = row
         return request
-
-    def _look(self, *, may_wait: bool) -> bool:
-        while self._next is None and not self._is_over:
-            self._next = next(self._row, None)
-            if self._next is None:
-                try:
-                    row = self._job.take_row(may_wait=may_wait)
-                except StopIteration:
-                    self._is_over = True
-                else:
-                    if row is None:
-                        return False
-                    self._row = row
-        return True
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from edgespec.batch.row import BadRowError, UnsupportedError
+from edgespec.batch.bad_input import BadInputError, UnsupportedError
 from edgespec.core.sampling import SamplingSettings
 from edgespec.settings import shown
 
@@ -64,7 +64,7 @@ def refused(*names: str) -> dict[str, Field]:
 
 
 def check(body: Mapping[str, Any], known: Known) -> list[str]:
-    """Return notes about fields without an effect. Null counts as missing. Raises BadRowError."""
+    """Return notes about fields without an effect. Null counts as missing. Raises BadInputError."""
     checked = _Check()
     checked.object("", body, known)
     return checked.notes
@@ -80,7 +80,7 @@ class _Check:
     def object(self, where: str, given: Mapping[str, Any], known: Known) -> None:
         self._n_objects += 1
         if self._n_objects > MOST_OBJECTS:  # a body of a few megabytes would take seconds
-            raise BadRowError(f"{where} is one of more than {MOST_OBJECTS:,} objects", where)
+            raise BadInputError(f"{where} is one of more than {MOST_OBJECTS:,} objects", where)
         for name, value in given.items():
             if value is not None:
                 self._field(where, name, value, known.get(name))
@@ -93,7 +93,7 @@ class _Check:
             at, accepted = _at(where, name), ""
             if field.values and field.values != EMPTY:
                 accepted = f"; only {' or '.join(map(shown, field.values))} is accepted"
-            raise UnsupportedError(f"{shown(value)} cannot be honoured{accepted}", at)
+            raise UnsupportedError(at, f"{shown(value)} cannot be honoured{accepted}")
         elif field.use == "hint" and len(self.notes) < MOST_NOTES:
             self.notes.append(f"{_at(where, name)} has no effect")
         elif field.inner is not None and isinstance(value, Mapping):
@@ -112,6 +112,17 @@ def read_of(body: Mapping[str, Any], known: Known) -> dict[str, Any]:
     """Return the fields of a body that are read and not null."""
     return {name: body[name] for name, field in known.items() if field.use == "read" and body.get(name) is not None}
 
+
+ALIASES = {
+    "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "n_cmpl": "n",
+    "repetition_penalty": "repeat_penalty",
+    "typ_p": "typical_p",
+    "stop_sequences": "stop",
+    "max_output_tokens": "max_tokens",
+}
+"""Other names of fields, in requests of every format."""
 
 # --- fields of several formats ----------------------------------------------------------------------------------------
 

@@ -11,26 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
+from edgespec.batch.bad_input import BadInputError, UnsupportedError
 from edgespec.batch.constraining import take_constraint
-from edgespec.batch.known import BATCH_CHAT, BATCH_TEXT, check
-from edgespec.batch.row import BadRowError, Id, Row, UnsupportedError
+from edgespec.batch.fields import Fields
+from edgespec.batch.known import BATCH_CHAT, BATCH_TEXT
+from edgespec.batch.row import Id, Row
 from edgespec.batch.sample import Sample, finite
 from edgespec.events import TokenEvent
 from edgespec.settings import shown
 
 INVALID, FAILED = "invalid_request_error", "server_error"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-
-ALIASES = {
-    "max_completion_tokens": "max_tokens",
-    "n_predict": "max_tokens",
-    "n_cmpl": "n",
-    "repetition_penalty": "repeat_penalty",
-    "typ_p": "typical_p",
-    "stop_sequences": "stop",
-    "max_output_tokens": "max_tokens",
-}
-"""Other names of fields, in requests of every format."""
 
 _REQUEST = "batch_req_"
 
@@ -46,56 +37,49 @@ def is_openai(row: Mapping[str, Any]) -> bool:
 
 
 def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch request, without its id, as a row. Raises BadRowError."""
-    unknown = [name for name in row if name not in ("method", "url", "body")]
-    if unknown:
-        raise BadRowError(f"a batch request has custom_id, method, url and body; {shown(unknown[0])} is not supported")
+    """Return a batch request, without its id, as a row. Raises BadInputError."""
+    if others := [name for name in row if name not in ("method", "url", "body")]:
+        why = f"{shown(others[0])} is not supported"
+        raise BadInputError(f"a batch request has custom_id, method, url and body; {why}")
     method, url, body = row.get("method", "POST"), row.get("url"), row.get("body")
     if method != "POST" or url not in (CHAT, TEXT):
-        raise BadRowError(f"a batch request is POST to {CHAT} or {TEXT}, not {shown(method)} to {shown(url)}")
+        raise BadInputError(f"a batch request is POST to {CHAT} or {TEXT}, not {shown(method)} to {shown(url)}")
     if not isinstance(body, Mapping):
-        raise BadRowError("the body of a batch request must be an object")
+        raise BadInputError("the body of a batch request must be an object")
     known = BATCH_CHAT if url == CHAT else BATCH_TEXT
-    check(body, known)
-    for name in known.keys() & body.keys():  # a batch refuses unknown fields, within others too
-        if notes := check({name: body[name]}, known):
-            raise BadRowError(f"{notes[0].removesuffix(' ignored')} is not supported", name)
-    fields = {
-        name: value
-        for name, value in body.items()
-        if value is not None and (name not in known or known[name].use == "read")
-    }
+    unknown = {name: value for name, value in body.items() if name not in known and value is not None}
+    fields = Fields({name: value for name, value in body.items() if name in known}, known)
+    if fields.notes:  # a batch refuses unknown fields, within others too
+        raise BadInputError(f"{fields.notes[0].removesuffix(' ignored')} is not supported")
     wanted, other = ("messages", "prompt") if url == CHAT else ("prompt", "messages")
-    if wanted not in fields or other in fields:
-        raise BadRowError(f"the body of a request to {url} has {wanted}, not {other}")
-    if fields.pop("stream", False) is not False:
-        raise BadRowError("stream must be false: a batch does not stream")
-    for name, usual in ALIASES.items():
-        if name in known and name in fields and fields.setdefault(usual, fields[name]) != fields.pop(name):
-            raise BadRowError(f"{name} and {usual} contradict each other", name)
-    check_best_of(fields.pop("best_of", 1), fields.get("n", 1))
+    if wanted not in fields or body.get(other) is not None:
+        raise BadInputError(f"the body of a request to {url} has {wanted}, not {other}")
+    if fields.flag("stream"):
+        raise BadInputError("stream must be false: a batch does not stream")
+    settings = fields.rest() | unknown
+    check_best_of(settings.pop("best_of", 1), settings.get("n", 1))
     if url == CHAT:
-        take_logprobs(fields)
-    if isinstance(seed := fields.get("seed"), int) and seed < 0:
-        fields["seed"] = seed % 2**63
-    return fields | take_constraint(fields)
+        take_logprobs(settings)
+    if isinstance(seed := settings.get("seed"), int) and seed < 0:
+        settings["seed"] = seed % 2**63
+    return settings | take_constraint(settings)
 
 
 def check_best_of(best_of: Any, n: Any) -> None:
-    """Raise BadRowError unless all answers are returned, since this program ranks no answers."""
+    """Raise BadInputError unless all answers are returned, since this program ranks no answers."""
     if best_of not in (1, n):
-        raise UnsupportedError(f"{shown(best_of)} answers cannot be ranked; only 1 or n is accepted", "best_of")
+        raise UnsupportedError("best_of", f"{shown(best_of)} answers cannot be ranked; only 1 or n is accepted")
 
 
 def take_logprobs(fields: dict[str, Any]) -> None:
     """Replace the two fields of a chat request for log-probabilities by one."""
     wanted, alternatives = fields.pop("logprobs", False), fields.pop("top_logprobs", None)
     if not isinstance(wanted, bool):
-        raise BadRowError(f"logprobs of a chat must be true or false, not {shown(wanted)}")
+        raise BadInputError(f"logprobs of a chat must be true or false, not {shown(wanted)}", "logprobs")
     if wanted:
         fields["logprobs"] = 0 if alternatives is None else alternatives
     elif alternatives is not None:
-        raise BadRowError("top_logprobs needs logprobs: true")
+        raise BadInputError("top_logprobs needs logprobs: true", "top_logprobs")
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

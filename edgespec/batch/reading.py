@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
+from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.lines import MOST_BYTES, Line
 from edgespec.batch.openai import from_openai, is_openai
-from edgespec.batch.row import BadRow, BadRowError, Form, Id, Row, mark_of, row_key
+from edgespec.batch.row import BadRow, Form, Id, Row, mark_of, row_key
 from edgespec.batch.row_settings import checked_n, is_integer, request_fields
 from edgespec.batch.shards import Inventory, Shard
 from edgespec.errors import UsageError
@@ -56,7 +57,7 @@ class RowReader:
         for number, line in self.inventory.watch(lines) if self.inventory else lines:
             try:
                 value = _parsed(line)
-            except BadRowError as error:
+            except BadInputError as error:
                 if self._takes(number):
                     yield BadRow(None, number, str(error))
             else:
@@ -74,7 +75,7 @@ class RowReader:
         try:
             given = _given(value)
             id, form = _id(given, line), _form(given)
-        except BadRowError as error:
+        except BadInputError as error:
             if self._takes(line):
                 yield BadRow(None, line, str(error))
             return
@@ -94,7 +95,7 @@ class RowReader:
             return
         try:
             yield self._row(given, id, line, form, mark)
-        except BadRowError as error:
+        except BadInputError as error:
             yield BadRow(id, line, str(error), form)
         except Exception as error:  # any error in a row concerns only that row
             yield BadRow(id, line, f"cannot read the line ({type(error).__name__})", form)
@@ -122,39 +123,39 @@ def id_on(number: int, line: bytes | None) -> Id:
     """Return the id of the row on a line, or the number of the line."""
     try:
         return _id(_given(_parsed(line)), number)
-    except BadRowError:
+    except BadInputError:
         return number
 
 
 def _parsed(line: bytes | None) -> Any:
     if line is None:
-        raise BadRowError(f"it is larger than {MOST_BYTES // 1000000} MB")
+        raise BadInputError(f"it is larger than {MOST_BYTES // 1000000} MB")
     try:
         return json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise BadRowError(f"it is not UTF-8 (byte {error.start + 1})") from error
+        raise BadInputError(f"it is not UTF-8 (byte {error.start + 1})") from error
     except json.JSONDecodeError as error:
         why = f"character {error.pos + 1}: {error.msg.removesuffix(' at')}"
         if error.pos == 0:
             why = 'each line is one like {"prompt": "..."}'
-        raise BadRowError(f"it is not JSON ({why})") from error
+        raise BadInputError(f"it is not JSON ({why})") from error
     except (ValueError, RecursionError) as error:  # a number with thousands of digits, or deeply nested brackets
-        raise BadRowError("it is JSON that cannot be parsed") from error
+        raise BadInputError("it is JSON that cannot be parsed") from error
 
 
 def _given(value: Any) -> dict[str, Any]:
     """Return the fields of the row that are not null."""
     if not isinstance(value, Mapping):
-        raise BadRowError("it is not a JSON object")
+        raise BadInputError("it is not a JSON object")
     return {name: part for name, part in value.items() if part is not None}
 
 
 def _id(given: Mapping[str, Any], line: int) -> Id:
     if "id" in given and "custom_id" in given:
-        raise BadRowError("it has two ids: id and custom_id")
+        raise BadInputError("it has two ids: id and custom_id")
     id = given.get("id", given.get("custom_id", line))
     if not isinstance(id, str) and not is_integer(id):
-        raise BadRowError(f"id must be a string or an integer, not {shown(id)}")
+        raise wrong("id", "be a string or an integer", id)
     return id  # type: ignore[no-any-return]
 
 
@@ -169,26 +170,26 @@ def _prompt(asked: Mapping[str, Any], defaults: Defaults, *, is_text: bool) -> d
     messages, prompt, system = (asked[name] for name in ASKED)
     if (messages is None) == (prompt is None):
         both = "neither a prompt nor messages" if messages is None else "both a prompt and messages"
-        raise BadRowError(f"it has {both}")
+        raise BadInputError(f"it has {both}")
     if system is not None and not isinstance(system, str):
-        raise BadRowError(f"system must be a string, not {shown(system)}")
+        raise wrong("system", "be a string", system)
     if messages is not None:
         return {"messages": _with_system(_messages(messages), system, defaults)}
     if not isinstance(prompt, str):
-        raise BadRowError(f"prompt must be a string, not {shown(prompt)}")
+        raise wrong("prompt", "be a string", prompt)
     if defaults.chat and not is_text:
         if not prompt:
-            raise BadRowError("the prompt is empty")
+            raise BadInputError("the prompt is empty")
         return {"messages": _with_system((Message("user", prompt),), system, defaults)}
     if system:
-        raise BadRowError("a system message needs a chat template; this prompt is completed verbatim")
+        raise BadInputError("a system message needs a chat template; this prompt is completed verbatim")
     return {"prompt": prompt}
 
 
 def _with_system(turns: tuple[Message, ...], system: str | None, defaults: Defaults) -> tuple[Message, ...]:
     if any(turn.role == "system" for turn in turns):
         if system is not None:
-            raise BadRowError("it has two system messages, one of them in messages")
+            raise BadInputError("it has two system messages, one of them in messages")
         return turns
     first = defaults.system if system is None else system
     return (Message("system", first), *turns) if first else turns
@@ -196,24 +197,24 @@ def _with_system(turns: tuple[Message, ...], system: str | None, defaults: Defau
 
 def _messages(value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list | tuple) or not value:
-        raise BadRowError("messages must be a non-empty list of messages")
+        raise BadInputError("messages must be a non-empty list of messages")
     return tuple(_message(message) for message in value)
 
 
 def _message(value: Any) -> Message:
     if not isinstance(value, Mapping):
-        raise BadRowError(f"a message must be an object with role and content, not {shown(value)}")
+        raise BadInputError(f"a message must be an object with role and content, not {shown(value)}")
     unknown = [name for name in value if name not in ("role", "content", "name") and value[name] is not None]
     if unknown:
-        raise BadRowError(f"a message has role and content; {shown(unknown[0])} is not supported")
+        raise BadInputError(f"a message has role and content; {shown(unknown[0])} is not supported")
     role, content = value.get("role"), value.get("content")
     if isinstance(content, list):
         content = "\n".join(_text_part(part) for part in content)
     if not isinstance(role, str) or not role or not isinstance(content, str):
-        raise BadRowError("a message needs role and content, both strings")
+        raise BadInputError("a message needs role and content, both strings")
     name = value.get("name")
     if not isinstance(name, str | None):
-        raise BadRowError(f"the name of a message must be a string, not {shown(name)}")
+        raise BadInputError(f"the name of a message must be a string, not {shown(name)}")
     extra = json.dumps({"name": name}, ensure_ascii=False) if name else ""  # some chat templates read it
     return Message("system" if role == "developer" else role, content, extra=extra)
 
@@ -221,5 +222,5 @@ def _message(value: Any) -> Message:
 def _text_part(part: Any) -> str:
     text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
     if not isinstance(text, str):
-        raise BadRowError(f"a part of content must be text, not {shown(part)}")
+        raise BadInputError(f"a part of content must be text, not {shown(part)}")
     return text

@@ -38,21 +38,6 @@ class BadRow:
     form: Form = "own"
 
 
-class BadRowError(Exception):
-    """The reason why a row or a request is invalid; `where` is the field that is wrong, if any."""
-
-    def __init__(self, why: str, where: str = "") -> None:
-        super().__init__(why)
-        self.where = where
-
-
-class UnsupportedError(BadRowError):
-    """A field asks for something that this program does not support. The message begins with the field's name."""
-
-    def __init__(self, why: str, where: str) -> None:
-        super().__init__(f"{where} is not supported: {why}", where)
-
-
 def mark_of(id: Id, given: Mapping[str, Any]) -> str:
     """Return 12 hexadecimal digits computed from the content of a row, independent of the order of its fields."""
     try:

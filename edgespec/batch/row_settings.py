@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
 
-from edgespec.batch.row import BadRowError
+from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.core.sampling import SamplingSettings
 from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES, bias_pairs, schema_text, shown
 
@@ -16,29 +16,30 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also:
     """Return fields of a `Request` from settings by the names of `Request` and `SamplingSettings`.
 
     Sampling settings that are missing are those of `base`. The engine checks what depends on the model. Raises
-    BadRowError for a value of the wrong kind, and for an unknown name; it suggests a setting or a name in `also`.
+    BadInputError for a value of the wrong kind, and for an unknown name; it suggests a setting or a name in `also`.
     """
     changes: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
     for name, value in settings.items():
-        if name not in _CONVERTERS:
-            meant = get_close_matches(name, [*_CONVERTERS, *also], 1)
-            raise BadRowError(f"{shown(name)} is not supported" + "".join(f" (meant: {close}?)" for close in meant))
-        (sampling if name in _SAMPLING else changes)[name] = _CONVERTERS[name](name, value)
+        if name not in CONVERTERS:
+            meant = get_close_matches(name, [*CONVERTERS, *also], 1)
+            raise BadInputError(f"{shown(name)} is not supported" + "".join(f" (meant: {close}?)" for close in meant))
+        (sampling if name in _SAMPLING else changes)[name] = CONVERTERS[name](name, value)
     if not changes.keys().isdisjoint(CONSTRAINTS):  # a constraint replaces any other
         changes = dict.fromkeys(CONSTRAINTS, "") | changes
     if sampling:
         try:
             changes["sampling"] = replace(base, **sampling)
         except ValueError as error:
-            raise BadRowError(str(error)) from error
+            where = next((name for name in sampling if str(error).startswith(name)), "")
+            raise BadInputError(str(error), where) from error
     return changes
 
 
 def checked_n(value: Any) -> int:
-    """Return a number of samples. Raises BadRowError."""
+    """Return a number of samples. Raises BadInputError."""
     if not is_integer(value) or not 1 <= value <= MAX_SEQUENCES:
-        raise BadRowError(f"n must be an integer from 1 to {MAX_SEQUENCES}, not {shown(value)}")
+        raise wrong("n", f"be an integer from 1 to {MAX_SEQUENCES}", value)
     return int(value)
 
 
@@ -46,34 +47,29 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _integer(name: str, value: Any) -> int:
-    if not is_integer(value):
-        raise BadRowError(f"{name} must be an integer, not {shown(value)}")
-    return int(value)
+Converter = Callable[[str, Any], Any]
+"""Returns the value of a named setting as the request has it. Raises BadInputError."""
 
 
-def _number(name: str, value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise BadRowError(f"{name} must be a number, not {shown(value)}")
-    return value
+def _checked(is_valid: Callable[[Any], bool], must: str) -> Converter:
+    def convert(name: str, value: Any) -> Any:
+        if not is_valid(value):
+            raise wrong(name, must, value)
+        return value
+
+    return convert
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise BadRowError(f"{name} must be a string, not {shown(value)}")
-    return value
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise BadRowError(f"{name} must be true or false, not {shown(value)}")
-    return value
+_integer = _checked(is_integer, "be an integer")
+_number = _checked(lambda value: isinstance(value, float) or is_integer(value), "be a number")
+_text = _checked(lambda value: isinstance(value, str), "be a string")
+_flag = _checked(lambda value: isinstance(value, bool), "be true or false")
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise BadRowError(f"{name} must be a string or a list of strings, not {shown(value)}")
+        raise wrong(name, "be a string or a list of strings", value)
     return tuple(texts)
 
 
@@ -83,8 +79,8 @@ def _stops(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list | tuple) or not all(is_integer(id) for id in value):
-        raise BadRowError(f"{name} must be a list of token ids, not {shown(value)}")
+    if not isinstance(value, list | tuple) or not all(map(is_integer, value)):
+        raise wrong(name, "be a list of token ids", value)
     return tuple(value)
 
 
@@ -93,9 +89,9 @@ def _schema(name: str, value: Any) -> str:
     try:
         text = schema_text(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRowError(f"{name} cannot be parsed ({error})") from error
+        raise BadInputError(f"{name} cannot be parsed ({error})", name) from error
     if not isinstance(text, str):
-        raise BadRowError(f"{name} must be a schema, not {shown(value)}")
+        raise wrong(name, "be a schema", value)
     return text
 
 
@@ -105,7 +101,7 @@ def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     try:
         return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)
     except (TypeError, ValueError, OverflowError) as error:
-        raise BadRowError(f'{name} must be {{"token id": bias}} or pairs of them, not {shown(value)}') from error
+        raise wrong(name, 'be {"token id": bias} or pairs of them', value) from error
 
 
 def _token_id(value: Any) -> int:
@@ -122,18 +118,14 @@ def _bias(value: Any) -> float:
     return float(value)
 
 
-_SAMPLING = {field.name for field in fields(SamplingSettings)}
-_CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
+_SAMPLING = [field.name for field in fields(SamplingSettings)]
+CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(_SAMPLING, _number),
     **dict.fromkeys(("max_tokens", "min_tokens", "seed", "logprobs", "draft_n_max"), _integer),
-    **dict.fromkeys(("verify", "spec_type", "pace"), _text),
+    **dict.fromkeys(("verify", "spec_type", "pace", "grammar", "regex"), _text),
+    **dict.fromkeys(("special", "ignore_eos", "cache_prompt"), _flag),
     "stop": _stops,
-    "grammar": _text,
     "json_schema": _schema,
-    "regex": _text,
-    "special": _flag,
-    "ignore_eos": _flag,
-    "cache_prompt": _flag,
     "bad_words": _texts,
     "stop_token_ids": _ids,
     "logit_bias": _biases,

@@ -6,7 +6,7 @@ import codecs
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edgespec.chat.paths import named_files, shown_name
@@ -40,9 +40,10 @@ class Attachment:
         fence = "`" * max(3, longest_run + 1)
         return f"{self.name}:\n{fence}\n{self.text.rstrip()}\n{fence}"
 
-    def described(self, n_tokens: int | None) -> str:
-        """Return the size and, if it is known, the number of tokens."""
-        return size_of(self.n_bytes) + ("" if n_tokens is None else f", {n_tokens:,} tokens")
+
+def described(files: Sequence[Attachment], n_tokens: int | None = None) -> str:
+    """Return the size of all files and, if it is known, their number of tokens."""
+    return size_of(sum(file.n_bytes for file in files)) + ("" if n_tokens is None else f", {n_tokens:,} tokens")
 
 
 def attachment(name: str, data: bytes, path: Path | None = None) -> Attachment:
@@ -72,11 +73,11 @@ def read_attachment(path: Path) -> Attachment:
     return attachment(shown_name(path), data, path.absolute())
 
 
-def attach(attached: Sequence[Attachment], names: str) -> tuple[list[Attachment], list[Attachment], list[str]]:
+def attach(attached: Sequence[Attachment], names: str) -> tuple[list[Attachment], list[str]]:
     """Read the files that `names` means; a file that is attached already is read again.
 
-    Returns all attachments, the new ones, and why other files were left out. Raises UsageError if no file can be
-    attached, or if the files are too large.
+    Returns all attachments, and why other files were left out. Raises UsageError if no file can be attached, or if the
+    files are too large.
     """
     added: list[Attachment] = []
     refused: list[UsageError] = []
@@ -91,13 +92,11 @@ def attach(attached: Sequence[Attachment], names: str) -> tuple[list[Attachment]
         raise refused[0] if len(refused) == 1 else UsageError("\n".join(map(str, refused)))
     together = [file for file in attached if file.path not in {other.path for other in added}]
     taken = {file.name for file in together}
-    added = [
-        Attachment(file.path.as_posix(), file.text, file.path) if file.path and file.name in taken else file
-        for file in added
+    together += [
+        replace(file, name=file.path.as_posix()) if file.path and file.name in taken else file for file in added
     ]
-    together += added
     check_size(together)
-    return together, added, [str(error) for error in refused]
+    return together, [str(error) for error in refused]
 
 
 def check_size(files: Sequence[Attachment]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
-from edgespec.chat.attachments import without_files
+from edgespec.chat.attachments import attach, attachment, check_size, described, without_files
 from edgespec.chat.comparing import Comparison, sides_and_text
-from edgespec.chat.file_commands import FileCommands
 from edgespec.chat.model import drafting_with
 from edgespec.chat.model_lists import models_and_drafts, models_found
 from edgespec.chat.persona_commands import PersonaCommands
@@ -21,12 +21,12 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.history import Turn
 from edgespec.models.names.spec import resolve
 from edgespec.text.code_blocks import CodeBlock, code_blocks
-from edgespec.text.figures import percent
+from edgespec.text.figures import counted, percent
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import split, without_thinking
 
 
-class Commands(StoreCommands, FileCommands, PersonaCommands):
+class Commands(StoreCommands, PersonaCommands):
     """Runs commands on a session for a front end. A command that fails raises EdgespecError.
 
     `compared` is the last comparison.
@@ -179,6 +179,46 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
 
     def do_tokens(self, _: str) -> None:
         self.front.show_tokens()
+
+    # --- attached files -------------------------------------------------------------------------------------------
+
+    def do_file(self, argument: str) -> None:
+        """`/file`: list attachments; `/file PATH...`: attach; `/file none`, `/file none N`: remove all, or number N."""
+        word, _, number = argument.partition(" ")
+        session = self.session
+        if word == "none":
+            session.detach(number.strip())
+        elif argument:
+            session.attached, left_out = attach(session.attached, argument)
+            if left_out:
+                self.front.say("\n".join(["not attached:", *left_out]), "warning")
+        elif not session.attached:
+            hint = "/file PATH... attaches files: src/*.py, 'my notes.txt', a folder"
+            raise UsageError("nothing is attached", hint=hint)
+        self.front.show_files()
+
+    def attach_text(self, text: str) -> None:
+        """Attach a pasted text as a new file. Raises UsageError."""
+        attached = self.session.attached
+        names = {file.name for file in attached}
+        name = next(name for number in count(1) if (name := f"pasted-{number}.txt") not in names)
+        together = [*attached, attachment(name, text.encode("utf-8", "replace"))]
+        check_size(together)
+        self.session.attached = together
+        self.front.show_files()
+
+    def files(self) -> str:
+        """Return the attachments with sizes and token counts, and a warning if older messages will be dropped."""
+        session, files = self.session, self.session.attached
+        if not files:
+            return "nothing is attached"
+        lines = [
+            f"{place:3}  {file.name}  ({described([file], session.counts.count(file))})"
+            for place, file in enumerate(files, 1)
+        ]
+        go = f"{counted(len(files), 'file')}, {described(files, session.counts.total(files))}: go"
+        go += f"{'es' if len(files) == 1 else ''} with your next message; /file none removes"
+        return "\n".join(filter(None, [*lines, go, session.crowding()]))
 
     # --- the conversation -----------------------------------------------------------------------------------------
 

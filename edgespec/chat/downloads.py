@@ -9,7 +9,7 @@ from typing import Literal
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError
-from edgespec.models.hub.pulling import Item, fetch_all, free_bytes, items_of, missing_bytes, plan_all
+from edgespec.models.hub.pulling import Item, fetch_items, free_bytes, items_of, missing_bytes, plan_all
 from edgespec.models.names.spec import NotFetchedError, resolve, sources
 from edgespec.models.pair.suggest import catalogue_drafts
 from edgespec.settings import AUTO_DRAFT, LoadSettings
@@ -58,7 +58,7 @@ class Fetching:
         if coming and not self.is_confirmed and is_huge(missing_bytes(coming), free_bytes(coming)):
             self.said = f"{size_of(missing_bytes(coming))} to download, {size_of(free_bytes(coming))} free"
             return "asking"
-        fetch_all(possible, self, self.cancel)
+        fetch_items(possible, self, self.cancel)
         if failed := next((item.error for item in possible if item.error and not item.is_draft), None):
             raise failed
         if self.cancel.is_set() and not all(item.is_done or item.was_here for item in possible):

@@ -23,15 +23,17 @@ class PersonaCommands:
     def do_persona(self, argument: str) -> None:
         """`/persona`: list personas; `/persona NAME`, `none`, `save NAME`, `edit NAME`."""
         word, _, name = argument.partition(" ")
-        name = name.strip()
+        name = name.strip() or self.session.persona
         if not argument:
             self._list_personas()
-        elif word == "save":
-            self._save_persona(name or self.session.persona or _unnamed())
-        elif word == "edit":
-            self._edit_persona(persona(name or self.session.persona or _missing()))
-        else:
+        elif word not in ("save", "edit"):
             self.take_persona(None if argument == "none" else persona(argument))
+        elif not name:
+            raise UsageError(f"/persona {word} needs a name", hint=f"/persona {word} NAME; /persona lists the personas")
+        elif word == "save":
+            self._save_persona(name)
+        else:
+            self._edit_persona(persona(name))
 
     def take_persona(self, chosen: Persona | None) -> None:
         """Use this persona from the next message on, or no persona. Raises UsageError."""
@@ -112,11 +114,3 @@ def edited(chosen: Persona) -> Persona:
     if done.returncode:
         raise UsageError(f"{editor} cannot edit {file}", why=f"it exited with {done.returncode}")
     return read(file)
-
-
-def _unnamed() -> str:
-    raise UsageError("the persona needs a name", hint="/persona save NAME")
-
-
-def _missing() -> str:
-    raise UsageError("/persona edit needs a name", hint="/persona lists the personas")

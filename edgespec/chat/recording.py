@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -11,16 +10,10 @@ from typing import Any, cast
 from edgespec.core.stats import Stats
 from edgespec.events import FinishReason, TokenEvent
 from edgespec.history import Answer, Piece, Store, StoreError, Turn
-from edgespec.history.data import key_of, valid_text
+from edgespec.history.data import turn_of
 from edgespec.settings import Message
 
 SAVED_EVERY_S = 0.5
-
-
-def turn_of(chat: str, parent: str | None, role: str, content: str, answer: Answer | None = None) -> Turn:
-    """Return a message in the form of the store."""
-    content = valid_text(content)
-    return Turn(key_of(parent or chat, role, content), parent, role, content, time.time(), answer)
 
 
 class Recording:

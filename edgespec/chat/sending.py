@@ -6,14 +6,17 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from edgespec.chat.answerer import Answerer
 from edgespec.chat.attachments import Attachment, with_files
 from edgespec.chat.conversation import Conversation
 from edgespec.chat.model import ChatModel
-from edgespec.chat.recording import Recording, turn_of
+from edgespec.chat.recording import Recording
 from edgespec.chat.settings import ChatSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Store, Turn
+from edgespec.history.data import turn_of
 from edgespec.settings import Message
+from edgespec.text.figures import counted
 from edgespec.text.thinking import OPEN
 
 SHORT = Message("user", "x")  # the template adds some tokens to the text of a message
@@ -29,6 +32,10 @@ class Sending(Conversation):
         super().__init__(store, settings, system)
 
     @property
+    def engine(self) -> Answerer | None:
+        return self.model.engine
+
+    @property
     def about(self) -> Mapping[str, Any]:
         return self.model.about
 
@@ -40,14 +47,37 @@ class Sending(Conversation):
         """Return how much of the prompt the model has processed, in words; `done` is from 0 to 1."""
         return f"reading {int(done * self.used):,} of {self.used:,} tokens" if 0 < done < 1 and self.used else "reading"
 
-    def n_pushed_out(self) -> int:
-        """Return how many older messages leave the context if the attached files are sent.
+    def detach(self, number: str = "") -> None:
+        """Remove the attachment with this number, counted from 1, or all attachments. Raises UsageError."""
+        n_files = len(self.attached)
+        if not number:
+            self.attached = []
+        elif number.isdecimal() and 1 <= int(number) <= n_files:
+            self.attached = [file for place, file in enumerate(self.attached, 1) if place != int(number)]
+        else:
+            raise UsageError(f"there is no attachment {number!r}", hint="/file lists them")
 
-        Raises UsageError if the files do not fit at all, or if no model is loaded.
-        """
-        self.counts.check_room(self.attached, self.context_size)
-        turns = [*self.turns, turn_of(self._id, self._head, "user", with_files(self.attached, SHORT.content))]
-        return self._fitting(turns)[0] - self.first_sent
+    def crowding(self) -> str:
+        """Return a warning if the attachments do not fit, or drop older messages from the context; else ""."""
+        if not self.attached or self.engine is None:
+            return ""
+        turn = turn_of(self._id, self._head, "user", with_files(self.attached, SHORT.content))
+        try:
+            self.check_room(self.attached)
+            n_dropped = self._fitting([*self.turns, turn])[0] - self.first_sent
+        except UsageError as error:
+            return f"this does not fit: {error.what}"
+        except EdgespecError:  # the model has died, which its next request reports
+            return ""
+        dropped, size = counted(n_dropped, "older message"), f"{self.context_size:,} tokens"
+        return f"sending this drops {dropped} from the context of {size}" if n_dropped else ""
+
+    def check_room(self, files: Sequence[Attachment]) -> None:
+        """Raise UsageError if the counted files are larger than the context."""
+        total = self.counts.total(files) or 0
+        if self.engine is not None and total >= self.context_size:
+            what = f"the attached files have {total:,} tokens, the context holds {self.context_size:,}"
+            raise UsageError(what, hint="remove some (/file none N), or use a larger context (-c)")
 
     @property
     def messages(self) -> list[Message]:
@@ -96,21 +126,10 @@ class TokenCounts:
         self._model = model
         self._counts: dict[tuple[str, int], int] = {}
 
-    def known(self, file: Attachment) -> int | None:
-        """Return the number of tokens, None if it is not counted yet."""
-        return self._counts.get(self._key(file))
-
     def total(self, files: Sequence[Attachment]) -> int | None:
         """Return the number of tokens of all files, None if one of them is not counted yet."""
-        counts = [self.known(file) for file in files]
+        counts = [self._counts.get(self._key(file)) for file in files]
         return None if None in counts else sum(filter(None, counts))
-
-    def check_room(self, files: Sequence[Attachment], context_size: int) -> None:
-        """Raise UsageError if the counted files are larger than the context."""
-        total = self.total(files) or 0
-        if total >= context_size:
-            what = f"the attached files have {total:,} tokens, the context holds {context_size:,}"
-            raise UsageError(what, hint="remove some (/file none N), or use a larger context (-c)")
 
     def count(self, file: Attachment) -> int | None:
         """Count the tokens of a file; return None without a model."""

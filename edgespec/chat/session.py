@@ -13,7 +13,7 @@ from edgespec.chat.answerer import Answerer, Events, Notice, Opener
 from edgespec.chat.attachments import with_files, without_files
 from edgespec.chat.model import Catalogued, ChatModel
 from edgespec.chat.personas import Persona
-from edgespec.chat.recording import Recording, turn_of
+from edgespec.chat.recording import Recording
 from edgespec.chat.sending import Sending, as_message
 from edgespec.chat.settings import ChatSettings, all_changed, as_catalogued, setting
 from edgespec.chat.states import ChatStates
@@ -22,6 +22,7 @@ from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn
+from edgespec.history.data import turn_of
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.text.line_ends import with_unix_line_ends
 from edgespec.text.repetition import RepetitionDetector
@@ -81,10 +82,6 @@ class Session(Sending, Closable):
         if wanted.model != before:
             self._answer_as_catalogued(*catalogued)
         self._draft_as_set_or_loaded()
-
-    @property
-    def engine(self) -> Answerer | None:
-        return self.model.engine
 
     @property
     def load_settings(self) -> LoadSettings:
@@ -150,8 +147,7 @@ class Session(Sending, Closable):
         """
         self._check_idle()
         text, files = with_unix_line_ends(text), self.attached
-        if self.engine is not None:
-            self.counts.check_room(files, self.context_size)
+        self.check_room(files)
         turn = turn_of(self._id, self._head, "user", with_files(files, text))
         try:
             self._make_room([*self.turns, turn])

@@ -6,8 +6,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import takewhile
@@ -30,24 +30,11 @@ class ImportedChat:
     """A chat from a file."""
 
     title: str
-    messages: tuple[tuple[str, str], ...]  #: (role, content) of each message, at least one
+    system: str  #: the system prompt
+    turns: tuple[tuple[str, str, float | None], ...]  #: (role, content, time) of the other messages
+    id: str  #: its id in the store that exported it, else a hash of the content: a second import finds the chat
     folder: str = ""
     is_pinned: bool = False
-    id: str = field(default="", compare=False)  #: its id in the store that exported it
-    times_s: tuple[float | None, ...] = field(default=(), compare=False)  #: the times of the messages
-
-    @property
-    def system(self) -> str:
-        """The system prompt: the first message, if its role is system."""
-        return self.messages[0][1] if self.messages[0][0] == "system" else ""
-
-    @property
-    def turns(self) -> list[tuple[str, str, float | None]]:
-        """(role, content, time) of the messages after the system prompt, in the form of the store."""
-        times = self.times_s or (None,) * len(self.messages)
-        said = [(valid_text(role), valid_text(text)) for role, text in self.messages]
-        turns = [(*message, time_s) for message, time_s in zip(said, times, strict=True)]
-        return turns[self.messages[0][0] == "system" :]
 
 
 def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
@@ -94,14 +81,13 @@ def with_system(system: object, turns: Sequence[Turn]) -> list[Turn]:
     return [*first, *turns]
 
 
-def read_jsonl(lines: Iterable[str]) -> Iterator[ImportedChat]:
-    """Yield the chats of a file: `{"messages": [...]}` per line, one message per line, or all in one JSON array.
+def read_jsonl(text: str) -> Iterator[ImportedChat]:
+    """Yield the chats in the text of a file: `{"messages": [...]}` or one message per line, or all in one JSON array.
 
     If each line has one message, all of them are one chat. Raises UsageError with the line of a mistake.
     """
-    text = "\n".join(line.removesuffix("\n") for line in lines).removeprefix("\ufeff")
     loose: list[Any] = []
-    for where, value in _values(text):
+    for where, value in _values(text.removeprefix("\ufeff")):
         try:
             if isinstance(value, list) or (isinstance(value, dict) and "messages" in value):
                 yield _chat(value)
@@ -119,7 +105,7 @@ def import_chat(store: Store, imported: ImportedChat) -> str:
 
     Raises StoreError.
     """
-    chat = _id_of(imported)
+    chat = imported.id
     if (known := _longest_branch(store, imported)) is None:
         first_s = next((time_s for *_, time_s in imported.turns if time_s is not None), None)
         store.create(chat, {"system": imported.system}, title=imported.title, created_s=first_s)
@@ -140,24 +126,16 @@ def is_stored(store: Store, imported: ImportedChat) -> bool:
     return known is not None and len(known) == len(imported.turns)
 
 
-def _id_of(imported: ImportedChat) -> str:
-    """Return the chat's id. Without an id in the file it is a hash of the content: a second import finds the chat."""
-    if re.fullmatch("[0-9a-f]{10}", imported.id):
-        return imported.id
-    return sha256(json.dumps([imported.title, imported.messages]).encode()).hexdigest()[:10]
-
-
 def _longest_branch(store: Store, imported: ImportedChat) -> list[Turn] | None:
     """Return the longest common beginning with a branch of the stored chat; None if the store has no such chat."""
-    chat, turns = _id_of(imported), [(role, content) for role, content, _ in imported.turns]
     try:
-        branches = store.branches(chat)
+        branches = store.branches(imported.id)
     except UnknownChatError:
         return None
     longest: list[Turn] = []
     for branch in branches:
-        path = store.path(branch.leaf)
-        same = takewhile(lambda pair: pair[1] == (pair[0].role, pair[0].content), zip(path, turns, strict=False))
+        path = zip(store.path(branch.leaf), imported.turns, strict=False)
+        same = takewhile(lambda pair: (pair[0].role, pair[0].content) == pair[1][:2], path)
         longest = max(longest, [turn for turn, _ in same], key=len)
     return longest
 
@@ -191,7 +169,7 @@ def _values(text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parsed(text: str) -> Any:
-    """Raises ValueError."""
+    """Parse JSON. Raises ValueError."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -199,23 +177,24 @@ def _parsed(text: str) -> Any:
 
 
 def _chat(value: Any) -> ImportedChat:
-    """Raises ValueError."""
+    """Parse a chat. Raises ValueError."""
     about = {"messages": value} if isinstance(value, list) else value
-    messages, title, folder = about["messages"], about.get("title"), about.get("folder")
-    if not isinstance(messages, list) or not messages:
+    given, created_s = about["messages"], _time_of(about.get("created"))
+    if not isinstance(given, list) or not given:
         raise ValueError("messages must be a non-empty list")
-    known, each = about.get("chat", about.get("id")), about.get("times")
-    if not isinstance(each, list) or len(each) != len(messages):
-        each = [message.get("created") if isinstance(message, dict) else None for message in messages]
-    created_s = _time_of(about.get("created"))
-    return ImportedChat(
-        title if isinstance(title, str) else "",
-        tuple(_message(message) for message in messages),
-        folder if isinstance(folder, str) else "",
-        about.get("pinned") is True,
-        known if isinstance(known, str) else "",
-        tuple(created_s if (time_s := _time_of(value)) is None else time_s for value in each),
-    )
+    messages, times = [_message(each) for each in given], about.get("times")
+    if not isinstance(times, list) or len(times) != len(given):
+        times = [each.get("created") for each in given]
+    title, folder = (text if isinstance(text := about.get(name), str) else "" for name in ("title", "folder"))
+    id = about.get("chat", about.get("id"))
+    if not isinstance(id, str) or not re.fullmatch("[0-9a-f]{10}", id):
+        id = sha256(json.dumps([title, messages]).encode()).hexdigest()[:10]
+    turns = [
+        (role, valid_text(text), created_s if (time_s := _time_of(given)) is None else time_s)
+        for (role, text), given in zip(messages, times, strict=True)
+    ]
+    system = turns.pop(0)[1] if turns[0][0] == "system" else ""
+    return ImportedChat(title, system, tuple(turns), id, folder, about.get("pinned") is True)
 
 
 def _time_of(value: Any) -> float | None:
@@ -231,7 +210,7 @@ def _time_of(value: Any) -> float | None:
 
 
 def _message(value: Any) -> tuple[str, str]:
-    """Raises ValueError."""
+    """Return the role and content of a message. Raises ValueError."""
     if not isinstance(value, dict):
         raise ValueError("a message is not a JSON object")
     role, content = value.get("role"), value.get("content")
@@ -249,7 +228,7 @@ def _message(value: Any) -> tuple[str, str]:
 
 
 def _part(part: Any) -> str:
-    """Raises ValueError."""
+    """Return the text of a part of a message. Raises ValueError."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
         raise ValueError(f"a part of the content is {kind!r}, not text")
@@ -257,7 +236,7 @@ def _part(part: Any) -> str:
 
 
 def _with_closed_fence(text: str) -> str:
-    """Code that was cut off ends with the message."""
+    """Return a text with the end of a code block that was cut off."""
     fence = ""
     for line in text.splitlines():
         found = re.match(r" {0,3}(`{3,}|~{3,})(.*)", line)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -20,7 +20,6 @@ from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.remote.member import LostError
 from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.worker import Worker, WorkerDiedError
-from edgespec.runtime.worker.child import error_row
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 LAST_WORDS = 300  # characters of the output of a failed download
@@ -28,21 +27,18 @@ LAST_WORDS = 300  # characters of the output of a failed download
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The reply to the driver: a value or an error, and new notes of the worker."""
+    """The reply to the driver: a value or an error, and new notes of the worker.
+
+    Ray would wrap an error that is raised, so it is returned.
+    """
 
     value: Any = None
-    error: tuple[Any, ...] | None = None
     notes: tuple[str, ...] = ()
-
-    @classmethod
-    def failed(cls, error: EdgespecError) -> Told:
-        return cls(error=error_row(error))
 
     def result(self) -> Any:
         """Return the value, or raise the error."""
-        if self.error is not None:
-            kind, what, why, hint = self.error
-            raise kind(what, why=why, hint=hint)
+        if isinstance(self.value, EdgespecError):
+            raise self.value
         return self.value
 
 
@@ -75,7 +71,7 @@ def survey(settings: LoadSettings) -> Told:
             except NotFetchedError:
                 missing.append(spec)
     except EdgespecError as error:
-        return Told.failed(error)
+        return Told(error)
     size_bytes = library.library_path().stat().st_size
     build = f"llama-cpp-python {version('llama-cpp-python')}, {size_bytes:,} bytes, {library.build_flags()}"
     return Told(Survey(build, library.default_threads(), library.supports_gpu(), tuple(missing)))
@@ -142,12 +138,9 @@ class Actor:
         try:
             value = await work()
         except EdgespecError as error:
-            return replace(Told.failed(error), notes=self._new_notes())
-        return Told(value, notes=self._new_notes())
-
-    def _new_notes(self) -> tuple[str, ...]:
+            value = error
         n_told, self._n_told = self._n_told, len(self._notes)
-        return tuple(self._notes[n_told:])
+        return Told(value, tuple(self._notes[n_told:]))
 
     # --- the worker ---------------------------------------------------------------------------------------------------
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
-from edgespec.core.index.context_index import ContextIndex
-from edgespec.drafters.base import Drafter
-from edgespec.drafters.corpus import CorpusDrafter
-from edgespec.drafters.grammar import GrammarDrafter
-from edgespec.drafters.lookahead import LookaheadDrafter
-from edgespec.drafters.recycling import RecyclingDrafter
-from edgespec.drafters.successors import Successors
-from edgespec.drafters.suffix import Answers, SuffixDrafter
+if TYPE_CHECKING:
+    from edgespec.core.index.context_index import ContextIndex
+    from edgespec.drafters.base import Drafter
+    from edgespec.drafters.successors import Successors
+    from edgespec.drafters.suffix import Answers
 
 Needs = Literal["nothing", "grammar", "corpus", "draft model", "self-draft", "head", "MTP block"]
 
@@ -58,9 +56,17 @@ class Entry:
         return f"{self.name}:N" if self.needs == "self-draft" else self.name
 
 
+def _new(drafter: str, *args: Any, **settings: Any) -> Drafter:
+    """Make a drafter of the class "module.Class". The class is imported here, because every start of the program reads
+    this table, and few starts need a drafter."""
+    module, _, name = drafter.partition(".")
+    made: Drafter = getattr(import_module(f"edgespec.drafters.{module}"), name)(*args, **settings)
+    return made
+
+
 def _corpus(parts: Parts) -> Drafter:
     assert parts.corpus is not None, "the corpus is opened before its drafter is made"
-    return CorpusDrafter(parts.corpus)
+    return _new("corpus.CorpusDrafter", parts.corpus)
 
 
 # In the order in which drafters are asked: cheap ones first.
@@ -69,32 +75,32 @@ _ENTRIES = (
         "grammar",
         "tokens that a grammar or schema leaves no choice about",
         needs="grammar",
-        make=lambda parts: GrammarDrafter(),
+        make=lambda parts: _new("grammar.GrammarDrafter"),
         drafts_trees=False,
     ),
     Entry(
         "lookup",
         "like suffix, but only from the prompt and the answer",
-        make=lambda parts: SuffixDrafter(name="lookup"),
+        make=lambda parts: _new("suffix.SuffixDrafter", name="lookup"),
         in_auto=False,
         style="italic underline $text-secondary",
     ),
     Entry(
         "suffix",
         "text that followed the same last tokens earlier",
-        make=lambda parts: SuffixDrafter(parts.answers),
+        make=lambda parts: _new("suffix.SuffixDrafter", parts.answers),
         style="bold $text-warning",
     ),
     Entry(
         "recycling",
         "tokens that the target found likely after the last token",
-        make=lambda parts: RecyclingDrafter(parts.successors),
+        make=lambda parts: _new("recycling.RecyclingDrafter", parts.successors),
         style="bold underline $text-accent",
     ),
     Entry(
         "lookahead",
         "tokens that the target predicted after rejected tokens",
-        make=lambda parts: LookaheadDrafter(),
+        make=lambda parts: _new("lookahead.LookaheadDrafter"),
         in_auto=False,
     ),
     Entry("corpus", "your own texts (--corpus)", needs="corpus", make=_corpus, style="reverse $text-primary"),

@@ -1,4 +1,4 @@
-"""Chats that are never lost: every message, how each answer was generated, and all branches, in one SQLite file.
+"""Chats that are never lost: all messages, how each answer was generated, and all branches, in one SQLite file.
 
 A message is identified by a hash of its content and its predecessor. So editing, regenerating and forking copy nothing,
 and every write may be repeated. An answer that is being generated has a separate row. If its program dies, the next
@@ -30,18 +30,23 @@ from edgespec.history.data import (
     Hit,
     Order,
     Piece,
+    StoreError,
     Turn,
+    UnknownChatError,
+    UnwritableError,
+    first_line,
     pack_answer,
     pack_ids,
     pack_pieces,
+    turn_of,
     unpack_answer,
     unpack_object,
     unpack_pieces,
     valid_text,
 )
-from edgespec.history.file import IN_MEMORY, StoreError, StoreFile, UnwritableError
-from edgespec.history.rows import UnknownChatError
+from edgespec.history.file import IN_MEMORY, StoreFile
 from edgespec.history.search import folded_words, holds, matches
+from edgespec.text.thinking import without_thinking
 
 __all__ = [
     "Answer",
@@ -65,12 +70,12 @@ log = logging.getLogger(__name__)
 
 
 def new_id() -> str:
-    """A unique id for a chat."""
+    """Return a unique id for a chat."""
     return secrets.token_hex(5)
 
 
 def default_file() -> Path:
-    """The file of the user's chats."""
+    """Return the file of the user's chats."""
     return data_dir() / "chats.db"
 
 
@@ -108,7 +113,7 @@ class Store(Closable):
 
     @classmethod
     def in_memory(cls) -> Self:
-        """A store that ends with the program."""
+        """Return a store that ends with the program."""
         return cls(IN_MEMORY)
 
     @property
@@ -117,7 +122,7 @@ class Store(Closable):
 
     @property
     def unwritable(self) -> StoreError | None:
-        """The reason if nothing can be saved now, else None. The chats can be read in both cases."""
+        """Why nothing can be saved now, or None. The chats can be read in both cases."""
         return self._database.unwritable
 
     def close(self) -> None:
@@ -132,15 +137,17 @@ class Store(Closable):
         title: str = "",
         created_s: float | None = None,
     ) -> None:
-        """Create a chat; `chat` is a `new_id()`. Without a title, it gets that of its first user message; without a
-        time, the present one."""
+        """Create a chat; `chat` is a `new_id()`.
+
+        Without a title, the first line of the first user message becomes the title. The default of `created_s` is now.
+        """
         rows.insert_chat(db, chat, json.dumps(dict(settings or {})), title, created_s=created_s)
 
     @_reads
     def chats(
         self, db: sqlite3.Connection, limit: int | None = None, query: str = "", order: Order = "newest"
     ) -> list[ChatInfo]:
-        """The chats; with `query` those that have all its words in their title or in one message."""
+        """Return the chats; with `query` those that have all its words in their title or in one message."""
         if not query.strip():
             return list(rows.read_chats(db, limit, order).values())
         messages = {number for number, _ in matches(db, query, excerpts=False)}
@@ -150,7 +157,7 @@ class Store(Closable):
 
     @_reads
     def find(self, db: sqlite3.Connection, name: str) -> ChatInfo:
-        """The chat with this id, or the only one whose id begins with `name`, or for "last" the newest."""
+        """Return the chat with this id, or the only one whose id begins with `name`; for "last" the newest chat."""
         chats = rows.read_chats(db).values()
         if name == "last" and chats:
             return next(iter(chats))
@@ -165,19 +172,18 @@ class Store(Closable):
 
     @_reads
     def chat_settings(self, db: sqlite3.Connection, chat: str) -> dict[str, Any]:
-        """A chat's settings, as saved."""
+        """Return the settings that were saved with a chat."""
         number = rows.chat_number(db, chat)
         return unpack_object(db.execute("SELECT settings FROM chat WHERE number = ?", (number,)).fetchone()[0])
 
     @_writes
     def save_settings(self, db: sqlite3.Connection, chat: str, settings: Mapping[str, Any]) -> None:
         """Save plain JSON with a chat."""
-        packed = json.dumps(dict(settings))
-        db.execute("UPDATE chat SET settings = ? WHERE number = ?", (packed, rows.chat_number(db, chat)))
+        rows.update_chat(db, chat, settings=json.dumps(dict(settings)))
 
     @_writes
     def rename(self, db: sqlite3.Connection, chat: str, title: str, by: Literal["user", "model"] = "user") -> bool:
-        """Change a chat's title. The model's replaces the first line only; returns whether it did."""
+        """Change a chat's title, and return whether it changed: a title by the model replaces only the first line."""
         number = rows.chat_number(db, chat)
         query = "UPDATE chat SET title = ?, title_by = ? WHERE number = ? AND (title_by = 'line' OR ?)"
         return db.execute(query, (rows.one_line(title), by, number, by == "user")).rowcount > 0
@@ -185,28 +191,27 @@ class Store(Closable):
     @_writes
     def pin(self, db: sqlite3.Connection, chat: str, is_pinned: bool) -> None:
         """Pin a chat above the others, or unpin it."""
-        db.execute("UPDATE chat SET is_pinned = ? WHERE number = ?", (is_pinned, rows.chat_number(db, chat)))
+        rows.update_chat(db, chat, is_pinned=is_pinned)
 
     @_writes
     def move(self, db: sqlite3.Connection, chat: str, folder: str) -> None:
-        """Put a chat into a folder, instead of the one that it is in; "" is none."""
-        number = rows.chat_number(db, chat)
-        db.execute("UPDATE chat SET folder = ? WHERE number = ?", (rows.one_line(folder), number))
+        """Move a chat into a folder; with "" out of its folder."""
+        rows.update_chat(db, chat, folder=rows.one_line(folder))
 
     @_reads
     def folders(self, db: sqlite3.Connection) -> list[str]:
-        """The names of the folders that hold chats."""
+        """Return the names of the folders that hold chats."""
         query = "SELECT DISTINCT folder FROM chat WHERE folder <> '' ORDER BY folder"
         return [folder for (folder,) in db.execute(query)]
 
     @_writes
     def remove(self, db: sqlite3.Connection, chats: Iterable[str]) -> int:
-        """Delete chats, and their messages unless other chats share them. Returns how many chats there were."""
+        """Delete chats, and their messages unless other chats share them. Returns the number of deleted chats."""
         return sum([rows.delete_chat(db, chat) for chat in chats])
 
     @_reads
     def path(self, db: sqlite3.Connection, head: str | None) -> list[Turn]:
-        """The messages from the first one to `head`."""
+        """Return the messages from the first one to `head`."""
         turns = [] if head is None else rows.read_path(db, head)
         if head is not None and not turns:
             raise UnknownChatError(f"there is no message {head!r}")
@@ -224,13 +229,13 @@ class Store(Closable):
         pieces: Sequence[Piece] = (),
         created_s: float | None = None,
     ) -> Turn:
-        """Add a message below `parent`, a message of this chat; it becomes the chat's head."""
-        turn = rows.new_turn(chat, parent, role, content, answer, created_s)
+        """Add a message after `parent`, a message of this chat; it becomes the chat's head."""
+        turn = turn_of(chat, parent, role, content, answer, created_s)
         return rows.insert_turn(db, chat, turn, pack_pieces(pieces), is_head=True)
 
     @_writes
     def begin(self, db: sqlite3.Connection, chat: str, parent: str | None, answer: Answer) -> str:
-        """Make room for an answer below `parent`; returns its id until it is finished."""
+        """Begin to save an answer to `parent` while it is generated; return the id of its row."""
         number = rows.chat_number(db, chat)
         above = None if parent is None else rows.member_number(db, number, parent)
         row, now = secrets.token_hex(8), time.time()
@@ -240,7 +245,7 @@ class Store(Closable):
 
     @_writes
     def grow(self, db: sqlite3.Connection, row: str, content: str, ids: Sequence[int], pieces: Sequence[Piece]) -> None:
-        """Save the part of an answer that has been generated."""
+        """Save the part of an answer that has been generated so far."""
         db.execute(
             "UPDATE making SET grown_s = ?, ids = ?, content = ?, pieces = ? WHERE id = ?",
             (time.time(), pack_ids(ids), valid_text(content), pack_pieces(pieces), row),
@@ -257,9 +262,9 @@ class Store(Closable):
         answer: Answer,
         pieces: Sequence[Piece] = (),
     ) -> Turn:
-        """Make an answer a message, the chat's head, in place of its row."""
+        """Replace the row of an answer by a message, which becomes the chat's head."""
         db.execute("DELETE FROM making WHERE id = ?", (row,))
-        turn = rows.new_turn(chat, parent, "assistant", content, answer)
+        turn = turn_of(chat, parent, "assistant", content, answer)
         return rows.insert_turn(db, chat, turn, pack_pieces(pieces), is_head=True)
 
     @_writes
@@ -269,7 +274,7 @@ class Store(Closable):
 
     @_reads
     def pieces(self, db: sqlite3.Connection, key: str) -> list[Piece]:
-        """The tokens of an answer as they were shown; empty if unknown."""
+        """Return the tokens of an answer as they were shown; none if they are unknown."""
         query = "SELECT pieces FROM answer JOIN message ON message = number WHERE key = ?"
         return [piece for (packed,) in db.execute(query, (key,)) for piece in unpack_pieces(packed)]
 
@@ -277,44 +282,59 @@ class Store(Closable):
     def set_head(self, db: sqlite3.Connection, chat: str, key: str | None) -> None:
         """Choose the message that the open path of a chat ends with; with None the path is empty."""
         number = rows.chat_number(db, chat)
-        head = None if key is None else rows.member_number(db, number, key)
-        db.execute("UPDATE chat SET head = ? WHERE number = ?", (head, number))
+        rows.update_chat(db, chat, head=None if key is None else rows.member_number(db, number, key))
 
     @_reads
     def branches(self, db: sqlite3.Connection, chat: str) -> list[Branch]:
-        """All branches of a chat, the newest first; none is current if the head was moved up."""
-        return rows.read_branches(db, rows.chat_number(db, chat))
+        """Return the branches of a chat, each up to a message without successors in the chat, the newest first.
+
+        None of them is current if the head was moved up.
+        """
+        query = """SELECT key, depth, content, message.created_s, number = (SELECT head FROM chat WHERE number = :chat)
+            FROM member JOIN message ON number = member.message WHERE member.chat = :chat AND NOT EXISTS (
+                SELECT 1 FROM message AS next CROSS JOIN member AS within ON within.message = next.number
+                WHERE next.parent = member.message AND within.chat = :chat
+            ) ORDER BY number DESC"""
+        return [
+            Branch(key, depth, first_line(without_thinking(content)), created_s, bool(is_current))
+            for key, depth, content, created_s, is_current in db.execute(query, {"chat": rows.chat_number(db, chat)})
+        ]
 
     @_reads
     def siblings(self, db: sqlite3.Connection, chat: str, key: str) -> list[str]:
-        """The versions of message `key` in a chat, in the order of creation."""
+        """Return the versions of message `key` in a chat, in the order of creation."""
         number = rows.chat_number(db, chat)
-        return rows.read_siblings(db, number, rows.member_number(db, number, key))
+        query = """SELECT key FROM message JOIN member ON member.message = number AND chat = ?
+            WHERE parent IS (SELECT parent FROM message WHERE number = ?) ORDER BY number"""
+        return [version for (version,) in db.execute(query, (number, rows.member_number(db, number, key)))]
 
     @_reads
     def latest_leaf(self, db: sqlite3.Connection, chat: str, key: str) -> str:
-        """The newest message of a chat after `key`, or `key` itself."""
+        """Return the newest message of a chat after `key`, or `key` itself."""
         number = rows.chat_number(db, chat)
-        return rows.read_newest_below(db, number, rows.member_number(db, number, key))
+        query = """WITH RECURSIVE below (number) AS (
+                SELECT ? UNION ALL
+                SELECT next.number FROM below CROSS JOIN message AS next ON next.parent = below.number
+                CROSS JOIN member ON member.message = next.number AND chat = ? WHERE next.number > below.number
+            ) SELECT key FROM message WHERE number = (SELECT max(number) FROM below)"""
+        return str(db.execute(query, (rows.member_number(db, number, key), number)).fetchone()[0])
 
     @_writes
     def fork(self, db: sqlite3.Connection, chat: str, head: str | None, title: str = "") -> str:
-        """A new chat with the path to `head` and the same settings; copies no message. Its id."""
-        source = rows.chat_number(db, chat)
-        if head is not None:
-            rows.member_number(db, source, head)
+        """Create a chat with the path to `head` and the same settings, and return its id. No message is copied."""
+        source, fork = rows.chat_number(db, chat), new_id()
         about = "SELECT settings, title, model, folder FROM chat WHERE number = ?"
         settings, old_title, model, folder = db.execute(about, (source,)).fetchone()
-        fork = new_id()
-        number = rows.insert_chat(db, fork, settings, title or old_title, model)
-        db.execute("UPDATE chat SET folder = ? WHERE number = ?", (folder, number))
-        if head is not None:
-            rows.insert_path(db, number, head)
+        rows.insert_chat(db, fork, settings, title or old_title)
+        number = None if head is None else rows.member_number(db, source, head)
+        path = f"{rows.UP} INSERT OR IGNORE INTO member SELECT :chat, number FROM up"
+        db.execute(path, {"head": head, "chat": rows.chat_number(db, fork)})
+        rows.update_chat(db, fork, model=model, folder=folder, head=number)
         return fork
 
     @_reads
     def search(self, db: sqlite3.Connection, query: str, limit: int = 50) -> list[Hit]:
-        """The newest messages that have all words of `query` (see `edgespec.history.search`)."""
+        """Return the newest messages that have all words of `query` (see `edgespec.history.search`)."""
         about = """SELECT id, title, key, role, message.created_s FROM message
             JOIN member ON message = message.number JOIN chat ON chat.number = chat
             WHERE message.number = ? ORDER BY chat.number LIMIT 1"""
@@ -326,13 +346,13 @@ class Store(Closable):
 
     @_reads
     def preference(self, db: sqlite3.Connection, name: str) -> str | None:
-        """A saved choice of the user, such as a theme."""
+        """Return a saved choice of the user, such as a theme; None if nothing was saved."""
         found = db.execute("SELECT value FROM preference WHERE name = ?", (name,)).fetchone()
         return None if found is None else str(found[0])
 
     @_writes
     def set_preference(self, db: sqlite3.Connection, name: str, value: str) -> None:
-        """Remember a choice."""
+        """Save a choice of the user."""
         db.execute("INSERT OR REPLACE INTO preference VALUES (?, ?)", (name, value))
 
     @_reads
@@ -341,7 +361,7 @@ class Store(Closable):
 
     @_writes
     def _settle(self, db: sqlite3.Connection) -> None:
-        """Unfinished answers of programs that died become messages, or are deleted if empty."""
+        """Turn unfinished answers of programs that died into messages, and delete empty ones."""
         making = db.execute(
             """SELECT making.id, pid, started_s, grown_s, about, ids, making.content, pieces, chat.id, key,
             head IS making.parent FROM making JOIN chat ON chat.number = making.chat
@@ -352,14 +372,14 @@ class Store(Closable):
                 continue
             if content:
                 answer = replace(unpack_answer(about, ids), finish_reason="interrupted")
-                turn = replace(rows.new_turn(chat, parent, "assistant", content, answer), created_s=grown_s)
+                turn = turn_of(chat, parent, "assistant", content, answer, grown_s)
                 rows.insert_turn(db, chat, turn, pieces, is_head=bool(is_head))
             db.execute("DELETE FROM making WHERE id = ?", (row,))
 
 
 @cache
 def _process(pid: int) -> tuple[int, float]:
-    """Distinguishes a process from a later one with its number."""
+    """Return what distinguishes a process from a later one with the same number."""
     import psutil
 
     return pid, psutil.Process(pid).create_time()

@@ -1,18 +1,33 @@
-"""The content of the store of chats, as plain data, and how answers are packed into rows."""
+"""The content of the store of chats as plain data, how answers are packed into rows, and the errors of the store."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
+import struct
+import time
 import zlib
-from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from edgespec.errors import EdgespecError, UsageError
+
 Order = Literal["newest", "pinned", "folders"]
-"""Of chats in a list: the newest first; before them the pinned ones; between these and the rest those in folders."""
+"""The order of chats in a list: the newest first; or pinned chats before the others; or after the pinned chats those in
+folders."""
+
+
+class StoreError(EdgespecError):
+    """The store of chats cannot be read or written now; its content is unchanged."""
+
+
+class UnwritableError(StoreError):
+    """The disk is full or read-only, or the file belongs to another user."""
+
+
+class UnknownChatError(StoreError, UsageError):
+    """There is no such chat or message, or a short name fits several chats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,54 +113,62 @@ class Branch:
 
 
 def key_of(before: str, role: str, content: str) -> str:
-    """The key of a message; `before` is its parent's key, or the chat's id for a first message."""
+    """Return the key of a message; `before` is its parent's key, or the chat's id for a first message."""
     return hashlib.blake2b(json.dumps([before, role, content]).encode(), digest_size=16).hexdigest()
 
 
+def turn_of(
+    chat: str,
+    parent: str | None,
+    role: str,
+    content: str,
+    answer: Answer | None = None,
+    created_s: float | None = None,
+) -> Turn:
+    """Return a message in the form in which it is stored, created now unless a time is given."""
+    role, content = valid_text(role), valid_text(content)
+    now = time.time() if created_s is None else created_s
+    return Turn(key_of(parent or chat, role, content), parent, role, content, now, answer)
+
+
 def valid_text(text: str) -> str:
-    """`text` without lone surrogates, which no file can hold."""
+    """Return `text` without lone surrogates, which no file can hold."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def first_line(text: str, length: int = 60) -> str:
-    """The first line that is not empty, shortened."""
+    """Return the first line that is not empty, shortened."""
     line = " ".join(next((line for line in text.splitlines() if line.strip()), "").split())
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
 
 def pack_answer(answer: Answer) -> tuple[str, bytes]:
-    """`about` and `ids` of a row."""
-    about = {
-        "model": answer.model,
-        "draft_model": answer.draft_model,
-        "finish_reason": answer.finish_reason,
-        "seed": answer.seed,
-        "settings": dict(answer.settings),
-        "stats": dict(answer.stats),
-        "vocabulary": answer.vocabulary,
-    }
-    return json.dumps(about), pack_ids(answer.ids)
+    """Return `about` and `ids` of a row."""
+    about = asdict(answer)
+    ids = pack_ids(about.pop("ids"))
+    return json.dumps(about), ids
 
 
 def unpack_answer(about: str, ids: bytes) -> Answer:
-    """The answer of a row; damaged parts are left out."""
-    known = unpack_object(about)
-    return Answer(**{name: known[name] for name in _ABOUT if name in known}, ids=tuple(_unpacked(ids)))
+    """Return the answer of a row, without damaged parts."""
+    known, n_ids = unpack_object(about), len(ids) // 4
+    values = {item.name: known[item.name] for item in fields(Answer) if item.name in known}
+    return Answer(**values | {"ids": struct.unpack_from(f"<{n_ids}I", ids)})
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
-    """uint32, little end first."""
-    return _little_end_first(array("I", ids)).tobytes()
+    """Return token ids as uint32, little end first."""
+    return struct.pack(f"<{len(ids)}I", *ids)
 
 
 def pack_pieces(pieces: Sequence[Piece]) -> bytes:
-    """Column by column, which compresses best."""
+    """Return the pieces of an answer for its row: column by column, which compresses best."""
     columns = [[getattr(piece, name) for piece in pieces] for name in ("id", "text", "source", "round")]
     return zlib.compress(json.dumps(columns, separators=(",", ":")).encode()) if pieces else b""
 
 
 def unpack_pieces(packed: bytes) -> list[Piece]:
-    """The pieces of a row, none if it is damaged."""
+    """Return the pieces of a row; none if the row is damaged."""
     try:
         return [Piece(*values) for values in zip(*json.loads(zlib.decompress(packed)), strict=True)] if packed else []
     except (zlib.error, ValueError, TypeError):
@@ -153,24 +176,9 @@ def unpack_pieces(packed: bytes) -> list[Piece]:
 
 
 def unpack_object(text: str) -> dict[str, Any]:
-    """A JSON object, empty where it is damaged."""
+    """Parse a JSON object; return an empty one for damaged text."""
     try:
         value = json.loads(text)
     except (ValueError, TypeError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-_ABOUT = ("model", "draft_model", "finish_reason", "seed", "settings", "stats", "vocabulary")
-
-
-def _unpacked(packed: bytes) -> array[int]:
-    ids = array("I")
-    ids.frombytes(packed[: len(packed) // 4 * 4])
-    return _little_end_first(ids)
-
-
-def _little_end_first(ids: array[int]) -> array[int]:
-    if sys.byteorder == "big":
-        ids.byteswap()
-    return ids

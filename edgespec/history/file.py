@@ -20,22 +20,15 @@ from edgespec.closable import Closable
 from edgespec.errors import EdgespecError
 from edgespec.files.paths import free_in
 from edgespec.history.copy import copied
+from edgespec.history.data import StoreError, UnwritableError
 from edgespec.history.rescue import rescue
-from edgespec.history.schema import MIGRATIONS, migrate, version_of
+from edgespec.history.schema import MIGRATIONS, migrate, transaction, version_of
 
 T = TypeVar("T")
 
 IN_MEMORY = Path(":memory:")
 LOCK_S = 1.0  # a screen blocks that long
 LEAST_FREE = 1 << 16  # bytes: SQLite writes nothing where there are fewer
-
-
-class StoreError(EdgespecError):
-    """The store of chats cannot be read or written now; its content is unchanged."""
-
-
-class UnwritableError(StoreError):
-    """The disk is full or read-only, or its owner is someone else."""
 
 
 class StoreFile(Closable):
@@ -60,18 +53,23 @@ class StoreFile(Closable):
             self._copy, self.unwritable = self._copied(error), error
 
     def run(self, work: Callable[[sqlite3.Connection], T], *, write: bool = False) -> T:
-        """Do `work` in one transaction. If the file is damaged, it is repeated on a new one. Raises StoreError."""
+        """Do `work` in one transaction. If the file is damaged, `work` is repeated on a new one. Raises StoreError."""
+
+        def done_in(db: sqlite3.Connection) -> T:
+            with transaction(db, write=write):
+                return work(db)
+
         with self._lock:
             if self._copy is None:
-                return self._mended(lambda: self._transaction(work, write))
+                return self._mended(lambda: done_in(self._current()))
             try:
                 if not write:
-                    return _within(self._copy, work, write)
+                    return done_in(self._copy)
                 try:
-                    done = self._mended(lambda: self._transaction(work, write))
+                    done = self._mended(lambda: done_in(self._current()))
                 except UnwritableError as error:
                     self.unwritable = error
-                    _within(self._copy, work, write)
+                    done_in(self._copy)
                     raise
             except sqlite3.Error as error:  # the copy has the damage of the file
                 raise self._explained(error) from error
@@ -82,12 +80,12 @@ class StoreFile(Closable):
     def close(self) -> None:
         with self._lock:
             if self._is_open:
-                self._connection.close()  # and every later use is an error
+                self._connection.close()  # every later use is an error
             if self._copy is not None:
                 self._copy.close()
 
     def _copied(self, error: UnwritableError) -> sqlite3.Connection:
-        """The chats in memory. Raises StoreError if they cannot be read."""
+        """Copy the chats to memory. Raises StoreError if they cannot be read."""
         try:
             copy = copied(self.path)
         except OSError as unreadable:
@@ -115,7 +113,7 @@ class StoreFile(Closable):
             raise self._explained(error) from error
 
     def _shows_damage(self, error: Exception) -> bool:
-        """Also true if the tables are not ours, or hold impossible values that SQLite does not detect."""
+        """Return whether the file is damaged, has other tables, or holds impossible values (SQLite allows them)."""
         if isinstance(error, sqlite3.Error):
             code, text = _code(error), str(error)
             not_ours = text.startswith("no such ") and _NO_INDEX not in text
@@ -127,22 +125,14 @@ class StoreFile(Closable):
         except (sqlite3.Error, UnicodeDecodeError):
             return True
 
-    def _transaction(self, work: Callable[[sqlite3.Connection], T], write: bool) -> T:
+    def _current(self) -> sqlite3.Connection:
+        """Return a connection to the file that is at the path now."""
         if not self._is_open or (self.path != IN_MEMORY and _place(self.path) != self._place):
             self._reopen()
-        return _within(self._connection, work, write)
+        return self._connection
 
     def _reopen(self) -> None:
         self._leave()
-        self._connection = self._connect()
-        self._is_open = True
-
-    def _leave(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._connection.close()
-
-    def _connect(self) -> sqlite3.Connection:
         if self.path != IN_MEMORY:
             self._make()
             self._place = _place(self.path)
@@ -155,7 +145,12 @@ class StoreFile(Closable):
         except BaseException:
             db.close()
             raise
-        return db
+        self._connection, self._is_open = db, True
+
+    def _leave(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._connection.close()
 
     def _check_version(self, db: sqlite3.Connection) -> None:
         if version_of(db) > len(MIGRATIONS):
@@ -179,7 +174,10 @@ class StoreFile(Closable):
             raise UnwritableError(what, why="the file is read-only", hint=_WRITABLE)
 
     def _begin_anew(self, reason: str) -> None:
-        """Raises StoreError, and sqlite3.Error where the new file cannot be written."""
+        """Move the damaged file aside, and copy its readable content to a new one.
+
+        Raises StoreError, and sqlite3.Error if the new file cannot be written.
+        """
         from filelock import FileLock, Timeout
 
         damaged, opened = self.path, self._place
@@ -210,7 +208,7 @@ class StoreFile(Closable):
         self._note(f"the chats in {damaged} were damaged ({reason}): moved to {aside.name}; {saved}")
 
     def _explained(self, error: Exception) -> Exception:
-        """The message for users; a bug of the program is raised as it is."""
+        """Return the error for users; a bug of the program is returned unchanged."""
         if not isinstance(error, sqlite3.Error):
             return error
         code, file = _code(error), f"the chats in {self.path}"
@@ -240,26 +238,13 @@ _READABLE = "make the file and its folder readable, or set EDGESPEC_HOME to anot
 _WRITABLE = "make the file and its folder writable, or set EDGESPEC_HOME to another folder"
 
 
-def _within(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T], write: bool) -> T:
-    """Do `work` in one transaction."""
-    db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-    try:
-        done = work(db)
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-    return done
-
-
 def _code(error: sqlite3.Error) -> int:
-    """The primary result code; 0 where Python itself raised the error."""
+    """Return the primary result code; 0 if Python itself raised the error."""
     return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
 def _place(file: Path) -> tuple[int, int] | None:
-    """Identifies the file at this path now."""
+    """Return what identifies the file that is at this path now."""
     try:
         found = file.stat()
     except OSError:
@@ -274,7 +259,7 @@ def _free_name(file: Path) -> Path:
 
 
 def _share(db: sqlite3.Connection) -> None:
-    """Readers and one writer do not block each other, and a killed program loses no committed data."""
+    """Let readers and one writer work at once; a killed program loses no committed data."""
     patience_ends = time.monotonic() + LOCK_S
     while True:
         try:
@@ -288,5 +273,5 @@ def _share(db: sqlite3.Connection) -> None:
 
 
 def _text(data: bytes) -> str:
-    """Text of a damaged page may not be text."""
+    """Decode text; that of a damaged page may be anything."""
     return data.decode("utf-8", "replace")

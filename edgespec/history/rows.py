@@ -5,30 +5,22 @@ from __future__ import annotations
 import sqlite3
 import time
 from dataclasses import replace
+from typing import Any
 
-from edgespec.errors import UsageError
 from edgespec.history.data import (
-    Answer,
-    Branch,
     ChatInfo,
     Order,
     Turn,
+    UnknownChatError,
     first_line,
-    key_of,
     pack_answer,
     unpack_answer,
     valid_text,
 )
-from edgespec.history.file import StoreError
-from edgespec.text.thinking import without_thinking
-
-
-class UnknownChatError(StoreError, UsageError):
-    """No such chat or message, or a short name that fits several chats."""
 
 
 def chat_number(db: sqlite3.Connection, chat: str) -> int:
-    """Raises UnknownChatError."""
+    """Return the number of a chat. Raises UnknownChatError."""
     found = db.execute("SELECT number FROM chat WHERE id = ?", (chat,)).fetchone()
     if found is None:
         raise UnknownChatError(f"there is no chat {chat!r}", hint="'edgespec history list' shows those there are")
@@ -36,7 +28,7 @@ def chat_number(db: sqlite3.Connection, chat: str) -> int:
 
 
 def member_number(db: sqlite3.Connection, chat: int, key: str) -> int:
-    """A message of a chat. Raises UnknownChatError."""
+    """Return the number of a message of a chat. Raises UnknownChatError."""
     query = "SELECT number FROM message JOIN member ON message = number WHERE key = ? AND chat = ?"
     found = db.execute(query, (key, chat)).fetchone()
     if found is None:
@@ -45,7 +37,7 @@ def member_number(db: sqlite3.Connection, chat: int, key: str) -> int:
 
 
 def read_chats(db: sqlite3.Connection, limit: int | None = None, order: Order = "newest") -> dict[int, ChatInfo]:
-    """The first chats in this order, by number."""
+    """Return the first chats in this order, by number."""
     query = f"""SELECT chat.number, id, title, chat.created_s, updated_s, key, coalesce(depth, 0), model, title_by,
         is_pinned, folder FROM chat LEFT JOIN message ON message.number = head
         ORDER BY {_ORDER[order]} updated_s DESC, chat.number DESC LIMIT ?"""
@@ -53,26 +45,14 @@ def read_chats(db: sqlite3.Connection, limit: int | None = None, order: Order = 
     return {number: ChatInfo(*about) for number, *about in found}
 
 
-def insert_chat(
-    db: sqlite3.Connection, chat: str, settings: str, title: str, model: str = "", created_s: float | None = None
-) -> int:
-    """The number of the chat, which may exist already."""
+def insert_chat(db: sqlite3.Connection, chat: str, settings: str, title: str, created_s: float | None = None) -> None:
+    """Create a chat unless it exists."""
     now, title = time.time() if created_s is None else created_s, one_line(title)
     db.execute(
         """INSERT OR IGNORE INTO chat (id, title, title_by, settings, model, created_s, updated_s)
-        VALUES (?, ?, ?, ?, ?, ?, ?)""",
-        (chat, title, "user" if title else "line", settings, model, now, now),
+        VALUES (?, ?, ?, ?, '', ?, ?)""",
+        (chat, title, "user" if title else "line", settings, now, now),
     )
-    return chat_number(db, chat)
-
-
-def new_turn(
-    chat: str, parent: str | None, role: str, content: str, answer: Answer | None, created_s: float | None = None
-) -> Turn:
-    """A message in the form in which it will be stored."""
-    role, content = valid_text(role), valid_text(content)
-    now = time.time() if created_s is None else created_s
-    return Turn(key_of(parent or chat, role, content), parent, role, content, now, answer)
 
 
 def insert_turn(db: sqlite3.Connection, chat: str, turn: Turn, pieces: bytes, *, is_head: bool) -> Turn:
@@ -99,7 +79,7 @@ def insert_turn(db: sqlite3.Connection, chat: str, turn: Turn, pieces: bytes, *,
 
 
 def delete_chat(db: sqlite3.Connection, chat: str) -> bool:
-    """Delete a chat and the messages that no other one shares; returns whether it existed."""
+    """Delete a chat and the messages that no other chat shares; return whether it existed."""
     found = db.execute("SELECT number FROM chat WHERE id = ?", (chat,)).fetchone()
     if found is None:
         return False
@@ -115,9 +95,9 @@ def delete_chat(db: sqlite3.Connection, chat: str) -> bool:
 
 
 def read_path(db: sqlite3.Connection, head: str) -> list[Turn]:
-    """The messages from the first one to `head`, none if there is no such message."""
-    query = f"""{_UP} SELECT number, key, role, CAST(content AS TEXT), message.created_s,
-        CAST(about AS TEXT), CAST(ids AS BLOB)
+    """Return the messages from the first one to `head`; none if there is no such message."""
+    query = f"""{UP} SELECT number, key, role, CAST(content AS TEXT), message.created_s,
+        CAST(about AS TEXT), CAST(ids AS BLOB) -- in a damaged file values may have another type
         FROM up JOIN message USING (number) LEFT JOIN answer ON answer.message = number"""
     found = db.execute(query, {"head": head}).fetchall()
     turns: list[Turn] = []
@@ -127,39 +107,10 @@ def read_path(db: sqlite3.Connection, head: str) -> list[Turn]:
     return turns
 
 
-def insert_path(db: sqlite3.Connection, chat: int, head: str) -> None:
-    """Add the path to `head` to the chat, and open it."""
-    db.execute(f"{_UP} INSERT OR IGNORE INTO member SELECT :chat, number FROM up", {"head": head, "chat": chat})
-    db.execute("UPDATE chat SET head = (SELECT number FROM message WHERE key = ?) WHERE number = ?", (head, chat))
-
-
-def read_branches(db: sqlite3.Connection, chat: int) -> list[Branch]:
-    """The messages of a chat without successors in it, the newest first."""
-    query = """SELECT key, depth, content, message.created_s, number = (SELECT head FROM chat WHERE number = :chat)
-        FROM member JOIN message ON number = member.message WHERE member.chat = :chat AND NOT EXISTS (
-            SELECT 1 FROM message AS next CROSS JOIN member AS within ON within.message = next.number
-            WHERE next.parent = member.message AND within.chat = :chat
-        ) ORDER BY number DESC"""
-    return [
-        Branch(key, depth, first_line(without_thinking(content)), created_s, bool(is_current))
-        for key, depth, content, created_s, is_current in db.execute(query, {"chat": chat})
-    ]
-
-
-def read_siblings(db: sqlite3.Connection, chat: int, message: int) -> list[str]:
-    """The messages of a chat with the same predecessor, in the order of creation."""
-    query = """SELECT key FROM message JOIN member ON member.message = number AND chat = ?
-        WHERE parent IS (SELECT parent FROM message WHERE number = ?) ORDER BY number"""
-    return [key for (key,) in db.execute(query, (chat, message))]
-
-
-def read_newest_below(db: sqlite3.Connection, chat: int, message: int) -> str:
-    """The newest message of a chat after `message`, or that message."""
-    query = """WITH RECURSIVE below (number) AS (
-            SELECT ? UNION ALL SELECT next.number FROM below CROSS JOIN message AS next ON next.parent = below.number
-            CROSS JOIN member ON member.message = next.number AND chat = ? WHERE next.number > below.number
-        ) SELECT key FROM message WHERE number = (SELECT max(number) FROM below)"""
-    return str(db.execute(query, (message, chat)).fetchone()[0])
+def update_chat(db: sqlite3.Connection, chat: str, **values: Any) -> None:
+    """Change columns of a chat. Raises UnknownChatError."""
+    changes = ", ".join(f"{name} = :{name}" for name in values)
+    db.execute(f"UPDATE chat SET {changes} WHERE number = :number", values | {"number": chat_number(db, chat)})
 
 
 _ORDER: dict[Order, str] = {
@@ -170,11 +121,12 @@ _ORDER: dict[Order, str] = {
 
 
 def one_line(text: str) -> str:
+    """Return a text that can be stored, on one line."""
     return " ".join(valid_text(text).split())
 
 
-# In a damaged file a message might follow itself, but for the condition, and values may be of another type.
-_UP = """WITH RECURSIVE up (number, parent) AS (
+# The path to a message. The condition prevents endless loops: in a damaged file a message might follow itself.
+UP = """WITH RECURSIVE up (number, parent) AS (
     SELECT number, parent FROM message WHERE key = :head
     UNION ALL SELECT above.number, above.parent FROM up JOIN message AS above ON above.number = up.parent
     WHERE above.number < up.number

@@ -7,7 +7,8 @@ number is always greater than its parent's, so that numbers are the order of cre
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -73,7 +74,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 def version_of(db: sqlite3.Connection) -> int:
-    """The version of the tables in the file; 0 for an empty one."""
+    """Return the version of the tables in the file; 0 for an empty file."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
@@ -82,14 +83,21 @@ def migrate(db: sqlite3.Connection, migrations: Sequence[Sequence[str]] = MIGRAT
     for version, statements in enumerate(migrations, start=1):
         if version_of(db) >= version:
             continue
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(db):
             if version_of(db) < version:  # else another process was faster
                 for statement in statements:
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {version}")
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, *, write: bool = True) -> Iterator[None]:
+    """Make all changes of this block at once, or none of them if it fails. Raises sqlite3.Error."""
+    db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

@@ -50,7 +50,7 @@ class Deliveries(Loop):
         self._open: dict[int, _Open] = {}
         self._arrived: queue.SimpleQueue[tuple[int, Arrived]] = queue.SimpleQueue()
 
-    def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag, *, tells: bool) -> None:
+    def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag) -> None:
         id = next(self._ids)
         answer = self._open[id] = _Open(stream, number, cancel, Partial(self.prompt_tokens(what)))
         answer.future = self.begin(what, lambda event: self._arrived.put((id, event)))

@@ -134,7 +134,7 @@ class Fleet(Loop, Backend):
 
     # --- requests to members ------------------------------------------------------------------------------------------
 
-    def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag, *, tells: bool) -> None:
+    def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag) -> None:
         if not (self._waiting or self._again or any(place.flights for place in self._places)):
             self._look_again()
         self._waiting.append(_Flight(stream, number, what, cancel))

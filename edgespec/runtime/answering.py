@@ -13,7 +13,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.sampler import ReferenceSampler, Sampler
 from edgespec.engine.prefix import Reuse
 from edgespec.engine.sequence import Sequence, StepOutput
-from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.errors import EdgespecError, UsageError, for_users
 from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.runtime.ends import Ends, ends_of
@@ -47,7 +47,6 @@ class _Running:
     sequence: Sequence
     model: Model
     text: TextStream
-    tells: bool
     is_remembered: bool
     proposed: int = 0
 
@@ -101,24 +100,22 @@ class Answering(Loop):
         super().__init__()
         self._loaded, self._note, self._progress = loaded, note, progress
         self.model, self.context, self.engine = loaded.model, loaded.context, loaded.engine
-        self._added: deque[tuple[Stream, int, Prepared, CancelFlag, bool]] = deque()
+        self._added: deque[tuple[Stream, int, Prepared, CancelFlag]] = deque()
         self._answers: dict[Sequence, _Running] = {}
         self._ignored: set[str] = set()
 
-    def add(
-        self, stream: Stream, number: int, what: Prepared | EdgespecError, cancel: CancelFlag, *, tells: bool
-    ) -> None:
+    def add(self, stream: Stream, number: int, what: Prepared | EdgespecError, cancel: CancelFlag) -> None:
         if isinstance(what, EdgespecError):
             stream.put(number, what)
         else:
-            self._added.append((stream, number, what, cancel, tells))
+            self._added.append((stream, number, what, cancel))
 
     def turn(self) -> None:
         """Run a step of the engine; an error in it ends the answers that had a slot."""
         while self._added:
-            stream, number, job, cancel, tells = self._added.popleft()
+            stream, number, job, cancel = self._added.popleft()
             if not stream.is_closed:
-                started = attempted(partial(self._start, stream, number, *job, cancel, tells))
+                started = attempted(partial(self._start, stream, number, *job, cancel))
                 if isinstance(started, EdgespecError):
                     stream.put(number, started)
                 else:
@@ -129,7 +126,7 @@ class Answering(Loop):
                 for event in answer.events(output):
                     answer.stream.put(answer.number, event)
         except BaseException as error:
-            known = error if isinstance(error, GenerationError) else _unexpected(error)
+            known = for_users(error)
             self._break_off(known)
             if error is not known:
                 raise
@@ -150,7 +147,6 @@ class Answering(Loop):
         prompt: Prompt,
         matcher: LLMatcher | None,
         cancel: CancelFlag,
-        tells: bool,
     ) -> _Running:
         tokens = prompt.tokens
         constraint: Ends | GrammarConstraint | None = ends_of(request, self.model, len(tokens))
@@ -178,7 +174,7 @@ class Answering(Loop):
         sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting)
         sequence.ends = frozenset(request.stop_token_ids)
         self.stats = sequence.stats
-        return _Running(stream, number, sequence, self.model, text, tells, request.remembered)
+        return _Running(stream, number, sequence, self.model, text, request.remembered)
 
     def _note_ignored(self, notes: Iterable[str]) -> None:
         """Report ignored parts of constraints, a limited number of them: a server receives any number of schemas."""
@@ -213,7 +209,7 @@ class Answering(Loop):
 
     def _tell_progress(self) -> None:
         """Report how much of the prompts is decoded, until all are."""
-        reading = [s for s, answer in self._answers.items() if answer.tells and not s.stats.rounds]
+        reading = [sequence for sequence in self._answers if not sequence.stats.rounds]
         if reading:
             self._progress("prompt", sum(s.n_decoded for s in reading) / sum(s.n_prompt for s in reading))
 
@@ -230,7 +226,7 @@ class Answering(Loop):
         if finished and not self._answers:
             self._loaded.tuning.save(now=False)
 
-    def _break_off(self, error: GenerationError) -> None:
+    def _break_off(self, error: EdgespecError) -> None:
         """End the answers that had a slot, since the KV cache is in an unknown state; the others continue to wait."""
         broken = [self._answers.pop(sequence) for sequence in [*self.engine.scheduler.active]]
         for answer in broken:
@@ -246,16 +242,11 @@ class Answering(Loop):
             store.add(sequence.tokens[sequence.n_prompt :])
 
 
-def _unexpected(error: BaseException) -> GenerationError:
-    return GenerationError(f"unexpected {type(error).__name__}", why=str(error))
-
-
 def attempted(step: Callable[[], Made]) -> Made | EdgespecError:
     """Return the result of a step for one request, or its error."""
     try:
         return step()
-    except EdgespecError as error:
-        return error
     except Exception as error:
-        log.debug("a request failed", exc_info=error)
-        return _unexpected(error)
+        if not isinstance(error, EdgespecError):
+            log.debug("a request failed", exc_info=error)
+        return for_users(error)

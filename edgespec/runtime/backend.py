@@ -57,7 +57,7 @@ class Backend(Closable):
         if isinstance(prepared, EdgespecError):
             raise prepared
         stream = Stream(self.loop)
-        stream.add(0, prepared, cancel, tells=True)
+        stream.add(0, prepared, cancel)
         return Answer(stream)
 
     def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:

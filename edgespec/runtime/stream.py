@@ -51,8 +51,8 @@ class Loop(ABC):
             raise closed_error()
 
     @abstractmethod
-    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag, *, tells: bool) -> None:
-        """Accept a request, from any thread. With `tells`, the progress of its prompt is reported."""
+    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag) -> None:
+        """Accept a request, from any thread."""
 
     @abstractmethod
     def turn(self) -> None:
@@ -140,10 +140,10 @@ class Stream(Closable):
         self.is_closed = False
         loop.streams.add(self)
 
-    def add(self, number: int, what: Any, cancel: CancelFlag, *, tells: bool = False) -> None:
+    def add(self, number: int, what: Any, cancel: CancelFlag) -> None:
         """Ask for one more answer, whose events have this number; setting `cancel` ends this answer and no other."""
         self.open.add(number)
-        self._loop.add(self, number, what, cancel, tells=tells)
+        self._loop.add(self, number, what, cancel)
 
     def put(self, number: int, event: TokenEvent | EdgespecError) -> None:
         """Add an event of an answer (called by the loop). The last one is an error, or an event with `is_last`."""

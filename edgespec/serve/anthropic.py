@@ -8,16 +8,17 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.batch.fields import Fields
 from edgespec.runtime.prompts import Prompts
 from edgespec.serve.blocks import BlockObject, Events, take_functions
-from edgespec.serve.chat import Call, End, ToolDelta
-from edgespec.serve.errors import BadFieldError, unsupported, wrong
-from edgespec.serve.fields import Fields
+from edgespec.serve.chat import Call, End
 from edgespec.serve.known import MESSAGES
 from edgespec.serve.names import ORIGIN, origins, sent_as
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
+from edgespec.serve.tools.formats import ToolCall
 from edgespec.settings import shown
 
 MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
@@ -27,10 +28,10 @@ CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 
 
 def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False) -> Call:
-    """Read a body of /v1/messages, or with `counts` of /v1/messages/count_tokens. Raises BadFieldError."""
+    """Read a body of /v1/messages, or with `counts` of /v1/messages/count_tokens. Raises BadInputError."""
     fields = Fields(body, MESSAGES)
     if not counts and "max_tokens" not in fields:
-        raise BadFieldError("max_tokens", "max_tokens is missing")
+        raise BadInputError("max_tokens is missing", "max_tokens")
     chat: dict[str, Any] = {"messages": _messages(fields.take("system"), fields.take("messages"))}
     chat |= take_functions(fields, ("custom", None), _function)
     chat |= _choice(fields.mapping("tool_choice"))
@@ -50,11 +51,11 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
 
 
 def _format(fields: Fields, format: Any) -> dict[str, Any]:
-    """Return the format of the output as a field of a chat. The field has an older name. Raises BadFieldError."""
+    """Return the format of the output as a field of a chat. The field has an older name. Raises BadInputError."""
     where, given = ("output_config.format", format) if format is not None else ("output_format", None)
     older = fields.take("output_format")
     if given is not None and older is not None:
-        raise BadFieldError("output_format", "output_format and output_config.format cannot be combined")
+        raise BadInputError("output_format and output_config.format cannot be combined", "output_format")
     given = older if given is None else given
     if given is None:
         return {}
@@ -69,7 +70,7 @@ async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]
     call = await in_thread(partial(message_call, body, model, counts=True), "reads a request")
     request = call.requests[0]
     if Prompts.length(request) > (most := max(MOST_COUNTED, CHARACTERS * model.n_ctx)):
-        raise BadFieldError("messages", f"messages of more than {most:,} characters are not counted")
+        raise BadInputError(f"messages of more than {most:,} characters are not counted", "messages")
     return {"input_tokens": await model.ask(lambda worker: worker.prompt_length(request))}
 
 
@@ -78,7 +79,7 @@ def _messages(system: Any, given: Any) -> list[dict[str, Any]]:
     if system:
         made.append({"role": "system", "content": _text("system", system), ORIGIN: {"": "system"}})
     if not isinstance(given, list) or not given:
-        raise BadFieldError("messages", "messages must be a list of at least one message")
+        raise BadInputError("messages must be a list of at least one message", "messages")
     for index, message in enumerate(given):
         where = f"messages[{index}]"
         role = message.get("role") if isinstance(message, dict) else None
@@ -135,9 +136,9 @@ def _text(where: str, given: Any) -> str:
     for block in _blocks(where, given):
         text = block.get("text")
         if block.get("type") != "text":
-            raise unsupported(where, f"blocks of type {shown(block.get('type'))} are not text")
+            raise UnsupportedError(where, f"blocks of type {shown(block.get('type'))} are not text")
         if not isinstance(text, str):
-            raise BadFieldError(where, f"a block of {where} must have a text, not {shown(text)}")
+            raise BadInputError(f"a block of {where} must have a text, not {shown(text)}", where)
         texts.append(text)
     return "\n".join(texts)
 
@@ -151,7 +152,7 @@ def _choice(given: Mapping[str, Any]) -> dict[str, Any]:
     kind = given.get("type", "auto")
     alone = given.get("disable_parallel_tool_use")
     if alone not in (None, True, False):
-        raise BadFieldError("tool_choice", f"disable_parallel_tool_use must be true or false, not {shown(alone)}")
+        raise BadInputError(f"disable_parallel_tool_use must be true or false, not {shown(alone)}", "tool_choice")
     parallel = {"parallel_tool_calls": False} if alone else {}
     if kind == "tool":
         return parallel | {"tool_choice": {"type": "function", "function": {"name": given.get("name")}}}
@@ -192,7 +193,7 @@ class MessageObject(BlockObject):
     def _text(self, text: str) -> Events:
         return self._more({"type": "text", "text": ""}, text)
 
-    def _tool(self, tool: ToolDelta) -> Events:
+    def _tool(self, tool: ToolCall) -> Events:
         block = {"type": "tool_use", "id": tool.id, "name": tool.name, "input": {}}
         yield from self._begin(block)
         delta = {"type": "input_json_delta", "partial_json": tool.arguments}
@@ -219,7 +220,7 @@ class MessageObject(BlockObject):
 
     def _ended(self, end: End) -> dict[str, Any]:
         reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(end.reason, "end_turn")
-        is_cut = reason == "end_turn" and end.cut in self._call.requests[0].stop
+        is_cut = reason == "end_turn" and end.cut in self.call.requests[0].stop
         usage = {
             "input_tokens": end.stats.prompt_tokens - end.stats.cached_tokens,
             "cache_read_input_tokens": end.stats.cached_tokens,

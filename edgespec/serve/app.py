@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -19,14 +19,14 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edgespec.batch.fields import Fields, object_of
 from edgespec.batch.known import Known
 from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import known, native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
-from edgespec.serve.chat import Call, Piece, line, pieces
+from edgespec.serve.chat import Call, Piece, Writer, line, pieces
 from edgespec.serve.completion import CompletionObject, completion_call
 from edgespec.serve.errors import ApiError, anthropic_body, body_for, error_for, unavailable
-from edgespec.serve.fields import Fields, object_of
 from edgespec.serve.guard import Rules, guards
 from edgespec.serve.metrics import Metrics
 from edgespec.serve.names import COMPLETION_NAMES, MESSAGE_NAMES, RESPONSE_NAMES, TEXT_NAMES, Names, names_in, sent_as
@@ -147,17 +147,9 @@ class Recorder:
 # --- endpoints --------------------------------------------------------------------------------------------------------
 
 
-class Written(Protocol):
-    """Writes the answers to a call as objects of a format, whole or in chunks. Closing the chunks closes `pieces`."""
-
-    async def whole(self, pieces: AsyncIterator[Piece]) -> Any: ...
-
-    def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]: ...
-
-
 def _answering(
     read: Callable[[Mapping[str, Any], Served], Call],
-    write: Callable[[Call, Mapping[str, Any], Served], Written],
+    write: Callable[[Call, Mapping[str, Any], Served], Writer],
     names: Names,
     **style: Any,
 ) -> Handler:
@@ -169,22 +161,28 @@ def _answering(
         name = _model_of(body)
 
         @asynccontextmanager
-        async def begun() -> AsyncIterator[tuple[Written, AsyncGenerator[Piece, None]]]:
+        async def begun() -> AsyncIterator[tuple[Writer, AsyncGenerator[Piece, None]]]:
             with sent_as(names_in(body, names)):
                 async with server.pool.lend(name) as model:
                     call = await server.read(request, partial(read, body, model))
                     server.begin(request, call)
                     with server.pool.submit(model, call.requests) as events:
-                        yield write(call, body, model), server.pieces(request, call, events)
+                        async with aclosing(server.pieces(request, call, events)) as found:
+                            yield write(call, body, model), found
 
         async def whole() -> Any:
-            async with begun() as (answer, found):
-                return await answer.whole(found)
+            async with begun() as (writer, found):
+                async for piece in found:
+                    writer.take(piece)
+                return writer.whole()
 
         async def chunks() -> AsyncGenerator[dict[str, Any], None]:
-            async with begun() as (answer, found), aclosing(answer.events(found)) as events:
-                async for event in events:
-                    yield event
+            async with begun() as (writer, found):
+                async for piece in found:
+                    for chunk in writer.chunks(piece):
+                        yield chunk
+                for chunk in writer.rest():
+                    yield chunk
 
         if Fields(body).flag("stream"):
             return EventStream(chunks(), **style)

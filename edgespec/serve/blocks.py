@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import aclosing
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from edgespec.serve.chat import Call, End, Piece, ToolDelta, timings
-from edgespec.serve.errors import unsupported, wrong
-from edgespec.serve.fields import Fields
+from edgespec.batch.bad_input import UnsupportedError, wrong
+from edgespec.batch.fields import Fields
+from edgespec.serve.chat import Call, End, Piece, Writer, timings
+from edgespec.serve.tools.formats import ToolCall
 from edgespec.settings import shown
 
 Event = dict[str, Any]
@@ -20,7 +20,7 @@ def take_functions(
     fields: Fields, kinds: Collection[Any], function: Callable[[Mapping[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
     """Take `tools`, and return them as those of a chat. `kinds` are the types of tools that can be called; None stands
-    for a missing type. Raises BadFieldError."""
+    for a missing type. Raises BadInputError."""
     tools = fields.take("tools", [])
     if not isinstance(tools, list):
         raise wrong("tools", "be a list", tools)
@@ -30,39 +30,32 @@ def take_functions(
         if not isinstance(tool, dict):
             raise wrong(where, "be an object", tool)
         if tool.get("type") not in kinds:
-            raise unsupported(where, f"tools of type {shown(tool.get('type'))} do not exist here")
+            raise UnsupportedError(where, f"tools of type {shown(tool.get('type'))} do not exist here")
         made.append({"type": "function", "function": function(tool)})
     return {"tools": made} if made else {}
 
 
-class BlockObject(ABC):
+class BlockObject(Writer):
     """Writes the answer to a call as the object of a format, whole or as events. `object` is the object so far."""
 
     def __init__(self, call: Call, object: dict[str, Any]) -> None:
-        self._call, self.object = call, object
+        super().__init__(call)
+        self.object = object
         self._blocks: list[dict[str, Any]] = []
+        self._has_begun = False
         self._is_open = False  # True while the last block may grow
 
-    async def whole(self, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
-        """Return the complete object."""
-        async for piece in pieces:
-            for _ in self._events(piece):
-                pass
+    def take(self, piece: Piece) -> None:
+        for _ in self.chunks(piece):
+            pass
+
+    def whole(self) -> dict[str, Any]:
         return self.object
 
-    async def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Event, None]:
-        """Yield the events of a stream. Closing this generator closes `pieces`."""
-        async with aclosing(pieces):
-            is_new = True
-            async for piece in pieces:
-                if is_new:
-                    is_new = False
-                    for event in self._first():
-                        yield event
-                for event in self._events(piece):
-                    yield event
-
-    def _events(self, piece: Piece) -> Events:
+    def chunks(self, piece: Piece) -> Events:
+        if not self._has_begun:
+            self._has_begun = True
+            yield from self._first()
         if piece.reasoning:
             yield from self._reasoning(piece.reasoning)
         if piece.text:
@@ -73,7 +66,7 @@ class BlockObject(ABC):
         if piece.end is not None:
             yield from self._close()
             self.object = self.object | self._ended(piece.end)
-            self.object |= {"timings": timings(piece.end.stats), "seed": self._call.requests[0].seed}
+            self.object |= {"timings": timings(piece.end.stats), "seed": self.call.requests[0].seed}
             yield from self._last(piece.end)
 
     @property
@@ -91,7 +84,7 @@ class BlockObject(ABC):
     def _text(self, text: str) -> Events: ...
 
     @abstractmethod
-    def _tool(self, tool: ToolDelta) -> Events:
+    def _tool(self, tool: ToolCall) -> Events:
         """Write a whole call, and leave its block open."""
 
     @abstractmethod

@@ -6,24 +6,17 @@ A format such as `openai.py` reads a body into a `Call`, and writes the `Piece`s
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
+from edgespec.serve.tools.formats import ToolCall
+from edgespec.serve.tools.parser import ToolParser
 from edgespec.settings import Request
 from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream
-
-
-@dataclass(frozen=True, slots=True)
-class ToolDelta:
-    """A whole tool call with its number in the answer. `arguments` is the text of a JSON object."""
-
-    number: int
-    id: str
-    name: str
-    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,37 +37,9 @@ class Piece:
     index: int
     text: str = ""
     reasoning: str = ""
-    tool: ToolDelta | None = None
+    tool: ToolCall | None = None
     end: End | None = None
     tokens: tuple[TokenEvent, ...] = ()
-
-
-@dataclass(slots=True)
-class Answer:
-    """The pieces of one answer so far."""
-
-    texts: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[ToolDelta] = field(default_factory=list)
-    tokens: list[TokenEvent] = field(default_factory=list)
-
-    def take(self, piece: Piece) -> None:
-        self.texts.append(piece.text)
-        self.reasoning.append(piece.reasoning)
-        self.tokens += piece.tokens
-        self.calls += [piece.tool] if piece.tool else []
-
-
-class ToolUse(Protocol):
-    """Separates the tool calls of one answer from its text."""
-
-    def feed(self, index: int, text: str) -> list[Piece]:
-        """Take more text. Return the text and the calls that are certain by now."""
-        ...
-
-    def end(self, index: int) -> list[Piece]:
-        """Return the rest at the end of the answer. Never raises: a call that cannot be parsed is text."""
-        ...
 
 
 @dataclass(slots=True)
@@ -98,13 +63,59 @@ class Call:
     splits: bool = False
     returns_tokens: bool = False
     opens_thinking: bool = False
-    tools: Sequence[ToolUse] = ()
+    tools: Sequence[ToolParser] = ()
     words: Mapping[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def wants_tokens(self) -> bool:
         return self.requests[0].logprobs is not None
+
+
+@dataclass(slots=True)
+class Answer:
+    """The pieces of one answer so far."""
+
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    tokens: list[TokenEvent] = field(default_factory=list)
+    end: End | None = None
+
+    @property
+    def ended(self) -> End:
+        assert self.end is not None
+        return self.end
+
+
+class Writer(ABC):
+    """Writes the answers to a call as objects of a format: with `chunks` of each piece and the `rest`, or with `take`
+    for each piece and then `whole`."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.answers = [Answer() for _ in call.requests]
+
+    def take(self, piece: Piece) -> None:
+        """Add a piece to its answer."""
+        answer = self.answers[piece.index]
+        answer.texts.append(piece.text)
+        answer.reasoning.append(piece.reasoning)
+        answer.calls += [piece.tool] if piece.tool else []
+        answer.tokens += piece.tokens
+        answer.end = piece.end
+
+    @abstractmethod
+    def whole(self) -> Any:
+        """Return the object of all answers, which have ended."""
+
+    @abstractmethod
+    def chunks(self, piece: Piece) -> Iterable[dict[str, Any]]:
+        """Return the chunks of a piece."""
+
+    def rest(self) -> Iterable[dict[str, Any]]:
+        """Return the chunks after the last piece."""
+        return ()
 
 
 async def pieces(call: Call, events: AsyncIterator[tuple[int, TokenEvent]]) -> AsyncIterator[Piece]:
@@ -137,9 +148,9 @@ class _Reader:
             if reasoning:
                 made.append(Piece(self._index, reasoning=reasoning))
             if text:
-                made += self._tools.feed(self._index, text) if self._tools else [Piece(self._index, text)]
+                made += map(self._piece, self._tools.feed(text) if self._tools else [text])
         if event.is_last and self._tools:
-            made += self._tools.end(self._index)
+            made += map(self._piece, self._tools.end())
         self._calls_tools |= any(piece.tool for piece in made)
         if self._wants_tokens and not event.is_last:
             first = made.pop(0) if made else Piece(self._index)
@@ -149,6 +160,9 @@ class _Reader:
             stats = event.stats or Stats()
             made.append(Piece(self._index, end=End(str(reason), stats, self._n_tokens, event.cut)))
         return made
+
+    def _piece(self, part: str | ToolCall) -> Piece:
+        return Piece(self._index, part) if isinstance(part, str) else Piece(self._index, tool=part)
 
 
 class Thinking:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from edgespec.batch.openai import TokenBytes, token_logprob
+from edgespec.batch.bad_input import UnsupportedError, wrong
+from edgespec.batch.fields import Fields
+from edgespec.batch.openai import token_logprob
 from edgespec.events import TokenEvent
-from edgespec.serve.chat import Answer, Call, End, Piece, timings
-from edgespec.serve.errors import unsupported, wrong
-from edgespec.serve.fields import Fields
+from edgespec.serve.chat import Call, Piece, Writer, timings
 from edgespec.serve.known import COMPLETION
 from edgespec.serve.openai import text_of
 from edgespec.serve.served import Served
@@ -32,7 +31,7 @@ ABSENT_SAMPLERS = ("dry", "top_n_sigma", "xtc", "adaptive_p")
 
 
 def completion_call(body: Mapping[str, Any], model: Served) -> Call:
-    """Read a body of /completion. Raises BadFieldError."""
+    """Read a body of /completion. Raises BadInputError."""
     fields = Fields(body, COMPLETION)
     text: dict[str, Any] = {"special": fields.flag("special", True)}  # the client has usually applied a chat template
     if "samplers" in fields:
@@ -43,67 +42,53 @@ def completion_call(body: Mapping[str, Any], model: Served) -> Call:
 
 
 def _switched_off(given: Any) -> dict[str, float]:
-    """Return the settings that switch off the samplers that a list leaves out. Raises BadFieldError."""
+    """Return the settings that switch off the samplers that a list leaves out. Raises BadInputError."""
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise wrong("samplers", "be a list of names", given)
     names = ["typ_p" if name == "typical_p" else name for name in given if name not in ABSENT_SAMPLERS]
     if names != [name for name in SAMPLERS if name in names]:
-        raise unsupported("samplers", f"they are applied in this order: {', '.join(SAMPLERS)}")
+        raise UnsupportedError("samplers", f"they are applied in this order: {', '.join(SAMPLERS)}")
     return {name: value for sampler in SAMPLERS if sampler not in names for name, value in SAMPLERS[sampler].items()}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-class CompletionObject:
-    """Writes the answers to a call in the format of llama.cpp's server, whole or as events."""
+class CompletionObject(Writer):
+    """Writes the answers to a call in the format of llama.cpp's server: one object, or a list for several answers."""
 
     def __init__(self, call: Call, body: Mapping[str, Any], model: Served) -> None:
-        self._call, self._model = call, model
-        self._answers = [Answer() for _ in call.requests]
+        super().__init__(call)
+        self._model = model
         self._returns_tokens = body.get("return_tokens") is True
-        self._token_bytes: TokenBytes = model.token_bytes
 
-    async def whole(self, pieces: AsyncIterator[Piece]) -> Any:
-        """Return the object of the answer, or a list of objects for several answers."""
-        made: dict[int, dict[str, Any]] = {}
-        async for piece in pieces:
-            answer = self._answers[piece.index]
-            answer.take(piece)
-            if piece.end is not None:
-                last = self._last(piece.index, piece.end, "".join(answer.texts), self._returns_tokens)
-                if self._call.wants_tokens:
-                    last["completion_probabilities"] = self._probabilities(answer.tokens)
-                made[piece.index] = last
-        return made[0] if len(made) == 1 else [made[index] for index in sorted(made)]
+    def whole(self) -> Any:
+        made = [
+            self._last(index, "".join(answer.texts), _ids(answer.tokens) if self._returns_tokens else [])
+            | self._probabilities(answer.tokens)
+            for index, answer in enumerate(self.answers)
+        ]
+        return made[0] if len(made) == 1 else made
 
-    async def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the objects of a stream. Closing this generator closes `pieces`."""
-        async with aclosing(pieces):
-            async for piece in pieces:
-                self._answers[piece.index].take(piece)
-                for event in self._events(piece):
-                    yield event
-
-    def _events(self, piece: Piece) -> Iterator[dict[str, Any]]:
+    def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        self.take(piece)
         if piece.text or piece.tokens:
             part = {"index": piece.index, "content": piece.text, "tokens": _ids(piece.tokens), "stop": False}
-            if self._call.wants_tokens:
-                part["completion_probabilities"] = self._probabilities(piece.tokens)
-            yield part
+            yield part | self._probabilities(piece.tokens)
         if piece.end is not None:
-            yield self._last(piece.index, piece.end, "", returns_tokens=False)
+            yield self._last(piece.index, "", [])
 
-    def _last(self, index: int, end: End, content: str, returns_tokens: bool) -> dict[str, Any]:
-        answer, request, stats = self._answers[index], self._call.requests[index], end.stats
+    def _last(self, index: int, content: str, tokens: Sequence[int]) -> dict[str, Any]:
+        answer, request = self.answers[index], self.call.requests[index]
+        end, stats = answer.ended, answer.ended.stats
         kind = "limit" if end.reason == "length" else "word" if end.cut else "eos"
         return {
             "index": index,
             "content": content,
-            "tokens": _ids(answer.tokens) if returns_tokens else [],
+            "tokens": tokens,
             "id_slot": -1,  # answers do not know their slot
             "stop": True,
-            "model": self._call.model,
+            "model": self.call.model,
             "tokens_predicted": end.n_tokens,
             "tokens_evaluated": stats.prompt_tokens,
             "generation_settings": self._settings(index),
@@ -117,7 +102,7 @@ class CompletionObject:
         }
 
     def _settings(self, index: int) -> dict[str, Any]:
-        request = self._call.requests[index]
+        request = self.call.requests[index]
         sampling = asdict(request.sampling)
         sampling["logit_bias"] = [
             {"token": id, "bias": bias if isfinite(bias) else None} for id, bias in request.sampling.logit_bias
@@ -134,17 +119,20 @@ class CompletionObject:
             "grammar": request.grammar,
             "json_schema": request.json_schema,
             "n_probs": request.logprobs or 0,
-            "stream": self._call.stream,
+            "stream": self.call.stream,
         }
 
-    def _probabilities(self, tokens: Sequence[TokenEvent]) -> list[dict[str, Any]]:
+    def _probabilities(self, tokens: Sequence[TokenEvent]) -> dict[str, Any]:
+        """Return the field for the log-probabilities of tokens, if the client wants them."""
+        if not self.call.wants_tokens:
+            return {}
         made = []
         for event in tokens:
-            known = token_logprob(event, self._token_bytes)
+            known = token_logprob(event, self._model.token_bytes)
             others = zip(event.top_logprobs, known["top_logprobs"], strict=True)
             top = [{"id": id} | other for (id, _), other in others]
             made.append({"id": event.id} | known | {"top_logprobs": top})
-        return made
+        return {"completion_probabilities": made}
 
 
 def _ids(tokens: Sequence[TokenEvent]) -> list[int]:

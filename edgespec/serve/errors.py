@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from edgespec.batch.bad_input import BadInputError, UnsupportedError
 from edgespec.errors import EdgespecError, PromptTooLongError, UsageError
 from edgespec.settings import Request, shown
 
@@ -38,13 +39,6 @@ class ApiError(Exception):
         return {"error": said | self.more}
 
 
-class BadFieldError(ApiError):
-    """A field of the body that is wrong or not supported."""
-
-    def __init__(self, param: str, why: str, *, code: str | None = None) -> None:
-        super().__init__(400, why, param=param, code=code)
-
-
 ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -72,15 +66,6 @@ def body_for(path: str, error: ApiError) -> dict[str, Any]:
     return anthropic_body(error) if path.startswith("/v1/messages") else error.body()
 
 
-def wrong(param: str, must: str, given: Any) -> BadFieldError:
-    """Return the error for a field with an unusable value, such as wrong("n", "be an integer", "x")."""
-    return BadFieldError(param, f"{param} must {must}, not {shown(given)}")
-
-
-def unsupported(param: str, why: str) -> BadFieldError:
-    return BadFieldError(param, f"{param} is not supported: {why}", code="unsupported_parameter")
-
-
 def unavailable(message: str, *, code: str) -> ApiError:
     """Return an error that asks the client to try again later."""
     return ApiError(503, message, type="unavailable_error", code=code, headers={"Retry-After": "5"})
@@ -99,30 +84,25 @@ def no_route(method: str, path: str, methods: Iterable[str] = ()) -> ApiError:
     return ApiError(404, f"there is no {method} {shown(path)} here", type="not_found_error", code="unknown_url")
 
 
-def unexpected(error: BaseException) -> ApiError:
-    """Log a defect of this program, and return the error for the client."""
-    log.error("unexpected %s", type(error).__name__, exc_info=error)
-    what = f"unexpected {type(error).__name__}"
-    return ApiError(500, what, type="server_error", headers={"x-should-retry": "false"})
-
-
 def error_for(error: BaseException) -> ApiError:
-    """Return the error that a client gets for any exception."""
+    """Return the error that a client gets for any exception. Defects of this program are logged. A repeated request
+    would fail again, so a header asks clients not to repeat it."""
+    once = {"x-should-retry": "false"}
     if isinstance(error, ApiError):
         return error
-    return api_error(error) if isinstance(error, EdgespecError) else unexpected(error)
-
-
-def api_error(error: EdgespecError) -> ApiError:
-    """Return the error that a client gets for an error of the engine. A repeated request would fail again, so a header
-    asks clients not to repeat the request."""
-    message = f"{error.what}: {error.why}" if error.why else error.what
+    if isinstance(error, BadInputError):
+        code = "unsupported_parameter" if isinstance(error, UnsupportedError) else None
+        return ApiError(400, str(error), param=error.where, code=code)
     if isinstance(error, PromptTooLongError):
         return _overflow(error)
+    if not isinstance(error, EdgespecError):
+        log.error("unexpected %s", type(error).__name__, exc_info=error)
+        return ApiError(500, f"unexpected {type(error).__name__}", type="server_error", headers=once)
+    message = f"{error.what}: {error.why}" if error.why else error.what
     if isinstance(error, UsageError):
         about = error.what.partition(" ")[0].rstrip(":")
         return ApiError(400, message, param=about if about in Request.__dataclass_fields__ else None)
-    return ApiError(503, message, type="server_error", code="engine_error", headers={"x-should-retry": "false"})
+    return ApiError(503, message, type="server_error", code="engine_error", headers=once)
 
 
 def _overflow(error: PromptTooLongError) -> ApiError:

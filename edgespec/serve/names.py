@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from edgespec.batch.openai import ALIASES
+from edgespec.batch.bad_input import BadInputError
+from edgespec.batch.known import ALIASES
 from edgespec.errors import EdgespecError
-from edgespec.serve.errors import ApiError, api_error
+from edgespec.serve.errors import ApiError, error_for
 
 Names = Mapping[str, str]
 """Names of the converted fields, each with the name that was sent; [] matches any number in brackets."""
@@ -46,16 +47,15 @@ ORIGIN = "sent as"
 
 @contextmanager
 def sent_as(names: Names) -> Iterator[None]:
-    """Rename the fields in errors of this block to the names that were sent. Errors of the engine become ApiErrors."""
+    """Turn errors of this block into ApiErrors, in which fields have the names that were sent."""
     try:
         yield
-    except ApiError as error:
-        _rename(error, names)
-        raise
-    except EdgespecError as error:
-        renamed = api_error(error)
-        _rename(renamed, names)
-        raise renamed from error
+    except (ApiError, BadInputError, EdgespecError) as error:
+        told = error_for(error)
+        _rename(told, names)
+        if told is error:
+            raise
+        raise told from error
 
 
 def names_in(body: Mapping[str, Any], names: Names) -> Names:

@@ -10,9 +10,9 @@ from typing import Any
 
 from edgespec import __version__
 from edgespec.batch import sidecar
+from edgespec.batch.bad_input import BadInputError, wrong
+from edgespec.batch.fields import Fields
 from edgespec.gguf_file.model_check import check_model
-from edgespec.serve.errors import BadFieldError, wrong
-from edgespec.serve.fields import Fields
 from edgespec.serve.known import APPLY_TEMPLATE
 from edgespec.serve.openai import chat_call
 from edgespec.serve.pool import Place
@@ -31,7 +31,7 @@ async def tokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     add_special, parse_special = fields.flag("add_special"), fields.flag("parse_special", True)
     with_pieces = fields.flag("with_pieces")
     if len(text) > (most := MOST_WITH_PIECES if with_pieces else MOST_CHARACTERS):
-        raise BadFieldError("content", f"content must have at most {most:,} characters, not {len(text):,}")
+        raise BadInputError(f"content must have at most {most:,} characters, not {len(text):,}", "content")
     ids = await model.ask(lambda w: w.token_ids(text, add_special=add_special, parse_special=parse_special))
     if not with_pieces:
         return {"tokens": ids}

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from edgespec import __version__
+from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.batch.fields import Fields
 from edgespec.batch.known import CHAT, TEXT, Known
 from edgespec.batch.openai import TokenBytes, check_best_of, take_logprobs, text_logprobs, token_logprob
-from edgespec.batch.row import BadRowError
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.request_notes import request_notes
-from edgespec.serve.chat import Answer, Call, End, Piece, ToolDelta, thought, timings
-from edgespec.serve.errors import BadFieldError, unsupported, wrong
-from edgespec.serve.fields import Fields, told_as_fields
+from edgespec.serve.chat import Answer, Call, Piece, Writer, thought, timings
 from edgespec.serve.served import Served
+from edgespec.serve.tools.formats import ToolCall
 from edgespec.serve.tools.given import take_arguments, take_tools, use_tools, with_tools
 from edgespec.serve.tools.messages import extra_of
 from edgespec.settings import Message, Request, shown
@@ -35,20 +34,17 @@ MOST_CHARACTERS = 2**26  # of the prompts of all answers to one request
 
 
 def chat_call(body: Mapping[str, Any], model: Served, known: Known = CHAT) -> Call:
-    """Read a body of /v1/chat/completions. Raises BadFieldError."""
+    """Read a body of /v1/chat/completions. Raises BadInputError."""
     return chat_of(Fields(body, known), model)
 
 
 def chat_of(fields: Fields, model: Served) -> Call:
-    """Read the fields of a chat, to which several formats are converted. Raises BadFieldError."""
+    """Read the fields of a chat, to which several formats are converted. Raises BadInputError."""
     n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
     given = {name: fields.take(name) for name in ("logprobs", "top_logprobs") if name in fields}
     if n_probs:
         given = {"logprobs": True, "top_logprobs": n_probs} | given
-    try:
-        take_logprobs(given)
-    except BadRowError as error:
-        raise BadFieldError("logprobs" if "true or false" in str(error) else "top_logprobs", str(error)) from error
+    take_logprobs(given)
     what = _common(fields, model)
     what["logprobs"] = _checked_logprobs("top_logprobs", given.get("logprobs"))
     tools, arguments = take_tools(fields), take_arguments(fields, model.template)
@@ -70,12 +66,12 @@ def chat_of(fields: Fields, model: Served) -> Call:
 
 
 def text_call(body: Mapping[str, Any], model: Served) -> Call:
-    """Read a body of /v1/completions. Raises BadFieldError."""
+    """Read a body of /v1/completions. Raises BadInputError."""
     return text_of(Fields(body, TEXT), model)
 
 
 def text_of(fields: Fields, model: Served) -> Call:
-    """Read the fields of a completion. Raises BadFieldError."""
+    """Read the fields of a completion. Raises BadInputError."""
     n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
     logprobs = fields.take("logprobs", n_probs or None)
     what = _common(fields, model)
@@ -88,10 +84,10 @@ def text_of(fields: Fields, model: Served) -> Call:
 
 
 def _common(fields: Fields, model: Served) -> dict[str, Any]:
-    """Read the fields that chats and completions share. Return them as fields of a `Request`. Raises BadFieldError."""
+    """Read the fields that chats and completions share. Return them as fields of a `Request`. Raises BadInputError."""
     what = fields.request(model.defaults)
     if fields.flag("strict") and not (model.settings.strict or model.about["exact"]):
-        raise unsupported("strict", "this model is not loaded with exact kernels")
+        raise UnsupportedError("strict", "this model is not loaded with exact kernels")
     if "seed" not in what:
         what["seed"] = secrets.randbits(53)  # JavaScript's numbers are exact up to this size
     what["remembered"] = fields.flag("remembered", True)
@@ -100,24 +96,23 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
 
 
 def _check_end(fields: Fields, *, is_begun: bool) -> None:
-    """Raise BadFieldError if a request asks for another continuation than that of this server: an assistant's message
+    """Raise BadInputError if a request asks for another continuation than that of this server: an assistant's message
     at the end is continued, and no other message is."""
     if fields.flag("continue_final_message", is_begun) is not is_begun:
         why = "the last message is continued if and only if it is the assistant's"
-        raise unsupported("continue_final_message", why)
+        raise UnsupportedError("continue_final_message", why)
     if not fields.flag("add_generation_prompt", True) and not is_begun:
-        raise unsupported("add_generation_prompt", "the prompt ends where the assistant's answer begins")
+        raise UnsupportedError("add_generation_prompt", "the prompt ends where the assistant's answer begins")
 
 
 def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     n = fields.integer("n", 1, 1, MOST_ANSWERS)
-    with told_as_fields():
-        check_best_of(fields.take("best_of", 1), n)
+    check_best_of(fields.take("best_of", 1), n)
     if n * len(prompts) > MOST_ANSWERS:
-        raise BadFieldError("n", f"a request may ask for {MOST_ANSWERS} answers, not {n * len(prompts)}")
+        raise BadInputError(f"a request may ask for {MOST_ANSWERS} answers, not {n * len(prompts)}", "n")
     n_characters = n * sum(map(Prompts.length, prompts))
     if n > 1 and n_characters > MOST_CHARACTERS:
-        raise BadFieldError("n", f"prompts may have {MOST_CHARACTERS:,} characters together, not {n_characters:,}")
+        raise BadInputError(f"prompts may have {MOST_CHARACTERS:,} characters together, not {n_characters:,}", "n")
     stream, options = fields.flag("stream"), fields.mapping("stream_options")
     include_usage = Fields(options).flag("include_usage")
     requests = [replace(prompt, sample=prompt.sample + sample) for prompt in prompts for sample in range(n)]
@@ -134,17 +129,17 @@ def _checked_logprobs(name: str, value: Any) -> int | None:
 
 def _messages(given: Any, most: int) -> tuple[Message, ...]:
     if not isinstance(given, list) or not given:
-        raise BadFieldError("messages", "messages must be a list of at least one message")
+        raise BadInputError("messages must be a list of at least one message", "messages")
     if len(given) > most:
-        raise BadFieldError("messages", f"{len(given)} messages do not fit into a context of {most} tokens")
+        raise BadInputError(f"{len(given)} messages do not fit into a context of {most} tokens", "messages")
     if len(given) > MOST_MESSAGES:
-        raise BadFieldError("messages", f"a request may have {MOST_MESSAGES:,} messages, not {len(given):,}")
+        raise BadInputError(f"a request may have {MOST_MESSAGES:,} messages, not {len(given):,}", "messages")
     return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(given))
 
 
 def _message(where: str, given: Any) -> Message:
     if not isinstance(given, dict):
-        raise BadFieldError(where, f"{where} must be an object with role and content")
+        raise BadInputError(f"{where} must be an object with role and content", where)
     role = given.get("role")
     if role not in ("system", "developer", "user", "assistant", "tool"):
         raise wrong(f"{where}.role", "be system, developer, user, assistant or tool", role)
@@ -171,7 +166,7 @@ def _content(where: str, given: Any) -> str:
         if isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text", "refusal"):
             part = part.get("refusal" if part["type"] == "refusal" else "text")
         elif isinstance(part, dict) and isinstance(part.get("type"), str):
-            raise unsupported(where, f"parts of type {shown(part['type'])} are not text")
+            raise UnsupportedError(where, f"parts of type {shown(part['type'])} are not text")
         if not isinstance(part, str):
             raise wrong(where, "be a string or a list of text parts", given)
         texts.append(part)
@@ -181,67 +176,38 @@ def _content(where: str, given: Any) -> str:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-class Objects:
-    """Writes the answers to one call as OpenAI's objects, whole or in chunks: a chat with `is_chat`, or a
-    completion."""
+class Objects(Writer):
+    """Writes the answers to one call as OpenAI's objects: a chat with `is_chat`, or a completion."""
 
     def __init__(self, call: Call, token_bytes: TokenBytes, *, is_chat: bool) -> None:
-        self._call, self._token_bytes, self._is_chat = call, token_bytes, is_chat
+        super().__init__(call)
+        self._token_bytes, self._is_chat = token_bytes, is_chat
         self._id = ("chatcmpl-" if is_chat else "cmpl-") + secrets.token_hex(12)
         self._created = int(time.time())
         self._lengths = [0] * len(call.requests)  # characters, for offsets of tokens
         self._begun: set[int] = set()
-        self._ends: dict[int, End] = {}
 
-    async def whole(self, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
-        """Return the object of all answers."""
-        answers = [Answer() for _ in self._call.requests]
-        async for piece in pieces:
-            answers[piece.index].take(piece)
-            if piece.end is not None:
-                self._ends[piece.index] = piece.end
-        made = [self._choice(index, answer) for index, answer in enumerate(answers)]
-        kind = "chat.completion" if self._is_chat else "text_completion"
-        return self._object(kind, made) | self._totals()
+    def whole(self) -> dict[str, Any]:
+        choices = [self._choice(index, answer) for index, answer in enumerate(self.answers)]
+        return self._object("chat.completion" if self._is_chat else "text_completion", choices) | self._totals()
 
-    async def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the objects of a stream. Closing this generator closes `pieces`."""
-        async with aclosing(pieces):
-            async for piece in pieces:
-                for chunk in self._chunks(piece):
-                    yield chunk
-        if self._call.include_usage:
-            yield self._object(self._chunk_kind, []) | self._totals()
-
-    def _chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        if self._is_chat and piece.index not in self._begun:
-            self._begun.add(piece.index)
-            yield self._chunk(piece.index, {"role": "assistant", "content": ""})
-        if piece.end is not None:
-            self._ends[piece.index] = piece.end
+    def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        index = piece.index
+        if self._is_chat and index not in self._begun:
+            self._begun.add(index)
+            yield self._chunk(index, {"role": "assistant", "content": ""})
         if piece.text or piece.reasoning or piece.tool or piece.tokens:
-            yield self._part(piece)
+            tokens = {"tokens": _as_json(piece.tokens)} if self.call.returns_tokens and piece.tokens else {}
+            logprobs = self._logprobs(index, piece.tokens) if piece.tokens and self.call.wants_tokens else None
+            yield self._chunk(index, _delta(piece) if self._is_chat else piece.text, logprobs=logprobs) | tokens
         if piece.end is not None:
-            last = self._chunk(piece.index, {} if self._is_chat else "", finish_reason=piece.end.reason)
-            figures = {"timings": timings(piece.end.stats), "seed": self._call.requests[piece.index].seed}
-            yield last | figures | ({"cut": piece.end.cut} if self._call.returns_tokens else {})
+            self.answers[index].end = piece.end
+            last = self._chunk(index, {} if self._is_chat else "", finish_reason=piece.end.reason)
+            figures = {"timings": timings(piece.end.stats), "seed": self.call.requests[index].seed}
+            yield last | figures | ({"cut": piece.end.cut} if self.call.returns_tokens else {})
 
-    def _part(self, piece: Piece) -> dict[str, Any]:
-        tokens = {"tokens": _as_json(piece.tokens)} if self._call.returns_tokens and piece.tokens else {}
-        return self._delta(piece) | tokens
-
-    def _delta(self, piece: Piece) -> dict[str, Any]:
-        logprobs = self._logprobs(piece.index, piece.tokens) if piece.tokens and self._call.wants_tokens else None
-        if not self._is_chat:
-            return self._chunk(piece.index, piece.text, logprobs=logprobs)
-        delta: dict[str, Any] = {}
-        if piece.reasoning:
-            delta["reasoning_content"] = piece.reasoning
-        if piece.tool is not None:
-            delta["tool_calls"] = [{"index": piece.tool.number, **_tool_call(piece.tool)}]
-        if piece.text or not delta:
-            delta["content"] = piece.text
-        return self._chunk(piece.index, delta, logprobs=logprobs)
+    def rest(self) -> list[dict[str, Any]]:
+        return [self._object(self._chunk_kind, []) | self._totals()] if self.call.include_usage else []
 
     def _chunk(
         self, index: int, what: Any, *, logprobs: Any = None, finish_reason: str | None = None
@@ -254,8 +220,8 @@ class Objects:
         return "chat.completion.chunk" if self._is_chat else "text_completion"
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        text, end = "".join(answer.texts), self._ends[index]
-        logprobs = self._logprobs(index, answer.tokens) if self._call.wants_tokens else None
+        text, end = "".join(answer.texts), answer.ended
+        logprobs = self._logprobs(index, answer.tokens) if self.call.wants_tokens else None
         made: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": end.reason}
         if self._is_chat:
             message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
@@ -267,13 +233,13 @@ class Objects:
             made["message"] = message
         else:
             made["text"] = text
-        if len(self._call.requests) > 1:
+        if len(self.answers) > 1:
             made["timings"] = timings(end.stats)
-        if self._call.returns_tokens:
+        if self.call.returns_tokens:
             made |= {"tokens": _as_json(answer.tokens), "cut": end.cut}
         return made
 
-    def _logprobs(self, index: int, tokens: list[TokenEvent] | tuple[TokenEvent, ...]) -> dict[str, Any]:
+    def _logprobs(self, index: int, tokens: Sequence[TokenEvent]) -> dict[str, Any]:
         if self._is_chat:
             return {"content": [token_logprob(event, self._token_bytes) for event in tokens], "refusal": None}
         start = self._lengths[index]
@@ -282,12 +248,13 @@ class Objects:
 
     def _totals(self) -> dict[str, Any]:
         """Return the usage and the figures of all answers. A prompt with several answers counts once."""
-        stats = Stats()
+        stats, requests = Stats(), self.call.requests
         n_prompt = n_cached = n_completion = 0
-        for index, end in self._ends.items():
+        for request, answer in zip(requests, self.answers, strict=True):
+            end = answer.ended
             stats.add(end.stats)
             n_completion += end.n_tokens
-            if self._call.requests[index].sample == self._call.requests[0].sample:
+            if request.sample == requests[0].sample:
                 n_prompt += end.stats.prompt_tokens
                 n_cached += end.stats.cached_tokens
         usage = {
@@ -296,21 +263,36 @@ class Objects:
             "total_tokens": n_prompt + n_completion,
             "prompt_tokens_details": {"cached_tokens": n_cached},
         }
-        return {"usage": usage, "timings": timings(stats), "seed": self._call.requests[0].seed}
+        return {"usage": usage, "timings": timings(stats), "seed": requests[0].seed}
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "id": self._id,
             "object": kind,
             "created": self._created,
-            "model": self._call.model,
+            "model": self.call.model,
             "system_fingerprint": f"edgespec-{__version__}",
             "choices": choices,
         }
 
 
+def _delta(piece: Piece) -> dict[str, Any]:
+    delta: dict[str, Any] = {}
+    if piece.reasoning:
+        delta["reasoning_content"] = piece.reasoning
+    if piece.tool is not None:
+        delta["tool_calls"] = [{"index": piece.tool.number, **_tool_call(piece.tool)}]
+    if piece.text or not delta:
+        delta["content"] = piece.text
+    return delta
+
+
 def _as_json(tokens: Sequence[TokenEvent]) -> list[dict[str, Any]]:
     return [event.as_json() for event in tokens]
+
+
+def _tool_call(tool: ToolCall) -> dict[str, Any]:
+    return {"id": tool.id, "type": "function", "function": {"name": tool.name, "arguments": tool.arguments}}
 
 
 def chat_objects(call: Call, body: Mapping[str, Any], model: Served) -> Objects:
@@ -319,7 +301,3 @@ def chat_objects(call: Call, body: Mapping[str, Any], model: Served) -> Objects:
 
 def text_objects(call: Call, body: Mapping[str, Any], model: Served) -> Objects:
     return Objects(call, model.token_bytes, is_chat=False)
-
-
-def _tool_call(tool: ToolDelta) -> dict[str, Any]:
-    return {"id": tool.id, "type": "function", "function": {"name": tool.name, "arguments": tool.arguments}}

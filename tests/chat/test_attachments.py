@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from edgespec.chat import paths
 from edgespec.chat.attachments import Attachment, attach, read_attachment, with_files, without_files
-from edgespec.chat.file_commands import crowding
 from edgespec.chat.paths import named_files, pasted_files
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
@@ -95,11 +94,11 @@ def test_what_is_no_file_is_never_opened(folder: Path) -> None:
 
 def test_the_others_are_attached_where_one_cannot_be_and_a_file_is_attached_once(folder: Path) -> None:
     (folder / "src" / "bin").write_bytes(b"\0")
-    first, added, left_out = attach([], "src Makefile")
-    assert [file.name for file in added] == ["src/a.py", "src/deep/b.py", "./Makefile"]
+    first, left_out = attach([], "src Makefile")
+    assert [file.name for file in first] == ["src/a.py", "src/deep/b.py", "./Makefile"]
     assert left_out == ["src/bin is a binary file: byte 0 is null"]
     (folder / "Makefile").write_text("new")
-    again, _, _ = attach(first, "Makefile")
+    again, _ = attach(first, "Makefile")
     assert [file.text for file in again][2:] == ["new"]
 
 
@@ -122,7 +121,7 @@ def test_attachments_stay_with_their_message_and_are_warned_of(folder: Path) -> 
         engine = FakeEngine("fine")
         session = Session(store, lambda *_: engine, LoadSettings("demo"), ChatSettings(max_tokens=20))
         session.load()
-        session.attached, _, _ = attach([], "Makefile")
+        session.attached, _ = attach([], "Makefile")
         (folder / "Makefile").unlink()  # its text has been read
         assert session.counts.count(session.attached[0]) == 6  # two fences, the name and three words
         list(session.ask("what?"))
@@ -134,11 +133,11 @@ def test_attachments_stay_with_their_message_and_are_warned_of(folder: Path) -> 
         assert [file.name for file in session.attached] == ["./Makefile"]
         session.attached = []
         list(session.ask("first"))
-        assert crowding(session) == ""
+        assert session.crowding() == ""
         session.attached = [Attachment("a.txt", "word " * 990)]
-        assert crowding(session) == "sending this drops 2 older messages from the context of 1,024 tokens"
+        assert session.crowding() == "sending this drops 2 older messages from the context of 1,024 tokens"
         session.attached = [Attachment("a.txt", "word " * 2000)]
-        assert "this does not fit" in crowding(session)
+        assert "this does not fit" in session.crowding()
         with pytest.raises(UsageError, match="the context holds"):
             session.ask("now?")
         assert len(session.attached) == 1

@@ -24,7 +24,7 @@ from edgespec.chat.transcript import ImportedChat, import_chat
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.history import Store
+from edgespec.history import Store, new_id
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.runtime.worker import WorkerDiedError
@@ -122,7 +122,7 @@ def _opened(engine: FakeEngine, *_: object) -> FakeEngine:
 
 
 def test_a_new_chat_begins_with_the_users_own_system_prompt(store: Store) -> None:
-    import_chat(store, ImportedChat("", (("system", "be a pirate"), ("user", "hello"))))
+    import_chat(store, ImportedChat("", "be a pirate", (("user", "hello", None),), new_id()))
     for own in ("", "be brief"):
         engine = FakeEngine()
         session = Session(store, partial(_opened, engine), DEMO, system=own)
@@ -591,7 +591,7 @@ def test_a_fixed_seed_says_something_else_each_time_it_is_asked_again(store: Sto
 
 
 def test_a_chat_that_begins_with_the_assistant_cannot_be_answered_there(store: Store) -> None:
-    chat = import_chat(store, ImportedChat("", (("assistant", "How can I help?"),)))
+    chat = import_chat(store, ImportedChat("", "", (("assistant", "How can I help?", None),), new_id()))
     session = talking_to(FakeEngine(), store)
     session.open(chat)
     for act in (session.regenerate, session.go_on):

@@ -10,40 +10,32 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import pytest
-from cli_program import Finished, edgespec, edgespec_here
+from cli_program import Finished, edgespec_here
 from terminal import at_terminal, read_rest, read_until
 from tiny_gguf import CHATML, write_model
 from tiny_head import write_head, write_hydra
 
 from edgespec.history import Store, StoreError, Turn
+from edgespec.runtime.runtime import Runtime
 
 CHAT = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "12", "--seed", "3", "--temp", "1"]
-ENDLESS = [
-    "chat",
-    "-m",
-    "tiny.gguf",
-    "-t",
-    "1",
-    "-c",
-    "100000",
-    "-n",
-    "-1",
-    "--temp",
-    "1",
-    "-l",
-    "2-inf",
-    "--seed",
-    "1",
-]
+ENDLESS = [*CHAT, "-c", "100000", "-n", "-1", "-l", "2-inf"]
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     write_model(tmp_path / "tiny.gguf", "llama", chat_template=CHATML)
     return tmp_path
+
+
+def edgespec(*args: str, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
+    """Run the program in this process, with the model in this process too."""
+    with patch("edgespec.runtime.worker.Worker", lambda settings, progress, cancel: Runtime(settings, progress)):
+        return edgespec_here(*args, home=home, stdin=stdin, **variables)
 
 
 def chat(*lines: str, home: Path, args: list[str] = CHAT) -> Finished:
@@ -181,14 +173,15 @@ def test_a_history_that_is_no_database_is_moved_aside(home: Path) -> None:
     assert list((home / "data").glob("chats-damaged-*"))
 
 
-def test_a_history_that_cannot_be_written_is_reported_and_answers_come(home: Path) -> None:
+def test_a_history_that_cannot_be_written_is_reported_and_the_chat_is_written_to_a_file(home: Path) -> None:
     chat("hello", home=home)
-    file = home / "data" / "chats.db"
-    with Store(file) as store:
+    with Store(home / "data" / "chats.db") as store:
         store._database._connection.execute("BEGIN IMMEDIATE")
         done = chat("more", home=home)
-    assert done.stdout.strip()
-    assert "not saved" in done.stderr.decode()
+    assert (done.returncode, done.stdout.strip() != b"") == (1, True)
+    (file,) = home.glob("edgespec-chat-*.jsonl")
+    assert "not saved" in done.stderr.decode() and file.name in done.stderr.decode()
+    assert json.loads(file.read_text())["messages"][0]["content"] == "more"
     assert contents(home)[0] == "hello"
 
 
@@ -234,17 +227,6 @@ def test_a_chat_goes_on_with_the_model_it_was_with(home: Path) -> None:
     assert b"using demo" in said
 
 
-def test_what_could_not_be_saved_is_written_to_a_file_and_reported(home: Path) -> None:
-    chat("hello", home=home)
-    with Store(home / "data" / "chats.db") as store:
-        store._database._connection.execute("BEGIN IMMEDIATE")
-        done = chat("more", home=home)
-    assert done.returncode == 1
-    (file,) = home.glob("edgespec-chat-*.jsonl")
-    assert str(file.name) in done.stderr.decode()
-    assert json.loads(file.read_text())["messages"][0]["content"] == "more"
-
-
 # --- a terminal -------------------------------------------------------------------------------------------------------
 
 
@@ -288,6 +270,7 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(home: Path) -> None:
     assert turns[-1].answer.finish_reason == "cancelled"
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_a_signal_in_the_middle_of_an_answer_keeps_it(home: Path, number: str) -> None:
@@ -387,6 +370,7 @@ def test_a_screen_that_fails_says_what_does_without_it(home: Path) -> None:
     assert "use edgespec chat --plain instead" in rest
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("front", ["--tui", "--plain"])
 def test_without_its_terminal_it_ends_and_keeps_the_answer(home: Path, front: str) -> None:
     """A terminal that disappears without a signal, as if another program held it."""

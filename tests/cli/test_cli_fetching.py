@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_program import Finished, edgespec
-from fake_hub import CATALOGUE, FakeHub, hub_with_demo_pair
+from cli_program import Finished
+from fake_hub import CATALOGUE, FakeHub, edgespec_with, hub_with_demo_pair
 from terminal import at_terminal, read_rest, read_until
 
 from edgespec.models.names.source import BUNDLED
@@ -25,7 +25,7 @@ def hub(tmp_path: Path) -> Iterator[FakeHub]:
 
 
 def run(hub: FakeHub, home: Path, *args: str) -> Finished:
-    return edgespec(*ASKED, *args, home=home, stdin=b"", **hub.environment(home))
+    return edgespec_with(hub, *ASKED, *args, home=home)
 
 
 def test_with_yes_the_model_and_its_draft_are_fetched_and_used(hub: FakeHub, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_other_commands_fetch_a_draft_only_if_they_use_one(
     hub: FakeHub, tmp_path: Path, args: str, with_draft: bool
 ) -> None:
     hub.add("owner/demo-GGUF", {"demo-Q8_0.gguf": b"what fails later"})
-    done = edgespec(*args.split(), "-y", home=tmp_path, stdin=b"", **hub.environment(tmp_path))
+    done = edgespec_with(hub, *args.split(), "-y", home=tmp_path)
     assert b"none" in done.stderr
     assert asked_repositories(hub) == {"owner/demo-GGUF"} | ({"owner/draft-GGUF"} if with_draft else set())
 
@@ -141,7 +141,7 @@ def test_at_a_terminal_it_asks_first(hub: FakeHub, tmp_path: Path, answer: bytes
 
 
 def test_what_is_here_is_not_asked_for(hub: FakeHub, tmp_path: Path) -> None:
-    pulled = edgespec("pull", "demo-pair", "--no-draft", home=tmp_path, stdin=b"", **hub.environment(tmp_path))
+    pulled = edgespec_with(hub, "pull", "demo-pair", "--no-draft", home=tmp_path)
     assert pulled.returncode == 0, pulled.stderr
     args = ["run", "hi", "-q", "-m", "demo-pair", "-md", "demo-draft"]
     with at_terminal(tmp_path, args, streams=["stdin", "stderr"], **hub.environment(tmp_path)) as (program, master):
@@ -162,7 +162,7 @@ def test_a_draft_that_is_named_is_not_fetched_without_its_target(hub: FakeHub, t
 def test_a_chat_lists_and_fetches_a_model_and_goes_on_with_it(hub: FakeHub, tmp_path: Path) -> None:
     lines = b"/models demo-p\n/model demo-pair\n/model\n"
     args = ["chat", "--plain", "-m", "demo", "-t", "1", "--no-history", "-y"]
-    done = edgespec(*args, home=tmp_path, stdin=lines, **hub.environment(tmp_path))
+    done = edgespec_with(hub, *args, home=tmp_path, stdin=lines)
     assert done.returncode == 0, done.stderr
     told = done.stdout.decode()
     assert "  demo-pair  " in told.partition("on the hub:")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import COMMAND, Finished, edgespec, edgespec_changed, environment
-from fake_hub import FakeHub
+from cli_program import COMMAND, Finished, edgespec_here, environment
+from fake_hub import FakeHub, edgespec_with
 from terminal import at_terminal, read_rest, read_until
+
+from edgespec.models.hub import downloads
 
 SIZE, PART = 300_000, 100_000
 NAME = "owner/tiny-GGUF"
@@ -40,7 +43,7 @@ def hub() -> Iterator[FakeHub]:
 
 
 def pull(hub: FakeHub, home: Path, *args: str, **variables: str) -> Finished:
-    return edgespec("pull", *args, home=home, stdin=b"", **hub.environment(home, **variables))
+    return edgespec_with(hub, "pull", *args, home=home, stdin=b"", **variables)
 
 
 def pulled(hub: FakeHub, home: Path, *args: str) -> list[dict[str, Any]]:
@@ -110,7 +113,7 @@ def test_ctrl_c_stops_at_once_and_keeps_what_came(hub: FakeHub, tmp_path: Path, 
 @pytest.mark.skipif(os.name != "posix", reason="Windows refuses by itself to delete what is in use")
 def test_what_is_being_fetched_is_not_deleted(hub: FakeHub, tmp_path: Path) -> None:
     with begun(hub, tmp_path):
-        done = edgespec("rm", "--unfinished", NAME, "-y", home=tmp_path, stdin=b"", **hub.environment(tmp_path))
+        done = edgespec_with(hub, "rm", "--unfinished", NAME, "-y", home=tmp_path)
         assert done.returncode == 1
         assert "a download from it is running" in done.stderr.decode()
     assert partial_bytes(tmp_path) == PART
@@ -137,12 +140,11 @@ def test_a_beginning_that_is_whole_is_verified(hub: FakeHub, tmp_path: Path) -> 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows locks files in another way")
 def test_a_file_system_without_locks_will_do(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in hub.environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    without = (
-        "import errno, fcntl\ndef refuse(*_): raise OSError(errno.ENOSYS, 'not implemented')\nfcntl.flock = refuse"
-    )
-    done = edgespec_changed(without, "pull", SPEC, home=tmp_path)
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    done = pull(hub, tmp_path, SPEC)
     assert done.stderr.decode() == f"note: {SPEC} is tiny-Q4_K_M.gguf, 300.0 kB\n"
     assert (done.returncode, hub.sent_bytes) == (0, SIZE)
 
@@ -171,15 +173,13 @@ def test_a_dry_run_says_what_may_not_be_fetched(hub: FakeHub, tmp_path: Path) ->
 def test_models_that_have_no_room_together_are_not_begun(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str]
 ) -> None:
-    for name, value in hub.environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    little = f"from edgespec.models.hub import downloads; downloads.free_in = lambda _: {SIZE + 6}"  # the draft has 7
-    done = edgespec_changed(little, "pull", SPEC, "hf:owner/draft-GGUF", *args, home=tmp_path)
+    monkeypatch.setattr(downloads, "free_in", lambda folder: SIZE + 6)  # the draft has 7
+    done = pull(hub, tmp_path, SPEC, "hf:owner/draft-GGUF", *args)
     assert (done.returncode, hub.file_requests) == (3, [])
     said = f"{SPEC}, hf:owner/draft-GGUF: there is not enough disk space for all of them: 300.0 kB needed, 300.0 kB"
     assert said in done.stderr.decode()
     for spec in (SPEC, "hf:owner/draft-GGUF"):
-        assert edgespec_changed(little, "pull", spec, *args, home=tmp_path).returncode == 0
+        assert pull(hub, tmp_path, spec, *args).returncode == 0
 
 
 @pytest.fixture
@@ -192,16 +192,14 @@ def catalogue(tmp_path: Path) -> None:
 def test_a_target_that_has_no_room_with_its_draft_is_not_begun(
     hub: FakeHub, catalogue: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in hub.environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    little = f"from edgespec.models.hub import downloads; downloads.free_in = lambda _: {SIZE + 6}"
-    done = edgespec_changed(little, "pull", "tiny", home=tmp_path)
+    monkeypatch.setattr(downloads, "free_in", lambda folder: SIZE + 6)
+    done = pull(hub, tmp_path, "tiny")
     assert (done.returncode, hub.file_requests) == (3, [])
     assert (
         "leave out the draft (edgespec pull tiny --no-draft), or free some space, or set HF_HOME"
         in done.stderr.decode()
     )
-    assert edgespec_changed(little, "pull", "tiny", "--no-draft", home=tmp_path).returncode == 0
+    assert pull(hub, tmp_path, "tiny", "--no-draft").returncode == 0
 
 
 @pytest.mark.parametrize("spec", ["tiny:Q8_0", "tiny"])
@@ -423,8 +421,8 @@ def test_the_password_in_an_address_is_not_printed(hub: FakeHub, tmp_path: Path,
     ],
 )
 def test_the_password_in_an_address_is_not_in_a_bug_report(tmp_path: Path, endpoint: str, told: str) -> None:
-    assert b"s3cret" not in edgespec("doctor", home=tmp_path, HF_ENDPOINT=endpoint).stdout
-    facts = edgespec("doctor", "--json", home=tmp_path, HF_ENDPOINT=endpoint).stdout
+    assert b"s3cret" not in edgespec_here("doctor", home=tmp_path, HF_ENDPOINT=endpoint).stdout
+    facts = edgespec_here("doctor", "--json", home=tmp_path, HF_ENDPOINT=endpoint).stdout
     assert (json.loads(facts)["hub"]["endpoint"], b"s3cret" in facts) == (told, False)
 
 
@@ -469,7 +467,7 @@ def test_what_the_terminal_writes_for_ctrl_c_is_taken_away(hub: FakeHub, tmp_pat
 
 def test_a_server_that_cuts_again_and_again_is_reported_once(hub: FakeHub, tmp_path: Path) -> None:
     hub.faults.cut_after, hub.faults.cuts = PART, 2
-    done = pull(hub, tmp_path, SPEC)
+    done = pull(hub, tmp_path, SPEC, HF_HUB_DISABLE_TELEMETRY="1")
     _, broke = done.stderr.decode().splitlines()
     assert (done.returncode, len(hub.file_requests)) == (0, 3)
     assert broke.endswith(" broke: retrying in 1 s, giving up in 10 minutes if no data arrives")

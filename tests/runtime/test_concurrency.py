@@ -365,7 +365,7 @@ def test_a_reader_whose_leaving_fails_lets_others_lead() -> None:
         is_broken = True
         n_settled = 0
 
-        def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag, *, tells: bool) -> None:
+        def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag) -> None:
             pass
 
         def turn(self) -> None:

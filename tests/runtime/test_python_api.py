@@ -20,7 +20,7 @@ from loaded import loaded_after
 import edgespec
 from edgespec import CancelFlag, Completion, LoadSettings, Message, Request, Runtime, SamplingSettings, TokenEvent
 from edgespec.batch import answer_rows
-from edgespec.batch.row import BadRowError
+from edgespec.batch.bad_input import BadInputError
 from edgespec.batch.row_settings import request_fields
 from edgespec.cli.commands.run import run
 from edgespec.core.stats import Stats
@@ -68,7 +68,7 @@ def test_batch_options_are_what_rows_may_set_and_how_results_come() -> None:
     def a_row_may_set(name: str) -> bool:
         try:
             request_fields({name: None}, SamplingSettings())
-        except BadRowError as error:
+        except BadInputError as error:
             return "is not supported" not in str(error)
         return True
 
@@ -266,7 +266,7 @@ class SlowLoop(Loop):
         super().__init__()
         self.may_end, self._asked = threading.Event(), list[Stream]()
 
-    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag, *, tells: bool) -> None:
+    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag) -> None:
         self._asked.append(stream)
 
     def turn(self) -> None:

@@ -258,7 +258,7 @@ def test_what_the_child_logs_is_logged_here(
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [
-        (LoadSettings("./no-such-model.gguf"), ModelNotFoundError),
+        (LoadSettings("qwen2.5-coder-7b"), ModelNotFoundError),
         (LoadSettings("demo", ctx_size=2**30), OutOfMemoryError),
         (LoadSettings("demo", threads=-1), UsageError),
         (LoadSettings("demo", draft_model="tiny", spec_type="draft"), PairError),

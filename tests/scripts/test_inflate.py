@@ -29,7 +29,7 @@ from edgespec.models.names.spec import resolve
 TARGET, DRAFT = resolve("demo").path, resolve("demo:draft").path
 # The draft is nowhere in two minds about these: the best token leads by 0.2 or more, the first prompt's by 1.2.
 PROMPTS = ["try:\n    import", "x = [", "assert"]
-N = 48
+N = 24
 
 LogProbabilities = NDArray[np.float64]
 
@@ -95,25 +95,23 @@ def test_so_does_one_with_an_output_of_its_own_and_other_sizes(tmp_path: Path, t
     assert np.abs(inflated_rows - rows).max() < 1e-3
 
 
-def test_weights_in_q8_0_come_out_bit_by_bit(tmp_path: Path) -> None:
-    inflate(DRAFT, tmp_path / "inflated.gguf", width=512, layers=3)
+def test_weights_in_q8_0_come_out_bit_by_bit_each_time(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source.gguf", "llama", type="Q8_0")
+    for name in ("one.gguf", "two.gguf"):
+        inflate(source, tmp_path / name, width=256, layers=3)
+    assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
     old, new = (
-        {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
-        for path in (DRAFT, tmp_path / "inflated.gguf")
+        {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors} for path in (source, tmp_path / "one.gguf")
     )
-    for name, tensor in old.items():
-        if tensor.tensor_type == gguf.GGMLQuantizationType.Q8_0:
-            n_rows, n_bytes = tensor.data.shape
-            assert np.array_equal(new[name].data[:n_rows, :n_bytes], tensor.data), name
-            assert not new[name].data[n_rows:].any() and not new[name].data[:, n_bytes:].any(), name
+    matrices = [tensor for tensor in old.values() if tensor.tensor_type == gguf.GGMLQuantizationType.Q8_0]
+    assert matrices
+    for tensor in matrices:
+        n_rows, n_bytes = tensor.data.shape
+        grown = new[tensor.name].data
+        assert np.array_equal(grown[:n_rows, :n_bytes], tensor.data), tensor.name
+        assert not grown[n_rows:].any() and not grown[:, n_bytes:].any(), tensor.name
     for projection in ("attn_output", "ffn_down"):
         assert not new[f"blk.2.{projection}.weight"].data.any()
-
-
-def test_the_same_arguments_give_the_same_bytes(tmp_path: Path, tiny: Path) -> None:
-    for name in ("one.gguf", "two.gguf"):
-        inflate(tiny, tmp_path / name, width=128, layers=3)
-    assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
 
 
 def test_everything_but_the_sizes_is_kept(tmp_path: Path) -> None:
@@ -139,12 +137,11 @@ def test_everything_but_the_sizes_is_kept(tmp_path: Path) -> None:
 # --- sizes and types --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("params", [5e6, 9e6])
-def test_about_so_many_parameters(tmp_path: Path, params: float) -> None:
-    shape = inflate(DRAFT, tmp_path / "inflated.gguf", params=params)
+def test_about_so_many_parameters(tmp_path: Path, tiny: Path) -> None:
+    shape = inflate(tiny, tmp_path / "inflated.gguf", params=5e6)
     assert shape == shape_of(check_model(tmp_path / "inflated.gguf"))
     with Model(tmp_path / "inflated.gguf") as model:
-        assert model.n_params == shape.n_params == pytest.approx(params, rel=0.05)
+        assert model.n_params - shape.vocabulary * shape.width == shape.n_params == pytest.approx(5e6, rel=0.05)
 
 
 @pytest.mark.parametrize("type", ["Q8_0", "Q4_K_M"])
@@ -156,7 +153,7 @@ def test_large_models_get_widths_that_fill_the_blocks_of_k_quants(type: str) -> 
 
 
 def test_k_quants_are_made_by_llama_cpp_and_fill_every_matrix(tmp_path: Path) -> None:
-    inflate(DRAFT, tmp_path / "inflated.gguf", width=512, layers=3, type="Q4_K_M")
+    inflate(DRAFT, tmp_path / "inflated.gguf", width=256, type="Q4_K_M")
     assert types_of(tmp_path / "inflated.gguf") == {"Q4_K", "Q6_K"}
     assert [path.name for path in tmp_path.iterdir()] == ["inflated.gguf"]
     texts, _ = greedy(tmp_path / "inflated.gguf")
@@ -176,8 +173,8 @@ def test_k_quants_are_made_by_llama_cpp_and_fill_every_matrix(tmp_path: Path) ->
         ({"params": 1e15}, "no shape has about"),
         ({"width": 100}, "blocks of 32"),
         ({"width": 128, "type": "Q4_K_M"}, "blocks of 256"),
-        ({"layers": 513}, "512"),
-        ({"type": "Q9_X"}, "no type known"),
+        ({"layers": 513}, "at most 512"),
+        ({"type": "Q9_X"}, "unknown type"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(tmp_path: Path, sizes: dict[str, Any], reason: str) -> None:
@@ -189,7 +186,7 @@ def test_sizes_that_cannot_be_are_refused(tmp_path: Path, sizes: dict[str, Any],
 @pytest.mark.parametrize("architecture", ["qwen2", "gemma3", "qwen2moe", "mamba"])
 def test_other_architectures_are_refused(tmp_path: Path, architecture: str) -> None:
     source = write_model(tmp_path / "source.gguf", architecture)
-    with pytest.raises(ModelFileError, match=f"'{architecture}', and only 'llama' is known"):
+    with pytest.raises(ModelFileError, match=f"'{architecture}', and only 'llama' is supported"):
         inflate(source, tmp_path / "inflated.gguf", width=128)
 
 
@@ -200,20 +197,22 @@ def test_llamas_of_another_kind_are_refused(tmp_path: Path) -> None:
     uneven = write_model(tmp_path / "b.gguf", "llama", metadata={"llama.feed_forward_length": [128, 128]})
     with pytest.raises(ModelFileError, match="differ in size"):
         inflate(uneven, tmp_path / "inflated.gguf", width=128)
-    with pytest.raises(ModelFileError, match="join them"):
+    with pytest.raises(ModelFileError, match="split into parts"):
         inflate(write_split(tmp_path)[0], tmp_path / "inflated.gguf", width=128)
 
 
 def test_places_that_cannot_be_written_are_refused(tmp_path: Path, tiny: Path) -> None:
     before = tiny.read_bytes()
     for destination in (tmp_path, tmp_path / "missing" / "x.gguf", tiny):
-        with pytest.raises(UsageError, match="cannot write"):
+        with pytest.raises(UsageError, match=r"cannot (over)?write"):
             inflate(tiny, destination, width=128)
     assert tiny.read_bytes() == before
 
 
 @pytest.mark.parametrize("type", ["Q8_0", "Q4_K_M"])
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str) -> None:
+def test_an_interrupted_run_leaves_nothing(
+    tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch, type: str
+) -> None:
     written = []
 
     def interrupt(writer: Any, data: Any, original: Callable[..., None] = gguf.GGUFWriter.write_tensor_data) -> None:
@@ -224,7 +223,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(gguf.GGUFWriter, "write_tensor_data", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        inflate(DRAFT, tmp_path / "inflated.gguf", width=512, type=type)
+        inflate(tiny, tmp_path / "inflated.gguf", width=256, type=type)
     assert not list(tmp_path.iterdir())
 
 
@@ -232,31 +231,24 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_file_is_quantised_and_replaces_what_was_there(tmp_path: Path) -> None:
-    source, destination = tmp_path / "f16.gguf", tmp_path / "q4_0.gguf"
-    inflate(DRAFT, source, type="F16")
+    source, destination = write_model(tmp_path / "f16.gguf", "llama", type="F16"), tmp_path / "q4_0.gguf"
     destination.write_bytes(b"GGUF, an old one")
-    quantize(source, destination, "q4_0")
-    assert types_of(destination) == {"Q4_0", "Q8_0"}  # llama.cpp keeps the output better, with rows of 96 in Q8_0
-    assert check_model(destination).metadata["general.file_type"] == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["f16.gguf", "q4_0.gguf"]
-
-
-def test_how_far_it_is_is_reported_and_whoever_stops_it_leaves_nothing_behind(tmp_path: Path) -> None:
-    inflate(DRAFT, tmp_path / "f16.gguf", type="F16")
     told: list[float] = []
-    quantize(tmp_path / "f16.gguf", tmp_path / "q4_0.gguf", "Q4_0", progress=told.append)
+    quantize(source, destination, "q4_0", progress=told.append)
     assert told == sorted(told) and told[0] < 0.2 and told[-1] == 1.0
+    assert types_of(destination) == {"Q4_0", "Q8_0"}  # llama.cpp keeps the output better, with short rows in Q8_0
+    assert check_model(destination).metadata["general.file_type"] == 2
 
     def stop(done: float) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        quantize(tmp_path / "f16.gguf", tmp_path / "other.gguf", "Q4_0", progress=stop)
+        quantize(source, tmp_path / "other.gguf", "Q4_0", progress=stop)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f16.gguf", "q4_0.gguf"]
 
 
 def test_a_quantiser_whose_parent_is_killed_removes_its_file(tmp_path: Path) -> None:
-    inflate(DRAFT, tmp_path / "f16.gguf", type="F16")
+    write_model(tmp_path / "f16.gguf", "llama", type="F16")
     code = (
         "import os; from pathlib import Path; from edgespec.llama.quantize import quantize\n"
         "quantize(Path('f16.gguf'), Path('other.gguf'), 'Q4_0', progress=lambda done: os._exit(3))"
@@ -306,21 +298,16 @@ def test_a_full_disk_is_not_said_to_be_a_fault_of_the_model(tmp_path: Path, monk
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_tells_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "inflated.gguf"
-    assert main(["demo:draft", "-o", str(path), "--width", "128", "--layers", "3"]) == 0
-    told = capsys.readouterr().out
-    assert "3 layers of 128" in told and "8,192 tokens" in told and f"{path.stat().st_size / 1e6:,.0f} MB" in told
-
-
-def test_a_scrambled_draft_is_sure_and_wrong(tmp_path: Path) -> None:
+def test_the_command_makes_a_draft_that_is_sure_and_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "scrambled.gguf"
     assert main(["demo:draft", "-o", str(path), "--width", "128", "--layers", "3", "--scramble"]) == 0
+    told = capsys.readouterr().out
+    assert "3 layers of 128" in told and f"{path.stat().st_size / 1e6:,.0f} MB" in told
     with edgespec.load("demo", spec_type="draft", draft_model=str(path), pace="fixed:3", threads=1) as llm:
-        for _ in llm.generate("import os\n", max_tokens=64, temperature=0.0, ignore_eos=True):
+        for _ in llm.generate("import os\n", max_tokens=32, temperature=0.0, ignore_eos=True):
             pass
-        assert llm.stats.proposed > 150
-        assert llm.stats.acceptance_rate < 0.02
+        assert llm.stats.proposed > 75
+        assert llm.stats.acceptance_rate < 0.04
 
 
 def test_the_command_refuses_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -332,15 +319,11 @@ def test_the_command_refuses_in_words(tmp_path: Path, capsys: pytest.CaptureFixt
             main(arguments)
 
 
-def test_a_set_of_files_is_completed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = {"width": 512, "layers": 3}
-    files = {"a.gguf": ("demo:draft", sizes | {"type": "F16"}), "b.gguf": ("demo:draft", sizes | {"type": "Q4_K_M"})}
+def test_a_set_of_files_is_completed(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"a.gguf": (str(tiny), {"width": 256}), "b.gguf": (str(tiny), {"width": 256, "type": "F16"})}
     monkeypatch.setattr(inflate_gguf, "PAIR", files)
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "a.gguf").write_text("kept")
     assert main(["--pair", str(tmp_path / "set")]) == 0
     assert (tmp_path / "set" / "a.gguf").read_text() == "kept"
-    assert types_of(tmp_path / "set" / "b.gguf") == {"Q4_K", "Q6_K"}
-    assert "a.gguf is there already" in capsys.readouterr().out
+    assert types_of(tmp_path / "set" / "b.gguf") == {"F16"}

@@ -14,7 +14,7 @@ from serving import Serving, serving
 from edgespec.errors import GenerationError, PromptTooLongError
 from edgespec.runtime.worker import Worker
 from edgespec.serve import app, native
-from edgespec.serve.errors import ApiError, anthropic_body, api_error
+from edgespec.serve.errors import ApiError, anthropic_body, error_for
 from edgespec.serve.guard import Rules
 from edgespec.serve.names import ORIGIN, origins, sent_as
 from edgespec.serve.sse import EventStream
@@ -76,7 +76,7 @@ def test_an_overflow_of_messages_is_reported_in_anthropics_words(server: Serving
     "said", ["the prompt has 1,234,567 characters, more than fit into 64 tokens", "it is too long"]
 )
 def test_an_overflow_whose_tokens_were_not_counted_is_one_too(said: str) -> None:
-    error = api_error(PromptTooLongError(said))
+    error = error_for(PromptTooLongError(said))
     assert error.code == "context_length_exceeded"
     assert error.message.startswith("This model's maximum context length is ")
     assert "n_prompt_tokens" not in error.more

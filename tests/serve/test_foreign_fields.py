@@ -15,7 +15,7 @@ from tiny_gguf import model_metadata, write_model
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.model import Model
 from edgespec.runtime.worker import Worker
-from edgespec.serve.tools.formats import LLAMA, MISTRAL, TAGS
+from edgespec.serve.tools.formats import LLAMA, MISTRAL, TAGS, ToolCall
 from edgespec.serve.tools.grammar import calls_in_text, several_calls
 from edgespec.serve.tools.parser import ToolParser
 from edgespec.settings import LoadSettings
@@ -209,8 +209,8 @@ def test_at_most_one_call_where_calls_must_not_be_parallel(server: Serving) -> N
     assert [block["type"] for block in answer["content"]] == ["tool_use"]
     two = '<tool_call>{"name": "f"}</tool_call>\n<tool_call>{"name": "f"}</tool_call> so'
     parser = ToolParser(TAGS, {"f": {}}, 1)
-    pieces = parser.feed(0, two) + parser.end(0)
-    assert [piece.tool.name for piece in pieces if piece.tool] == ["f"]
+    parts = parser.feed(two) + parser.end()
+    assert [part.name for part in parts if isinstance(part, ToolCall)] == ["f"]
 
 
 @pytest.fixture(scope="module", params=["as text", "as tokens"])

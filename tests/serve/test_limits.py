@@ -16,11 +16,11 @@ import psutil
 import pytest
 from serving import Serving, serving
 
+from edgespec.batch.bad_input import BadInputError
+from edgespec.batch.fields import Fields
 from edgespec.runtime.worker import Worker
 from edgespec.serve import openai
 from edgespec.serve.bodies import SMALL
-from edgespec.serve.errors import BadFieldError
-from edgespec.serve.fields import Fields
 from edgespec.serve.guard import Rules
 from edgespec.settings import LoadSettings, Request
 
@@ -170,9 +170,9 @@ def test_a_large_body_is_not_read_on_the_event_loop(server: Serving, monkeypatch
 
 @pytest.mark.parametrize("field", [{"logit_bias": {str(id): 1 for id in range(2**14 + 1)}}, {"stop": ["x"] * 300}])
 def test_fields_of_too_many_entries_are_refused(field: dict[str, Any]) -> None:
-    with pytest.raises(BadFieldError, match=r"may have [0-9,]+ entries, not") as refused:
+    with pytest.raises(BadInputError, match=r"may have [0-9,]+ entries, not") as refused:
         Fields(field).request(Request())
-    assert refused.value.param in field
+    assert refused.value.where in field
 
 
 def test_prompts_have_a_limit_together(server: Serving) -> None:

@@ -14,8 +14,9 @@ from tiny_gguf import write_model
 from edgespec.core.stats import Stats
 from edgespec.runtime.worker import Worker
 from edgespec.serve.anthropic import MessageObject
-from edgespec.serve.chat import Call, End, Piece, ToolDelta
+from edgespec.serve.chat import Call, End, Piece
 from edgespec.serve.responses import ResponseObject
+from edgespec.serve.tools.formats import ToolCall
 from edgespec.settings import LoadSettings, Request
 
 MESSAGES, COUNT, RESPONSES = "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"
@@ -186,7 +187,7 @@ PIECES = [
     Piece(0, reasoning="h"),
     Piece(0, reasoning="m"),
     Piece(0, "Yes."),
-    Piece(0, tool=ToolDelta(0, "a", "f", '{"x": 1}')),
+    Piece(0, tool=ToolCall("f", '{"x": 1}', 0, "a")),
     Piece(0, end=End("tool_calls", Stats(), 5)),
 ]
 
@@ -205,13 +206,13 @@ def test_the_stop_sequence_that_was_met_is_named(server: Serving) -> None:
 
 def test_blocks_and_items_of_an_answer_with_everything() -> None:
     answer = MessageObject(CALL)
-    events = [event for piece in PIECES for event in answer._events(piece)]
+    events = [event for piece in PIECES for event in answer.chunks(piece)]
     assert [block["type"] for block in answer.object["content"]] == ["thinking", "text", "tool_use"]
     assert answer.object["content"][0]["thinking"] == "hm"
     starts = [event["index"] for event in events if event["type"] == "content_block_start"]
     assert starts == [event["index"] for event in events if event["type"] == "content_block_stop"] == [0, 1, 2]
     response = ResponseObject(CALL, {})
-    events = [event for piece in PIECES for event in response._events(piece)]
+    events = [event for piece in PIECES for event in response.chunks(piece)]
     items = events[-1]["response"]["output"]
     assert [item["type"] for item in items] == ["reasoning", "message", "function_call"]
     assert all(item["status"] == "completed" for item in items)

@@ -11,9 +11,9 @@ import pytest
 from serving import Serving, serving
 from tiny_gguf import write_model
 
+from edgespec.batch.fields import Fields
 from edgespec.runtime.worker import Worker
-from edgespec.serve.fields import Fields
-from edgespec.serve.tools.formats import FORCED, LLAMA, MISTRAL, TAGS, Format, format_of
+from edgespec.serve.tools.formats import FORCED, LLAMA, MISTRAL, TAGS, Format, ToolCall, format_of
 from edgespec.serve.tools.given import take_arguments
 from edgespec.serve.tools.parser import ToolParser
 from edgespec.settings import LoadSettings
@@ -48,11 +48,12 @@ JSON = '{"name": "weather", "arguments": {"city": "Rome"}}'
 def read(format: Format, text: str, size: int = 10**6) -> tuple[str, list[tuple[str, Any]]]:
     """The text and the calls of an answer that arrives in parts of `size` characters."""
     parser = ToolParser(format, SCHEMAS)
-    made = [piece for at in range(0, len(text), size) for piece in parser.feed(0, text[at : at + size])]
-    made += parser.end(0)
-    calls = [piece.tool for piece in made if piece.tool]
+    made = [part for at in range(0, len(text), size) for part in parser.feed(text[at : at + size])]
+    made += parser.end()
+    calls = [part for part in made if isinstance(part, ToolCall)]
     assert [call.number for call in calls] == list(range(len(calls)))
-    return "".join(piece.text for piece in made), [(call.name, json.loads(call.arguments)) for call in calls]
+    said = "".join(part for part in made if isinstance(part, str))
+    return said, [(call.name, json.loads(call.arguments)) for call in calls]
 
 
 @pytest.mark.parametrize("size", [1, 3, 10**6])

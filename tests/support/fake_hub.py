@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+from cli_program import Finished, edgespec, edgespec_here
 from huggingface_hub import close_session, constants
 
 from edgespec.models.hub import retries
@@ -117,6 +118,19 @@ def lead_to(hub: FakeHub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FETCHING_S", "LOOKING_S"):
         monkeypatch.setattr(retries, name, 0.05)
     close_session()  # it has read its settings too
+
+
+def edgespec_with(hub: FakeHub, *args: str, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
+    """Run the program in this process with the hub as its own; other `variables` than the terminal's need a process,
+    because huggingface_hub reads them when it is imported."""
+    if variables.keys() - {"COLUMNS"}:
+        return edgespec(*args, home=home, stdin=stdin, **hub.environment(home, **variables))
+    with pytest.MonkeyPatch.context() as patch:
+        lead_to(hub, home, patch)
+        try:
+            return edgespec_here(*args, home=home, stdin=stdin, **variables)
+        finally:
+            close_session()
 
 
 class FakeHub:

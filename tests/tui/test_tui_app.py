@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine, drafted_events
+from fake_engine import FakeEngine
 from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
@@ -22,7 +23,7 @@ from edgespec.chat.transcript import ImportedChat, import_chat
 from edgespec.core.stats import Stats
 from edgespec.errors import ModelFileError
 from edgespec.events import TokenEvent
-from edgespec.history import Store
+from edgespec.history import Answer, Store
 from edgespec.runtime.worker import LoadingStoppedError, WorkerDiedError
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
@@ -46,7 +47,7 @@ def on_screen(
     steps: Steps,
     *engines: FakeEngine,
     store: Store | None = None,
-    size: tuple[int, int] = (120, 40),
+    size: tuple[int, int] = (106, 24),
     message: str | None = None,
     model: str = "demo",
     toasts: bool = False,
@@ -194,13 +195,19 @@ SCREENS = {
 KEYS = {command.key: command.name for command in COMMANDS if command.key}
 
 
-async def start_again(app: ChatApp, pilot: Pilot[None]) -> None:
-    """An empty chat and store, and the first answers again: an app for several tests is quicker than one for each."""
-    engine = app.session.engine
-    assert isinstance(engine, FakeEngine)
-    engine._answers = [drafted_events(text) for text in ("one", "two", "three")]
-    app.session.new()
-    app.session.store.remove([chat.id for chat in app.session.store.chats()])
+async def start_again(app: ChatApp, pilot: Pilot[None], *said: str) -> None:
+    """Begin with these messages and with nothing else in the store: an app for several tests is quicker than one for
+    each, and messages that are in the store already are quicker than answers."""
+    session = app.session
+    session.new()
+    session.store.remove([chat.id for chat in session.store.chats()])
+    if said:
+        session.store.create("chat", title=said[0])
+        parent = None
+        for role, text in zip(cycle(("user", "assistant")), said, strict=False):
+            answer = Answer(stats=Stats(generated_tokens=1).as_json()) if role == "assistant" else None
+            parent = session.store.append("chat", parent, role, text, answer).key
+        session.open("chat")
     app.composer.put("")
     app.composer.input.focus()
     await app.redraw()
@@ -272,11 +279,10 @@ def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:
 
 
 def after(*lines: str, expects: Callable[[ChatApp], object]) -> Steps:
-    """Send two messages, then these lines, and wait for what is expected."""
+    """After two messages and their answers, send these lines, and wait for what is expected."""
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        await type_in(app, pilot, "first")
-        await type_in(app, pilot, "second")
+        await start_again(app, pilot, "first", "one", "second", "two")
         for line in lines:
             await type_in(app, pilot, line)
         await wait_until(pilot, lambda: bool(expects(app)))
@@ -318,13 +324,12 @@ DONE: dict[str, Steps] = {
 def test_every_command_does_what_it_says() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         for name, steps in DONE.items():
-            await start_again(app, pilot)
             try:
                 await steps(app, pilot)
             except AssertionError as error:
                 raise AssertionError(f"/{name} does not do it") from error
 
-    on_screen(steps)
+    on_screen(steps, FakeEngine("three"))
 
 
 def test_no_command_goes_untested() -> None:
@@ -408,8 +413,7 @@ def test_versions_of_an_answer_are_switched_by_keys() -> None:
 def test_whatever_opens_or_changes_a_chat_leaves_the_focus_where_one_types() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         for key in ("ctrl+n", "f9", "f5", "ctrl+r", "r"):
-            await start_again(app, pilot)
-            await type_in(app, pilot, "first")
+            await start_again(app, pilot, "first", "one")
             await pilot.press("shift+tab")
             assert isinstance(app.focused, TurnView)
             await pilot.press(key)
@@ -418,8 +422,7 @@ def test_whatever_opens_or_changes_a_chat_leaves_the_focus_where_one_types() -> 
             await pilot.press(*"typed")
             assert app.composer.text == "typed", key
         for command in ("/load last", "/branches 1", "/clear", "/undo", "/fork"):
-            await start_again(app, pilot)
-            await type_in(app, pilot, "first")
+            await start_again(app, pilot, "first", "one")
             await pilot.press("shift+tab")
             app.run_command(command)
             await wait_until(pilot, lambda: app.focused is app.composer.input)
@@ -550,7 +553,7 @@ def test_the_number_of_a_missing_code_block_is_reported_and_not_typed() -> None:
 # --- the system prompt ------------------------------------------------------------------------------------------------
 
 PIRATE = ImportedChat(
-    "Sea", (("system", "You are a pirate.\nSpeak of the sea."), ("user", "hello"), ("assistant", "Ahoy"))
+    "Sea", "You are a pirate.\nSpeak of the sea.", (("user", "hello", None), ("assistant", "Ahoy", None)), "pirate"
 )
 
 
@@ -799,7 +802,7 @@ def test_what_the_store_does_not_take_is_marked(tmp_path: Path) -> None:
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "panel"), [((120, 40), True), ((60, 24), False), ((40, 20), False)])
+@pytest.mark.parametrize(("size", "panel"), [((106, 24), True), ((40, 20), False)])
 def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "hello there")

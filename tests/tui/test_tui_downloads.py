@@ -40,7 +40,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         yield hub
 
 
-def on_screen(steps: Steps, size: tuple[int, int] = (120, 40)) -> list[LoadSettings]:
+def on_screen(steps: Steps, size: tuple[int, int] = (106, 24)) -> list[LoadSettings]:
     """Drive the app; returns what was loaded."""
     loaded: list[LoadSettings] = []
 

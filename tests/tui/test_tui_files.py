@@ -35,7 +35,7 @@ def on_screen(
         with Store.in_memory() as other:
             chat_settings = ChatSettings(**({"seed": 3} | settings))
             app = ChatApp(Session(store or other, lambda *_: FakeEngine("fine"), LoadSettings("demo"), chat_settings))
-            async with app.run_test(size=(120, 40), notifications=False) as pilot:
+            async with app.run_test(size=(106, 24), notifications=False) as pilot:
                 await wait_until(pilot, lambda: not app.is_busy)
                 await steps(app, pilot)
 

@@ -23,7 +23,7 @@ Step = Callable[[Pilot[Any]], Awaitable[None]]
 OPEN: Result = {"still": "open"}
 
 
-def result_of(step: Step, settings: ChatSettings | None = None, size: tuple[int, int] = (100, 40)) -> Result:
+def result_of(step: Step, settings: ChatSettings | None = None, size: tuple[int, int] = (80, 24)) -> Result:
     """The result of the screen after `step`; `OPEN` while it is open."""
     results: list[Result] = [OPEN]
 

@@ -24,7 +24,7 @@ from edgespec.batch.vocabulary import Vocabulary
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import advanced, flag, option, with_options
-from edgespec.cli.options.generation import ANSWER, LARGEST, MODEL, QUESTION, SAID, SAMPLING, SPECULATION
+from edgespec.cli.options.generation import ANSWER, MODEL, QUESTION, SAID, SAMPLING, SPECULATION
 from edgespec.cli.options.given import load_settings, request
 from edgespec.cli.options.types import PARALLEL, Integer
 from edgespec.cli.setup.batch_files import (
@@ -73,19 +73,16 @@ OUTPUT = [
         help="Append results to FILE as they finish. Rows that FILE already answers are skipped.",
     ),
     option(
-        "Output", "--parallel", type=PARALLEL, default="auto", metavar="auto|N", show_default=True,
+        "Output", "--parallel", type=PARALLEL, default="auto", metavar="auto|N",
         help=f"Answers to decode together, at most {MAX_SEQUENCES}. auto: up to 16, as memory allows.",
     ),
     flag("--ordered", help="Write results in the order of the input."),
     flag("--retry-errors", help="Retry rows that failed earlier; their results are appended."),
     flag("--overwrite", help="Start over, discarding the rows in FILE."),
     option(
-        "Output", "--max-errors", type=Integer(0, LARGEST), metavar="N", show_default="no limit",
-        help="Stop after more than N failed rows.",
+        "Output", "--max-errors", type=Integer(0), show_default="no limit", help="Stop after more than N failed rows.",
     ),
-    option(
-        "Output", "--limit", type=Integer(1, LARGEST), metavar="N", show_default="all", help="Read only N rows.",
-    ),
+    option("Output", "--limit", type=Integer(1), show_default="all", help="Read only N rows."),
     flag("--timings", help="Add timings to each row; the output then differs between runs."),
     *SHARDS,
     *SAID,

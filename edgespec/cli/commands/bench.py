@@ -13,7 +13,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, typed
 from edgespec.cli.options.common import QUIET, VERBOSE, option, with_options
-from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL
 from edgespec.cli.options.given import load_settings, one_model
 from edgespec.cli.options.types import Integer, ModelSpec, Number, Text
 from edgespec.cli.setup.default_model import default_model
@@ -40,12 +40,10 @@ OPTIONS = [
     option(
         "Speculation", "--mode", "modes", multiple=True, type=Text(), metavar="MODE",
         show_default="all drafters, each alone, and fixed lengths",
-        help=(
-            "Mode to compare with plain decoding: drafters, auto or fixed:K, optionally tree:W and a "
-            "verification rule, such as 'all auto', 'suffix fixed:4', 'self:8 auto', 'draft fixed:6 tree:4 "
-            "rejection'. 'all' are suffix, recycling, a corpus, the draft model or head, and mtp where the model "
-            "has the block. Repeatable."
-        ),
+        help="Mode to compare with plain decoding: drafters, auto or fixed:K, optionally tree:W and a "
+        "verification rule, such as 'all auto', 'suffix fixed:4', 'self:8 auto', 'draft fixed:6 tree:4 "
+        "rejection'. 'all' are suffix, recycling, a corpus, the draft model or head, and mtp where the model "
+        "has the block. Repeatable.",
     ),
     option(
         "Prompt", "--suite", "categories", multiple=True, type=Text(), metavar="CATEGORY", show_default="all",
@@ -56,27 +54,22 @@ OPTIONS = [
         help="Use the prompts in this JSONL file instead of the built-in suites.",
     ),
     option(
-        "Prompt", "--per-category", type=Integer(1, LARGEST), metavar="N",
-        show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts per category.",
+        "Prompt", "--per-category", type=Integer(1), show_default=f"{PER_CATEGORY}, or all in FILE",
+        help="Prompts per category.",
     ),
     option(
-        "Sampling", "--temp", "temperatures", multiple=True, type=Number(min=0), metavar="T",
+        "Sampling", "--temp", "temperatures", multiple=True, type=Number(0), metavar="T",
         show_default="0 and 0.8; 0 with --reference", help="Temperature. Repeatable.",
     ),
     option(
-        "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), metavar="N",
-        show_default="48, or all with --reference", help="Tokens per answer.",
+        "Answer", "-n", "--max-tokens", "tokens", type=Integer(1), show_default="48, or all with --reference",
+        help="Tokens per answer.",
     ),
-    option(
-        "Answer", "--repeat", type=Integer(1, LARGEST), default=1, show_default=True, metavar="N",
-        help="Repeat every measurement N times.",
-    ),
+    option("Answer", "--repeat", type=Integer(1), default=1, help="Repeat every measurement N times."),
     option(
         "Answer", "--reference", is_flag=True,
-        help=(
-            "Force the reference answers that come with the prompts: measures the gain on realistic text even if the "
-            "model cannot write it."
-        ),
+        help="Force the reference answers that come with the prompts: measures the gain on realistic text even if the "
+        "model cannot write it.",
     ),
     option("Output", "--json", "json_file", type=_FILE, metavar="FILE", help="All figures as JSON; '-' for stdout."),
     option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="A CSV line per answer; '-' for stdout."),

@@ -68,9 +68,9 @@ OPTIONS = [
         "--tui/--plain", default=None, show_default="--tui if the terminal supports it",
         help="Full-screen, or plain lines for pipes and screen readers.",
     ),
-    Option("--history/--no-history", default=True, show_default=True, help="Save the conversation on this machine."),
+    Option("--history/--no-history", default=True, help="Save the conversation on this machine."),
     Option(
-        "--titles/--no-titles", default=True, show_default=True, advanced=True,
+        "--titles/--no-titles", default=True, advanced=True,
         help="Let the model give new chats a title, or use their first line.",
     ),
 ]
@@ -151,7 +151,7 @@ def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
 
     attached: list[Attachment] = []
     for name in values["file"]:
-        attached, _, left_out = attach(attached, name)
+        attached, left_out = attach(attached, name)
         for line in left_out:
             output.note(f"not attached: {line}")
     if values["message"] == "-":
@@ -167,8 +167,7 @@ def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
 
 def _store(notes: list[str], *, keeps: bool) -> Store:
     """Return the store of conversations. Raises StoreError."""
-    from edgespec.history import Store
-    from edgespec.history.file import StoreError
+    from edgespec.history import Store, StoreError
 
     try:
         return Store(note=notes.append) if keeps else Store.in_memory()

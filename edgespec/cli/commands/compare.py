@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, typed
 from edgespec.cli.options.common import QUIET, VERBOSE, option, with_options
-from edgespec.cli.options.generation import CORPUS, CTX_SIZE, FETCHING, GPU_LAYERS, GPU_LAYERS_DRAFT, HELD, LARGEST
+from edgespec.cli.options.generation import CORPUS, CTX_SIZE, FETCHING, GPU_LAYERS, GPU_LAYERS_DRAFT, HELD
 from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import Integer, ModelSpec, Text
 from edgespec.cli.setup.fetching import fetch_missing, uses_draft
@@ -35,10 +36,8 @@ _FILE = click.Path(dir_okay=False)
 OPTIONS = [
     option(
         "Model", "--quants", multiple=True, type=Text(), metavar="TYPE,...",
-        help=(
-            "Also compare these quantisations of the reference (Q8_0,Q5_K_M,Q4_K_M,Q2_K); missing ones are created "
-            "in the cache folder."
-        ),
+        help="Also compare these quantisations of the reference (Q8_0,Q5_K_M,Q4_K_M,Q2_K); missing ones are created "
+        "in the cache folder.",
     ),
     option(
         "Model", "--reference", type=ModelSpec(), metavar="MODEL", show_default="the largest file",
@@ -55,10 +54,8 @@ OPTIONS = [
     ),
     option(
         "Speculation", "--modes", multiple=True, type=Text(), metavar="MODE,...", show_default="plain,all auto",
-        help=(
-            "Modes to compare with plain decoding, as in 'edgespec bench --mode': drafters (or all), auto or "
-            "fixed:K, with commas between modes and + between drafters: 'draft auto,suffix+recycling fixed:4'."
-        ),
+        help="Modes to compare with plain decoding, as in 'edgespec bench --mode': drafters (or all), auto or "
+        "fixed:K, with commas between modes and + between drafters: 'draft auto,suffix+recycling fixed:4'.",
     ),
     CORPUS,
     option(
@@ -66,28 +63,21 @@ OPTIONS = [
         help="Use the prompts of this category of the built-in suites, or those in this JSONL file.",
     ),
     option(
-        "Prompt", "--per-category", type=Integer(1, LARGEST), metavar="N",
-        show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts per category.",
+        "Prompt", "--per-category", type=Integer(1), show_default=f"{PER_CATEGORY}, or all in FILE",
+        help="Prompts per category.",
     ),
     option(
         "Prompt", "--text", type=click.Path(), metavar="FILE", show_default="the prompts and answers of the suites",
         help="Text (UTF-8) to measure quality on.",
     ),
     option(
-        "Prompt", "--limit", type=Integer(1, LARGEST), metavar="N",
-        show_default="12, fewer if that takes more than 1 GB",
-        help=(
-            "Measure quality on the first N windows of 512 tokens. The reference's probabilities need space in the "
-            "cache folder meanwhile: 510 bytes per window for each token of the vocabulary."
-        ),
+        "Prompt", "--limit", type=Integer(1), show_default="12, fewer if that takes more than 1 GB",
+        help="Measure quality on the first N windows of 512 tokens. The reference's probabilities need space in the "
+        "cache folder meanwhile: 510 bytes per window for each token of the vocabulary.",
     ),
+    option("Answer", "-n", "--max-tokens", "tokens", type=Integer(1), default=TOKENS, help="Tokens per answer."),
     option(
-        "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), default=TOKENS, show_default=True,
-        metavar="N", help="Tokens per answer.",
-    ),
-    option(
-        "Output", "--resume", is_flag=True,
-        help="Reuse results of earlier runs with the same files, and mark them.",
+        "Output", "--resume", is_flag=True, help="Reuse results of earlier runs with the same files, and mark them.",
     ),
     option(
         "Output", "--json", "as_json", is_flag=True,
@@ -186,7 +176,7 @@ def _plan(
     text = default_text() if values["text"] is None else read_text(Path(values["text"]))
     name = values["prompts"]
     file, categories = (None, [name] if name else []) if name in (None, *CATEGORIES) else (name, [])
-    items, problems = chosen(file, categories, values["per_category"], LARGEST if categories else PER_CATEGORY)
+    items, problems = chosen(file, categories, values["per_category"], sys.maxsize if categories else PER_CATEGORY)
     targets = find_targets(specs, quants, values["reference"], progress)
     settings = load_settings(values | {"model": str(targets.reference.path)})
     drafts = _drafts(values["drafts"], targets)

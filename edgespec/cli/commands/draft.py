@@ -10,7 +10,6 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import QUIET, option, with_options
-from edgespec.cli.options.generation import LARGEST
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import COUNT, Integer, ModelSpec, Number
 from edgespec.cli.terminal.interrupt import Interrupts
@@ -61,30 +60,19 @@ def self_(model: str, what: str, out: Path, quiet: bool) -> None:
 
 # fmt: off
 TRAINING = [
-    option(
-        "Training", "--kind", type=click.Choice(KINDS), default="eagle3", show_default=True, help="Kind of head."
-    ),
+    option("Training", "--kind", type=click.Choice(KINDS), default="eagle3", help="Kind of head."),
     option(
         "Training", "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N",
         help="Time to train, after the answers have been generated.",
     ),
+    option("Training", "--tokens", type=COUNT, default="500k", metavar="N", help="Tokens of answers to learn from."),
     option(
-        "Training", "--tokens", type=COUNT, default="500k", show_default=True, metavar="N",
-        help="Tokens of answers to learn from.",
-    ),
-    option(
-        "Training", "--vocab", "vocabulary", type=Integer(16, LARGEST), default=8192, show_default=True, metavar="N",
+        "Training", "--vocab", "vocabulary", type=Integer(16), default=8192,
         help="Number of tokens that the head can draft: the most frequent ones.",
     ),
-    option("Training", "--type", type=click.Choice(TYPES), default="Q8_0", show_default=True, help="Type of weights."),
-    option(
-        "Training", "--device", type=click.Choice(DEVICES), default="auto", show_default=True,
-        help="Device that PyTorch trains on.",
-    ),
-    option(
-        "Training", "-t", "--threads", type=Integer(0, 512), default=0, show_default="cores", metavar="N",
-        help="CPU threads.",
-    ),
+    option("Training", "--type", type=click.Choice(TYPES), default="Q8_0", help="Type of weights."),
+    option("Training", "--device", type=click.Choice(DEVICES), default="auto", help="Device that PyTorch trains on."),
+    option("Training", "-t", "--threads", type=Integer(0, 512), default=0, show_default="cores", help="CPU threads."),
     option(
         "Prompt", "--prompts", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
         help="Prompts to start with (.jsonl), texts to ask about (.txt, .md), or a folder. Repeatable.",

@@ -37,7 +37,6 @@ from edgespec.history.search import BEGIN, END
 from edgespec.text.figures import size_of, when
 from edgespec.text.printable import one_line
 
-MOST = 2**31 - 1
 LONGEST_TITLE = 60  # characters of a title in the list
 
 
@@ -69,7 +68,7 @@ def history() -> None:
 
 
 @history.command("list", short_help="List conversations, pinned and newest first.")
-@option("Output", "-n", "--limit", type=Integer(1, MOST), metavar="N", show_default="all", help="List at most N.")
+@option("Output", "-n", "--limit", type=Integer(1), show_default="all", help="List at most N.")
 @option("Output", "--folder", metavar="NAME", help="List only the conversations in this folder.")
 @JSON_LINES
 def list_(limit: int | None, folder: str | None, as_json: bool) -> None:
@@ -96,10 +95,7 @@ def list_(limit: int | None, folder: str | None, as_json: bool) -> None:
 
 @history.command()
 @click.argument("query", nargs=-1, required=True, metavar="QUERY")
-@option(
-    "Output", "-n", "--limit", default=50, show_default=True, type=Integer(1, MOST), metavar="N",
-    help="Show at most N messages.",
-)  # fmt: skip
+@option("Output", "-n", "--limit", default=50, type=Integer(1), help="Show at most N messages.")
 @JSON_LINES
 def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
     """Search messages for all words of QUERY, newest first. The last word may be incomplete."""
@@ -265,7 +261,7 @@ def _read(file: str) -> list[ImportedChat]:
     with told_as(UsageError, f"{file} cannot be read"):
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
-        chats = list(read_jsonl(data.decode("utf-8").split("\n")))
+        chats = list(read_jsonl(data.decode("utf-8")))
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise UsageError(f"{file}: line {line} is not UTF-8") from error

@@ -12,7 +12,7 @@ from edgespec.bench import LEAST_WINDOW, WINDOW
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option, with_options
-from edgespec.cli.options.generation import FETCHING, GPU_LAYERS, HELD, LARGEST, TARGET
+from edgespec.cli.options.generation import FETCHING, GPU_LAYERS, HELD, TARGET
 from edgespec.cli.options.given import load_settings, one_model
 from edgespec.cli.options.types import Integer, ModelSpec
 from edgespec.cli.setup.default_model import default_model
@@ -26,17 +26,14 @@ if TYPE_CHECKING:
 
 OPTIONS = [
     option(
-        "Prompt", "--text", type=click.Path(), metavar="FILE",
-        show_default="the prompts and answers of the suites", help="Text to read (UTF-8).",
+        "Prompt", "--text", type=click.Path(), metavar="FILE", show_default="the prompts and answers of the suites",
+        help="Text to read (UTF-8).",
     ),
-    option(
-        "Prompt", "--limit", type=Integer(1, LARGEST), metavar="N",
-        show_default="all", help="Read the first N windows only.",
-    ),
+    option("Prompt", "--limit", type=Integer(1), show_default="all", help="Read the first N windows only."),
     TARGET,
     option(
-        "Model", "-c", "--ctx-size", "window", type=Integer(LEAST_WINDOW, LARGEST),
-        default=WINDOW, show_default=True, metavar="N", help="Tokens per window; the second half of each counts.",
+        "Model", "-c", "--ctx-size", "window", type=Integer(LEAST_WINDOW), default=WINDOW,
+        help="Tokens per window; the second half of each counts.",
     ),
     GPU_LAYERS,
     *HELD,

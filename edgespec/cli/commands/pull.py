@@ -18,7 +18,16 @@ from edgespec.cli.setup.fetching import tell_stopped
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.models.hub.pulling import Item, LeftOut, announce, fetch_items, items_of, lack_of_room, plan_item
+from edgespec.models.hub.pulling import (
+    Item,
+    LeftOut,
+    announce,
+    fetch_items,
+    free_bytes,
+    items_of,
+    lack_of_room,
+    plan_item,
+)
 from edgespec.models.hub.repository import Download
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.packaged import PackageSpec
@@ -66,7 +75,7 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
         for item in items:
             announce(item, output)
         with interrupts.cancelling(cancel):
-            fetch_items(items, output, cancel)
+            fetch_items(items, output, cancel, needs_all=False)
         tell_stopped(items, output)
     if values["as_json"]:
         output.json({"models": [_about(item) for item in items]})
@@ -92,7 +101,7 @@ def _show(item: Item, output: Output, *, dry_run: bool) -> None:
     if item.was_here:
         output.line(f"{item.spec}: already here{', hash verified' if item.is_verified else ''}\n  {item.path}")
     elif dry_run and item.download is not None:
-        missing, free = size_of(item.download.missing_bytes), size_of(item.download.free_bytes)
+        missing, free = size_of(item.download.missing_bytes), size_of(free_bytes([item]))
         output.line(f"{item.spec}: {missing} to download, {free} free")
         for file in item.download.files:
             output.line(f"  {file.name}  {size_of(file.size_bytes)}")
@@ -117,7 +126,7 @@ def _about(item: Item) -> dict[str, Any]:
             "files": [{"name": file.name, "size_bytes": file.size_bytes} for file in item.download.files],
             "size_bytes": item.download.size_bytes,
             "missing_bytes": item.download.missing_bytes,
-            "free_bytes": item.download.free_bytes,
+            "free_bytes": free_bytes([item]),
         }
     about |= {"already_here": item.was_here, "done": item.is_done, "transferred_bytes": item.transferred_bytes}
     return about | {

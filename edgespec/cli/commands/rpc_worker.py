@@ -22,12 +22,9 @@ from edgespec.text.figures import size_of
 
 
 @click.command("rpc-worker", cls=Command)
-@option("Server", "--host", type=Text(), default="127.0.0.1", show_default=True, help="IPv4 address to listen on.")
-@option("Server", "--port", type=Integer(1, 65535), default=50052, show_default=True, metavar="N", help="Port.")
-@option(
-    "Server", "-t", "--threads", type=Integer(1, MAX_THREADS), metavar="N", show_default="physical cores",
-    help="CPU threads.",
-)  # fmt: skip
+@option("Server", "--host", type=Text(), default="127.0.0.1", help="IPv4 address to listen on.")
+@option("Server", "--port", type=Integer(1, 65535), default=50052, help="Port.")
+@option("Server", "-t", "--threads", type=Integer(1, MAX_THREADS), show_default="physical cores", help="CPU threads.")
 @option(
     "Server", "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
     help="Keep received tensors of 10 MiB and more in FOLDER, so that clients need not send them again.",

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import Option, advanced, flag, option, with_options
-from edgespec.cli.options.generation import ENDS, LARGEST, MODEL, SAID, SAMPLING, SPECULATION, TARGET
+from edgespec.cli.options.generation import ENDS, MODEL, SAID, SAMPLING, SPECULATION, TARGET
 from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import PARALLEL, Integer, ModelSpec, Number, Text
 from edgespec.cli.setup.default_model import default_model
@@ -41,11 +41,8 @@ COMMON = ("model", "ctx_size", "draft_model", "cache_ram")
 
 # fmt: off
 SERVER = [
-    option("Server", "--host", type=Text(), default="127.0.0.1", show_default=True, help="Address to listen on."),
-    option(
-        "Server", "--port", type=Integer(0, 65535), default=8080, show_default=True, metavar="N",
-        help="Port to listen on. 0: any free port.",
-    ),
+    option("Server", "--host", type=Text(), default="127.0.0.1", help="Address to listen on."),
+    option("Server", "--port", type=Integer(0, 65535), default=8080, help="Port to listen on. 0: any free port."),
     option(
         "Server", "--api-key", type=Text(), metavar="KEY", envvar="EDGESPEC_API_KEY",
         help="Key that clients must send; required to listen beyond this machine. EDGESPEC_API_KEY is safer: other "
@@ -60,7 +57,7 @@ SERVER = [
         help="Allow web pages of ORIGIN (https://example.org, * for all) to use this server. Repeatable.",
     ),
     option(
-        "Server", "--models-max", type=Integer(1, 1024), default=4, show_default=True, metavar="N",
+        "Server", "--models-max", type=Integer(1, 1024), default=4,
         help="Maximum number of loaded models; the least recently used one is unloaded for another.",
     ),
     option(
@@ -70,11 +67,11 @@ SERVER = [
     ),
     option("Server", "--only", is_flag=True, help="Serve the models of -m, and no others of this machine."),
     option(
-        "Server", "--parallel", type=PARALLEL, default=4, metavar="auto|N", show_default=True,
+        "Server", "--parallel", type=PARALLEL, default=4, metavar="auto|N",
         help=f"Answers of a model to decode together, at most {MAX_SEQUENCES}. auto: up to 16, as memory allows.",
     ),
     option(
-        "Server", "--queue", type=Integer(0, LARGEST), default=256, show_default=True, metavar="N",
+        "Server", "--queue", type=Integer(0), default=256,
         help="Requests that may wait for a model; more are refused with status 503.",
     ),
 ]

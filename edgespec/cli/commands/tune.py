@@ -10,7 +10,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import JSON, QUIET, VERBOSE, Option, option, with_options
-from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL
 from edgespec.cli.options.given import load_settings, one_model
 from edgespec.cli.options.types import SPEC_TYPE, Integer, ModelSpec, Number
 from edgespec.cli.setup.default_model import default_model
@@ -33,21 +33,17 @@ OPTIONS = [
     DRAFT_MODEL,
     CORPUS,
     option(
-        "Speculation", "--spec-type", "spec_type", type=SPEC_TYPE,
-        metavar="DRAFTER", show_default="draft, or suffix without a draft model", help="Drafter to measure.",
+        "Speculation", "--spec-type", "spec_type", type=SPEC_TYPE, metavar="DRAFTER",
+        show_default="draft, or suffix without a draft model", help="Drafter to measure.",
     ),
     Option(
         "--spec-draft-n-max", "spec_draft_n_max", section="Speculation", type=Integer(1, MAX_DRAFT),
-        metavar="N", show_default=f"{DRAFT_N_MAX}, or {MODEL_N_MAX} with a draft model",
-        help="Longest drafts to consider.",
+        show_default=f"{DRAFT_N_MAX}, or {MODEL_N_MAX} with a draft model", help="Longest drafts to consider.",
     ),
+    option("Sampling", "--temp", "temperature", type=Number(0), default=0.0, metavar="T", help="Temperature."),
     option(
-        "Sampling", "--temp", "temperature", type=Number(min=0), default=0.0,
-        show_default=True, metavar="T", help="Temperature.",
-    ),
-    option(
-        "Answer", "--seconds", type=Integer(1, LARGEST), default=SECONDS,
-        show_default=True, metavar="N", help="Approximate duration; every category gets at least one text.",
+        "Answer", "--seconds", type=Integer(1), default=SECONDS,
+        help="Approximate duration; every category gets at least one text.",
     ),
     JSON,
     QUIET,

@@ -34,6 +34,9 @@ class Option(click.Option):
         exclusive: bool = False,
         **attrs: Any,
     ) -> None:
+        default = attrs.get("default")
+        attrs.setdefault("show_default", default is not False and default not in (None, (), ""))
+        attrs.setdefault("metavar", getattr(attrs.get("type"), "metavar", None))
         super().__init__(names, **attrs)
         self.section, self.config, self.advanced, self.exclusive = section, config, advanced, exclusive
         self.key = max(self.opts, key=len).lstrip("-")

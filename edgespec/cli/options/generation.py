@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -25,7 +25,6 @@ from edgespec.cli.options.types import (
     Text,
 )
 from edgespec.core.sampling import SamplingSettings
-from edgespec.core.verify import VerifyRule
 from edgespec.drafters.registry import help_text
 from edgespec.settings import (
     CACHE_TYPES,
@@ -33,48 +32,49 @@ from edgespec.settings import (
     MAX_DRAFT,
     MAX_LEAVES,
     MAX_SEQUENCES,
-    MAX_THREADS,
-    MOST_CACHE_RAM,
     STRICT_DRAFT_N_MAX,
     LoadSettings,
     Request,
 )
 
-LARGEST = 2**31 - 1
-THREADS = Integer(1, MAX_THREADS)
-SWITCH = click.Choice(["auto", "on", "off"], case_sensitive=False)
-CACHE_TYPE = click.Choice(CACHE_TYPES, case_sensitive=False)
-
 
 class _Fields:
-    """Declares options of a section; each sets the field of `settings` with the same name."""
+    """Declares options of a section; each sets the field of `settings` with the same name, and has its default, and its
+    limits or choices unless it has a `type`."""
 
     def __init__(self, section: str, settings: type) -> None:
         self.section = section
         self.fields = {field.name: field for field in fields(settings)}
 
-    def __call__(
-        self, names: str, type: Any, metavar: str | None, help: str, *, shown: str = "", **attrs: Any
-    ) -> Option:
-        """`shown` describes the default in the help, if the settings choose it: the option's own value is then None."""
+    def __call__(self, names: str, help: str, *, shown: str = "", **attrs: Any) -> Option:
+        """`shown` describes the default in the help, if the settings choose it: the option's own value is then None,
+        and 0, which asks the settings to choose, is no value of the option."""
         field = self.fields[names.split()[-1].lstrip("-").replace("-", "_")]
         default = None if shown else field.default
-        attrs = {"default": default, "show_default": shown or default not in (None, (), ""), **attrs}
-        return Option(*names.split(), section=self.section, type=type, metavar=metavar, help=help, **attrs)
+        attrs = {"default": default, **({"show_default": shown} if shown else {}), **attrs}
+        if "limits" in field.metadata:
+            least, most = field.metadata["limits"]
+            attrs.setdefault("type", Integer(max(least, 1) if shown and field.default == 0 else least, most))
+        elif "choices" in field.metadata:
+            attrs.setdefault("type", click.Choice(field.metadata["choices"], case_sensitive=False))
+        elif isinstance(default, bool) and "/" not in names:
+            attrs["is_flag"] = True
+        return Option(*names.split(), section=self.section, help=help, **attrs)
 
 
-_model, _speculation = _Fields("Model", LoadSettings), _Fields("Speculation", LoadSettings)
-_sampling = _Fields("Sampling", SamplingSettings)
-_prompt, _verification, _answer = (
+_prompt, _model, _speculation = (
     _Fields("Prompt", Request),
+    _Fields("Model", LoadSettings),
+    _Fields("Speculation", LoadSettings),
+)
+_verification, _sampling, _answer = (
     _Fields("Speculation", Request),
+    _Fields("Sampling", SamplingSettings),
     _Fields("Answer", Request),
 )
 
 # fmt: off
-SYSTEM = Option(
-    "-s", "--system", section="Prompt", type=Text(), metavar="TEXT", help="System prompt.",
-)
+SYSTEM = Option("-s", "--system", section="Prompt", type=Text(), metavar="TEXT", help="System prompt.")
 
 FILE = option(
     "Prompt", "-f", "--file", metavar="FILE", multiple=True, type=click.Path(dir_okay=True, allow_dash=True),
@@ -88,9 +88,7 @@ QUESTION = [
         show_default="--chat if the model has a chat template",
         help="Send the prompt as a chat message, or complete it verbatim.",
     ),
-    _prompt(
-        "--special", None, None, "Parse special tokens in the prompt, such as <|im_end|>.", is_flag=True, advanced=True,
-    ),
+    _prompt("--special", "Parse special tokens in the prompt, such as <|im_end|>.", advanced=True),
 ]
 
 TARGET = Option(
@@ -99,37 +97,27 @@ TARGET = Option(
     "(hf:owner/name:Q4_K_M), or 'demo', a tiny bundled model. EDGESPEC_DEFAULT_MODEL changes the default.",
 )
 
-CTX_SIZE = _model(
-    "-c --ctx-size", Integer(1, LARGEST), "N", "Context size in tokens.",
-    shown="the model's training context, at most 8192",
-)
+CTX_SIZE = _model("-c --ctx-size", "Context size in tokens.", shown="the model's training context, at most 8192")
 
 GPU_LAYERS = _model(
-    "-ngl --gpu-layers", LAYERS, "N|auto|all",
-    "Layers of the model on the GPU, counting the output layer. auto: as many as fit.",
+    "-ngl --gpu-layers", "Layers of the model on the GPU, counting the output layer. auto: as many as fit.",
+    type=LAYERS, metavar="N|auto|all",
 )
 
 GPU_LAYERS_DRAFT = _model(
-    "-ngld --gpu-layers-draft", LAYERS, "N|auto|all",
-    "Layers of the draft model on the GPU. auto: all of them, or none if not all fit.", advanced=True,
+    "-ngld --gpu-layers-draft", "Layers of the draft model on the GPU. auto: all of them, or none if not all fit.",
+    type=LAYERS, metavar="N|auto|all", advanced=True,
 )
 
 HELD = [
+    _model("-t --threads", "CPU threads for decoding one token.", shown="physical cores"),
     _model(
-        "-t --threads", THREADS, "N", "CPU threads for decoding one token.", shown="physical cores",
+        "-tb --threads-batch", "CPU threads for prompts and for verifying drafts.", shown="as --threads", advanced=True,
     ),
+    _model("-fa --flash-attn flash_attention", "Flash attention.", advanced=True),
+    _model("-ctk --cache-type-k", f"Type of the K cache: {', '.join(CACHE_TYPES)}.", metavar="TYPE", advanced=True),
     _model(
-        "-tb --threads-batch", THREADS, "N", "CPU threads for prompts and for verifying drafts.", shown="as --threads",
-        advanced=True,
-    ),
-    _model(
-        "-fa --flash-attn flash_attention", SWITCH, None, "Flash attention.", advanced=True,
-    ),
-    _model(
-        "-ctk --cache-type-k", CACHE_TYPE, "TYPE", f"Type of the K cache: {', '.join(CACHE_TYPES)}.", advanced=True,
-    ),
-    _model(
-        "-ctv --cache-type-v", CACHE_TYPE, "TYPE", "Type of the V cache; a quantised one needs flash attention.",
+        "-ctv --cache-type-v", "Type of the V cache; a quantised one needs flash attention.", metavar="TYPE",
         advanced=True,
     ),
 ]
@@ -145,10 +133,7 @@ OFFLINE = Option(
     "--offline", section="Model", is_flag=True, is_eager=True, callback=_go_offline, help="Never use the network.",
 )
 
-FETCHING = [
-    OFFLINE,
-    option("Model", "-y", "--yes", is_flag=True, help="Download missing models without asking."),
-]
+FETCHING = [OFFLINE, option("Model", "-y", "--yes", is_flag=True, help="Download missing models without asking.")]
 
 MODEL = [
     TARGET,
@@ -156,146 +141,135 @@ MODEL = [
     GPU_LAYERS,
     GPU_LAYERS_DRAFT,
     _model(
-        "--rpc", Text(), "HOST:PORT",
+        "--rpc",
         "Put layers of the model on the machine at this address, which runs 'edgespec rpc-worker'. Repeatable.",
-        multiple=True, envvar="EDGESPEC_RPC_WORKERS", advanced=True,
+        type=Text(), metavar="HOST:PORT", multiple=True, envvar="EDGESPEC_RPC_WORKERS", advanced=True,
     ),
     *HELD,
     _model(
-        "--cache-ram", Integer(0, MOST_CACHE_RAM), "MIB", "Overflow cache for prompts in main memory. 0: none.",
+        "--cache-ram", "Overflow cache for prompts in main memory. 0: none.", metavar="MIB",
         shown="an eighth of the free memory, at most 8192", advanced=True,
     ),
     *FETCHING,
 ]
 
 DRAFT_MODEL = _speculation(
-    "-md --draft-model", ModelSpec(), "MODEL|auto",
+    "-md --draft-model",
     "Draft model of the same family, or a draft head made for the model. auto: the best compatible model on this "
     "machine ('edgespec pair suggest').",
-    shown="the catalogue's draft for the model",
+    type=ModelSpec(), metavar="MODEL|auto", shown="the catalogue's draft for the model",
 )
 
-SPEC_TYPE_OPTION = _speculation("--spec-type", SPEC_TYPE, "auto|none|DRAFTER,...", f"Drafters to use. {help_text()}")
-
-CORPUS = _speculation(
-    "--corpus", Text(), "NAME|FILE", "Also draft from these texts ('edgespec corpus').",
+SPEC_TYPE_OPTION = _speculation(
+    "--spec-type", f"Drafters to use. {help_text()}", type=SPEC_TYPE, metavar="auto|none|DRAFTER,...",
 )
+
+CORPUS = _speculation("--corpus", "Also draft from these texts ('edgespec corpus').", type=Text(), metavar="NAME|FILE")
 
 SPECULATION = [
     DRAFT_MODEL,
     SPEC_TYPE_OPTION,
     _speculation(
-        "--spec-draft-n-max", Integer(0, MAX_DRAFT), "N",
-        f"Maximum draft tokens per step, up to {MAX_DRAFT}. 0: no drafting.",
+        "--spec-draft-n-max", f"Maximum draft tokens per step, up to {MAX_DRAFT}. 0: no drafting.",
         shown=f"{DRAFT_N_MAX}, {STRICT_DRAFT_N_MAX} with --strict",
     ),
     _speculation(
-        "--pace", PACE, "auto|fixed:K|off",
+        "--pace",
         "Draft-length policy. auto: as many tokens as pay off by measured costs, or none. fixed:K: always K tokens. "
         "off: no drafts.",
+        type=PACE, metavar="auto|fixed:K|off",
     ),
     _speculation(
-        "--spec-tree", Integer(1, MAX_LEAVES), "WIDTH",
-        f"Draft trees with up to WIDTH branches, at most {MAX_LEAVES}. 1: chains.", advanced=True,
-    ),
-    _speculation(
-        "--overlap", SWITCH, None,
-        "Let the draft model work while the model verifies. auto: if they are on different devices.", advanced=True,
-    ),
-    CORPUS,
-    _speculation(
-        "--store/--no-store store", None, None,
-        "Let the suffix drafter use earlier answers, and save this answer for it ('edgespec store').",
-    ),
-    _verification(
-        "--verify", click.Choice(get_args(VerifyRule)), "|".join(get_args(VerifyRule)),
-        "Verification rule. coupled: the same text as without drafts. rejection, block: another text from the same "
-        "distribution. typical: changes the distribution.",
+        "--spec-tree", f"Draft trees with up to WIDTH branches, at most {MAX_LEAVES}. 1: chains.", metavar="WIDTH",
         advanced=True,
     ),
     _speculation(
-        "--exact/--fast exact", None, None,
+        "--overlap", "Let the draft model work while the model verifies. auto: if they are on different devices.",
+        advanced=True,
+    ),
+    CORPUS,
+    _speculation(
+        "--store/--no-store store",
+        "Let the suffix drafter use earlier answers, and save this answer for it ('edgespec store').",
+    ),
+    _verification(
+        "--verify",
+        "Verification rule. coupled: the same text as without drafts. rejection, block: another text from the same "
+        "distribution. typical: changes the distribution.",
+        metavar="coupled|rejection|block|typical", advanced=True,
+    ),
+    _speculation(
+        "--exact/--fast exact",
         "Make the text identical with and without drafts, on CPUs at almost no cost. --fast uses llama.cpp's default "
         "kernels instead.",
     ),
     _speculation(
-        "--strict", None, None,
+        "--strict",
         "Make the text identical where --exact cannot. It can take more than twice the time, and the text may differ "
         "from the text without --strict.",
-        is_flag=True,
     ),
-    _speculation(
-        "-cd --ctx-size-draft", Integer(1, LARGEST), "N", "Context size of the draft model.", shown="as --ctx-size",
-        advanced=True,
-    ),
-    _speculation(
-        "-td --threads-draft", THREADS, "N", "CPU threads of the draft model.", shown="as --threads", advanced=True,
-    ),
+    _speculation("-cd --ctx-size-draft", "Context size of the draft model.", shown="as --ctx-size", advanced=True),
+    _speculation("-td --threads-draft", "CPU threads of the draft model.", shown="as --threads", advanced=True),
 ]
 
 SAMPLING = [
-    _sampling("--temp temperature", Number(min=0), "T", "Temperature. 0: always the most likely token."),
-    _sampling("--top-k", Integer(min=-1), "N", "Sample from the N most likely tokens. 0: off."),
+    _sampling("--temp temperature", "Temperature. 0: always the most likely token.", type=Number(0), metavar="T"),
+    _sampling("--top-k", "Sample from the N most likely tokens. 0: off.", type=Integer(-1)),
     _sampling(
-        "--top-p", Number(0, 1, min_open=True), "P",
-        "Sample from the most likely tokens up to a total probability of P. 1: off.",
+        "--top-p", "Sample from the most likely tokens up to a total probability of P. 1: off.",
+        type=Number(0, 1, min_open=True), metavar="P",
     ),
     _sampling(
-        "--min-p", Number(0, 1), "P", "Sample from tokens at least P times as likely as the most likely one. 0: off.",
+        "--min-p", "Sample from tokens at least P times as likely as the most likely one. 0: off.", type=Number(0, 1),
+        metavar="P",
     ),
     _sampling(
-        "--typical-p", Number(0, 1, min_open=True), "P",
-        "Locally typical sampling up to a total probability of P. 1: off.", advanced=True,
+        "--typical-p", "Locally typical sampling up to a total probability of P. 1: off.",
+        type=Number(0, 1, min_open=True), metavar="P", advanced=True,
     ),
+    _sampling("--repeat-penalty", "Penalty factor for repeated tokens. 1: off.", type=Number(0, min_open=True)),
     _sampling(
-        "--repeat-penalty", Number(min=0, min_open=True), "X", "Penalty factor for repeated tokens. 1: off.",
-    ),
-    _sampling(
-        "--repeat-last-n", Integer(min=-1), "N", "Number of last tokens that penalties apply to. 0: off, -1: all.",
+        "--repeat-last-n", "Number of last tokens that penalties apply to. 0: off, -1: all.", type=Integer(-1),
         advanced=True,
     ),
+    _sampling("--presence-penalty", "Subtract X from the logits of repeated tokens.", type=Number(), advanced=True),
     _sampling(
-        "--presence-penalty", Number(), "X", "Subtract X from the logits of repeated tokens.", advanced=True,
+        "--frequency-penalty", "Subtract X from a token's logit for each repetition.", type=Number(), advanced=True,
     ),
     _sampling(
-        "--frequency-penalty", Number(), "X", "Subtract X from a token's logit for each repetition.", advanced=True,
-    ),
-    _sampling(
-        "-l --logit-bias", LOGIT_BIAS, "ID+BIAS|ID-BIAS",
-        "Add BIAS to the logit of token ID. ID-inf bans the token. Repeatable.", multiple=True, advanced=True,
+        "-l --logit-bias", "Add BIAS to the logit of token ID. ID-inf bans the token. Repeatable.", type=LOGIT_BIAS,
+        metavar="ID+BIAS|ID-BIAS", multiple=True, advanced=True,
     ),
     Option(
-        "--seed", section="Sampling", type=Integer(-1, 2**64 - 1), default=-1, metavar="N", show_default="random",
+        "--seed", section="Sampling", type=Integer(-1, 2**64 - 1), default=-1, show_default="random",
         help="Seed: the same seed gives the same text. -1: a random seed, which is shown.",
     ),
 ]
 
 ENDS = [
+    _answer("-n --max-tokens", "Maximum tokens to generate. -1: until the model stops or the context is full."),
+    _answer("--stop", "Stop before TEXT. Repeatable.", type=StopText(), metavar="TEXT", multiple=True),
     _answer(
-        "-n --max-tokens", Integer(-1, LARGEST), "N",
-        "Maximum tokens to generate. -1: until the model stops or the context is full.",
+        "-j --json-schema", "Answer in JSON that matches a schema. {}: any JSON.", type=ConstraintText("json_schema"),
+        metavar="FILE|JSON", default=None,
     ),
-    _answer("--stop", StopText(), "TEXT", "Stop before TEXT. Repeatable.", multiple=True),
     _answer(
-        "-j --json-schema", ConstraintText("json_schema"), "FILE|JSON",
-        "Answer in JSON that matches a schema. {}: any JSON.", default=None,
+        "--grammar", "Answer in the language of a grammar.", type=ConstraintText("grammar"), metavar="FILE|GBNF",
+        default=None,
     ),
-    _answer("--grammar", ConstraintText("grammar"), "FILE|GBNF", "Answer in the language of a grammar.", default=None),
-    _answer("--regex", ConstraintText("regex"), "REGEX", "Answer with text that matches all of REGEX.", default=None),
+    _answer(
+        "--regex", "Answer with text that matches all of REGEX.", type=ConstraintText("regex"), metavar="REGEX",
+        default=None,
+    ),
 ]
 
 ANSWER = [
     *ENDS,
+    _answer("--ignore-eos", "Continue past the model's end-of-text token.", advanced=True),
+    option("Answer", "--samples", type=Integer(1, MAX_SEQUENCES), default=1, help="Generate N different answers."),
     _answer(
-        "--ignore-eos", None, None, "Continue past the model's end-of-text token.", is_flag=True, advanced=True,
-    ),
-    option(
-        "Answer", "--samples", type=Integer(1, MAX_SEQUENCES), default=1, show_default=True, metavar="N",
-        help="Generate N different answers.",
-    ),
-    _answer(
-        "--logprobs", Integer(min=0), "N",
-        "Report the log probability of each token and of the N most likely ones ('run': with --json).", advanced=True,
+        "--logprobs", "Report the log probability of each token and of the N most likely ones ('run': with --json).",
+        type=Integer(0), advanced=True,
     ),
 ]
 

@@ -93,13 +93,16 @@ class ModelSpec(Text):
 class Integer(click.IntRange):
     """A whole number within a range."""
 
-    name = "integer"
+    name, metavar = "integer", "N"
+
+    def __init__(self, min: int, max: int = 2**31 - 1) -> None:
+        super().__init__(min, max)
 
 
 class Number(click.FloatRange):
     """A finite number within a range."""
 
-    name = "number"
+    name, metavar = "number", "X"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))

@@ -99,7 +99,7 @@ def _fetch(
     ask: Ask,
 ) -> bool:
     from edgespec.models.hub.cache import is_offline
-    from edgespec.models.hub.pulling import fetch_all, items_of, missing_bytes, plan_all, without_failed
+    from edgespec.models.hub.pulling import fetch_items, items_of, missing_bytes, plan_all, without_failed
 
     refusal = next(iter(missing.values()))
     can_ask = sys.stdin is not None and sys.stdin.isatty() and output.stderr_is_terminal
@@ -115,7 +115,7 @@ def _fetch(
         raise refusal
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
     with interrupts.cancelling(cancel):
-        fetch_all(possible, output, cancel)
+        fetch_items(possible, output, cancel)
     tell_stopped(possible, output)
     interrupts.raise_if_received()
     return without_failed(possible, output) == items

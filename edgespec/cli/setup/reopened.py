@@ -32,10 +32,13 @@ class ReopenedModel(Closable):
 
     def _open(self) -> Worker:
         name, output = self._settings.model, self._output
+
+        def progress(what: str, done: float) -> None:
+            if what != "prompt":  # there are many; the progress of the job is shown
+                output.progress(PROGRESS[what].format(name), done)
+
         with output.showing_progress():
-            return Worker(
-                self._settings, lambda what, done: output.progress(PROGRESS[what].format(name), done), self._cancel
-            )
+            return Worker(self._settings, progress, self._cancel)
 
     def reopen(self, error: GenerationError) -> Worker:
         why = f": {error.why}" if error.why else ""

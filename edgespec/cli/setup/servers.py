@@ -36,8 +36,7 @@ KEY_FILE = option(
 )  # fmt: skip
 
 OVER = option(
-    "Server", "--over", "over", metavar="ray[://HOST:PORT]",
-    advanced=True,
+    "Server", "--over", "over", metavar="ray[://HOST:PORT]", advanced=True,
     help="Answer on the nodes of a Ray cluster: this machine's cluster, a new one, or the cluster at an address.",
 )  # fmt: skip
 

@@ -82,7 +82,7 @@ def _from_files(source: str, note: Callable[[str], None]) -> list[str]:
 
     if not is_several(source):
         return [_decode(_read_file(Path(source)), source)]
-    _, files, left_out = attach([], source)
+    files, left_out = attach([], source)
     for line in left_out:
         note(f"left out: {line}")
     return [file.block for file in files]

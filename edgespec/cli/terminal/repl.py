@@ -12,11 +12,10 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level, Notice
-from edgespec.chat.attachments import without_files
+from edgespec.chat.attachments import described, without_files
 from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
 from edgespec.chat.comparing import Comparison
-from edgespec.chat.file_commands import listed
 from edgespec.chat.idle import Idle
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.persona_commands import edited
@@ -258,7 +257,7 @@ class Repl:
             self.output.note("the chat continues from answer 1; /keep 2 chooses the other answer")
 
     def show_files(self) -> None:
-        (self.output.note if self._editor is None else self.output.say)(listed(self.session))  # a pipe gets answers
+        (self.output.note if self._editor is None else self.output.say)(self.commands.files())  # a pipe gets answers
 
     def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
         if self._editor is None:
@@ -315,7 +314,7 @@ class Repl:
         parts = split(content)
         self.output.line(f"{turn.role}: " + "".join(text for kind, text in parts if kind == "answer"))
         for file in files:
-            self.output.note(f"attached: {file.name} ({file.described(self.session.counts.count(file))})")
+            self.output.note(f"attached: {file.name} ({described([file], self.session.counts.count(file))})")
         if turn.answer is not None and turn.answer.finish_reason not in ("stop", "length"):
             self.output.note(f"the answer is incomplete ({turn.answer.finish_reason}); /continue resumes it")
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
-from edgespec.errors import EdgespecError
 from edgespec.events import Progress
 from edgespec.runtime.backend import Backend
 from edgespec.runtime.options import DraftingOptions, drafting_changes
-from edgespec.runtime.worker.death import NoReplyError, Remedy, WorkerDiedError, remedies
+from edgespec.runtime.worker.death import LoadingStoppedError, NoReplyError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.pipes import Pipes
 from edgespec.settings import LoadSettings, Message, Request
 
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["LoadingStoppedError", "NoReplyError", "Remedy", "Worker", "WorkerDiedError", "remedies"]
 
 AHEAD = 2  # requests that are sent for each slot
-
-
-class LoadingStoppedError(EdgespecError):
-    """The cancel flag was set before the model was loaded."""
 
 
 class Worker(Backend):
@@ -48,13 +43,10 @@ class Worker(Backend):
         self._within_s = float("inf")
         self.loop: Pipes = Pipes(settings, progress or (lambda what, done: None), self.notes)
         try:
-            loaded = self.loop.loaded(cancel or CancelFlag())
-            if loaded is None:
-                raise LoadingStoppedError(f"loading {settings.model} was cancelled")
+            self.has_chat_template, self.settings, self._about = self.loop.loaded(cancel or CancelFlag())
         except BaseException:
             self.loop.kill()
             raise
-        self.has_chat_template, self.settings, self._about = loaded
 
     @property
     def stats(self) -> Stats:

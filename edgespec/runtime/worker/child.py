@@ -15,7 +15,6 @@ import queue
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,10 +27,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
-from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.errors import EdgespecError, UsageError, for_users
 from edgespec.events import TokenEvent
 from edgespec.files.unfinished import remove_unfinished
-from edgespec.runtime.stream import Stream
+from edgespec.runtime.stream import Event, Stream
 from edgespec.settings import LoadSettings, Request
 
 if TYPE_CHECKING:
@@ -59,8 +58,7 @@ def run_child(commands: Connection, replies: Connection, settings: LoadSettings,
 
     Commands are ADD with a request, CALL with the name and the arguments of a method, CANCEL and CLOSE, each with an
     id, and PING, which the listening thread answers at once. Replies have a kind, a value and new notes. Their kinds
-    are "events" of requests, "failed" with the ids of requests that an error ended, "done" or "error" for a call,
-    "progress", "log" and PONG.
+    are "events" of requests, "reply" with the id of a call and its value or exception, "progress", "log" and PONG.
     """
     _settle_in(log_file)
     child = _Child(commands, replies, log_file)
@@ -113,8 +111,7 @@ class _Child:
         self._rendering = ThreadPoolExecutor(1, thread_name_prefix="rendering")
         self._compiling = ThreadPoolExecutor(COMPILING, thread_name_prefix="compiling")
         self._flags: dict[int, CancelFlag] = {}  # of requests that are open or in the inbox
-        self._open: set[int] = set()
-        self._rows: list[tuple[int, tuple[Any, ...]]] = []
+        self._rows: list[tuple[int, tuple[Any, ...] | EdgespecError]] = []
         self._sent_s = float("-inf")
         self._notes: list[str] = []
         self._n_told = 0
@@ -127,12 +124,12 @@ class _Child:
         try:
             runtime = Runtime(settings, lambda what, done: self.send("progress", (what, done)))
         except Exception as error:
-            self._fail(LOADED, error)
+            self._reply(LOADED, error)
             return
         with runtime:
             self._notes = runtime.notes
             runtime.kept_states.gives_way = lambda: not self._inbox.empty()
-            self.send("done", (LOADED, (runtime.has_chat_template, runtime.settings, runtime.describe())))
+            self._reply(LOADED, (runtime.has_chat_template, runtime.settings, runtime.describe()))
             stream = Stream(runtime.loop, apart=True)
             while (command := self._next(wait=stream.is_over)) is None or command[0] != CLOSE:
                 if command is not None:
@@ -141,9 +138,11 @@ class _Child:
                 try:
                     self._tell(stream.take())
                 except Exception as error:  # it is not known which answer caused it: it ends all
+                    broken, last = [*stream.open], TokenEvent(-1, "", finish_reason="error", stats=Stats())
+                    self._tell(stream.arrived())
                     stream.close()
                     stream = Stream(runtime.loop, apart=True)
-                    self._tell_failure(error)
+                    self._tell((id, event) for id in broken for event in (last, for_users(error)))
             for threads in (self._reading, self._rendering, self._compiling):
                 threads.shutdown(cancel_futures=True)
 
@@ -195,113 +194,89 @@ class _Child:
         kill_all(os.getpid())
         os._exit(1)
 
-    def _obey(self, runtime: Runtime, stream: Stream, kind: str, id: int, what: Any, tells: bool = False) -> None:
+    def _obey(self, runtime: Runtime, stream: Stream, kind: str, id: int, what: Any) -> None:
         """Do what was asked, or let another thread do what the engine must not wait for."""
         os.ftruncate(2, 0)  # messages about earlier work must not pass for the reason of a crash
         try:
             if kind == READY and what is None:
                 stream.put(id, TokenEvent(-1, "", finish_reason="cancelled", stats=Stats()))
             elif kind == READY:
-                self._open.add(id)
-                stream.add(id, what, self._flags[id], tells=tells)
+                stream.add(id, what, self._flags[id])
             elif kind == ADD:
-                self._elsewhere(runtime, pickle.loads(what), self._prepare, runtime, id, tells)
+                self._elsewhere(runtime, pickle.loads(what), partial(self._prepare, runtime, id))
             else:
                 name, args, settings = pickle.loads(what)
+                call = lambda: attrgetter(name)(runtime)(*args, **settings)  # noqa: E731
                 if name.startswith(OF_TEXTS):
-                    self._reading.submit(self._answer, id, lambda: attrgetter(name)(runtime)(*args, **settings))
+                    self._reading.submit(self._answer, id, call)
                 elif name == "check_settings":
-                    self._elsewhere(
-                        runtime, args[0], lambda request: self._answer(id, partial(runtime.check_settings, request))
-                    )
+                    self._elsewhere(runtime, args[0], lambda request: self._answer(id, call))
+                elif name in WHILE_IDLE:
+                    self._answer(id, lambda: self._changed(runtime, stream, call))
                 else:
-                    self._answer(id, lambda: self._called(runtime, stream, name, args, settings))
+                    self._answer(id, call)
         except Exception as error:
-            stream.put(id, _unexpected(error))
+            if kind == CALL:
+                self._reply(id, error)
+            else:
+                stream.put(id, for_users(error))
 
-    def _elsewhere(self, runtime: Runtime, request: Request, work: Callable[..., None], *args: Any) -> None:
+    def _elsewhere(self, runtime: Runtime, request: Request, work: Callable[[Request], None]) -> None:
         """Do some work with a request; in another thread if it takes long, or waits for another process."""
         if runtime.grammars.must_compile(request):
-            self._compiling.submit(work, *args, request)
+            self._compiling.submit(work, request)
         elif runtime.prompts.effort(request) > LONG:
-            self._reading.submit(work, *args, request)
+            self._reading.submit(work, request)
         elif request.messages:
-            self._rendering.submit(work, *args, request)
+            self._rendering.submit(work, request)
         else:
-            work(*args, request)
+            work(request)
 
-    def _prepare(self, runtime: Runtime, id: int, tells: bool, request: Request) -> None:
+    def _prepare(self, runtime: Runtime, id: int, request: Request) -> None:
         """Make a request ready for the engine, unless it is cancelled."""
         cancel = self._flags[id]
         prepared = None if cancel.is_set() else runtime.prepared(request, cancel)
-        self._inbox.put((READY, id, None if cancel.is_set() else prepared, tells))
+        self._inbox.put((READY, id, None if cancel.is_set() else prepared))
+
+    def _changed(self, runtime: Runtime, stream: Stream, change: Callable[[], Any]) -> tuple[Any, ...]:
+        """Change the model, and return what describes it. Raises UsageError while an answer is generated."""
+        while stream.open and all(self._flags[number].is_set() for number in stream.open):
+            self._tell(stream.take())  # these were cancelled
+        if stream.open:
+            raise UsageError("this model is already generating", hint="finish or close the other answers first")
+        change()
+        return runtime.settings, runtime.describe()
 
     def _answer(self, id: int, call: Callable[[], Any]) -> None:
         try:
-            self.send("done", (id, call()))
+            value = call()
         except Exception as error:
-            self._fail(id, error)
+            value = error
+        self._reply(id, value)
 
-    def _called(
-        self, runtime: Runtime, stream: Stream, name: str, args: tuple[Any, ...], settings: dict[str, Any]
-    ) -> Any:
-        if name in WHILE_IDLE:
-            while stream.open and all(self._flags[number].is_set() for number in stream.open):
-                self._tell(stream.take())  # these were cancelled
-        if name in WHILE_IDLE and stream.open:
-            raise UsageError("this model is already generating", hint="finish or close the other answers first")
-        done = attrgetter(name)(runtime)(*args, **settings)
-        return (runtime.settings, runtime.describe()) if name == "draft_with" else done
+    def _reply(self, id: int, value: Any) -> None:
+        """Send the value of a call, or its error; not every exception can be pickled."""
+        if isinstance(value, Exception) and not isinstance(value, EdgespecError):
+            log.debug("a call failed", exc_info=value)
+            try:
+                pickle.loads(pickle.dumps(value))
+            except Exception:
+                value = for_users(value)
+        self.send("reply", (id, value))
 
-    def _tell(self, events: Iterable[tuple[int, TokenEvent | EdgespecError]]) -> None:
+    def _tell(self, events: Iterable[Event]) -> None:
         """Send events with the ids of their requests, several in a message if they follow fast."""
         is_urgent = False
         for id, event in events:
-            self._rows.append((id, error_row(event) if isinstance(event, EdgespecError) else _row(event)))
+            self._rows.append((id, event if isinstance(event, EdgespecError) else _row(event)))
             if isinstance(event, EdgespecError) or event.is_last:
                 is_urgent = True
-                if isinstance(event, EdgespecError) or event.finish_reason != "error":  # the reason follows
-                    self._forget(id)
+                self._flags.pop(id, None)
             elif event.round == 0:
                 is_urgent = True
         if self._rows and (is_urgent or perf_counter() - self._sent_s > BATCH_S):
             self.send("events", self._rows)
             self._rows, self._sent_s = [], perf_counter()
-
-    def _tell_failure(self, error: Exception) -> None:
-        if self._rows:
-            self.send("events", self._rows)
-            self._rows = []
-        ids = [*self._open]
-        self.send("failed", (ids, error_row(error if isinstance(error, EdgespecError) else _unexpected(error))))
-        for id in ids:
-            self._forget(id)
-
-    def _forget(self, id: int) -> None:
-        self._open.discard(id)
-        self._flags.pop(id, None)
-
-    def _fail(self, id: int, error: Exception) -> None:
-        """Send the error of a call in a form that can be pickled, which not every exception can."""
-        if isinstance(error, EdgespecError):
-            self.send("error", (id, error_row(error)))
-            return
-        log.debug("%s", traceback.format_exc())
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            self.send("error", (id, error_row(_unexpected(error))))
-        else:
-            self.send("error", (id, error))
-
-
-def _unexpected(error: Exception) -> GenerationError:
-    return GenerationError(f"unexpected {type(error).__name__}", why=str(error))
-
-
-def error_row(error: EdgespecError) -> tuple[Any, ...]:
-    """Return an error as plain data, which can always be pickled."""
-    return type(error), error.what, error.why, error.hint
 
 
 class _Forwarding(logging.Handler):

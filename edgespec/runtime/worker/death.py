@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgespec.errors import GenerationError, OutOfMemoryError
+from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError
 from edgespec.llama.workers import LOST, LOST_HINT
 from edgespec.settings import CACHE_TYPES, LoadSettings
 
@@ -22,6 +22,10 @@ class WorkerDiedError(GenerationError):
     def __init__(self, what: str, *, why: str = "", hint: str = "", out_of_memory: bool = False) -> None:
         super().__init__(what, why=why, hint=hint)
         self.out_of_memory = out_of_memory
+
+
+class LoadingStoppedError(EdgespecError):
+    """The cancel flag was set before the model was loaded."""
 
 
 class NoReplyError(GenerationError):

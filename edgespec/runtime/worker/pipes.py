@@ -28,7 +28,7 @@ from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import Progress, TokenEvent
 from edgespec.runtime.stream import Loop, Stream, closed_error
 from edgespec.runtime.worker.child import ADD, CALL, CANCEL, CLOSE, DEAF_TO, LOADED, PING, PONG, kill_all, run_child
-from edgespec.runtime.worker.death import NoReplyError, WorkerDiedError, explained, hung
+from edgespec.runtime.worker.death import LoadingStoppedError, NoReplyError, WorkerDiedError, explained, hung
 from edgespec.runtime.worker.sender import Sender
 from edgespec.runtime.worker.watch import MISSED, Watch
 from edgespec.settings import LoadSettings
@@ -43,34 +43,36 @@ logging.getLogger("edgespec").addHandler(logging.NullHandler())
 
 @dataclass(slots=True)
 class _Asked:
-    """A request at the child; `is_told`: the child knows that it is cancelled, `is_broken`: its error follows."""
+    """A request at the child; `is_told`: the child knows that it is cancelled."""
 
     stream: Stream
     number: int
     cancel: CancelFlag
     is_told: bool = False
-    is_broken: bool = False
 
 
 class _Call:
-    """A call of a method in the child, until `until_s`; `result` is the kind and the value of the reply."""
+    """A call of a method in the child, which may reply until `until_s`.
+
+    Attributes:
+        reply: the value or the exception, once it has arrived.
+    """
 
     def __init__(self, pipes: Pipes, until_s: float = float("inf")) -> None:
         self._pipes, self._until_s = pipes, until_s
-        self.result: tuple[str, Any] | None = None
+        self.reply: tuple[Any] | None = None
 
     @property
     def has_news(self) -> bool:
-        return self.result is not None or self._pipes.is_closed or monotonic() > self._until_s
+        return self.reply is not None or self._pipes.is_closed or monotonic() > self._until_s
 
     def value(self) -> Any:
         """Return what the method returned, or raise its error."""
-        if self.result is None:
+        if self.reply is None:
             raise closed_error() if self._pipes.is_closed else NoReplyError()
-        kind, value = self.result
-        if kind == "done":
-            return value
-        raise value if isinstance(value, Exception) else _error(value)
+        if isinstance(self.reply[0], Exception):
+            raise self.reply[0]
+        return self.reply[0]
 
 
 class Pipes(Loop):
@@ -81,19 +83,19 @@ class Pipes(Loop):
 
     def __init__(self, settings: LoadSettings, progress: Progress, notes: list[str]) -> None:
         super().__init__()
-        self._progress, self._notes = progress, notes
+        self._settings, self._progress, self._notes = settings, progress, notes
         self.death: WorkerDiedError | None = None
         self._ids = count(LOADED + 1)
         self._asked: dict[int, _Asked] = {}
         self._calls = {LOADED: _Call(self)}
-        self._start(settings)
+        self._start()
 
     def loaded(self, cancel: CancelFlag) -> Any:
-        """Wait until the model is loaded; None if `cancel` is set before. Raises the error of loading."""
+        """Wait until the model is loaded, and return its description. Raises its error, or LoadingStoppedError."""
         call = self._calls[LOADED]
         while not call.has_news:
             if cancel.is_set():
-                return None
+                raise LoadingStoppedError(f"loading {self._settings.model} was cancelled")
             self.wait(call)
         self._watch.missed = MISSED
         return call.value()
@@ -117,11 +119,11 @@ class Pipes(Loop):
         finally:
             self._calls.pop(id, None)
 
-    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag, *, tells: bool) -> None:
+    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag) -> None:
         message, id = pickle.dumps(what), next(self._ids)
         self.stats = Stats()
         self._asked[id] = _Asked(stream, number, cancel)
-        self._sender.put((ADD, id, message, tells))
+        self._sender.put((ADD, id, message))
 
     def turn(self) -> None:
         for id, asked in [*self._asked.items()]:
@@ -131,9 +133,11 @@ class Pipes(Loop):
         if self.death is None and not self.is_closed:
             self._hear()
         if self.death is not None:
-            self._fail([*self._asked], self.death)
+            while self._asked:
+                _, asked = self._asked.popitem()
+                asked.stream.fail(asked.number, self.death)
             for call in self._calls.values():
-                call.result = call.result or ("error", self.death)
+                call.reply = call.reply or (self.death,)
 
     def settle(self) -> None:
         for id, asked in [*self._asked.items()]:
@@ -191,43 +195,34 @@ class Pipes(Loop):
             return
         if kind == "events":
             self._events(value)
-        elif kind == "failed":
-            ids, error = value
-            self._fail(ids, _error(error))
         elif kind == "progress":
             self._progress(*value)
         elif kind == "log":
             name, level, text = value
             logging.getLogger(name).log(level, "%s", text)
         elif value[0] in self._calls:
-            self._calls[value[0]].result = kind, value[1]
+            self._calls[value[0]].reply = value[1:]
 
-    def _events(self, rows: list[tuple[int, tuple[Any, ...]]]) -> None:
+    def _events(self, rows: list[tuple[int, tuple[Any, ...] | EdgespecError]]) -> None:
         for id, row in rows:
             asked = self._asked.get(id)
             if asked is None:  # its reader has closed the stream
                 continue
-            event = _error(row) if isinstance(row[0], type) else TokenEvent(*row)
-            if isinstance(event, EdgespecError) and asked.is_broken:
-                self._fail([id], event)
+            if isinstance(row, EdgespecError):
+                del self._asked[id]
+                was_over = asked.number not in asked.stream.open  # the event before is its end: the engine failed
+                (asked.stream.fail if was_over else asked.stream.put)(asked.number, row)
                 continue
-            if isinstance(event, EdgespecError) or event.is_last:
-                if isinstance(event, EdgespecError) or event.finish_reason != "error":  # the reason follows
+            event = TokenEvent(*row)
+            if event.is_last:
+                self.stats = event.stats or self.stats
+                if event.finish_reason != "error":  # the error follows
                     del self._asked[id]
-                else:
-                    asked.is_broken = True
-                self.stats = getattr(event, "stats", None) or self.stats
             asked.stream.put(asked.number, event)
-
-    def _fail(self, ids: list[int], error: EdgespecError) -> None:
-        for id in ids:
-            asked = self._asked.pop(id, None)
-            if asked is not None:
-                asked.stream.fail(asked.number, error)
 
     # --- the child ----------------------------------------------------------------------------------------------------
 
-    def _start(self, settings: LoadSettings) -> None:
+    def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.log_file = Path(tempfile.gettempdir()) / f"edgespec-{secrets.token_hex(8)}.log"
         commands, self._commands = spawn.Pipe(duplex=False)
@@ -235,7 +230,7 @@ class Pipes(Loop):
         level = logging.getLogger("edgespec").getEffectiveLevel()
         self.process = spawn.Process(
             target=run_child,
-            args=(commands, replies, settings, self.log_file, level),
+            args=(commands, replies, self._settings, self.log_file, level),
             name="edgespec",
             daemon=True,
         )
@@ -280,13 +275,6 @@ class Pipes(Loop):
 def _kill(process: BaseProcess) -> None:
     kill_all(process.pid)
     process.kill()
-
-
-def _error(row: tuple[Any, ...]) -> EdgespecError:
-    """Return the error that the child sent as `error_row`."""
-    error, what, why, hint = row
-    made: EdgespecError = error(what, why=why, hint=hint)
-    return made
 
 
 @contextmanager

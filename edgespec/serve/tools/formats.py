@@ -17,10 +17,12 @@ Schemas = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool with `arguments`, the text of a JSON object."""
+    """A call of a tool with `arguments`, the text of a JSON object, its number in the answer and its id."""
 
     name: str
     arguments: str
+    number: int = 0
+    id: str = ""
 
 
 class UnfinishedError(Exception):

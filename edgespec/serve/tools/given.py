@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.batch.fields import Fields
 from edgespec.batch.known import MOST_NOTES
 from edgespec.serve.chat import Call
-from edgespec.serve.errors import BadFieldError, unsupported, wrong
-from edgespec.serve.fields import Fields
 from edgespec.serve.served import Served
 from edgespec.serve.tools.described import described
 from edgespec.serve.tools.formats import FORCED, LLAMA, format_of
@@ -47,10 +47,10 @@ class Tools:
 
 
 def take_tools(fields: Fields) -> Tools:
-    """Read the tools of a request. Raises BadFieldError."""
+    """Read the tools of a request. Raises BadInputError."""
     for name in ("functions", "function_call"):
         if fields.take(name, "none") not in ("none", "auto", []):
-            raise unsupported(name, "use tools and tool_choice")
+            raise UnsupportedError(name, "use tools and tool_choice")
     given, choice = fields.take("tools", []), fields.take("tool_choice", "auto")
     parallel = fields.flag("parallel_tool_calls", True)
     if not isinstance(given, list) or len(given) > MOST_TOOLS:
@@ -58,7 +58,7 @@ def take_tools(fields: Fields) -> Tools:
     functions = [_function(f"tools[{index}]", tool) for index, tool in enumerate(given)]
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in functions}
     if len(schemas) < len(functions):
-        raise BadFieldError("tools", "two tools have the same name")
+        raise BadInputError("two tools have the same name", "tools")
     must = _must(choice, schemas)
     if choice == "none" or not functions:
         return Tools()
@@ -69,22 +69,22 @@ def take_tools(fields: Fields) -> Tools:
 def _function(where: str, given: Any) -> dict[str, Any]:
     kind = given.get("type", "function") if isinstance(given, dict) else None
     if isinstance(kind, str) and kind != "function":
-        raise unsupported(where, f"tools of type {shown(kind)} cannot be called, only functions")
+        raise UnsupportedError(where, f"tools of type {shown(kind)} cannot be called, only functions")
     function = given.get("function") if isinstance(given, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or not _NAME.match(name):
-        raise BadFieldError(where, f"{where} must be a function with a name of letters, digits, - and _")
+        raise BadInputError(f"{where} must be a function with a name of letters, digits, - and _", where)
     assert isinstance(function, dict)
     parameters = function.get("parameters")
     if parameters is None:
         parameters = {"type": "object", "properties": {}}
     if not isinstance(parameters, dict):
-        raise BadFieldError(f"{where}.function.parameters", f"parameters of {name} must be a schema")
+        raise BadInputError(f"parameters of {name} must be a schema", f"{where}.function.parameters")
     if not isinstance(function.get("strict"), bool | None):
-        raise BadFieldError(f"{where}.function.strict", f"strict of {name} must be true or false")
+        raise BadInputError(f"strict of {name} must be true or false", f"{where}.function.strict")
     description = function.get("description") or ""
     if not isinstance(description, str):
-        raise BadFieldError(f"{where}.function.description", f"description of {name} must be a string")
+        raise BadInputError(f"description of {name} must be a string", f"{where}.function.description")
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
@@ -97,19 +97,19 @@ def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
         raise wrong("tool_choice", "be none, auto, required or a function", choice)
     names = tuple(schemas) if choice == "required" else (str(name),)
     if not names or not set(names) <= set(schemas):
-        raise BadFieldError("tool_choice", f"there is no tool {shown(name)}" if name else "there are no tools to call")
+        raise BadInputError(f"there is no tool {shown(name)}" if name else "there are no tools to call", "tool_choice")
     return names
 
 
 def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
-    """Return the arguments for the chat template. Notes name those that it does not read. Raises BadFieldError."""
+    """Return the arguments for the chat template. Notes name those that it does not read. Raises BadInputError."""
     given = _effort(fields, template)
     if "enable_thinking" in fields:
         given["enable_thinking"] = fields.take("enable_thinking")
     arguments = fields.mapping("chat_template_kwargs")
     for name in arguments:
         if name in _TEMPLATE_OWN or not name.isidentifier():
-            raise unsupported("chat_template_kwargs", f"{shown(name)} is not for requests to set")
+            raise UnsupportedError("chat_template_kwargs", f"{shown(name)} is not for requests to set")
     given |= arguments
     unread = [name for name in given if name not in template]
     fields.notes += [f"{shown(name)} has no effect: the chat template does not read it" for name in unread[:MOST_NOTES]]
@@ -130,9 +130,9 @@ def with_tools(
     request: Request, tools: Tools, arguments: Mapping[str, Any], model: Served
 ) -> tuple[Request, list[str]]:
     """Return a request that shows the tools to the model, with a constraint if calls have to match schemas; and notes
-    about strict tools that cannot be constrained. Raises BadFieldError."""
+    about strict tools that cannot be constrained. Raises BadInputError."""
     if tools.must and request.constraint is not None:
-        raise BadFieldError("tool_choice", f"a tool that must be called and {request.constraint[0]} exclude each other")
+        raise BadInputError(f"a tool that must be called and {request.constraint[0]} exclude each other", "tool_choice")
     given = dict(arguments)
     if "tools" not in model.template:
         request = replace(request, messages=described(request.messages, tools.functions))

@@ -6,16 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.serve.bodies import parsed
-from edgespec.serve.errors import ApiError, BadFieldError, unsupported, wrong
+from edgespec.serve.errors import ApiError
 from edgespec.settings import shown
 
 
 def extra_of(where: str, given: Mapping[str, Any]) -> str:
     """Return the fields of a message that a chat template reads in addition to role and content, as JSON. Raises
-    BadFieldError."""
+    BadInputError."""
     if given.get("function_call"):
-        raise unsupported(f"{where}.function_call", "use tool_calls")
+        raise UnsupportedError(f"{where}.function_call", "use tool_calls")
     extra: dict[str, Any] = {}
     for name in ("tool_call_id", "name") if given.get("role") == "tool" else ("name",):
         value = given.get(name)
@@ -26,7 +27,7 @@ def extra_of(where: str, given: Mapping[str, Any]) -> str:
     calls = given.get("tool_calls")
     if calls:
         if given.get("role") != "assistant" or not isinstance(calls, list):
-            raise BadFieldError(f"{where}.tool_calls", f"{where}.tool_calls must be a list, and the assistant's")
+            raise BadInputError(f"{where}.tool_calls must be a list, and the assistant's", f"{where}.tool_calls")
         extra["tool_calls"] = [_call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls)]
     return json.dumps(extra, ensure_ascii=False) if extra else ""
 
@@ -36,7 +37,7 @@ def _call(where: str, given: Any) -> dict[str, Any]:
     name = function.get("name") if isinstance(function, dict) else None
     id = given.get("id") if isinstance(given, dict) else None
     if not isinstance(name, str) or not isinstance(id, str | None) or not isinstance(function, dict):
-        raise BadFieldError(where, f"{where} must have an id, and a function with name and arguments")
+        raise BadInputError(f"{where} must have an id, and a function with name and arguments", where)
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         try:  # templates write the object
@@ -45,5 +46,5 @@ def _call(where: str, given: Any) -> dict[str, Any]:
             read = None
         arguments = read if isinstance(read, dict) else arguments
     elif not isinstance(arguments, dict):
-        raise BadFieldError(where, f"arguments of {where} must be the text of a JSON object, not {shown(arguments)}")
+        raise BadInputError(f"arguments of {where} must be the text of a JSON object, not {shown(arguments)}", where)
     return {"id": id or "", "type": "function", "function": {"name": name, "arguments": arguments}}

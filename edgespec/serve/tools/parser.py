@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import secrets
+from dataclasses import replace
 
-from edgespec.serve.chat import Piece, ToolDelta
-from edgespec.serve.tools.formats import Format, Schemas, UnfinishedError
+from edgespec.serve.tools.formats import Format, Schemas, ToolCall, UnfinishedError
 
 _BARE = re.compile(r"[\s;]*(\{|\Z)")
 
@@ -21,36 +21,35 @@ class ToolParser:
         self._n_calls = 0
         self._has_text = False
 
-    def feed(self, index: int, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[str | ToolCall]:
+        """Take more text. Return the text and the calls that are certain by now."""
         self._held += text
-        return self._pieces(index, ended=False)
+        return self._parts(ended=False)
 
-    def end(self, index: int) -> list[Piece]:
-        made = self._pieces(index, ended=True)
-        self._held = ""
-        return made
+    def end(self) -> list[str | ToolCall]:
+        """Return the rest at the end of the answer. Never raises: a call that cannot be parsed is text."""
+        return self._parts(ended=True)
 
-    def _pieces(self, index: int, *, ended: bool) -> list[Piece]:
-        made: list[Piece] = []
+    def _parts(self, *, ended: bool) -> list[str | ToolCall]:
+        made: list[str | ToolCall] = []
         while self._held:
             start, mark = self._found()
             if mark is None:
-                self._tell(index, start if not ended else len(self._held), made)
+                made += self._text(start if not ended else len(self._held))
                 break
             try:
                 calls, length = self._format.read(self._held[start:], self._schemas, ended)
             except (UnfinishedError, ValueError) as error:
                 if isinstance(error, UnfinishedError) and not ended:
-                    self._tell(index, len(self._held[:start].rstrip()), made)
+                    made += self._text(len(self._held[:start].rstrip()))
                     break
-                self._tell(index, start + max(1, len(mark)), made)
+                made += self._text(start + max(1, len(mark)))
                 continue
             rest = self._held[start + length :]
-            self._tell(index, len(self._held[:start].rstrip()), made)
+            made += self._text(len(self._held[:start].rstrip()))
             self._held = rest
             for call in calls if self._most is None else calls[: max(0, self._most - self._n_calls)]:
-                delta = ToolDelta(self._n_calls, self._new_id(), call.name, call.arguments)
-                made.append(Piece(index, tool=delta))
+                made.append(replace(call, number=self._n_calls, id=self._new_id()))
                 self._n_calls += 1
         return made
 
@@ -65,14 +64,13 @@ class ToolParser:
         begun = max((_overlap(text, mark) for mark in self._format.marks), default=0)
         return len(text[: len(text) - begun].rstrip()), None
 
-    def _tell(self, index: int, length: int, made: list[Piece]) -> None:
-        """Send the first characters as text, except for blanks after a call."""
+    def _text(self, length: int) -> list[str]:
+        """Return the first characters as text, except for blanks after a call."""
         text, self._held = self._held[:length], self._held[length:]
-        if self._n_calls and not text.strip():
-            return
-        if text:
-            self._has_text |= not text.isspace()
-            made.append(Piece(index, text))
+        if not text or (self._n_calls and not text.strip()):
+            return []
+        self._has_text |= not text.isspace()
+        return [text]
 
     def _new_id(self) -> str:
         return secrets.token_hex(5)[:9] if self._format.short_ids else "call_" + secrets.token_hex(12)

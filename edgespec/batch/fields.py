@@ -1,0 +1,89 @@
+"""Reads the fields of a request one by one, in a batch and in the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edgespec.batch.bad_input import BadInputError, wrong
+from edgespec.batch.constraining import take_constraint
+from edgespec.batch.known import ALIASES, CONSTRAINING, Known, check, read_of
+from edgespec.batch.row_settings import CONVERTERS, is_integer, request_fields
+from edgespec.settings import CONSTRAINTS, Request, shown
+
+SETTINGS = tuple(name for name in CONVERTERS if name not in (*CONSTRAINTS, "logprobs"))
+LONGEST = {"logit_bias": 2**14, "stop": 2**8}  # entries
+
+
+class Fields:
+    """The fields of a body that are not null. Each method takes a field out, and raises BadInputError for a wrong
+    value. With the table `known`, other fields are refused or ignored as it says; `notes` are about the ignored
+    ones."""
+
+    def __init__(self, body: Mapping[str, Any], known: Known | None = None, notes: Sequence[str] = ()) -> None:
+        self.notes = [*notes]
+        if known is not None:
+            self.notes += check(body, known)
+            body = read_of(body, known)
+        self._left = {name: value for name, value in body.items() if value is not None}
+        for name, usual in ALIASES.items():
+            if name in self._left:
+                value = self._left.pop(name)
+                if self._left.setdefault(usual, value) != value:
+                    raise BadInputError(f"{name} and {usual} contradict each other", name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._left
+
+    def take(self, name: str, default: Any = None) -> Any:
+        """Take a value without a check."""
+        return self._left.pop(name, default)
+
+    def text(self, name: str, default: str = "") -> str:
+        return str(self._checked(name, default, lambda value: isinstance(value, str), "be a string"))
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return bool(self._checked(name, default, lambda value: isinstance(value, bool), "be true or false"))
+
+    def integer(self, name: str, default: int, least: int, most: int) -> int:
+        must = f"be an integer from {least} to {most}"
+        return int(self._checked(name, default, lambda value: is_integer(value) and least <= value <= most, must))
+
+    def choice(self, name: str, choices: Sequence[str], default: str) -> str:
+        return str(self._checked(name, default, choices.__contains__, f"be one of {', '.join(choices)}"))
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        return dict(self._checked(name, {}, lambda value: isinstance(value, dict), "be an object"))
+
+    def _checked(self, name: str, default: Any, is_valid: Callable[[Any], bool], must: str) -> Any:
+        value = self.take(name, default)
+        if not is_valid(value):
+            raise wrong(name, must, value)
+        return value
+
+    def request(self, base: Request) -> dict[str, Any]:
+        """Take the settings of an answer, and return them as fields of a `Request`; `base` has the other settings."""
+        given = {name: self.take(name) for name in SETTINGS if name in self._left}
+        for name, most in LONGEST.items():
+            if isinstance(values := given.get(name), list | dict) and len(values) > most:
+                raise BadInputError(f"{name} may have {most:,} entries, not {len(values):,}", name)
+        if isinstance(seed := given.get("seed"), int) and seed < 0:  # -1 asks for a random one
+            del given["seed"]
+            if seed != -1:
+                given["seed"] = seed % 2**63
+        given |= take_constraint({name: self.take(name) for name in CONSTRAINING if name in self._left})
+        for name in ("grammar", "regex"):  # some clients send empty ones
+            if given.get(name) == "":
+                del given[name]
+        return request_fields(given, base.sampling)
+
+    def rest(self) -> dict[str, Any]:
+        """Return the fields that were not taken."""
+        return dict(self._left)
+
+
+def object_of(body: Any) -> dict[str, Any]:
+    """Return a body. Raises BadInputError unless it is an object."""
+    if not isinstance(body, dict):
+        raise BadInputError(f"the body must be a JSON object, not {shown(body)}")
+    return body
