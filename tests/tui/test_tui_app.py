@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from textual.widgets._toast import Toast
-from tui_harness import wait_until
+from tui_harness import Stage, wait_until
 
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
@@ -43,17 +44,79 @@ from edgespec.tui.welcome import Welcome
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
 
 
-def on_screen(
+SIZE = (106, 24)  # where everything is shown
+
+
+class OpenChat:
+    """An app that tests use one after the other."""
+
+    def __init__(self) -> None:
+        self.engines: list[FakeEngine] = []
+        session = Session(Store.in_memory(), lambda *_: self.engines[0], LoadSettings("demo"))
+        self.app = ChatApp(session)
+        self.engines.append(FakeEngine())
+        self.stage = Stage(self.app, SIZE)
+
+    async def begin(self, pilot: Pilot[None], engine: FakeEngine) -> None:
+        """Leave nothing of the last test."""
+        app = self.app
+        while app.has_screen_above:
+            app.pop_screen()
+        app.jobs.stop()
+        await idle(app, pilot)
+        self.engines[:] = [engine]
+        app.load(LoadSettings("demo"))
+        await idle(app, pilot)
+        app.session.settings, app.session.attached = ChatSettings(seed=3), []
+        app.transcript.show_tokens = False
+        app.query_one(SearchField).value = ""
+        app.query_one(Sidebar).remove_class("-asked", "-usual")
+        app.query_one(SystemPrompt).remove_class("-open")
+        app.composer.input._history.clear()
+        app.composer.input._position = 0
+        await app.transcript.set_entries(0, [])
+        await start_again(app, pilot)
+
+
+_open: list[OpenChat] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def chats_are_closed() -> Iterator[None]:
+    yield
+    while _open:
+        _open.pop().stage.play(None)
+
+
+def on_screen(steps: Steps, engine: FakeEngine | None = None) -> None:
+    """Drive an app that other tests have used."""
+    if not _open:
+        _open.append(OpenChat())
+    shared = _open[0]
+
+    async def play(pilot: Pilot[None]) -> None:
+        await shared.begin(pilot, engine or FakeEngine("one", "two", "three"))
+        await steps(shared.app, pilot)
+
+    try:
+        shared.stage.play(play)
+    except BaseException:  # the next test begins with another app
+        _open.clear()
+        with suppress(Exception):
+            shared.stage.play(None)
+        raise
+
+
+def on_new_screen(
     steps: Steps,
     *engines: FakeEngine,
     store: Store | None = None,
-    size: tuple[int, int] = (106, 24),
+    size: tuple[int, int] = SIZE,
     message: str | None = None,
     model: str = "demo",
     toasts: bool = False,
-    **settings: Any,
-) -> ChatApp:
-    """Drive the app; each time a model is loaded the next of `engines` answers."""
+) -> None:
+    """Drive an app from its start; each time a model is loaded the next of `engines` answers."""
     waiting = list(engines or (FakeEngine("one", "two", "three"),))
 
     def open_engine(wanted: LoadSettings, progress: Any, cancel: Any) -> FakeEngine:
@@ -64,18 +127,17 @@ def on_screen(
         engine.settings = wanted
         return engine
 
-    async def drive() -> ChatApp:
+    async def drive() -> None:
         opened = store or Store.in_memory()
-        session = Session(opened, open_engine, LoadSettings(model), ChatSettings(**({"seed": 3} | settings)))
+        session = Session(opened, open_engine, LoadSettings(model), ChatSettings(seed=3))
         app = ChatApp(session, message=message)
         async with app.run_test(size=size, notifications=toasts) as pilot:
             await wait_until(pilot, lambda: not app.is_busy)
             await steps(app, pilot)
         if store is None:
             opened.close()
-        return app
 
-    return asyncio.run(drive())
+    asyncio.run(drive())
 
 
 async def type_in(app: ChatApp, pilot: Pilot[None], text: str) -> None:
@@ -117,7 +179,7 @@ def test_a_message_from_the_command_line_is_sent_when_the_model_is_there() -> No
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await wait_until(pilot, lambda: contents(app) == ["hello", "one"])
 
-    on_screen(steps, message="hello")
+    on_new_screen(steps, message="hello")
 
 
 def test_text_is_text_whatever_it_says() -> None:
@@ -165,7 +227,7 @@ def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
         await pilot.press("escape")
         await idle(app, pilot)
 
-    on_screen(steps, FakeEngine("word " * 400, round_s=0.02), toasts=True)
+    on_new_screen(steps, FakeEngine("word " * 400, round_s=0.02), toasts=True)
 
 
 def test_what_the_program_says_is_seen_wherever_the_user_has_scrolled_to() -> None:
@@ -180,7 +242,7 @@ def test_what_the_program_says_is_seen_wherever_the_user_has_scrolled_to() -> No
             await type_in(app, pilot, line)
             await wait_until(pilot, lambda said=said: said in shown(app))  # type: ignore[misc]
 
-    on_screen(steps, FakeEngine("line\n\n" * 60), toasts=True)
+    on_new_screen(steps, FakeEngine("line\n\n" * 60), toasts=True)
 
 
 # --- commands and keys ------------------------------------------------------------------------------------------------
@@ -329,7 +391,7 @@ def test_every_command_does_what_it_says() -> None:
             except AssertionError as error:
                 raise AssertionError(f"/{name} does not do it") from error
 
-    on_screen(steps, FakeEngine("three"))
+    on_new_screen(steps, FakeEngine("three"))
 
 
 def test_no_command_goes_untested() -> None:
@@ -364,7 +426,7 @@ def test_an_unknown_command_is_reported_and_nothing_sent() -> None:
         await type_in(app, pilot, "//not a command")
         assert contents(app)[0] == "/not a command"
 
-    on_screen(steps, toasts=True)
+    on_new_screen(steps, toasts=True)
 
 
 # --- chats ------------------------------------------------------------------------------------------------------------
@@ -536,7 +598,7 @@ def test_toasts_leave_the_composer_free() -> None:
             assert not toast.region.overlaps(app.composer.region)
             assert toast.region.bottom < app.size.height // 2
 
-    on_screen(steps, toasts=True)
+    on_new_screen(steps, toasts=True)
 
 
 def test_the_number_of_a_missing_code_block_is_reported_and_not_typed() -> None:
@@ -547,7 +609,7 @@ def test_the_number_of_a_missing_code_block_is_reported_and_not_typed() -> None:
         assert [note.message for note in app._notifications][1:] == ["this message has no code block 2"]
         assert app.composer.text == ""
 
-    on_screen(steps, FakeEngine("```\nx\n```"), toasts=True)
+    on_new_screen(steps, FakeEngine("```\nx\n```"), toasts=True)
 
 
 # --- the system prompt ------------------------------------------------------------------------------------------------
@@ -581,7 +643,7 @@ def test_the_system_prompt_of_an_imported_chat_is_seen_changed_and_left_behind()
         await type_in(app, pilot, "hello")
         assert [message.role for message in engine.requests[-1].messages] == ["user"]
 
-    on_screen(steps, engine, store=store)
+    on_new_screen(steps, engine, store=store, size=(120, 24))
     store.close()
 
 
@@ -635,7 +697,7 @@ def test_a_long_system_prompt_is_cut_where_the_screen_ends_after_clear_too() -> 
         await type_in(app, pilot, "/clear")
         await wait_until(pilot, lambda: "System prompt: You are a helpful assistant. You" in shown(app))
 
-    on_screen(steps)
+    on_new_screen(steps)
 
 
 # --- while an answer comes --------------------------------------------------------------------------------------------
@@ -669,7 +731,7 @@ def test_a_new_chat_knows_nothing_of_the_last_ones_figures() -> None:
         await type_in(app, pilot, "/stats")
         await wait_until(pilot, lambda: "answer 1 tokens" in shown(app))
 
-    on_screen(steps, toasts=True)
+    on_new_screen(steps, toasts=True)
 
 
 def test_a_complete_answer_has_nothing_to_go_on_with_and_no_speed() -> None:
@@ -735,7 +797,7 @@ def test_when_the_model_dies_the_screen_offers_to_go_on(tmp_path: Path) -> None:
         await type_in(app, pilot, "/regen")
         assert contents(app) == ["count", "all of it"]
 
-    on_screen(steps, died, FakeEngine("all of it"))
+    on_new_screen(steps, died, FakeEngine("all of it"))
 
 
 def test_a_model_that_cannot_be_loaded_is_reported_and_another_can_be() -> None:
@@ -750,7 +812,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_another_can_be() -> None:
         await type_in(app, pilot, "/model demo")
         await wait_until(pilot, lambda: app.session.engine is not None)
 
-    on_screen(steps, broken, FakeEngine("one"))
+    on_new_screen(steps, broken, FakeEngine("one"))
 
 
 def test_loading_that_was_cancelled_says_so_and_how_to_load_again() -> None:
@@ -763,7 +825,7 @@ def test_loading_that_was_cancelled_says_so_and_how_to_load_again() -> None:
         app.run_command("/model demo:draft")
         await wait_until(pilot, lambda: not app.is_busy and app.session.load_settings.model == "demo:draft")
 
-    on_screen(steps, cancelled, FakeEngine("one"))
+    on_new_screen(steps, cancelled, FakeEngine("one"))
 
 
 def test_a_model_that_is_not_there_is_reported_once() -> None:
@@ -775,7 +837,7 @@ def test_a_model_that_is_not_there_is_reported_once() -> None:
         assert not app.is_busy
         assert shown(app).count("was not found") == 1
 
-    on_screen(steps, model="/nowhere/x.gguf")
+    on_new_screen(steps, model="/nowhere/x.gguf")
 
 
 def test_what_the_store_does_not_take_is_marked(tmp_path: Path) -> None:
@@ -793,7 +855,7 @@ def test_what_the_store_does_not_take_is_marked(tmp_path: Path) -> None:
         await type_in(app, pilot, "/rename kept")
         assert not mark.display
 
-    on_screen(steps, store=store)
+    on_new_screen(steps, store=store)
     with Store(tmp_path / "chats.db") as again:
         assert len(again.path(again.find("last").head)) == 4
     store.close()
@@ -817,7 +879,7 @@ def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
         await pilot.pause()
         assert "hello there" in shown(app)
 
-    on_screen(steps, size=size)
+    on_new_screen(steps, size=size)
 
 
 def test_a_screen_that_shrinks_at_once_with_all_of_its_columns() -> None:
@@ -832,7 +894,7 @@ def test_a_screen_that_shrinks_at_once_with_all_of_its_columns() -> None:
         assert app.composer.region.right <= 40
         assert "hello there" in shown(app)
 
-    on_screen(steps, size=(120, 40))
+    on_new_screen(steps, size=(120, 40))
 
 
 def test_the_theme_is_remembered(tmp_path: Path) -> None:
@@ -845,8 +907,8 @@ def test_the_theme_is_remembered(tmp_path: Path) -> None:
     async def look(app: ChatApp, pilot: Pilot[None]) -> None:
         assert app.theme == "textual-light"
 
-    on_screen(choose, store=store)
-    on_screen(look, store=store)
+    on_new_screen(choose, store=store)
+    on_new_screen(look, store=store)
     store.close()
 
 

@@ -40,7 +40,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         yield hub
 
 
-def on_screen(steps: Steps, size: tuple[int, int] = (106, 24)) -> list[LoadSettings]:
+def on_screen(steps: Steps, size: tuple[int, int] = (84, 22)) -> list[LoadSettings]:
     """Drive the app; returns what was loaded."""
     loaded: list[LoadSettings] = []
 
@@ -72,11 +72,13 @@ def notes(app: ChatApp) -> str:
     return "\n".join(str(note.content) for note in app.transcript.query(Static))
 
 
-async def picker(app: ChatApp, pilot: Pilot[None], *keys: str) -> ModelPicker:
+async def picker(app: ChatApp, pilot: Pilot[None], text: str = "") -> ModelPicker:
+    """Open the list of models, filtered by a text."""
     await pilot.press("ctrl+l")
     await wait_until(pilot, lambda: isinstance(app.screen, ModelPicker) and app.screen._filter.has_focus)
     assert isinstance(app.screen, ModelPicker)
-    await pilot.press(*keys)
+    app.screen._filter.value = text
+    await pilot.pause()
     return app.screen
 
 
@@ -87,7 +89,7 @@ def listed(screen: ModelPicker) -> dict[str, str]:
 
 def test_a_model_of_the_catalogue_is_chosen_downloaded_and_loaded(hub: FakeHub) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        screen = await picker(app, pilot, *"demo-pair")
+        screen = await picker(app, pilot, "demo-pair")
         await wait_until(pilot, lambda: "get:demo-pair" in listed(screen))
         await wait_until(pilot, lambda: [each.id for each in screen._options.options] == ["demo-pair:Q8_0"])
         assert str(screen.query_one("#picker-title", Static).content).endswith("with its draft demo-draft")
@@ -110,7 +112,7 @@ def test_the_chat_goes_on_meanwhile_and_keeps_its_model(hub: FakeHub) -> None:
         assert line(app).startswith("↓ demo-pair")
         await say(app, pilot, "how are you?")
         assert app.session.turns[-1].content == "two"
-        screen = await picker(app, pilot, *"demo-pair")
+        screen = await picker(app, pilot, "demo-pair")
         await wait_until(pilot, lambda: "5.4 MB of 10.9 MB" in listed(screen).get("get:demo-pair", ""))
         await pilot.press("escape", "escape")
         hub.released.set()
@@ -129,7 +131,7 @@ def test_x_stops_a_download_and_it_goes_on_later(hub: FakeHub) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.submit("/model demo-pair")
         await wait_until(pilot, lambda: "5.4 MB" in line(app))
-        screen = await picker(app, pilot, *"demo-pair")
+        screen = await picker(app, pilot, "demo-pair")
         await wait_until(pilot, lambda: "5.4 MB" in listed(screen).get("get:demo-pair", ""))
         await pilot.press("right", "x")
         await wait_until(pilot, lambda: not app.query_one(DownloadLine).downloads.open)
@@ -149,7 +151,8 @@ def test_the_hub_is_searched_while_typing(hub: FakeHub) -> None:
     hub.about["other/pocket-GGUF"] = {"downloads": 3400, "likes": 5}
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        screen = await picker(app, pilot, *"pocket")
+        screen = await picker(app, pilot)
+        await pilot.press(*"pocket")
         await wait_until(pilot, lambda: "get:hf:other/pocket-GGUF" in listed(screen))
         assert listed(screen)["get:hf:other/pocket-GGUF"] == "other/pocket-GGUF 3k downloads, 5 likes".replace(
             ",", " ·"
@@ -169,7 +172,7 @@ def test_without_the_hub_one_line_says_so(hub: FakeHub, monkeypatch: pytest.Monk
     hub.faults.busy = 1000
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        screen = await picker(app, pilot, *"demo")
+        screen = await picker(app, pilot, "demo")
         told = "offline: the hub is not searched" if is_offline else "responds with status 503"
         await wait_until(pilot, lambda: told in listed(screen).get(HUB, ""))
         await wait_until(pilot, lambda: {"get:demo-pair", "get:demo-draft"} <= listed(screen).keys())
@@ -197,7 +200,7 @@ def test_a_large_download_is_asked_about(hub: FakeHub, monkeypatch: pytest.Monke
     monkeypatch.setattr(chat_downloads, "HUGE_BYTES", 1_000_000)
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        screen = await picker(app, pilot, *"demo-pair")
+        screen = await picker(app, pilot, "demo-pair")
         await wait_until(pilot, lambda: [each.id for each in screen._options.options] == ["demo-pair:Q8_0"])
         await pilot.press("enter")
         await wait_until(pilot, lambda: "/model demo-pair:Q8_0 downloads it" in notes(app))
