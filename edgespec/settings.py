@@ -223,7 +223,7 @@ class Request:
     #: let drafters look up the answer later
     remembered: bool = True
     #: the answer cannot end before it has this many tokens
-    min_tokens: int = 0
+    min_tokens: int = field(default=0, metadata=between(0, LARGEST))
     #: tokens that end the answer like the model's end tokens
     stop_token_ids: tuple[int, ...] = ()
     #: texts that the answer must not contain (`runtime/ends.py`)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import operator
 from dataclasses import fields
 
@@ -20,6 +21,8 @@ from edgespec.settings import (
     fixed_length,
     shown,
 )
+
+MOST_BAD_WORDS, MOST_CHARACTERS = 256, 256  # in a request, and in each of them
 
 
 def check_load_settings(settings: LoadSettings) -> None:
@@ -127,6 +130,9 @@ def check_request(request: Request, n_vocab: int) -> None:
         raise UsageError(f"reference answers cannot be verified by {request.verify}", hint="use the coupled rule")
     for token, _ in request.sampling.logit_bias:
         _check_integer("a token id in logit_bias", token, 0, n_vocab - 1)
+    for token in request.stop_token_ids:
+        _check_integer("stop_token_ids", token, 0, n_vocab - 1)
+    _check_ends(request)
     said = [text for message in request.messages for text in (message.role, message.content, message.extra)]
     for text in (request.prompt, request.template, *said):
         if not isinstance(text, str):
@@ -135,6 +141,23 @@ def check_request(request: Request, n_vocab: int) -> None:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError("the prompt is not valid text", why=str(error)) from error
+
+
+def _check_ends(request: Request) -> None:
+    """Check when an answer may end, and the words that it must not contain."""
+    least, most, words = request.min_tokens, request.max_tokens, request.bad_words
+    if 0 <= most < least:
+        raise UsageError(f"min_tokens must be at most max_tokens ({most}), not {least}")
+    if len(words) > MOST_BAD_WORDS or not all(isinstance(word, str) and word.strip() for word in words):
+        raise UsageError(f"bad_words must be at most {MOST_BAD_WORDS} texts that are not blank")
+    if any(len(word) > MOST_CHARACTERS for word in words):
+        raise UsageError(f"bad_words must have at most {MOST_CHARACTERS} characters each")
+    asked = [name for name in ("min_tokens", "stop_token_ids", "bad_words") if getattr(request, name)]
+    others = [name for name in (*CONSTRAINTS, "reference") if getattr(request, name)]
+    if asked and others:
+        raise UsageError(f"{asked[0]} and {others[0]} cannot be combined", why=f"{others[0]} determines the answer")
+    if least and request.stop:
+        raise UsageError("min_tokens and stop cannot be combined", why="a stop string may come before min_tokens")
 
 
 def _check_fields(settings: LoadSettings | Request) -> None:
@@ -156,3 +179,11 @@ def _check_integer(name: str, value: object, least: int, most: int) -> None:
         number = None
     if number is None or not least <= number <= most:
         raise UsageError(f"{name} must be an integer from {least} to {most}, not {shown(value)}")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host can be reached only from this machine."""
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

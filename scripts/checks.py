@@ -2,7 +2,7 @@
 
     checks.py               ruff, mypy, and all tests except those marked `long`
     checks.py --all         the same with the `long` tests: soaks, and laws that need many samples
-    checks.py --fast        ruff, and the tests that neither load a model nor start a program: half a minute
+    checks.py --fast        ruff, and the quick tests that neither load a model nor start a program: half a minute
     checks.py PATH -k NAME  other arguments go to pytest, which then runs alone
 
 The exit status is that of the first check that fails.

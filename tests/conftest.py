@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from markers import markers
+
+from edgespec.llama import trial
 
 # A loaded machine may take any time for an example.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -54,6 +57,24 @@ def no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterato
             patch.delenv(name)
         patch.setenv("EDGESPEC_HOME", str(tmp_path_factory.mktemp("edgespec")))
         patch.setenv("EDGESPEC_DEFAULT_MODEL", "demo")  # the usual one would be downloaded
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def the_same_bytes_are_tried_once() -> Iterator[None]:
+    """A trial load takes half a second, and tests write the same tiny models in many places."""
+    known, try_file = dict[tuple[bytes, bool, int], str](), trial._crashed
+
+    def remembered(path: Path, command: Sequence[str], *, extra_buffers: bool, gpu_layers: int = 0) -> str:
+        if command != trial.CHILD or "-of-" in path.name:  # another child, or a part of a model
+            return try_file(path, command, extra_buffers=extra_buffers, gpu_layers=gpu_layers)
+        key = sha256(path.read_bytes()).digest(), extra_buffers, gpu_layers
+        if key not in known:
+            known[key] = try_file(path, command, extra_buffers=extra_buffers, gpu_layers=gpu_layers)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "_crashed", remembered)
         yield
 
 

@@ -166,6 +166,7 @@ def test_only_the_llama_package_touches_llama_cpp() -> None:
     assert {name for name in users if not within(name, "edgespec.llama")} == set()
 
 
+@pytest.mark.slow
 def test_models_and_tui_are_never_imported_by_the_names_of_their_folders() -> None:
     def top_level(path: Path) -> set[str]:
         return {target.partition(".")[0] for target in imported_names(path, "")}

@@ -73,7 +73,7 @@ class Elsewhere:
 
     def _row(self, key: str) -> Option:
         model, fetching = self.model(key), self.fetching(key)
-        name = model.repository if model.found else model.spec
+        name = model.repository if model.is_found else model.spec
         if fetching is not None:
             return Option(two_lines(name, (one_line(state_of(fetching)), "$text-accent")), key)
         mark, style = self._mark(_needed(model))
@@ -90,7 +90,7 @@ class Elsewhere:
         """Return all that is known of a model, with the sizes to choose from, or the option that stops its download."""
         model, fetching = self.model(key), self.fetching(key)
         draft = f", with its draft {model.draft}" if model.draft else ""
-        title = f"Download {model.repository if model.found else model.spec}{draft}"
+        title = f"Download {model.repository if model.is_found else model.spec}{draft}"
         if fetching is not None:
             details = f"{fetching.spec}: {state_of(fetching)}; x stops it"
             lines = two_lines("stop this download", ("what is downloaded is kept", MUTED))
@@ -127,8 +127,7 @@ class Elsewhere:
     def _details(self, key: str, choice: Choice | None) -> str:
         """Return all facts about a model and one of its sizes, None if they are not known."""
         model, trouble = self.model(key), self.troubles.get(key, "")
-        is_gated = model.found is not None and model.found.is_gated
-        gated = "gated: its licence must be accepted on the hub" if is_gated else ""
+        gated = "gated: its licence must be accepted on the hub" if model.is_gated else ""
         if choice is None:
             return "; ".join(filter(None, (model.about, gated, trouble or "its sizes are being looked up ...")))
         size = f"{_size(choice) or 'an unknown size'} to download, {size_of(free_for(model))} free on the disk"

@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 from edgespec.models.memory.fit import fit_of, needed_by
 from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel
-from edgespec.models.names.packaged import packaged_at
+from edgespec.models.names.source import packaged_at
 from edgespec.models.pair.suggest import Suggestion, best, instead, place
 from edgespec.text.figures import count_of, size_of
 from edgespec.text.printable import one_line

@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, wrong
+from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.constraining import take_constraint
-from edgespec.batch.known import ALIASES, CONSTRAINING, Known, check, read_of
-from edgespec.batch.row_settings import CONVERTERS, is_integer, request_fields
-from edgespec.settings import CONSTRAINTS, Request, shown
+from edgespec.batch.known import ALIASES, CONSTRAINING, Known, check, name_in, read_of
+from edgespec.batch.row_settings import SETTINGS, is_integer, request_fields
+from edgespec.settings import Request, shown
 
-SETTINGS = tuple(name for name in CONVERTERS if name not in (*CONSTRAINTS, "logprobs"))
 LONGEST = {"logit_bias": 2**14, "stop": 2**8}  # entries
 
 
 class Fields:
     """The fields of a body that are not null. Each method takes a field out, and raises BadInputError for a wrong
     value. With the table `known`, other fields are refused or ignored as it says; `notes` are about the ignored
-    ones."""
+    ones. `where` is the name of an object within the body."""
 
-    def __init__(self, body: Mapping[str, Any], known: Known | None = None, notes: Sequence[str] = ()) -> None:
-        self.notes = [*notes]
+    def __init__(
+        self, body: Mapping[str, Any], known: Known | None = None, notes: Sequence[str] = (), where: str = ""
+    ) -> None:
+        self._where, self.notes = where, [*notes]
         if known is not None:
             self.notes += check(body, known)
             body = read_of(body, known)
         self._left = {name: value for name, value in body.items() if value is not None}
-        for name, usual in ALIASES.items():
+        for name, usual in ALIASES.items() if not where else ():
             if name in self._left:
                 value = self._left.pop(name)
                 if self._left.setdefault(usual, value) != value:
@@ -55,10 +56,14 @@ class Fields:
     def mapping(self, name: str) -> dict[str, Any]:
         return dict(self._checked(name, {}, lambda value: isinstance(value, dict), "be an object"))
 
+    def within(self, name: str) -> Fields:
+        """Take an object, and return its fields."""
+        return Fields(self.mapping(name), where=name_in(self._where, name))
+
     def _checked(self, name: str, default: Any, is_valid: Callable[[Any], bool], must: str) -> Any:
         value = self.take(name, default)
         if not is_valid(value):
-            raise wrong(name, must, value)
+            raise wrong(name_in(self._where, name), must, value)
         return value
 
     def request(self, base: Request) -> dict[str, Any]:
@@ -87,3 +92,17 @@ def object_of(body: Any) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadInputError(f"the body must be a JSON object, not {shown(body)}")
     return body
+
+
+def content_of(where: str, given: Any) -> str:
+    """Return the text of a message, which may be given in parts. Raises BadInputError."""
+    texts = []
+    for part in given if isinstance(given, list) else [given]:
+        if isinstance(part, Mapping) and part.get("type") in ("text", "input_text", "output_text", "refusal"):
+            part = part.get("refusal" if part["type"] == "refusal" else "text")
+        elif isinstance(part, Mapping) and isinstance(part.get("type"), str):
+            raise UnsupportedError(where, f"parts of type {shown(part['type'])} are not text")
+        if not isinstance(part, str):
+            raise wrong(where, "be a string or a list of text parts", given)
+        texts.append(part)
+    return "\n".join(texts)

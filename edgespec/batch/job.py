@@ -10,8 +10,7 @@ from typing import Protocol
 
 from edgespec.batch.arriving import Arriving
 from edgespec.batch.results import Result, Results
-from edgespec.batch.row import BadRow, Row
-from edgespec.batch.sample import Sample
+from edgespec.batch.row import BadRow, Row, Sample
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import TokenEvent

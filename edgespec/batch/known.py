@@ -7,12 +7,12 @@ ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError
-from edgespec.core.sampling import SamplingSettings
+from edgespec.batch.row_settings import SETTINGS
 from edgespec.settings import shown
 
 MOST_NOTES = 8
@@ -41,26 +41,33 @@ Known = Mapping[str, Field]
 """The known fields of an object, by name."""
 
 
-def read(*names: str, **inner: Known) -> dict[str, Field]:
-    """Fields that the code reads; those in `inner` contain objects with known fields."""
-    return dict.fromkeys(names, Field("read")) | {name: Field("read", inner=known) for name, known in inner.items()}
+def read(*words: str, **inner: Known) -> dict[str, Field]:
+    """Return fields that the code reads; those in `inner` hold objects with known fields.
+
+    In this function and the next ones, words are names of fields with spaces between them.
+    """
+    return _all(words, Field("read")) | {name: Field("read", inner=known) for name, known in inner.items()}
 
 
-def harmless(*names: str) -> dict[str, Field]:
-    return dict.fromkeys(names, Field("harmless"))
+def harmless(*words: str) -> dict[str, Field]:
+    return _all(words, Field("harmless"))
 
 
-def hint(*names: str) -> dict[str, Field]:
-    return dict.fromkeys(names, Field("hint"))
+def hint(*words: str) -> dict[str, Field]:
+    return _all(words, Field("hint"))
 
 
 def only(**values: tuple[Any, ...]) -> dict[str, Field]:
     return {name: Field("only", allowed) for name, allowed in values.items()}
 
 
-def refused(*names: str) -> dict[str, Field]:
-    """Fields of which only null and empty values are accepted."""
-    return dict.fromkeys(names, Field("only", EMPTY))
+def refused(*words: str) -> dict[str, Field]:
+    """Return fields of which only null and empty values are accepted."""
+    return _all(words, Field("only", EMPTY))
+
+
+def _all(words: Sequence[str], field: Field) -> dict[str, Field]:
+    return dict.fromkeys(" ".join(words).split(), field)
 
 
 def check(body: Mapping[str, Any], known: Known) -> list[str]:
@@ -88,23 +95,24 @@ class _Check:
     def _field(self, where: str, name: str, value: Any, field: Field | None) -> None:
         if field is None:
             if len(self.notes) < MOST_NOTES:
-                self.notes.append(f"unknown field {shown(_at(where, name))} ignored")
+                self.notes.append(f"unknown field {shown(name_in(where, name))} ignored")
         elif field.use == "only" and value not in field.values:
-            at, accepted = _at(where, name), ""
+            at, accepted = name_in(where, name), ""
             if field.values and field.values != EMPTY:
                 accepted = f"; only {' or '.join(map(shown, field.values))} is accepted"
             raise UnsupportedError(at, f"{shown(value)} cannot be honoured{accepted}")
         elif field.use == "hint" and len(self.notes) < MOST_NOTES:
-            self.notes.append(f"{_at(where, name)} has no effect")
+            self.notes.append(f"{name_in(where, name)} has no effect")
         elif field.inner is not None and isinstance(value, Mapping):
-            self.object(_at(where, name), value, field.inner)
+            self.object(name_in(where, name), value, field.inner)
         elif field.inner is not None and isinstance(value, list):
             for index, part in enumerate(value):
                 if isinstance(part, dict):  # parsed JSON; asking for a Mapping takes five times as long
-                    self.object(f"{_at(where, name)}[{index}]", part, field.inner)
+                    self.object(f"{name_in(where, name)}[{index}]", part, field.inner)
 
 
-def _at(where: str, name: str) -> str:
+def name_in(where: str, name: str) -> str:
+    """Return the name of a field of the object `where`, or of the body."""
     return f"{where}.{name}" if where else name
 
 
@@ -126,61 +134,56 @@ ALIASES = {
 
 # --- fields of several formats ----------------------------------------------------------------------------------------
 
-SAMPLING = read(*(field.name for field in fields(SamplingSettings)), "repetition_penalty", "typ_p")
 # llama.cpp's default chain. The chain of this program has the same order, and the samplers that it lacks are off.
 _SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
 
 STRUCTURED_OUTPUTS: Known = {
-    **read("json", "regex", "choice", "grammar", "json_object"),
+    **read("json regex choice grammar json_object"),
     **harmless("disable_fallback"),
-    **refused("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"),
+    **refused("structural_tag whitespace_pattern disable_any_whitespace disable_additional_properties"),
 }
-RESPONSE_FORMAT: Known = {
-    **read("type", "schema", json_schema={**read("schema"), **harmless("name", "strict", "description")}),
-}
+RESPONSE_FORMAT = read("type schema", json_schema={**read("schema"), **harmless("name strict description")})
 CONSTRAINING: Known = read(
-    *("grammar", "json_schema", "regex", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    "grammar json_schema regex guided_json guided_regex guided_choice guided_grammar",
     response_format=RESPONSE_FORMAT,
     structured_outputs=STRUCTURED_OUTPUTS,
 )
 
 # Fields of every format, also in a batch.
 GENERATION: Known = {
-    **SAMPLING,
     **CONSTRAINING,
-    **read("max_tokens", "n_predict", "seed", "stop", "special", "ignore_eos", "verify"),
-    **read("min_tokens", "stop_token_ids", "bad_words", "cache_prompt"),
-    **read("spec_type", "pace", "draft_n_max"),
-    **harmless("model", "user", "metadata", "store", "service_tier", "safety_identifier"),
-    **harmless("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "keep_alive"),
+    **read(*SETTINGS, "repetition_penalty typ_p n_predict"),
+    **harmless("model user metadata store service_tier safety_identifier keep_alive"),
+    **harmless("prompt_cache_key prompt_cache_retention prompt_cache_options"),
     # The values below matter only with a sampler that is refused unless the sampler is off.
     **only(mirostat=(0,), dry_multiplier=(0,), xtc_probability=(0,), dynatemp_range=(0,), top_n_sigma=(-1, 0)),
     **only(adaptive_target=(-1,), samplers=(_SAMPLERS,), min_keep=(0, 1)),
-    **harmless("mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
-    **harmless("dry_sequence_breakers", "xtc_threshold", "dynatemp_exponent", "adaptive_decay", "backend_sampling"),
+    **harmless("mirostat_tau mirostat_eta dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers"),
+    **harmless("xtc_threshold dynatemp_exponent adaptive_decay backend_sampling"),
     # llama.cpp's server. n_keep and n_discard are for its context shift, which does not exist here.
     **only(n_keep=(0, -1), n_discard=(0,), n_indent=(0,), id_slot=(-1,), t_max_predict_ms=(-1, 0)),
     **only(t_max_prompt_ms=(-1, 0), parse_tool_calls=(True,), prefill_assistant=(True,)),
-    **refused("lora", "image_data", "multimodal_data", "grammar_lazy", "grammar_triggers", "preserved_tokens"),
-    **refused("post_sampling_probs", "response_fields", "reasoning_in_content", "thinking_forced_open"),
     **only(reasoning_budget=(-1,), thinking_budget_tokens=(-1,), reasoning_budget_tokens=(-1,)),
-    **refused("generation_prompt", "chat_parser", "chat_format", "grammar_type"),
-    **harmless("reasoning_budget_start_tag", "reasoning_budget_end_tag", "reasoning_budget_end_tags"),
-    **harmless("reasoning_budget_message", "reasoning_control", "n_cache_reuse"),
-    **harmless("timings_per_token", "return_progress", "sse_ping_interval", "verbose"),
-    **harmless("speculative.n_max", "speculative.n_min", "speculative.p_min", "speculative.type"),
+    **refused(
+        "lora image_data multimodal_data grammar_lazy grammar_triggers grammar_type preserved_tokens chat_format"
+    ),
+    **refused("post_sampling_probs response_fields reasoning_in_content thinking_forced_open generation_prompt"),
+    **refused("chat_parser"),
+    **harmless("reasoning_budget_start_tag reasoning_budget_end_tag reasoning_budget_end_tags reasoning_control"),
+    **harmless("reasoning_budget_message n_cache_reuse timings_per_token return_progress sse_ping_interval verbose"),
+    **harmless("speculative.n_max speculative.n_min speculative.p_min speculative.type"),
     # vLLM
     **only(skip_special_tokens=(True,), length_penalty=(1, 0), include_reasoning=(True,), detokenize=(True,)),
-    **refused("use_beam_search", "include_stop_str_in_output", "early_stopping", "allowed_token_ids"),
-    **refused("logits_processors", "return_tokens_as_token_ids", "return_token_ids", "kv_transfer_params"),
-    **refused("guided_whitespace_pattern", "guided_structural_tag", "vllm_xargs", "documents", "draft_model"),
+    **only(routed_experts_prompt_start=(0,)),
     # Even an empty value of these asks for something.
     **only(prompt_logprobs=(), truncate_prompt_tokens=(), logprob_token_ids=(), thinking_token_budget=()),
-    **harmless("spaces_between_special_tokens", "guided_decoding_backend", "priority", "request_id", "cache_salt"),
-    **refused("watermarking", "return_prompt_text", "ec_transfer_params", "repetition_detection"),
-    **only(routed_experts_prompt_start=(0,)),
-    **harmless("mm_processor_kwargs", "media_io_kwargs", "return_mm_kwargs", "truncation_side", "session_id"),
-    **harmless("return_token_offsets", "stream_interval"),
+    **refused("use_beam_search include_stop_str_in_output early_stopping allowed_token_ids logits_processors"),
+    **refused("return_tokens_as_token_ids return_token_ids kv_transfer_params guided_whitespace_pattern vllm_xargs"),
+    **refused("guided_structural_tag documents draft_model watermarking return_prompt_text ec_transfer_params"),
+    **refused("repetition_detection"),
+    **harmless("spaces_between_special_tokens guided_decoding_backend priority request_id cache_salt session_id"),
+    **harmless("mm_processor_kwargs media_io_kwargs return_mm_kwargs truncation_side return_token_offsets"),
+    **harmless("stream_interval"),
 }
 STREAM_OPTIONS: Known = {
     **read("include_usage"),
@@ -189,64 +192,57 @@ STREAM_OPTIONS: Known = {
 }
 # Fields that only the server has.
 SERVED: Known = {
-    **read("stream", "n_probs", "strict", "sample", "left", "return_tokens", "remembered"),
+    **read("stream n_probs strict sample left return_tokens remembered"),
     **read(stream_options=STREAM_OPTIONS),
 }
 
 # --- OpenAI's Chat Completions ----------------------------------------------------------------------------------------
 
-PART: Known = {
-    **read("type", "text", "refusal"),
-    **harmless("annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"),
-}
+PART: Known = {**read("type text refusal"), **harmless("annotations logprobs cache_control prompt_cache_breakpoint")}
 FUNCTION_CALL: Known = {
-    **read("id", function={**read("name", "arguments"), **harmless("parsed_arguments")}),
+    **read("id", function={**read("name arguments"), **harmless("parsed_arguments")}),
     **only(type=("function",)),
     **harmless("index"),
 }
 MESSAGE: Known = {
-    **read("role", "name", "refusal", "tool_call_id", "function_call", "reasoning_content", "reasoning", "tokens"),
+    **read("role name refusal tool_call_id function_call reasoning_content reasoning tokens"),
     **read(content=PART, tool_calls=FUNCTION_CALL),
     # The assistant's message at the end is continued, as `prefix` and `partial` ask elsewhere.
-    **harmless("annotations", "parsed", "cache_control", "prefix", "partial"),
+    **harmless("annotations parsed cache_control prefix partial"),
     **refused("audio"),
 }
-FUNCTION: Known = read("name", "description", "parameters", "strict")
-TOOL: Known = {
-    **read("type", function=FUNCTION),
-    **harmless("cache_control"),
-    **refused("defer_loading"),
-}
-TOOL_CHOICE: Known = {**read("type", function=read("name")), **refused("allowed_tools", "custom")}
+FUNCTION: Known = read("name description parameters strict")
+TOOL: Known = {**read("type", function=FUNCTION), **harmless("cache_control"), **refused("defer_loading")}
+TOOL_CHOICE: Known = {**read("type", function=read("name")), **refused("allowed_tools custom")}
 OPENAI_CHAT: Known = {
     **GENERATION,
-    **read("max_completion_tokens", "n", "n_cmpl", "best_of", "logprobs", "top_logprobs", messages=MESSAGE),
-    **harmless("prediction", "add_special_tokens"),  # the template has the BOS, and no prompt has two of them
+    **read("max_completion_tokens n n_cmpl best_of logprobs top_logprobs", messages=MESSAGE),
+    **harmless("prediction add_special_tokens"),  # the template has the BOS, and no prompt has two of them
     **only(modalities=(["text"],), verbosity=("medium",)),
     **only(web_search_options=()),  # even {} asks for a search
-    **refused("audio", "moderation", "chat_template", "echo"),
+    **refused("audio moderation chat_template echo"),
 }
 CHAT: Known = {
     **OPENAI_CHAT,
     **SERVED,
-    **read("parallel_tool_calls", "functions", "function_call", tools=TOOL, tool_choice=TOOL_CHOICE),
-    **read("reasoning_effort", "chat_template_kwargs", "enable_thinking", "reasoning_format", "lenient"),
-    **read("add_generation_prompt", "continue_final_message"),
+    **read("parallel_tool_calls functions function_call", tools=TOOL, tool_choice=TOOL_CHOICE),
+    **read("reasoning_effort chat_template_kwargs enable_thinking reasoning_format lenient"),
+    **read("add_generation_prompt continue_final_message"),
 }
 BATCH_CHAT: Known = {
     **OPENAI_CHAT,
     **read("stream"),
-    **refused("tools", "functions"),
+    **refused("tools functions"),
     **only(tool_choice=("none", "auto"), function_call=("none", "auto")),
-    **harmless("stream_options", "parallel_tool_calls"),
+    **harmless("stream_options parallel_tool_calls"),
 }
 
 # --- OpenAI's Completions ---------------------------------------------------------------------------------------------
 
 OPENAI_TEXT: Known = {
     **GENERATION,
-    **read("prompt", "n", "n_cmpl", "best_of", "logprobs"),
-    **refused("echo", "suffix"),
+    **read("prompt n n_cmpl best_of logprobs"),
+    **refused("echo suffix"),
     **only(add_special_tokens=(True,)),
 }
 TEXT: Known = {**OPENAI_TEXT, **SERVED}

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edgespec.batch.input import LINE, Shard
 from edgespec.batch.output import OutputFile, parsed, sidecar_of
 from edgespec.batch.results import is_failure
-from edgespec.batch.shards import LINE, Shard
 from edgespec.batch.sidecar import Sidecar, in_few
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, UsageError, told_as

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -18,7 +18,7 @@ from edgespec.batch.results import id_in, is_failure, is_of_bad_line, mark_in
 from edgespec.batch.row import row_key
 from edgespec.batch.sidecar import Sidecar
 from edgespec.closable import Closable
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.unfinished import becoming
 
 OR_ANEW = "--overwrite starts over"
@@ -158,15 +158,8 @@ class OutputFile(Closable):
                 if not self._drops(parsed(line) or {}):
                     self._size_bytes += new.write(line)
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise EdgespecError(
-                f"cannot write {self.name}", why=why, hint="the rows already written are kept"
-            ) from error
+    def _writing(self) -> AbstractContextManager[None]:
+        return told_as(EdgespecError, f"cannot write {self.name}", hint="the rows already written are kept")
 
 
 def sidecar_of(path: Path) -> Path:

@@ -9,11 +9,11 @@ from hashlib import sha256
 from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, wrong
-from edgespec.batch.lines import MOST_BYTES, Line
+from edgespec.batch.fields import Fields, content_of
+from edgespec.batch.input import MOST_BYTES, Inventory, Line, Shard
 from edgespec.batch.openai import from_openai, is_openai
 from edgespec.batch.row import BadRow, Form, Id, Row, mark_of, row_key
 from edgespec.batch.row_settings import checked_n, is_integer, request_fields
-from edgespec.batch.shards import Inventory, Shard
 from edgespec.errors import UsageError
 from edgespec.settings import Message, Request, shown
 
@@ -198,29 +198,21 @@ def _with_system(turns: tuple[Message, ...], system: str | None, defaults: Defau
 def _messages(value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list | tuple) or not value:
         raise BadInputError("messages must be a non-empty list of messages")
-    return tuple(_message(message) for message in value)
+    return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(value))
 
 
-def _message(value: Any) -> Message:
+def _message(where: str, value: Any) -> Message:
     if not isinstance(value, Mapping):
-        raise BadInputError(f"a message must be an object with role and content, not {shown(value)}")
-    unknown = [name for name in value if name not in ("role", "content", "name") and value[name] is not None]
-    if unknown:
+        raise wrong(where, "be an object with role and content", value)
+    fields = Fields(value, where=where)
+    role, content, name = (
+        fields.text("role"),
+        content_of(f"{where}.content", fields.take("content")),
+        fields.text("name"),
+    )
+    if not role:
+        raise BadInputError(f"{where} has no role")
+    if unknown := [*fields.rest()]:
         raise BadInputError(f"a message has role and content; {shown(unknown[0])} is not supported")
-    role, content = value.get("role"), value.get("content")
-    if isinstance(content, list):
-        content = "\n".join(_text_part(part) for part in content)
-    if not isinstance(role, str) or not role or not isinstance(content, str):
-        raise BadInputError("a message needs role and content, both strings")
-    name = value.get("name")
-    if not isinstance(name, str | None):
-        raise BadInputError(f"the name of a message must be a string, not {shown(name)}")
     extra = json.dumps({"name": name}, ensure_ascii=False) if name else ""  # some chat templates read it
     return Message("system" if role == "developer" else role, content, extra=extra)
-
-
-def _text_part(part: Any) -> str:
-    text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
-    if not isinstance(text, str):
-        raise BadInputError(f"a part of content must be text, not {shown(part)}")
-    return text

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgespec.batch import openai
+from edgespec.batch.input import LINE
 from edgespec.batch.openai import TokenBytes
-from edgespec.batch.row import BadRow, Id, Row
-from edgespec.batch.sample import Sample, finite
-from edgespec.batch.shards import LINE
+from edgespec.batch.row import BadRow, Id, Row, Sample, finite
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import TokenEvent

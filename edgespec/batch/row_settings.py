@@ -130,3 +130,5 @@ CONVERTERS: dict[str, Converter] = {
     "stop_token_ids": _ids,
     "logit_bias": _biases,
 }
+SETTINGS = tuple(name for name in CONVERTERS if name not in (*CONSTRAINTS, "logprobs"))
+"""The settings that requests of all formats have under the same names."""

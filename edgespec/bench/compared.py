@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from edgespec.bench.machine import Conditions
 from edgespec.bench.modes import PLAIN, Contest
 from edgespec.bench.quality import Quality
 from edgespec.bench.runner import Sample
-from edgespec.bench.statistics import bootstrap_interval, by_prompt, median, median_by_prompt, speedups
+from edgespec.bench.statistics import median
+from edgespec.bench.summary import summarise
 from edgespec.core.prefix import common_prefix
 
 VERSION = 3
@@ -76,8 +78,8 @@ class ComparedFile:
     spread: float | None
 
 
-@dataclass(slots=True, frozen=True)
-class Comparison:
+@dataclass(slots=True, kw_only=True)
+class Comparison(Conditions):
     """The result, complete or not.
 
     Attributes:
@@ -88,12 +90,6 @@ class Comparison:
         is_saved: whether finished parts were saved in the cache folder
     """
 
-    command: str
-    started: str
-    edgespec: str
-    machine: dict[str, Any]
-    build: dict[str, Any]
-    settings: dict[str, Any]
     reference: str
     files: list[ComparedFile]
     rows: list[Row]
@@ -133,26 +129,19 @@ class Speed:
 
 def rows_of(label: str, contest: Contest, speed: Speed) -> Iterator[Row]:
     """Yield a row for each mode of one load of a file."""
-    ratios = speedups(speed.samples)
-    for mode in contest.modes:
-        chosen = [at for at, sample in enumerate(speed.samples) if sample.mode == mode.name]
-        samples = [speed.samples[at] for at in chosen]
-        if not samples:
-            continue
-        paired = list(by_prompt(samples, [ratios[at] for at in chosen]).values())
-        low, high = (None, None) if mode == PLAIN else bootstrap_interval(paired) or (None, None)
-        steps = sum(sample.stats.rounds for sample in samples)
+    drafting = {mode.name for mode in contest.modes if mode.draft_model == "draft"}
+    for cell in summarise(speed.samples, [mode.name for mode in contest.modes]).overall(0.0):
         yield Row(
             label,
-            contest.draft.stem if contest.draft and mode.draft_model == "draft" else None,
-            mode.name,
-            len(samples),
-            median_by_prompt(samples, [sample.tokens_per_s for sample in samples]),
-            median(paired),
-            low,
-            high,
-            median_by_prompt(samples, [sample.stats.prompt_s for sample in samples]),
-            sum(len(sample.tokens) for sample in samples) / steps if steps else None,
+            contest.draft.stem if contest.draft and cell.mode in drafting else None,
+            cell.mode,
+            cell.prompts,
+            cell.tokens_per_s,
+            cell.speedup,
+            cell.speedup_low,
+            cell.speedup_high,
+            cell.first_token_s,
+            cell.tokens_per_step,
             speed.memory_bytes,
             speed.run,
         )

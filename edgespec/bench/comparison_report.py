@@ -6,7 +6,7 @@ for both. The conclusions name the ratios that are not reliable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from math import floor, inf, isfinite, log10
 from typing import TYPE_CHECKING
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from edgespec.bench import tables
 from edgespec.bench.compared import ComparedFile, Comparison, Row
 from edgespec.bench.modes import PLAIN
+from edgespec.bench.quality import Quality
 from edgespec.bench.report import (
     BUSY_SPREAD,
     FEW_PROMPTS,
     clock_of,
+    duration,
     figure,
     interval,
     machine_line,
@@ -140,50 +142,48 @@ def _heading(result: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _files(result: Comparison) -> Figures:
-    rows = []
-    for file in result.files:
-        quality, is_reference = file.quality, file.label == result.reference
-        is_new = file.quality_run in (None, result.started)
-        cells = [file.label if is_new else f"{file.label} {KEPT}", f"{file.size_bytes / 1e6:.0f}"]
-        if quality is None:
-            cells += [NOTHING] * 6
-        else:
-            far = [*map(nats, (quality.kl, quality.kl_median, quality.kl_99)), _percent(quality.same_top)]
-            cells += [NOTHING] * 4 if is_reference else far
-            cells.append(_with_error(quality.perplexity, quality.perplexity_error))
-            ratio = _with_error(quality.perplexity_ratio, quality.perplexity_ratio_error)
-            cells.append(NOTHING if is_reference else ratio)
-        rows.append([*cells, NOTHING if is_reference else _percent(file.greedy_same)])
-    header = ["file", "MB", "KL", "KL\nmedian", "KL\n99 %", "same\ntop %", "perplexity", "of the\nreference's"]
-    return _table("Files", [*header, "greedy\nsame %"], rows)
+    def other(text: Callable[[Quality], str]) -> Callable[[ComparedFile], str]:
+        """A figure of the quality of all files but the reference."""
+        return lambda file: NOTHING if not file.quality or file.label == result.reference else text(file.quality)
+
+    columns: dict[str, Callable[[ComparedFile], str]] = {
+        "file": lambda file: file.label + f" {KEPT}" * (file.quality_run not in (None, result.started)),
+        "MB": lambda file: f"{file.size_bytes / 1e6:.0f}",
+        "KL": other(lambda quality: nats(quality.kl)),
+        "KL\nmedian": other(lambda quality: nats(quality.kl_median)),
+        "KL\n99 %": other(lambda quality: nats(quality.kl_99)),
+        "same\ntop %": other(lambda quality: _percent(quality.same_top)),
+        "perplexity": lambda file: (
+            _with_error(file.quality.perplexity, file.quality.perplexity_error) if file.quality else NOTHING
+        ),
+        "of the\nreference's": other(
+            lambda quality: _with_error(quality.perplexity_ratio, quality.perplexity_ratio_error)
+        ),
+        "greedy\nsame %": lambda file: NOTHING if file.label == result.reference else _percent(file.greedy_same),
+    }
+    return Figures.of("Files", columns, result.files)
 
 
 def _speeds(result: Comparison) -> Figures:
-    rows, before = [], ""
     has_drafts = len({row.draft for row in result.rows} - {None}) > 1
-    for row in result.rows:
-        first = row.first_token_s
+    first_rows = {row.file: row for row in reversed(result.rows)}
+
+    def speed(row: Row) -> str:
         marks = BEST * row.is_best + KEPT * (row.run != result.started)
-        rows.append(
-            [
-                row.file if row.file != before else "",
-                (has_drafts and row.draft) or NOTHING,
-                row.mode,
-                f"{marks} {rate(row.tokens_per_s)}".lstrip(),
-                times(row.speedup),
-                interval(row.speedup_low, row.speedup_high),
-                NOTHING if first is None else f"{first:.2f} s" if first >= 0.0995 else f"{first * 1e3:.0f} ms",
-                figure(row.tokens_per_step),
-                f"{row.memory_bytes / 1e6:.0f}",
-            ]
-        )
-        before = row.file
-    header = ["file", "draft", "mode", "tok/s", "speedup", "95 %\ninterval", "first\ntoken", "tok/\nstep"]
-    return _table("Speed", [*header, "memory\nMB"], rows)
+        return f"{marks} {rate(row.tokens_per_s)}".lstrip()
 
-
-def _table(title: str, header: list[str], rows: list[list[str]]) -> Figures:
-    return Figures.of(title, dict(zip(header, zip(*rows, strict=True), strict=True)))
+    columns: dict[str, Callable[[Row], str]] = {
+        "file": lambda row: row.file if first_rows[row.file] is row else "",
+        "draft": lambda row: (has_drafts and row.draft) or NOTHING,
+        "mode": lambda row: row.mode,
+        "tok/s": speed,
+        "speedup": lambda row: times(row.speedup),
+        "95 %\ninterval": lambda row: interval(row.speedup_low, row.speedup_high),
+        "first\ntoken": lambda row: NOTHING if row.first_token_s is None else duration(row.first_token_s),
+        "tok/\nstep": lambda row: figure(row.tokens_per_step),
+        "memory\nMB": lambda row: f"{row.memory_bytes / 1e6:.0f}",
+    }
+    return Figures.of("Speed", columns, result.rows)
 
 
 def _legend(result: Comparison) -> Iterator[str]:

@@ -1,18 +1,38 @@
-"""Describe the machine, the build of llama.cpp and the model files of a measurement, without paths."""
+"""The conditions of a measurement: the machine, the build of llama.cpp and the model files, without paths."""
 
 from __future__ import annotations
 
 import platform
 import re
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import psutil
 
+from edgespec import __version__
 from edgespec.gguf_file.header import Header
 from edgespec.llama import library
 from edgespec.llama.model import described
 from edgespec.models.names.known import short_name
+
+
+@dataclass(slots=True, kw_only=True)
+class Conditions:
+    """How and where a result was measured, to compare it with another one. `started` is a time in ISO 8601."""
+
+    command: str
+    started: str
+    edgespec: str
+    machine: dict[str, Any]
+    build: dict[str, Any]
+    settings: dict[str, Any]
+
+
+def conditions(command: str, started: str) -> dict[str, Any]:
+    """Return the fields of `Conditions` but the settings."""
+    facts = {"edgespec": __version__, "machine": machine(), "build": build()}
+    return {"command": command, "started": started, **facts}
 
 
 def machine() -> dict[str, Any]:

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from edgespec import __version__
-from edgespec.bench.machine import build, machine, model_facts, without_folders
+from edgespec.bench.machine import Conditions, conditions, model_facts, without_folders
 from edgespec.bench.modes import Mode
 from edgespec.bench.questions import ask
 from edgespec.bench.runner import Runner, Sample
@@ -21,7 +20,6 @@ from edgespec.errors import GenerationError, UsageError, told_as
 from edgespec.events import Progress
 from edgespec.llama.context import CancelledError
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import LoadSettings
 
 VERSION = 2
 TOKENS = 48
@@ -47,24 +45,17 @@ class Plan:
     command: str = ""
 
 
-@dataclass(slots=True)
-class BenchResult:
+@dataclass(slots=True, kw_only=True)
+class BenchResult(Conditions):
     """A benchmark, complete or not.
 
     Attributes:
         failure: the error that stopped it, if one did
-        machine, build, models, settings: the conditions, to compare with those of another result
         modes: names of the measured modes, plain decoding first
         costs: seconds of the target's passes by width, and of a pass of the draft model
         messages: notes for the user about the run
     """
 
-    command: str
-    started: str
-    edgespec: str
-    machine: dict[str, Any]
-    build: dict[str, Any]
-    settings: dict[str, Any]
     modes: list[str]
     temperatures: list[float]
     models: dict[str, Any]
@@ -96,11 +87,7 @@ def run_bench(
     questions, messages = ask(llm, plan.items, tokens, reference=plan.reference)
     with Runner(llm, plan.modes, cancel, reference=plan.reference) as runner:
         result = BenchResult(
-            command=plan.command,
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-            edgespec=__version__,
-            machine=machine(),
-            build=build(),
+            **conditions(plan.command, datetime.now(UTC).isoformat(timespec="seconds")),
             settings=_settings(llm, plan, tokens),
             modes=[mode.name for mode in runner.modes],
             temperatures=[*plan.temperatures],
@@ -117,7 +104,7 @@ def run_bench(
             progress(left.line("measuring"), 0.0)
             for sample in runner.samples(questions, plan.temperatures, plan.repeat):
                 result.samples.append(sample)
-                left.add(1)
+                left.done += 1
                 progress(left.line("measuring"), left.share)
                 if keep is not None and len(result.samples) % len(runner.modes) == 0:
                     keep(result)
@@ -150,8 +137,13 @@ def load_result(path: Path) -> BenchResult:
 
 
 def _settings(llm: Runtime, plan: Plan, tokens: int | None) -> dict[str, Any]:
-    return {
-        **_load_settings(llm.settings),
+    """Return the load settings without paths and without what the modes name, and the plan's settings."""
+    left_out = ("model", "draft_model", "spec_type", "pace")
+    settings = {name: value for name, value in asdict(llm.settings).items() if name not in left_out}
+    corpus = llm.settings.corpus and Path(llm.settings.corpus).name
+    return settings | {
+        "corpus": corpus,
+        "rpc": list(llm.settings.rpc),
         "threads": llm.context.threads,
         "threads_batch": llm.context.threads_batch,
         "ctx_size": llm.context.n_ctx,
@@ -159,10 +151,3 @@ def _settings(llm: Runtime, plan: Plan, tokens: int | None) -> dict[str, Any]:
         "repeat": plan.repeat,
         "reference": plan.reference,
     }
-
-
-def _load_settings(settings: LoadSettings) -> dict[str, Any]:
-    """The load settings as plain data, without paths and without what the modes name."""
-    left_out = ("model", "draft_model", "spec_type", "pace")
-    kept = {name: value for name, value in asdict(settings).items() if name not in left_out}
-    return kept | {"corpus": settings.corpus and Path(settings.corpus).name, "rpc": list(settings.rpc)}

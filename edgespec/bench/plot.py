@@ -32,7 +32,7 @@ def check_plot(path: Path) -> None:
 
 def plot_bench(result: BenchResult, path: Path) -> bytes:
     """Return a picture in the format of `path`: each mode's speedup with its interval, and a point per category."""
-    summary = summarise(result)
+    summary = summarise(result.samples, result.modes)
     modes = [mode for mode in summary.modes if mode != PLAIN.name]
     count = len(summary.temperatures)
     figure, panels = _figure(2.5 + 4.0 * count, 2.2 + 0.35 * len(modes), count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edgespec.bench.measure import BenchResult
@@ -10,6 +10,7 @@ from edgespec.bench.modes import PLAIN, Mode, parse_mode
 from edgespec.bench.statistics import plain_spread
 from edgespec.bench.summary import ALL, Cell, Summary, summarise
 from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
+from edgespec.core.stats import Stats
 from edgespec.core.theory import cost_curve
 from edgespec.text.figures import counted
 
@@ -25,7 +26,7 @@ FEW_PROMPTS = 6  # with fewer, not even the whole range contains the median 95 t
 
 def table(result: BenchResult) -> RenderableType:
     """Return the full report of a result: conditions, figures, conclusions."""
-    summary = summarise(result)
+    summary = summarise(result.samples, result.modes)
     parts: list[RenderableType] = [Lines(list(_heading(result)))]
     parts += [_speed_table(summary, temperature) for temperature in summary.temperatures]
     if len(summary.categories) > 1:
@@ -41,7 +42,7 @@ def side_by_side(a: BenchResult, b: BenchResult) -> RenderableType:
     differences = list(_differences(a, b))
     head = "These runs differ:" if differences else "Same machine, build, models, settings and prompts."
     parts: list[RenderableType] = [Lines([("", head)]), *([Lines(differences)] if differences else [])]
-    left, right = summarise(a), summarise(b)
+    left, right = (summarise(result.samples, result.modes) for result in (a, b))
     for temperature in dict.fromkeys([*left.temperatures, *right.temperatures]):
         rows = []
         for mode in dict.fromkeys([*left.modes, *right.modes]):
@@ -173,18 +174,18 @@ def _quotient(a: float | None, b: float | None) -> float | None:
 
 
 def _speed_table(summary: Summary, temperature: float) -> Figures:
-    cells = summary.overall(temperature)
-    columns = {
-        "mode": [cell.mode for cell in cells],
-        "speed-\nup": [times(cell.speedup) for cell in cells],
-        "95 %\ninterval": [interval(cell.speedup_low, cell.speedup_high) for cell in cells],
-        "tok/s": [rate(cell.tokens_per_s) for cell in cells],
-        "tok/\nstep": [figure(cell.tokens_per_step) for cell in cells],
-        "acc.\n%": [percent(cell.acceptance) for cell in cells],
-        "target/\ndraft/\nother %": [_shares(cell) for cell in cells],
-        "equal\n%": [percent(cell.equal_share) for cell in cells],
+    columns: dict[str, Callable[[Cell], str]] = {
+        "mode": lambda cell: cell.mode,
+        "speed-\nup": lambda cell: times(cell.speedup),
+        "95 %\ninterval": lambda cell: interval(cell.speedup_low, cell.speedup_high),
+        "tok/s": lambda cell: rate(cell.tokens_per_s),
+        "tok/\nstep": lambda cell: figure(cell.tokens_per_step),
+        "acc.\n%": lambda cell: percent(cell.acceptance),
+        "target/\ndraft/\nother %": lambda cell: _shares(cell.stats),
+        "equal\n%": lambda cell: percent(cell.equal_share),
     }
-    return Figures.of(f"Temperature {temperature:g}", columns, _fastest(cells))
+    cells = summary.overall(temperature)
+    return Figures.of(f"Temperature {temperature:g}", columns, cells, _fastest(cells))
 
 
 def _category_table(summary: Summary, temperature: float) -> Figures:
@@ -209,20 +210,22 @@ def _reach_table(summary: Summary, temperature: float) -> Iterator[Figures]:
 
 def _drafter_table(summary: Summary, temperature: float) -> Iterator[Figures]:
     """Yield the figures of each drafter in modes with the automatic draft length, if there are such modes."""
-    rows = [
-        [
-            "" if number else cell.mode,
-            drafter.name,
-            str(drafter.asked),
-            str(drafter.proposed),
-            percent(drafter.accepted / drafter.proposed if drafter.proposed else None),
-            figure(drafter.ms),
-            NOTHING if drafter.gained_per_s is None else f"{drafter.gained_per_s:+.1f}",
-        ]
-        for cell in summary.overall(temperature)
-        if parse_mode(cell.mode, ()).pace == "auto"
-        for number, drafter in enumerate(cell.drafters)
-    ]
+    rows = []
+    for cell in summary.overall(temperature):
+        sources = cell.stats.by_source if parse_mode(cell.mode, ()).pace == "auto" else {}
+        for number, (name, source) in enumerate(sources.items()):
+            gained_per_s = cell.stats.gained_per_s(name)
+            rows.append(
+                [
+                    "" if number else cell.mode,
+                    name,
+                    str(source.asked),
+                    str(source.proposed),
+                    percent(source.accepted / source.proposed if source.proposed else None),
+                    figure(source.seconds * 1e3 / source.asked if source.asked else None),
+                    NOTHING if gained_per_s is None else f"{gained_per_s:+.1f}",
+                ]
+            )
     if rows:
         header = ["mode", "drafter", "asked,\ntimes", "drafted,\ntokens", "acc.\n%", "ms\neach", "tok/s\ngained"]
         yield Figures(f"Drafters, temperature {temperature:g}", header, rows)
@@ -234,9 +237,9 @@ def _fastest(cells: list[Cell]) -> list[int]:
     return [-max(known)[1]] if known else []
 
 
-def _shares(cell: Cell) -> str:
-    shares = [share for share in (cell.target_share, cell.draft_share, cell.other_share) if share is not None]
-    return "/".join(f"{share * 100:.0f}" for share in shares) or NOTHING
+def _shares(stats: Stats) -> str:
+    parts_s = (stats.target_s, stats.draft_s, stats.other_s)
+    return "/".join(f"{part_s / stats.generation_s * 100:.0f}" for part_s in parts_s) if stats.generation_s else NOTHING
 
 
 # --- conclusions ------------------------------------------------------------------------------------------------------

@@ -6,36 +6,15 @@ median of its ratios counts. The 95 % interval is a bootstrap over prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
-from edgespec.bench.measure import BenchResult
 from edgespec.bench.modes import PLAIN, parse_mode
 from edgespec.bench.runner import Sample
 from edgespec.bench.statistics import bootstrap_interval, by_prompt, median, median_by_prompt, repeated_4grams, speedups
-from edgespec.core.stats import SourceStats
+from edgespec.core.stats import Stats
 
 ALL = "all"  # categories
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterFigures:
-    """The figures of one drafter of a mode.
-
-    Attributes:
-        asked: the steps in which it was asked
-        proposed, accepted: tokens
-        ms: milliseconds per step in which it was asked
-        gained_per_s: the tokens per second that it added; None if costs are unknown
-    """
-
-    name: str
-    asked: int
-    proposed: int
-    accepted: int
-    ms: float | None
-    gained_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +22,10 @@ class Cell:
     """The figures of one mode at one temperature in one category, or in all; None for what is unknown.
 
     Attributes:
-        tokens_per_step: tokens per pass of the target
-        acceptance: accepted over proposed draft tokens
-        reach: by length, the share of steps in which at least this many draft tokens were accepted
-        target_share, draft_share, other_share: of the time
+        first_token_s: the time to the first token
         repeated_4grams: the share of runs of four tokens that occurred before in the same answer
         equal_share: the share of answers that equal plain decoding's; None where they need not be equal
+        stats: the counters of all answers together
     """
 
     mode: str
@@ -59,20 +36,30 @@ class Cell:
     speedup: float | None
     speedup_low: float | None
     speedup_high: float | None
-    tokens_per_step: float | None
-    acceptance: float | None
-    reach: list[float]
-    target_share: float | None
-    draft_share: float | None
-    other_share: float | None
+    first_token_s: float | None
     repeated_4grams: float
     equal_share: float | None
-    drafters: list[DrafterFigures]
+    stats: Stats
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Tokens per pass of the target."""
+        return self.stats.tokens_per_round or None
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted over proposed draft tokens."""
+        return self.stats.acceptance_rate if self.stats.proposed else None
+
+    @property
+    def reach(self) -> list[float]:
+        """By length, the share of steps in which at least this many draft tokens were accepted."""
+        return [count / self.stats.rounds for count in self.stats.accepted_per_pos if count]
 
     @property
     def drafted_nothing(self) -> bool:
         """True for a mode with drafters in which none of them proposed anything."""
-        return self.mode != PLAIN.name and self.acceptance is None
+        return self.mode != PLAIN.name and not self.stats.proposed
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +80,19 @@ class Summary:
         return [cell for mode in self.modes if (cell := self.cell(mode, temperature))]
 
 
-def summarise(result: BenchResult) -> Summary:
-    """Return all figures of a result; an interrupted run has fewer."""
-    samples = result.samples
-    groups: dict[tuple[str, float, str], list[int]] = {}
-    for at, sample in enumerate(samples):
+def summarise(samples: Sequence[Sample], modes: Sequence[str]) -> Summary:
+    """Return all figures of answers in these modes; an interrupted run has fewer."""
+    groups: dict[tuple[str, float, str], list[tuple[Sample, float | None, bool | None]]] = {}
+    for measured in zip(samples, speedups(samples), _equal(samples), strict=True):
+        sample, _, _ = measured
         for category in (sample.category, ALL):
-            groups.setdefault((sample.mode, sample.temperature, category), []).append(at)
-    ratios, equal = speedups(samples), _equal(samples)
-    cells = [
-        _cell(*key, [samples[at] for at in chosen], [ratios[at] for at in chosen], [equal[at] for at in chosen])
-        for key, chosen in groups.items()
-    ]
-    categories = list(dict.fromkeys(sample.category for sample in samples))
-    return Summary(result.modes, result.temperatures, categories, cells)
+            groups.setdefault((sample.mode, sample.temperature, category), []).append(measured)
+    return Summary(
+        [*modes],
+        list(dict.fromkeys(sample.temperature for sample in samples)),
+        list(dict.fromkeys(sample.category for sample in samples)),
+        [_cell(*key, *zip(*group, strict=True)) for key, group in groups.items()],
+    )
 
 
 def _cell(
@@ -118,12 +104,11 @@ def _cell(
     equal: Sequence[bool | None],
 ) -> Cell:
     paired = list(by_prompt(samples, ratios).values())
-    low, high = bootstrap_interval(paired) or (None, None)
-    all_stats = [sample.stats for sample in samples]
-    steps = sum(stats.rounds for stats in all_stats)
-    seconds = sum(stats.generation_s for stats in all_stats)
+    low, high = (None, None) if mode == PLAIN.name else bootstrap_interval(paired) or (None, None)
     known = [value for value in equal if value is not None]
-    accepted = [sum(counts) for counts in zip_longest(*(s.accepted_per_pos for s in all_stats), fillvalue=0)]
+    stats = Stats()
+    for sample in samples:
+        stats.add(sample.stats)
     return Cell(
         mode=mode,
         temperature=temperature,
@@ -131,23 +116,17 @@ def _cell(
         prompts=len({sample.item for sample in samples}),
         tokens_per_s=median_by_prompt(samples, [sample.tokens_per_s for sample in samples]),
         speedup=median(paired),
-        speedup_low=None if mode == PLAIN.name else low,
-        speedup_high=None if mode == PLAIN.name else high,
-        tokens_per_step=_ratio(sum(len(sample.tokens) for sample in samples), steps),
-        acceptance=_ratio(sum(stats.accepted for stats in all_stats), sum(stats.proposed for stats in all_stats)),
-        reach=[count / steps for count in accepted if count],
-        target_share=_ratio(sum(stats.target_s for stats in all_stats), seconds),
-        draft_share=_ratio(sum(stats.draft_s for stats in all_stats), seconds),
-        other_share=_ratio(sum(stats.other_s for stats in all_stats), seconds),
+        speedup_low=low,
+        speedup_high=high,
+        first_token_s=median_by_prompt(samples, [sample.stats.prompt_s for sample in samples]),
         repeated_4grams=sum(repeated_4grams(sample.tokens) for sample in samples) / len(samples),
-        equal_share=_ratio(sum(known), len(known)),
-        drafters=list(_drafters(samples, seconds)),
+        equal_share=sum(known) / len(known) if known else None,
+        stats=stats,
     )
 
 
-def _equal(samples: Iterable[Sample]) -> list[bool | None]:
+def _equal(samples: Sequence[Sample]) -> list[bool | None]:
     """Return whether each answer equals plain decoding's; None where it need not, or nothing can be compared."""
-    samples = list(samples)
     plain = {(s.item, s.temperature): s.tokens for s in samples if s.mode == PLAIN.name}
     exact = {mode: parse_mode(mode, ()).rule == "coupled" for mode in {sample.mode for sample in samples}}
     found: list[bool | None] = []
@@ -156,25 +135,3 @@ def _equal(samples: Iterable[Sample]) -> list[bool | None]:
         must_be_equal = exact[sample.mode] or sample.temperature == 0
         found.append(sample.tokens == expected if expected is not None and must_be_equal else None)
     return found
-
-
-def _drafters(samples: Sequence[Sample], seconds: float) -> Iterator[DrafterFigures]:
-    counts: dict[str, list[SourceStats]] = {}
-    for sample in samples:
-        for name, source in sample.stats.by_source.items():
-            counts.setdefault(name, []).append(source)
-    for name, sources in counts.items():
-        asked, accepted = sum(source.asked for source in sources), sum(source.accepted for source in sources)
-        costs = [source.cost for source in sources if source.cost is not None]
-        yield DrafterFigures(
-            name,
-            asked,
-            sum(source.proposed for source in sources),
-            accepted,
-            _ratio(sum(source.seconds for source in sources) * 1e3, asked),
-            _ratio(accepted - sum(costs), seconds) if costs else None,
-        )
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -17,6 +17,7 @@ from rich.text import Text
 from edgespec.text.printable import printable, wrapped
 
 NOTHING = "-"
+T = TypeVar("T")
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,10 +30,13 @@ class Figures:
     bold: Collection[int] = ()
 
     @classmethod
-    def of(cls, title: str, columns: Mapping[str, Sequence[str]], bold: Collection[int] = ()) -> Figures:
-        """Return a table of the first column and the columns that are not empty."""
+    def of(
+        cls, title: str, columns: Mapping[str, Callable[[T], str]], items: Sequence[T], bold: Collection[int] = ()
+    ) -> Figures:
+        """Return a table with a row for each item; columns with nothing in them are left out, except the first."""
+        cells = {name: [text(item) for item in items] for name, text in columns.items()}
         first = next(iter(columns))
-        shown = {name: cells for name, cells in columns.items() if name == first or {*cells} != {NOTHING}}
+        shown = {name: column for name, column in cells.items() if name == first or {*column} != {NOTHING}}
         return cls(title, list(shown), list(zip(*shown.values(), strict=True)), bold)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:

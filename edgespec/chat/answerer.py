@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.events import Progress, TokenEvent
+from edgespec.runtime.options import DraftingOptions
 from edgespec.settings import LoadSettings, Message, Request
 
 Level = Literal["info", "warning", "error"]
@@ -37,14 +38,7 @@ class Answerer(Protocol):
 
     def count(self, messages: Sequence[Message]) -> int: ...
 
-    def draft_with(
-        self,
-        *,
-        spec_type: str | None = None,
-        pace: str | None = None,
-        spec_draft_n_max: int | None = None,
-        spec_tree: int | None = None,
-    ) -> None: ...
+    def draft_with(self, **changes: Unpack[DraftingOptions]) -> None: ...
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]: ...
 

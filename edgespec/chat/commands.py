@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 
 from edgespec.chat.attachments import attach, attachment, check_size, described, without_files
 from edgespec.chat.comparing import Comparison, sides_and_text
@@ -15,8 +15,7 @@ from edgespec.chat.persona_commands import PersonaCommands
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
 from edgespec.chat.store_commands import StoreCommands
-from edgespec.errors import UsageError, told_as
-from edgespec.files.paths import free_name, write_whole
+from edgespec.errors import UsageError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.history import Turn
 from edgespec.models.names.spec import resolve
@@ -29,7 +28,7 @@ from edgespec.text.thinking import split, without_thinking
 class Commands(StoreCommands, PersonaCommands):
     """Runs commands on a session for a front end. A command that fails raises EdgespecError.
 
-    `compared` is the last comparison.
+    A command is a method `do_NAME`, which may yield lines to show. `compared` is the last comparison.
     """
 
     compared: Comparison | None = None
@@ -37,127 +36,110 @@ class Commands(StoreCommands, PersonaCommands):
     def run(self, line: str) -> None:
         """Run a line that begins with a slash."""
         name, argument = name_and_argument(line)
-        getattr(self, f"do_{find(name).name}")(argument)
+        lines = getattr(self, f"do_{find(name).name}")(argument)
+        if said := "\n".join(lines or ()):
+            self.front.say(said)
 
     # --- the model ------------------------------------------------------------------------------------------------
 
-    def do_model(self, spec: str) -> None:
-        session = self.session
+    def do_model(self, spec: str) -> Iterator[str]:
+        session, about = self.session, self.session.about
         if spec:
             self.front.load(replace(session.load_settings, model=spec, draft_model=None))
             return
-        about = session.about
         where = f" of {session.model.server}" if session.model.server else ""
-        lines = [f"model {session.load_settings.model}{where}" + ("" if session.engine else " (not loaded)")]
+        yield f"model {session.load_settings.model}{where}" + ("" if session.engine else " (not loaded)")
         if about:
-            lines.append(f"{about['description']}, context of {about['ctx_size']:,} tokens")
-            lines.append(f"draft model {about['draft_model'] or 'none'}")
-            lines.append(f"drafters: {', '.join(about['drafters']) or 'none'}, draft length (pace): {about['pace']}")
-        self.front.say("\n".join(lines))
+            yield f"{about['description']}, context of {about['ctx_size']:,} tokens"
+            yield f"draft model {about['draft_model'] or 'none'}"
+            yield f"drafters: {', '.join(about['drafters']) or 'none'}, draft length (pace): {about['pace']}"
 
-    def do_models(self, words: str) -> None:
+    def do_models(self, words: str) -> Iterator[str]:
         """`/models`: models here, and how they would work as drafts; `/models WORDS`: also those elsewhere."""
         session = self.session
         spec = session.load_settings.model
         if server := session.model.server:
-            names = session.about.get("models", ())
-            lines = [f"{'*' if name == spec else ' '} {name}" for name in names]
-            self.front.say("\n".join([f"models of {server}:", *lines, "/model MODEL chooses one"]))
+            yield f"models of {server}:"
+            yield from (f"{'*' if name == spec else ' '} {name}" for name in session.about.get("models", ()))
+            yield "/model MODEL chooses one"
         elif words:
-            in_use_bytes = check_model(resolve(spec).path).size_bytes if session.engine else 0
-            self.front.say("\n".join(models_found(words, in_use_bytes)))
+            yield from models_found(words, check_model(resolve(spec).path).size_bytes if session.engine else 0)
         else:
-            self.front.say("\n".join(models_and_drafts(spec)))
+            yield from models_and_drafts(spec)
 
-    def do_draft(self, spec: str) -> None:
+    def do_draft(self, spec: str) -> Iterator[str]:
         session = self.session
         if not spec:
-            self.front.say(f"draft model {session.about.get('draft_model') or 'none'}")
+            yield f"draft model {session.about.get('draft_model') or 'none'}"
             return
         if session.model.server:
             raise UsageError("the server chooses the draft model")
         self.front.load(drafting_with(session.load_settings, None if spec == "auto" else spec))
 
-    def do_restart(self, number: str) -> None:
+    def do_restart(self, number: str) -> Iterator[str]:
         session = self.session
         offers = session.model.remedies()
         is_plain = session.model.was_cancelled and len(offers) == 1  # the model did not fail: nothing to choose
         if not number and offers and not is_plain:
-            lines = [f"{place}  {offer.label}" for place, offer in enumerate(offers, 1)]
-            self.front.say("\n".join([*lines, "/restart N loads with these settings"]))
+            yield from (f"{place}  {offer.label}" for place, offer in enumerate(offers, 1))
+            yield "/restart N loads with these settings"
             return
         again = offers[0].settings if offers else session.load_settings
         self.front.load(offers[_number(number, len(offers))].settings if number else again)
 
-    def do_system(self, text: str) -> None:
+    def do_system(self, text: str) -> Iterator[str]:
         session = self.session
         if not text:
-            said = f"system prompt: {session.system}\n" if session.system else "no system prompt\n"
-            self.front.say(f"{said}/system TEXT sets it for this chat, /system none removes it")
+            yield f"system prompt: {session.system}" if session.system else "no system prompt"
+            yield "/system TEXT sets it for this chat, /system none removes it"
             return
         session.set_system("" if text == "none" else text)
-        said = "system prompt " + ("set" if session.system else "removed")
-        if session.turns:
-            said += " from the next answer on; the whole chat is processed again once"
-        self.front.say(said)
+        later = " from the next answer on; the whole chat is processed again once" if session.turns else ""
+        yield f"system prompt {'set' if session.system else 'removed'}{later}"
 
-    def do_set(self, argument: str) -> None:
+    def do_set(self, argument: str) -> Iterator[str]:
         session = self.session
         name, _, text = re.sub(r"^([\w-]+)=", r"\1 ", argument).partition(" ")
         if name == "system":
-            self.do_system(text.strip())
+            yield from self.do_system(text.strip())
             return
         if not name:
             width = max(len(item.name) for item in SETTINGS)
-            lines = [f"{'system':{width}}  {one_line(session.system) or 'none'}"]
-            lines += [f"{item.name:{width}}  {item.show(session.settings)}" for item in SETTINGS]
-            self.front.say("\n".join(lines))
+            yield f"{'system':{width}}  {one_line(session.system) or 'none'}"
+            yield from (f"{item.name:{width}}  {item.show(session.settings)}" for item in SETTINGS)
             return
-        item = setting(name)
-        before = session.settings
+        item, before = setting(name), session.settings
         if text:
             session.change({item.name: text})
-        lines = [f"{item.name} {item.show(session.settings)}" + ("" if text else f": {item.help}")]
-        lines += [
-            f"{other.name} {other.show(session.settings)}, replaced by this setting"
-            for other in SETTINGS
-            if other is not item and other.value(before) != other.value(session.settings)
-        ]
-        self.front.say("\n".join(lines))
+        yield f"{item.name} {item.show(session.settings)}" + ("" if text else f": {item.help}")
+        for other in SETTINGS:
+            if other is not item and other.value(before) != other.value(session.settings):
+                yield f"{other.name} {other.show(session.settings)}, replaced by this setting"
 
-    def do_stats(self, _: str) -> None:
+    def do_stats(self, _: str) -> Iterator[str]:
         session = self.session
         stats = session.last_stats
         if stats is None:
             raise UsageError("there is no answer in this chat yet")
         speed = f"{stats.tokens_per_s:.1f} tokens/s, " if stats.generated_tokens > 1 else ""
-        lines = [
-            f"prompt {stats.prompt_tokens:,} tokens, {stats.cached_tokens:,} from the KV cache, {stats.prompt_s:.2f} s",
-            f"answer {stats.generated_tokens:,} tokens, {speed}{stats.generation_s:.2f} s",
-            f"context {session.used:,} of {session.context_size:,} tokens",
-        ]
+        cached = f"{stats.cached_tokens:,} from the KV cache"
+        yield f"prompt {stats.prompt_tokens:,} tokens, {cached}, {stats.prompt_s:.2f} s"
+        yield f"answer {stats.generated_tokens:,} tokens, {speed}{stats.generation_s:.2f} s"
+        yield f"context {session.used:,} of {session.context_size:,} tokens"
         if stats.proposed:
             accepted = f"{stats.accepted:,} of {stats.proposed:,} draft tokens accepted"
-            share, per_round = percent(stats.acceptance_rate), stats.tokens_per_round
-            lines.append(f"{accepted} ({share}), {per_round:.2f} tokens per step")
-            lines += [
-                f"  {name}: {counts.accepted:,} of {counts.proposed:,}"
-                for name, counts in stats.by_source.items()
-                if counts.proposed
-            ]
+            yield f"{accepted} ({percent(stats.acceptance_rate)}), {stats.tokens_per_round:.2f} tokens per step"
+        for name, counts in stats.by_source.items():
+            if counts.proposed:
+                yield f"  {name}: {counts.accepted:,} of {counts.proposed:,}"
         for verdict in session.verdicts():
             what = "backed off" if verdict.rests else "active"
-            lines.append(
-                f"{verdict.drafter}: {what} ({verdict.gain:.2g} expected tokens per draft, cost "
-                f"{verdict.cost:.2g} of a pass)"
-            )
-        self.front.say("\n".join(lines))
+            gain, cost = f"{verdict.gain:.2g} expected tokens per draft", f"cost {verdict.cost:.2g} of a pass"
+            yield f"{verdict.drafter}: {what} ({gain}, {cost})"
 
-    def do_thought(self, _: str) -> None:
-        parts = split(self._last_answer().content)
-        self.front.say(
-            "".join(text for kind, text in parts if kind == "thinking") or "the last answer has no reasoning"
-        )
+    def do_thought(self, _: str) -> Iterator[str]:
+        thought = [text for kind, text in split(self._last_answer().content) if kind == "thinking"]
+        yield "".join(thought) or "the last answer has no reasoning"
 
     def do_compare(self, argument: str) -> None:
         """`/compare`: two answers to the last message; `sides_and_text` explains the other forms."""
@@ -254,25 +236,22 @@ class Commands(StoreCommands, PersonaCommands):
         self.front.redraw()
         self.front.put(text)
 
-    def do_fork(self, _: str) -> None:
+    def do_fork(self, _: str) -> Iterator[str]:
         chat = self.session.fork()
         self.front.redraw()
-        self.front.say(f"continuing in the new chat {chat}; the old one is unchanged")
+        yield f"continuing in the new chat {chat}; the old one is unchanged"
 
-    def do_branches(self, number: str) -> None:
-        session = self.session
-        branches = session.branches()
+    def do_branches(self, number: str) -> Iterator[str]:
+        branches = self.session.branches()
         if number:
-            session.switch(branches[_number(number, len(branches))].leaf)
+            self.session.switch(branches[_number(number, len(branches))].leaf)
             self.front.redraw()
             return
         if not branches:
             raise UsageError("this conversation has no branches yet")
-        lines = [
-            f"{'*' if branch.is_current else ' '} {place}  {branch.n_turns} messages  {branch.preview}"
-            for place, branch in enumerate(branches, 1)
-        ]
-        self.front.say("\n".join([*lines, "/branches N switches to one"]))
+        for place, branch in enumerate(branches, 1):
+            yield f"{'*' if branch.is_current else ' '} {place}  {branch.n_turns} messages  {branch.preview}"
+        yield "/branches N switches to one"
 
     def do_copy(self, what: str) -> None:
         """`/copy`: the last answer; `/copy N`: message N; `/copy code`: the last code block of the last answer."""
@@ -291,14 +270,7 @@ class Commands(StoreCommands, PersonaCommands):
 
     def save_code(self, block: CodeBlock, name: str = "") -> None:
         """Write code to a new file, by default in the current folder. Raises UsageError."""
-        file = Path(name).expanduser() if name else free_name("code", block.suffix)
-        if file.is_dir():
-            file = file / f"code{block.suffix}"
-        if file.exists():
-            raise UsageError(f"{file} already exists", hint="/save FILE with another name")
-        with told_as(UsageError, f"{file} cannot be written"):
-            write_whole(file, block.code + "\n")
-        self.front.say(f"written to {file.absolute()}")
+        self.write("save", name, "code", block.suffix, block.code + "\n")
 
     def _code_block(self, number: str) -> CodeBlock:
         """Return a code block of the last answer, by default the last one. Raises UsageError."""
@@ -313,13 +285,13 @@ class Commands(StoreCommands, PersonaCommands):
                 return turn
         raise UsageError("there is no answer yet")
 
-    def do_help(self, name: str) -> None:
+    def do_help(self, name: str) -> Iterator[str]:
         if name:
             command = find(name.removeprefix("/"))
-            self.front.say(f"{command.title}\n{command.help}")
+            yield from (command.title, command.help)
             return
         width = max(len(command.title) for command in COMMANDS)
-        self.front.say("\n".join(f"{command.title:{width}}  {command.help}" for command in COMMANDS))
+        yield from (f"{command.title:{width}}  {command.help}" for command in COMMANDS)
 
     def do_bye(self, _: str) -> None:
         self.front.leave()

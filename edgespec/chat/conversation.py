@@ -1,4 +1,4 @@
-"""A conversation in the store: the messages of its open branch, and its settings."""
+"""A conversation in the store: the messages of its open branch, its persona and its settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from edgespec.chat.attachments import without_files
+from edgespec.chat.attachments import Attachment, without_files
+from edgespec.chat.model import ChatModel
 from edgespec.chat.personas import Persona, persona
 from edgespec.chat.saving import Write, Writes
 from edgespec.chat.settings import ChatSettings
@@ -20,19 +21,20 @@ from edgespec.history.data import first_line
 
 
 class Conversation:
-    """A conversation without a model.
+    """A conversation as it is stored.
 
-    `turns` are the messages of the open branch; those before `first_sent` are no longer sent. `used` is the number of
-    tokens in the context. `system` is the system prompt of this chat; new chats begin with the one given here, or with
-    the persona given to `begin_as`. `persona` is the name of the chat's persona; `taken_persona` is None if its file
-    cannot be read.
+    `turns` are the messages of the open branch; those before `first_sent` are no longer sent. The files in `attached`
+    are sent with the next message. `used` is the number of tokens in the context. `system` is the system prompt of this
+    chat; new chats begin with the system prompt given here, or with the persona given to `begin_as`. `persona` is the
+    name of the chat's persona; `taken_persona` is None if its file cannot be read.
 
     If the store fails, no message is lost: it is written together with the next one. `unsaved` counts such writes, and
     `store_error` is the reason.
     """
 
-    def __init__(self, store: Store, settings: ChatSettings, system: str) -> None:
-        self.store, self.settings, self._own_system = store, settings, system
+    def __init__(self, model: ChatModel, store: Store, settings: ChatSettings, system: str) -> None:
+        self.model, self.store, self.settings, self._own_system = model, store, settings, system
+        self.attached: list[Attachment] = []
         self._own_settings = settings
         self._own_persona: tuple[Persona, Collection[str]] | None = None
         self.persona = ""
@@ -70,6 +72,7 @@ class Conversation:
         with suppress(UsageError):
             self.taken_persona = persona(self.persona) if self.persona else None
         self._go_to(info.head)
+        self._draft_as_set_or_loaded()
 
     def begin_as(self, chosen: Persona, but: Collection[str] = ()) -> None:
         """Use a persona here and in new chats, except for the fields `but` ("system" is one). Raises UsageError."""
@@ -78,32 +81,43 @@ class Conversation:
 
     def take_persona(self, chosen: Persona | None, but: Collection[str] = ()) -> None:
         """Use another persona, or None for no persona, from the next message on. Raises UsageError."""
-        before = (
-            self.settings
-            if self.taken_persona is None
-            else self.taken_persona.removed(self.settings, self._own_settings)
-        )
-        settings = before if chosen is None else chosen.applied(before, but)
+        settings = self._settings_without_persona()
+        settings = settings if chosen is None else chosen.applied(settings, but)
+        if not self._is_answering:
+            self.model.draft_as(settings)
         self._drop_persona()
+        self.settings = settings
         if chosen is not None:
-            self.persona, self.taken_persona, self.settings = chosen.name, chosen, settings
+            self.persona, self.taken_persona = chosen.name, chosen
             self.system = self.system if "system" in but or not chosen.system else chosen.system
         self._save_settings()
 
     def _drop_persona(self) -> None:
         """Restore the user's own system prompt, and the settings that the persona had replaced."""
-        if self.taken_persona is not None:
-            self.settings = self.taken_persona.removed(self.settings, self._own_settings)
-        self.system = self._own_system
+        self.settings, self.system = self._settings_without_persona(), self._own_system
         self.persona, self.taken_persona = "", None
 
+    def _settings_without_persona(self) -> ChatSettings:
+        taken = self.taken_persona
+        return self.settings if taken is None else taken.removed(self.settings, self._own_settings)
+
+    def _draft_as_set_or_loaded(self) -> None:
+        try:
+            self.model.draft_as(self.settings)
+        except UsageError:  # settings for another model
+            self.settings = self.settings.drafting_as_loaded()
+
     def undo(self) -> str:
-        """Take back the last message and its answer, which stay a branch; return its text. Raises UsageError."""
+        """Take back the last message and its answer, which stay a branch; return its text. Raises UsageError.
+
+        Its files are attached again.
+        """
         self._check_idle()
         last = next((index for index in reversed(range(len(self.turns))) if self.turns[index].role == "user"), None)
         if last is None:
             raise UsageError("there is nothing to undo")
-        text = self.turns[last].content
+        files, text = without_files(self.turns[last].content)
+        self.attached = [*files, *(file for file in self.attached if file not in files)]
         self._show(self.turns[:last])
         self._save_head()
         return text
@@ -196,7 +210,7 @@ class Conversation:
         self._writes.write(lambda: self.store.append(chat, turn.parent, turn.role, turn.content, turn.answer))
 
     def _settings_as_json(self) -> dict[str, Any]:
-        return self.settings.as_json() | {"system": self.system, "persona": self.persona}
+        return self.settings.as_json() | {"system": self.system, "persona": self.persona} | self.model.as_json()
 
     def _save_settings(self) -> None:
         if self.chat is not None:

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import suppress
-from glob import glob, has_magic
+from glob import escape, glob, has_magic
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -33,7 +33,7 @@ def named_files(text: str) -> list[Path]:
     for name in names:
         path = Path(name)
         if _is_folder(path):
-            found |= _matching(str(path / "**"), f"the folder {path} has no files")
+            found |= _matching(str(Path(escape(name), "**")), f"the folder {path} has no files")
         elif has_magic(name) and not os.path.lexists(path):
             found |= _matching(name, f"no file matches {name}")
         else:
@@ -123,7 +123,10 @@ def _matching(pattern: str, problem: str) -> dict[Path, None]:
 
 
 def _matches(pattern: str) -> Iterator[Path]:
-    """Yield the files that match a pattern; `**` matches any folders but hidden ones and `LEFT_OUT`."""
+    """Yield the files that match a pattern; `**` matches any folders but hidden ones and `LEFT_OUT`.
+
+    A pattern that names such a folder finds it.
+    """
     parts = Path(pattern).parts
     if "**" not in parts:
         yield from (path for path in map(Path, glob(pattern)) if _is_file(path))  # noqa: PTH207
@@ -133,7 +136,8 @@ def _matches(pattern: str) -> Iterator[Path]:
     n_left = MOST_ENTRIES
     for top in glob(start) if has_magic(start) else [start]:  # noqa: PTH207 - Path.glob finds hidden names
         for folder, folders, files in os.walk(top):
-            folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in LEFT_OUT)
+            left_out = {name for name in folders if name.startswith(".") or name in LEFT_OUT} - {*parts}
+            folders[:] = sorted({*folders} - left_out)
             n_left -= len(folders) + len(files)
             if n_left < 0:
                 what = f"{pattern} was given up after {MOST_ENTRIES:,} files and folders"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgespec.chat.settings import NONE, SETTINGS, ChatSettings, all_changed, setting
+from edgespec.chat.settings import NONE, SETTINGS, ChatSettings, setting, with_changes
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import config_dir, write_whole
 from edgespec.settings import CONSTRAINTS
@@ -43,7 +43,7 @@ class Persona:
         """Return `settings` with those of the persona, except for the fields `but`. Raises UsageError."""
         if any(name in but for name in CONSTRAINTS):  # a constraint replaces any other
             but = {*but, *CONSTRAINTS}
-        return _all_changed(settings, {n: text for n, text in self.settings.items() if setting(n).field not in but})
+        return with_changes(settings, {n: text for n, text in self.settings.items() if setting(n).field not in but})
 
     def removed(self, settings: ChatSettings, before: ChatSettings) -> ChatSettings:
         """Return `settings` with the persona's values as they were `before`; values changed since then stay."""
@@ -53,7 +53,7 @@ class Persona:
             for name in self.settings
             if setting(name).value(settings) == setting(name).value(ours)
         }
-        return _all_changed(settings, same)
+        return with_changes(settings, same)
 
 
 BUNDLED = (
@@ -163,10 +163,11 @@ def parsed(name: str, text: str, file: Path | None = None) -> Persona:
                     raise UsageError(f"{key} must be a text")
                 texts[key] = value.strip()
             else:
-                settings[setting(key).name] = _as_text(key, value)
-                if setting(key).name != key and setting(key).field != key:
-                    raise UsageError(f"unknown setting {key!r}", hint=f"did you mean {setting(key).name}?")
-                _all_changed(ChatSettings(), settings)
+                item = setting(key)
+                if key not in (item.name, item.field):
+                    raise UsageError(f"unknown setting {key!r}", hint=f"did you mean {item.name}?")
+                settings[item.name] = _as_text(key, value)
+                with_changes(ChatSettings(), settings)
         except UsageError as error:
             line = _line_of(key, text)
             raise UsageError(f"{where}, line {line}: {error.what}", why=error.why, hint=error.hint) from None
@@ -175,11 +176,11 @@ def parsed(name: str, text: str, file: Path | None = None) -> Persona:
 
 def as_toml(each: Persona) -> str:
     """Return the content of the persona's file."""
-    texts = {"description": each.description, "system": each.system, "model": each.model}
-    is_text = {item.name: item.kind in ("text", "choice") for item in SETTINGS}
-    lines = [f"{key} = {_quoted(value)}" for key, value in texts.items() if value]
-    lines += [f"{name} = {_quoted(value) if is_text[name] else value}" for name, value in each.settings.items()]
-    return "\n".join(lines) + "\n"
+    lines = [f"{key} = {_quoted(value)}\n" for key in TEXTS if (value := getattr(each, key))]
+    for name, value in each.settings.items():
+        is_text = setting(name).kind in ("text", "choice")
+        lines.append(f"{name} = {_quoted(value) if is_text else value}\n")
+    return "".join(lines)
 
 
 def save(each: Persona) -> Path:
@@ -214,14 +215,6 @@ def _files() -> list[Path]:
     with suppress(OSError):
         return sorted(file for file in folder().iterdir() if file.suffix == ".toml" and file.is_file())
     return []
-
-
-def _all_changed(settings: ChatSettings, texts: Mapping[str, str]) -> ChatSettings:
-    """Return `settings` with all of these changes. Raises UsageError."""
-    settings, refused = all_changed(settings, texts)
-    if refused:
-        raise next(iter(refused.values()))
-    return settings
 
 
 def _as_text(key: str, value: Any) -> str:

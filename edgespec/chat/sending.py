@@ -23,13 +23,11 @@ SHORT = Message("user", "x")  # the template adds some tokens to the text of a m
 
 
 class Sending(Conversation):
-    """A conversation with a model. The files in `attached` are sent with the next message."""
+    """A conversation whose messages are sent to its model."""
 
     def __init__(self, model: ChatModel, store: Store, settings: ChatSettings, system: str) -> None:
-        self.model = model
         self.counts = TokenCounts(model)
-        self.attached: list[Attachment] = []
-        super().__init__(store, settings, system)
+        super().__init__(model, store, settings, system)
 
     @property
     def engine(self) -> Answerer | None:

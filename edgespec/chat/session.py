@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,10 +12,9 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Answerer, Events, Notice, Opener
 from edgespec.chat.attachments import with_files, without_files
 from edgespec.chat.model import Catalogued, ChatModel
-from edgespec.chat.personas import Persona
 from edgespec.chat.recording import Recording
 from edgespec.chat.sending import Sending, as_message
-from edgespec.chat.settings import ChatSettings, all_changed, as_catalogued, setting
+from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
 from edgespec.chat.states import ChatStates
 from edgespec.closable import Closable
 from edgespec.core.policy.measured import PolicyVerdict
@@ -89,9 +88,7 @@ class Session(Sending, Closable):
 
     def change(self, texts: Mapping[str, str]) -> None:
         """Change settings, given as texts by name, from the next message on. Raises UsageError."""
-        settings, refused = all_changed(self.settings, texts)
-        if refused:
-            raise next(iter(refused.values()))
+        settings = with_changes(self.settings, texts)
         if any(setting(name).group == "drafting" for name in texts) and not self._is_answering:
             self.model.draft_as(settings)
         self.settings = settings
@@ -101,17 +98,6 @@ class Session(Sending, Closable):
         """Change the system prompt of this chat, from the next answer on."""
         self.system = with_unix_line_ends(text)
         self._save_settings()
-
-    def take_persona(self, chosen: Persona | None, but: Collection[str] = ()) -> None:
-        before = self.settings, self.system, self.persona, self.taken_persona
-        super().take_persona(chosen, but)
-        try:
-            if not self._is_answering:
-                self.model.draft_as(self.settings)
-        except UsageError:  # the model does not support these drafting settings
-            self.settings, self.system, self.persona, self.taken_persona = before
-            self._save_settings()
-            raise
 
     def verdicts(self) -> list[PolicyVerdict]:
         """Return why drafters are active or backed off in this chat."""
@@ -126,17 +112,6 @@ class Session(Sending, Closable):
         self.settings = as_catalogued(self.settings, before, now)
         self._own_settings = as_catalogued(self._own_settings, before, now)
         self._save_settings()
-
-    def _draft_as_set_or_loaded(self) -> None:
-        try:
-            self.model.draft_as(self.settings)
-        except UsageError:  # settings for another model
-            self.settings = self.settings.drafting_as_loaded()
-
-    def open(self, name: str) -> None:
-        """Resume a chat: `name` is its id, the beginning of its id, or "last". Raises StoreError."""
-        super().open(name)
-        self._draft_as_set_or_loaded()
 
     # --- messages -------------------------------------------------------------------------------------------------
 
@@ -158,12 +133,6 @@ class Session(Sending, Closable):
         self._keep(turn)
         self.attached = [file for file in self.attached if file not in files]
         return self._answer(cancel)
-
-    def undo(self) -> str:
-        """Take back the last message and its answer; attach its files again, and return its text. Raises UsageError."""
-        files, text = without_files(super().undo())
-        self.attached = [*files, *(file for file in self.attached if file not in files)]
-        return text
 
     def regenerate(
         self, cancel: CancelFlag | None = None, index: int | None = None, *, sample: int | None = None
@@ -370,6 +339,3 @@ class Session(Sending, Closable):
         """Return the notes of the store and the model since the last call."""
         notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))]
         return [Notice(text) for text in [*notes, *self.model.new_notes()]]
-
-    def _settings_as_json(self) -> dict[str, Any]:
-        return super()._settings_as_json() | self.model.as_json()

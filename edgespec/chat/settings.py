@@ -217,6 +217,14 @@ def all_changed(settings: ChatSettings, texts: Mapping[str, str]) -> tuple[ChatS
         waiting = {name: waiting[name] for name in refused}
 
 
+def with_changes(settings: ChatSettings, texts: Mapping[str, str]) -> ChatSettings:
+    """Return `settings` with all of these changes. Raises UsageError."""
+    settings, refused = all_changed(settings, texts)
+    if refused:
+        raise next(iter(refused.values()))
+    return settings
+
+
 def as_catalogued(settings: ChatSettings, before: Mapping[str, Any], now: Mapping[str, Any]) -> ChatSettings:
     """Return `settings` for another model: values that are the catalogue's defaults `before` become those of `now`."""
     sampling, default = settings.sampling, SamplingSettings()

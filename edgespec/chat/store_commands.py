@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from edgespec.chat.transcript import to_jsonl, to_markdown, with_system
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import free_name, write_whole
 from edgespec.history import ChatInfo, StoreError
+from edgespec.history.search import BEGIN, END
 from edgespec.text.figures import counted
 
 LISTED = 20
@@ -45,26 +46,22 @@ class StoreCommands:
             session.switch(key)
         self.front.redraw()
 
-    def do_list(self, query: str) -> None:
+    def do_list(self, query: str) -> Iterator[str]:
         chats = self.session.store.chats(limit=LISTED, query=query, order="pinned")
         if not chats:
             raise UsageError("there is no such chat" if query else "there are no chats yet")
         self._listed = [(chat.id, None) for chat in chats]
-        lines = [f"{place:3}  {_line(chat)}" for place, chat in enumerate(chats, 1)]
-        self.front.say("\n".join([*lines, "/load N opens one"]))
+        yield from _numbered(map(_line, chats))
 
-    def do_search(self, query: str) -> None:
+    def do_search(self, query: str) -> Iterator[str]:
         if not query:
             raise UsageError("/search needs words", hint="/search WORDS")
         hits = self.session.store.search(query, limit=LISTED)
         if not hits:
             raise UsageError(f"nothing was found for {query!r}")
         self._listed = [(hit.chat, hit.key) for hit in hits]
-        lines = []
-        for place, hit in enumerate(hits, 1):
-            snippet = " ".join(hit.snippet.replace("\x02", "[").replace("\x03", "]").split())
-            lines.append(f"{place:3}  {hit.title}\n     {hit.role}: {snippet}")
-        self.front.say("\n".join([*lines, "/load N opens one"]))
+        marks = str.maketrans({BEGIN: "[", END: "]"})
+        yield from _numbered(f"{hit.title}\n     {hit.role}: {hit.snippet.translate(marks)}" for hit in hits)
 
     def do_rename(self, title: str) -> None:
         if not title:
@@ -72,32 +69,32 @@ class StoreCommands:
         self.session.rename(title)
         self.front.redraw()
 
-    def do_pin(self, _: str) -> None:
+    def do_pin(self, _: str) -> Iterator[str]:
         info = self._open_chat()
         self.session.store.pin(info.id, not info.is_pinned)
         self.front.redraw()
-        self.front.say("this chat is " + ("no longer pinned" if info.is_pinned else "pinned"))
+        yield "this chat is " + ("no longer pinned" if info.is_pinned else "pinned")
 
-    def do_folder(self, name: str) -> None:
+    def do_folder(self, name: str) -> Iterator[str]:
         store = self.session.store
         if name:
             info = self._open_chat()
             store.move(info.id, "" if name == "none" else name)
             self.front.redraw()
-            self.front.say(f"moved to {store.find(info.id).folder}" if name != "none" else "removed from its folder")
+            yield f"moved to {store.find(info.id).folder}" if name != "none" else "removed from its folder"
             return
         if not (folders := store.folders()):
             raise UsageError("there are no folders yet", hint="/folder NAME puts this chat into one")
         inside = [chat.folder for chat in store.chats()]
-        lines = [f"{folder}  ({counted(inside.count(folder), 'chat')})" for folder in folders]
-        self.front.say("\n".join([*lines, "/folder NAME moves this chat into one, /folder none removes it"]))
+        yield from (f"{folder}  ({counted(inside.count(folder), 'chat')})" for folder in folders)
+        yield "/folder NAME moves this chat into one, /folder none removes it"
 
     def _open_chat(self) -> ChatInfo:
         if self.session.chat is None:
             raise UsageError("this chat is empty")
         return self.session.store.find(self.session.chat)
 
-    def do_delete(self, name: str) -> None:
+    def do_delete(self, name: str) -> Iterator[str]:
         if not name:
             raise UsageError("/delete needs the id of a chat", hint="/delete ID; 'edgespec history list' shows ids")
         session = self.session
@@ -105,7 +102,7 @@ class StoreCommands:
         session.delete(info.id)
         if info.id == before:
             self.front.redraw()
-        self.front.say(f"deleted {info.title or info.id}")
+        yield f"deleted {info.title or info.id}"
 
     def do_export(self, argument: str) -> None:
         """`/export`, `/export jsonl`: to a new file in the current folder; `/export FILE`: the suffix is the format."""
@@ -116,18 +113,28 @@ class StoreCommands:
         with suppress(StoreError):
             place = self._open_chat()
             info = replace(info, folder=place.folder, is_pinned=place.is_pinned)
-        jsonl = argument == "jsonl" or argument.endswith((".jsonl", ".json"))
-        name = "" if argument in ("", "md", "jsonl") else argument
-        title = re.sub(r"\W+", "-", session.title).strip("-")[:40] or str(session.chat)
-        file = Path(name).expanduser() if name else free_name(title, ".jsonl" if jsonl else ".md")
+        is_jsonl = argument == "jsonl" or argument.endswith((".jsonl", ".json"))
+        name = "" if argument in ("md", "jsonl") else argument
+        title = re.sub(r"\W+", "-", session.title).strip("-")[:40] or session.chat
+        text = (to_jsonl if is_jsonl else to_markdown)(info, turns)
+        self.write("export", name, title, ".jsonl" if is_jsonl else ".md", text)
+
+    def write(self, command: str, name: str, stem: str, suffix: str, text: str) -> None:
+        """Write a new file, by default STEM and SUFFIX in the current folder, and show its path. Raises UsageError."""
+        file = Path(name).expanduser() if name else free_name(stem, suffix)
         if file.is_dir():
-            raise UsageError(f"{file} is a folder", hint="give a file name in it")
+            file = file / f"{stem}{suffix}"
         if file.exists():
-            raise UsageError(f"{file} already exists", hint="/export FILE with another name")
-        text = to_jsonl(info, turns) if jsonl else to_markdown(info, turns)
+            raise UsageError(f"{file} already exists", hint=f"/{command} FILE with another name")
         with told_as(UsageError, f"{file} cannot be written"):
             write_whole(file, text)
         self.front.say(f"written to {file.absolute()}")
+
+
+def _numbered(lines: Iterable[str]) -> Iterator[str]:
+    """Yield a list of chats, or of messages in them."""
+    yield from (f"{number:3}  {line}" for number, line in enumerate(lines, 1))
+    yield "/load N opens one"
 
 
 def _line(chat: ChatInfo) -> str:

@@ -120,7 +120,7 @@ class Actor:
                 raise LostError(error.what, why=error.why, hint=error.hint) from error
             assert self._answers is not None
             try:
-                with closing(self._answers.read([worker.submit(request)])) as events:
+                with closing(self._answers.read(worker.submit_all([request]))) as events:
                     return [event async for _, event in events]
             except WorkerDiedError as error:
                 note = f"{error.what}{f': {error.why}' if error.why else ''}; restarting it"

@@ -130,28 +130,26 @@ class Nodes(Closable):
         return node in self._alive and not self.is_cut_off
 
     def _prepare(self, node: str, name: str, work: Callable[[str], None]) -> None:
-        def prepared() -> None:
-            try:
-                work(name)
-            except EdgespecError as error:
-                self._refuse(name, error)
-            except Exception as error:  # Ray raises many kinds
-                sleep(2 * LOOK_S)  # until it is known which nodes are alive
-                why = _why(error) if self.has(node) else "it has left the cluster"
-                self._refuse(name, GenerationError("it cannot be used", why=why))
-            finally:
-                with self._lock:
-                    self._n_coming -= 1
-
         with self._lock:
             self._n_coming += 1
-        threading.Thread(target=prepared, name=name, daemon=True).start()
+        _started(partial(self._prepared, node, name, work))
 
-    def _refuse(self, name: str, error: EdgespecError) -> None:
-        if not self.is_closed:
-            self._refusals.append(error)
-            hint = f" ({error.hint})" if error.hint else ""
-            self.note(name, f"not used: {error.what}{f': {error.why}' if error.why else ''}{hint}")
+    def _prepared(self, node: str, name: str, work: Callable[[str], None]) -> None:
+        try:
+            work(name)
+        except Exception as error:
+            if not isinstance(error, EdgespecError):  # Ray raises many kinds
+                sleep(2 * LOOK_S)  # until it is known which nodes are alive
+                why = _why(error) if self.has(node) else "it has left the cluster"
+                error = GenerationError("it cannot be used", why=why)
+            if not self.is_closed:
+                self._refusals.append(error)
+                hint = f" ({error.hint})" if error.hint else ""
+                why = f": {error.why}" if error.why else ""
+                self.note(name, f"not used: {error.what}{why}{hint}")
+        finally:
+            with self._lock:
+                self._n_coming -= 1
 
     def _survey(self, node: Mapping[str, Any], name: str) -> None:
         """Check that the node gives the same texts, and start its actors."""
@@ -231,9 +229,7 @@ class NodeMember:
     def __init__(self, nodes: Nodes, actor: Any, name: str, post: Post) -> None:
         self.actor, self.name, self.n_slots = actor, name, 1
         self.texts_depend_on: Mapping[str, Any] = nodes.depend_on
-        self.is_gone, self.why_lost = False, ""
         self._nodes, self._ray, self.post = nodes, nodes.ray, post
-        self._reviving: Future[None] | None = None
 
     def close(self) -> None:
         """End the actor."""
@@ -292,46 +288,40 @@ class NodeMember:
             put(LostError(f"{self.name} cannot be reached", why=_why(error)))
         return begun
 
-    def probe(self, after_s: float, times: int) -> Future[bool]:
-        """Wait until the actor was restarted and has loaded its model; False after this time."""
-        found: Future[bool] = Future()
-        if self._reviving is None or self._reviving.done():
-            self._reviving = Future()
-            threading.Thread(target=self._revive, args=(self._reviving,), daemon=True).start()
+    def recover(self) -> Future[None]:
+        """Wait until the actor was restarted and has loaded its model. Its node gets another actor if it will not."""
+        return _started(self._recovered)
 
-        def waited(reviving: Future[None]) -> None:
-            try:
-                reviving.result(after_s * times)
-                is_back = True
-            except TimeoutError:
-                is_back = False
-            except Exception as error:
-                is_back, self.is_gone, self.why_lost = False, True, self._farewell(error)
-            if found.set_running_or_notify_cancel():
-                found.set_result(is_back)
-
-        threading.Thread(target=waited, args=(self._reviving,), daemon=True).start()
-        return found
-
-    def _revive(self, reviving: Future[None]) -> None:
+    def _recovered(self) -> None:
         try:
             self.introduce()
+        except EdgespecError:
+            raise
         except Exception as error:
-            reviving.set_exception(error)
-        else:
-            reviving.set_result(None)
-
-    def _farewell(self, error: Exception) -> str:
-        """Return why this actor will not be back; its node gets another one if it is alive."""
-        if isinstance(error, EdgespecError):
-            return f"{error.what}{f': {error.why}' if error.why else ''}"
-        sleep(2 * LOOK_S)  # until it is known which nodes are alive
-        return "its actor has ended" if self._nodes.replace(self) else "it has left the cluster"
+            sleep(2 * LOOK_S)  # until it is known which nodes are alive
+            why = "its actor has ended" if self._nodes.replace(self) else "it has left the cluster"
+            raise LostError(why) from error
 
     def _heard(self, told: Told) -> Any:
         for note in told.notes:
             self._nodes.note(self.name, note)
         return told.result()
+
+
+def _started(work: Callable[[], None]) -> Future[None]:
+    """Start some work in a thread, which does not keep the program from ending."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
 
 
 def _size(node: Mapping[str, Any], resource: str) -> float:

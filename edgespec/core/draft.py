@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.core.distribution import Distribution
@@ -101,30 +101,17 @@ class Draft:
 
     def best(self, n: int) -> Draft:
         """Return the draft of the n nodes with the largest path probability."""
-        # The sort is stable and a parent's probability is at least its child's, so parents of kept nodes are kept.
         if n >= len(self):
             return self
         if self.is_chain:
             return self.first(n)
-        reaches = self.reaches()
-        return self._only(sorted(sorted(range(len(self)), key=lambda node: -reaches[node])[:n]))
+        return self._only(sorted(likeliest(self.parents, self.reaches(), n, len(self))))
 
     def within(self, leaves: int) -> Draft:
         """Return this draft cut to at most `leaves` leaves, keeping the nodes with the largest path probability."""
         if self.n_leaves <= leaves:
             return self
-        reaches, kept, with_child = self.reaches(), set[int](), set[int]()
-        for node in sorted(range(len(self)), key=lambda node: -reaches[node]):
-            parent = self.parents[node]
-            if parent >= 0 and parent not in kept:
-                continue
-            if parent in with_child:
-                if leaves == 1:
-                    continue
-                leaves -= 1
-            with_child.add(parent)
-            kept.add(node)
-        return self._only(sorted(kept))
+        return self._only(sorted(likeliest(self.parents, self.reaches(), len(self), leaves)))
 
     def merged(self, other: Draft) -> Draft:
         """Return one tree of both drafts. A node in both gets the larger confidence and the source of this draft."""
@@ -202,3 +189,25 @@ class Draft:
                 ancestor = self.parents[ancestor]
             leaf += 1
         return below
+
+
+def likeliest(
+    parents: Sequence[int], reaches: Sequence[float], n: int, leaves: int, dropped: Collection[int] = ()
+) -> list[int]:
+    """Return the at most `n` nodes of a tree with the largest path probability, best first, with at most `leaves`
+    leaves. The nodes that are `dropped`, and those below them, are left out."""
+    kept: dict[int, None] = {}
+    with_child: set[int] = set()
+    for node in sorted(range(len(parents)), key=lambda node: -reaches[node]):
+        parent = parents[node]
+        if len(kept) == n:
+            break
+        if node in dropped or (parent >= 0 and parent not in kept):
+            continue
+        if parent in with_child:
+            if leaves == 1:
+                continue
+            leaves -= 1
+        with_child.add(parent)
+        kept[node] = None
+    return list(kept)

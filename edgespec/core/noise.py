@@ -30,20 +30,8 @@ class Stream(IntEnum):
     RESIDUAL = 3
 
 
-def gumbel(
-    seed: int, sample: int, position: int, ids: int | Ids, stream: Stream = Stream.TOKEN, step: int = 0
-) -> npt.NDArray[np.float32]:
-    """Return standard Gumbel noise, float32[n], for token `ids`; a number n means the ids 0 to n - 1.
-
-    `seed` has 64 bits, `position` is the index of the token to sample. Values lie in [-2.82, 16.64].
-    """
-    uniforms = _uniforms(hashes(key(seed, sample, position, stream, step), ids)).astype(np.float32)
-    noise: npt.NDArray[np.float32] = -np.log(-np.log(uniforms))
-    return noise
-
-
 def gumbel64(hashed: Hashes) -> npt.NDArray[np.float64]:
-    """Return Gumbel noise, float64[n], of `hashes`. The noise increases with the hash."""
+    """Return standard Gumbel noise, float64[n], of `hashes`: numbers in [-2.82, 16.64] that increase with the hash."""
     noise: npt.NDArray[np.float64] = -np.log(-np.log(_uniforms(hashed)))
     return noise
 
@@ -54,7 +42,8 @@ def uniform(key: tuple[int, int], token: int = 0) -> float:
 
 
 def key(seed: int, sample: int, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:
-    """Return two 32-bit words from all arguments. Raises ValueError for a seed of more than 64 bits."""
+    """Return two 32-bit words from all arguments; `position` is the index of the token to sample. Raises ValueError for
+    a seed of more than 64 bits."""
     if not 0 <= seed <= _MASK:
         raise ValueError(f"seed must be from 0 to 2^64 - 1, not {seed}")
     state = _mix64(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -175,27 +176,16 @@ class Stats:
         return {
             "timings": {
                 "prompt_n": self.prompt_tokens - self.cached_tokens,
-                "cache_n": self.cached_tokens,
-                "prompt_ms": round(self.prompt_s * 1e3, 3),
+                **{name: getattr(self, field) for field, name in _COUNTS.items()},
+                **{name: round(getattr(self, field) * 1e3, 3) for field, name in _TIMES.items()},
                 "prompt_per_second": round(self.prompt_tokens_per_s, 3),
-                "predicted_n": self.generated_tokens,
-                "predicted_ms": round(self.generation_s * 1e3, 3),
                 "predicted_per_second": round(self.tokens_per_s, 3),
-                "draft_n": self.proposed,
-                "draft_n_accepted": self.accepted,
-                "draft_ms": round(self.draft_s * 1e3, 3),
-                "target_ms": round(self.target_s * 1e3, 3),
                 "other_ms": round(self.other_s * 1e3, 3),
             },
-            "rounds": self.rounds,
             "acceptance": round(self.acceptance_rate, 4),
             "tokens_per_round": round(self.tokens_per_round, 4),
-            "proposed_per_pos": self.proposed_per_pos,
-            "accepted_per_pos": self.accepted_per_pos,
-            "accepted_histogram": self.accepted_histogram,
+            **{name: getattr(self, name) for name in _OTHERS},
             "by_source": {source: asdict(counts) for source, counts in self.by_source.items()},
-            "near_ties": self.near_ties,
-            "recalled": self.recalled,
         }
 
     @classmethod
@@ -205,25 +195,24 @@ class Stats:
         known = {item.name for item in fields(SourceStats)}
         return cls(
             prompt_tokens=timings.get("prompt_n", 0) + timings.get("cache_n", 0),
-            cached_tokens=timings.get("cache_n", 0),
-            prompt_s=timings.get("prompt_ms", 0.0) / 1e3,
-            generated_tokens=timings.get("predicted_n", 0),
-            generation_s=timings.get("predicted_ms", 0.0) / 1e3,
-            draft_s=timings.get("draft_ms", 0.0) / 1e3,
-            target_s=timings.get("target_ms", 0.0) / 1e3,
-            rounds=figures.get("rounds", 0),
-            proposed=timings.get("draft_n", 0),
-            accepted=timings.get("draft_n_accepted", 0),
-            proposed_per_pos=list(figures.get("proposed_per_pos", ())),
-            accepted_per_pos=list(figures.get("accepted_per_pos", ())),
-            accepted_histogram=list(figures.get("accepted_histogram", ())),
             by_source={
                 name: SourceStats(**{key: count for key, count in counts.items() if key in known})
                 for name, counts in figures.get("by_source", {}).items()
             },
-            near_ties=figures.get("near_ties"),
-            recalled=figures.get("recalled", 0),
+            **{field: timings.get(name, 0) for field, name in _COUNTS.items()},
+            **{field: timings.get(name, 0.0) / 1e3 for field, name in _TIMES.items()},
+            **{name: copy(figures[name]) for name in _OTHERS if name in figures},
         )
+
+
+_COUNTS = {
+    "cached_tokens": "cache_n",
+    "generated_tokens": "predicted_n",
+    "proposed": "draft_n",
+    "accepted": "draft_n_accepted",
+}
+_TIMES = {"prompt_s": "prompt_ms", "generation_s": "predicted_ms", "draft_s": "draft_ms", "target_s": "target_ms"}
+_OTHERS = ("rounds", "proposed_per_pos", "accepted_per_pos", "accepted_histogram", "near_ties", "recalled")
 
 
 def _grow(counts: list[int], length: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,27 +30,27 @@ from edgespec.drafters.tree import ROOT
 class _Features:
     """The states of the target that the head has not read yet: float32[F] for each position from `start` to `end`.
 
-    They are kept in the pieces in which they arrived. A backed-off head may read them much later, so the oldest pieces
-    are dropped when there are more than `most` bytes.
+    A backed-off head may read them much later, so the oldest are dropped when there are more than `most` bytes.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.start, self.end = 0, 0
+        self.start = 0
         self._tokens: list[int] = []
-        self._pieces = deque[NDArray[np.float32]]()
+        self._rows = deque[NDArray[np.float32]]()
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self._rows)
 
     def begin(self, tokens: list[int]) -> None:
         """Keep the states of the prefix that a new text shares with the old one."""
         common, self._tokens = common_prefix(self._tokens, tokens), tokens
         if common <= self.start:
-            self._pieces.clear()
-            self.start = self.end = 0
+            self._rows.clear()
+            self.start = 0
         while self.end > common:
-            last = self._pieces.pop()
-            self.end -= len(last)
-            if self.end < common:
-                self.add(self.end, last[: common - self.end])
+            self._rows.pop()
 
     def add(self, start: int, rows: NDArray[np.float32]) -> None:
         """Add states for the positions from `start` on; positions that are known already keep their states.
@@ -58,34 +59,24 @@ class _Features:
         lost, because the cells that the head holds may end there.
         """
         if start > self.end:
-            self._pieces.clear()
-            self._pieces.append(rows[:1])
-            self.start, self.end = start - 1, start
-        new = rows[self.end - start :]
-        if len(new):
-            self._pieces.append(new)
-            self.end += len(new)
-        while len(self._pieces) > 1 and (self.end - self.start) * rows[0].nbytes > self._most:
-            self.start += len(self._pieces.popleft())
+            self._rows.clear()
+            self._rows.append(rows[0])
+            self.start = start - 1
+        self._rows.extend(rows[self.end - start :])
+        while len(self._rows) > max(len(rows), self._most // rows[0].nbytes):
+            self._rows.popleft()
+            self.start += 1
 
     def skip(self, end: int, n: int) -> None:
         """Fill positions before `end` for which no state arrived with zeros, n numbers each."""
-        if end > self.end:
-            self._pieces.append(np.broadcast_to(np.zeros(n, np.float32), (end - self.end, n)))
-            self.end = end
+        self._rows.extend([np.zeros(n, np.float32)] * (end - self.end))
 
     def take(self, start: int, n: int) -> NDArray[np.float32]:
         """Return float32[n, F] of n positions from `start` on, and drop the positions before."""
-        while self.start + len(self._pieces[0]) <= start:
-            self.start += len(self._pieces.popleft())
-        self._pieces[0] = self._pieces[0][start - self.start :]
-        self.start, found = start, list[NDArray[np.float32]]()
-        for piece in self._pieces:
-            found.append(piece[:n])
-            n -= len(found[-1])
-            if not n:
-                break
-        return np.concatenate(found)
+        for _ in range(start - self.start):
+            self._rows.popleft()
+        self.start = start
+        return np.stack([*islice(self._rows, n)])
 
 
 class HeadDrafter(ModelDrafter):

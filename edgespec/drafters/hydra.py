@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.candidates import draft_candidates
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.features import FINAL_STATE
 from edgespec.core.sampling import FloatRow
-from edgespec.drafters.base import DraftContext, Drafter, Outcome
-from edgespec.drafters.estimates import Estimates
+from edgespec.drafters.base import DraftContext, Outcome
+from edgespec.drafters.growing import GrowingDrafter
 from edgespec.drafters.successors import Successors
 from edgespec.drafters.tree import ROOT, Tree
 
@@ -62,18 +60,7 @@ def product(matrix: FloatRow, x: FloatRow) -> FloatRow:
     return np.concatenate([(matrix[:end].reshape(-1, piece, width) @ x).ravel(), matrix[end:] @ x])
 
 
-@dataclass(slots=True)
-class _Slot:
-    """The target's state after its token `at`, and the last draft: its tree, which starts after `n_tokens` tokens."""
-
-    state: FloatRow | None = None
-    at: int = -1
-    tree: Tree | None = None
-    n_tokens: int = 0
-    n_learnt: int = 0
-
-
-class HydraDrafter(Drafter):
+class HydraDrafter(GrowingDrafter):
     """Drafts with a Hydra head. `embedding(token)` is the target's float32[D] of a token, `width` the maximum of a
     node's candidates, `fingerprint` identifies the file."""
 
@@ -91,27 +78,16 @@ class HydraDrafter(Drafter):
         width: int = 1,
         fingerprint: Mapping[str, object] | None = None,
     ) -> None:
+        super().__init__()
         self.network, self.embedding, self.width, self.fingerprint = network, embedding, width, fingerprint
         self._row: FloatRow = np.full(n_vocab, -np.inf, np.float32)
         self._successors = successors
-        self._slots: dict[int, _Slot] = {}
-        self._estimates = Estimates()
-
-    def begin(self, sequence: DraftContext) -> None:
-        self._slots[sequence.slot] = _Slot()
-
-    def end(self, sequence: DraftContext) -> None:
-        self._slots.pop(sequence.slot, None)
-
-    def state(self) -> dict[str, Any]:
-        return self._estimates.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._estimates.restore(state)
+        # The position of the last token that the target has decoded, and the target's state there.
+        self._states: dict[int, tuple[int, FloatRow]] = self._by_slot(lambda: (-1, np.empty(0, np.float32)))
 
     def read(self, sequence: DraftContext, start: int, layers: Mapping[int, FloatRow]) -> None:
-        rows, slot = layers[FINAL_STATE], self._slots[sequence.slot]
-        slot.state, slot.at = rows[-1].copy(), start + len(rows) - 1
+        rows = layers[FINAL_STATE]
+        self._states[sequence.slot] = start + len(rows) - 1, rows[-1].copy()
 
     def observe(self, outcome: Outcome) -> None:
         self._successors.learn(outcome)
@@ -120,31 +96,20 @@ class HydraDrafter(Drafter):
         return [self._draft(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
 
     def _draft(self, sequence: DraftContext, budget: Budget) -> Draft:
-        slot = self._slots[sequence.slot]
-        if slot.tree is not None:
-            slot.n_learnt = self._estimates.learn(slot.tree, sequence, slot.n_tokens, slot.n_learnt)
-        slot.tree = None
-        if slot.state is None or slot.at != len(sequence.tokens) - 2 or budget.tokens < 1:
-            return Draft.empty()
-        slot.tree, slot.n_tokens = Tree(budget), len(sequence.tokens)
-        self._hang(sequence, slot.tree, ROOT, slot.state)
-        while (best := slot.tree.frontier(1)) and slot.tree.is_worth(best[0]):
-            self._hang(sequence, slot.tree, best[0], slot.state)
-        return slot.tree.draft(self.name)
+        tree, (at, state) = Tree(budget), self._states[sequence.slot]
+        self._compare(sequence, tree)
+        if 0 <= at == len(sequence.tokens) - 2 and budget.tokens > 0:
+            self._expand(sequence, tree, ROOT, state)
+            while (best := tree.frontier(1)) and tree.is_worth(best[0]):
+                self._expand(sequence, tree, best[0], state)
+        return tree.draft(self.name)
 
-    def _hang(self, sequence: DraftContext, tree: Tree, node: int, state: FloatRow) -> None:
+    def _expand(self, sequence: DraftContext, tree: Tree, node: int, state: FloatRow) -> None:
         """Add the candidates after a node; none after the tokens of the last network."""
         self.passes += 1
-        path = [] if node == ROOT else tree.path(node)
-        candidates = draft_candidates(
-            sequence.sampler,
-            self._logits(sequence, state, [sequence.tokens[-1], *path]),
-            sequence.tokens + path if sequence.sampler.reads_prefix else [],
-            len(sequence.tokens) + len(path),
-            min(self.width, tree.budget.leaves),
-            (sequence.round << 20) + node + 1 if sequence.draws else None,
-        )
-        for child in self._estimates.hang(tree, node, sequence, candidates):
+        path = tree.path(node)
+        row = self._logits(sequence, state, [sequence.tokens[-1], *path])
+        for child in self._add_choices(sequence, tree, node, row):
             if len(path) + 1 == len(self.network.up):
                 tree.close(child)
 

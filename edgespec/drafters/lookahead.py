@@ -64,15 +64,7 @@ class LookaheadDrafter(WalkingDrafter[list[Run]]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ahead: dict[int, _Ahead] = {}
-
-    def begin(self, sequence: DraftContext) -> None:
-        super().begin(sequence)
-        self._ahead[sequence.slot] = _Ahead()
-
-    def end(self, sequence: DraftContext) -> None:
-        super().end(sequence)
-        self._ahead.pop(sequence.slot, None)
+        self._ahead = self._by_slot(_Ahead)
 
     def observe(self, outcome: Outcome) -> None:
         sequence, draft, accepted = outcome.sequence, outcome.draft, [-1, *outcome.path]

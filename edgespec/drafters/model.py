@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.batch import Batch
-from edgespec.core.candidates import draft_candidates
 from edgespec.core.draft import Draft
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
-from edgespec.drafters.base import Budget, DraftContext, Drafter
+from edgespec.drafters.base import Budget, DraftContext
 from edgespec.drafters.decoding import DecodingContext
-from edgespec.drafters.estimates import Estimates
+from edgespec.drafters.growing import GrowingDrafter
 from edgespec.drafters.translation import Translation
 from edgespec.drafters.tree import ROOT, Tree
 
@@ -60,25 +58,16 @@ class _Read:
 
 @dataclass(slots=True)
 class Growth:
-    """A tree that grows after `n_tokens` tokens; `ids` is the sequence id that holds each decoded node's path. The
-    first `n_learnt` tokens of the sequence have been compared with draft tokens."""
+    """A tree that grows; `ids` is the sequence id that holds each decoded node's path."""
 
     sequence: DraftContext
     slot: Slot
     tree: Tree
-    n_tokens: int
     ids: dict[int, int] = field(default_factory=dict)
-    n_learnt: int = 0
     states: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # of a draft head: the state of each node
 
-    def prefix(self, node: int) -> list[int]:
-        """The tokens before a child of `node`, if the sampling chain uses them."""
-        if not self.sequence.sampler.reads_prefix:
-            return []
-        return self.sequence.tokens + self.tree.path(node)
 
-
-class ModelDrafter(Drafter):
+class ModelDrafter(GrowingDrafter):
     """Drafts with the model of `context`, which has as many sequences as the target's.
 
     `width` is the maximum number of a node's candidates, and of nodes of a tree decoded at a time; trees need a branch
@@ -90,12 +79,13 @@ class ModelDrafter(Drafter):
     def __init__(
         self, context: DecodingContext, width: int = 1, name: str = "draft", translation: Translation | None = None
     ) -> None:
+        super().__init__()
         self.context, self.width, self.name, self.translation = context, width, name, translation
         self.fingerprint = context.fingerprint
         self._slots = [Slot(number) for number in range(context.sequences)]
-        self._estimates = Estimates()
 
     def begin(self, sequence: DraftContext) -> None:
+        super().begin(sequence)
         slot = self._slots[sequence.slot]
         slot.grown, slot.shared, slot.read = None, None, _Read()
 
@@ -106,12 +96,6 @@ class ModelDrafter(Drafter):
         if slot.shared is None:
             slot.shared = common_prefix(slot.held, text[:-1])
         return len(text) - 1 - slot.shared
-
-    def state(self) -> dict[str, Any]:
-        return self._estimates.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._estimates.restore(state)
 
     def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         growths = [
@@ -124,9 +108,7 @@ class ModelDrafter(Drafter):
             if slot.branches and slot.number not in asked:  # others may need its cells
                 self._drop_paths(slot)
         for growth in growing:
-            last = growth.slot.grown
-            if last is not None:
-                growth.n_learnt = self._estimates.learn(last.tree, growth.sequence, last.n_tokens, last.n_learnt)
+            self._compare(growth.sequence, growth.tree)
         self._draft(growing)
         return [growth.tree.draft(self.name) for growth in growths]
 
@@ -138,7 +120,7 @@ class ModelDrafter(Drafter):
         self._slots = [Slot(number) for number in range(self.context.sequences)]
 
     def _growth(self, sequence: DraftContext, budget: Budget) -> Growth:
-        return Growth(sequence, self._slots[sequence.slot], Tree(budget), len(sequence.tokens))
+        return Growth(sequence, self._slots[sequence.slot], Tree(budget))
 
     def _draft(self, growing: list[Growth]) -> None:
         """Grow trees up to their budgets, from the text before them; trees that have nodes already continue to grow."""
@@ -311,17 +293,7 @@ class ModelDrafter(Drafter):
         return branch
 
     def _add(self, growth: Growth, node: int, row: int) -> None:
-        sequence, tree = growth.sequence, growth.tree
-        position = len(sequence.tokens) + (0 if node == ROOT else len(tree.path(node)))
-        logits = self._row(growth, node, row)
-        candidates = draft_candidates(
-            sequence.sampler,
-            logits,
-            growth.prefix(node),
-            position,
-            min(self.width, tree.budget.leaves),
-            (sequence.round << 20) + node + 1 if sequence.draws else None,
-        )
-        for child in self._estimates.hang(tree, node, sequence, candidates):
+        tree = growth.tree
+        for child in self._add_choices(growth.sequence, tree, node, self._row(growth, node, row)):
             if self._is_end(tree.tokens[child]):
                 tree.close(child)

@@ -181,6 +181,7 @@ class OverlappedDrafter(ModelDrafter):
         if not growth.tree.tokens or assumed.is_draft_invariant:
             return next(iter(growth.tree.tokens), None)
         sampler = assumed.sampler
-        adjusted = sampler.adjusted(self._row(growth, ROOT, -1)[: sampler.n_vocab], growth.prefix(ROOT))
+        tokens = assumed.tokens if sampler.reads_prefix else []
+        adjusted = sampler.adjusted(self._row(growth, ROOT, -1)[: sampler.n_vocab], tokens)
         distribution = Distribution.of(draw_from(adjusted, sampler.settings))
         return sampler.draw(distribution, len(assumed.tokens), Stream.RESIDUAL, assumed.round)

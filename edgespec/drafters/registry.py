@@ -47,10 +47,6 @@ class Entry:
     style: str = "italic $text-success"
 
     @property
-    def has_weights(self) -> bool:
-        return self.make is None
-
-    @property
     def spelling(self) -> str:
         """The name as `--spec-type` takes it."""
         return f"{self.name}:N" if self.needs == "self-draft" else self.name
@@ -62,11 +58,6 @@ def _new(drafter: str, *args: Any, **settings: Any) -> Drafter:
     module, _, name = drafter.partition(".")
     made: Drafter = getattr(import_module(f"edgespec.drafters.{module}"), name)(*args, **settings)
     return made
-
-
-def _corpus(parts: Parts) -> Drafter:
-    assert parts.corpus is not None, "the corpus is opened before its drafter is made"
-    return _new("corpus.CorpusDrafter", parts.corpus)
 
 
 # In the order in which drafters are asked: cheap ones first.
@@ -103,7 +94,13 @@ _ENTRIES = (
         make=lambda parts: _new("lookahead.LookaheadDrafter"),
         in_auto=False,
     ),
-    Entry("corpus", "your own texts (--corpus)", needs="corpus", make=_corpus, style="reverse $text-primary"),
+    Entry(
+        "corpus",
+        "your own texts (--corpus)",
+        needs="corpus",
+        make=lambda parts: _new("corpus.CorpusDrafter", parts.corpus),
+        style="reverse $text-primary",
+    ),
     Entry(
         "self",
         "a draft model made from the target's first 8 layers (self:8), or with smaller weights (self:Q2_K)",

@@ -61,15 +61,7 @@ class SuffixDrafter(ContinuingDrafter):
     def __init__(self, answers: Answers | None = None, name: str = "suffix") -> None:
         super().__init__()
         self.answers, self.name = answers, name
-        self._texts: dict[int, _Text] = {}
-
-    def begin(self, sequence: DraftContext) -> None:
-        super().begin(sequence)
-        self._texts[sequence.slot] = _Text()
-
-    def end(self, sequence: DraftContext) -> None:
-        super().end(sequence)
-        self._texts.pop(sequence.slot, None)
+        self._texts = self._by_slot(_Text)
 
     def n_unread(self, sequence: DraftContext) -> int:
         return max(0, len(sequence.tokens) - 1 - self._texts[sequence.slot].n_tokens)

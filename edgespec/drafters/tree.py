@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from edgespec.core.candidates import DraftCandidate
 from edgespec.core.distribution import Distribution
-from edgespec.core.draft import Draft
+from edgespec.core.draft import Draft, likeliest
 from edgespec.drafters.base import Budget
 
 ROOT = -1
@@ -101,23 +101,5 @@ class Tree:
         """Return the nodes of largest path probability within the budget, best first. Expanded nodes that dropped out
         are gone."""
         if self._kept is None:
-            self._kept = self._choose()
+            self._kept = likeliest(self.parents, self._reach, self.budget.tokens, self.budget.leaves, self._dropped)
         return self._kept
-
-    def _choose(self) -> list[int]:
-        leaves = 1
-        with_child: set[int] = set()
-        kept: dict[int, None] = {}
-        for node in sorted(range(len(self.tokens)), key=lambda node: -self._reach[node]):
-            parent = self.parents[node]
-            if len(kept) == self.budget.tokens:
-                break
-            if node in self._dropped or (parent != ROOT and parent not in kept):
-                continue
-            if parent in with_child:
-                if leaves == self.budget.leaves:
-                    continue
-                leaves += 1
-            with_child.add(parent)
-            kept[node] = None
-        return list(kept)

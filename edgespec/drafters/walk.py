@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from edgespec.core.candidates import weighed
 from edgespec.core.draft import Draft
 from edgespec.core.index import continuation
-from edgespec.drafters.base import Budget, DraftContext, Drafter
-from edgespec.drafters.estimates import Estimates
+from edgespec.drafters.base import Budget, DraftContext
+from edgespec.drafters.growing import GrowingDrafter
 from edgespec.drafters.tree import ROOT, Tree
 
 PRIOR = 16.0  # weight of the confidences fitted to real texts, in drafts
@@ -19,25 +18,14 @@ PRIOR = 16.0  # weight of the confidences fitted to real texts, in drafts
 Place = TypeVar("Place")
 
 
-@dataclass(slots=True)
-class _Grown:
-    """The last tree of a sequence, after `n_tokens` tokens; its first `n_learnt` tokens have been compared with draft
-    tokens."""
-
-    tree: Tree
-    n_tokens: int
-    n_learnt: int = 0
-
-
-class WalkingDrafter(Drafter, Generic[Place]):
+class WalkingDrafter(GrowingDrafter, Generic[Place]):
     """Drafts tokens that are not sampled from a distribution. Nodes with a path probability below `unlikely` are not
     expanded."""
 
     unlikely = 0.05
 
     def __init__(self) -> None:
-        self._grown: dict[int, _Grown] = {}
-        self._estimates = Estimates(PRIOR)
+        super().__init__(PRIOR)
 
     @abstractmethod
     def start(self, sequence: DraftContext) -> Place:
@@ -51,28 +39,13 @@ class WalkingDrafter(Drafter, Generic[Place]):
     def step(self, place: Place, token: int) -> Place:
         """Return the place after one of these tokens."""
 
-    def state(self) -> dict[str, Any]:
-        return self._estimates.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._estimates.restore(state)
-
-    def begin(self, sequence: DraftContext) -> None:
-        self._grown.pop(sequence.slot, None)
-
-    def end(self, sequence: DraftContext) -> None:
-        self._grown.pop(sequence.slot, None)
-
     def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         self.passes += 1
         return [self._draft(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
 
     def _draft(self, sequence: DraftContext, budget: Budget) -> Draft:
-        last, tree = self._grown.get(sequence.slot), Tree(budget)
-        grown = self._grown[sequence.slot] = _Grown(tree, len(sequence.tokens))
-        if last is not None:
-            grown.n_learnt = self._estimates.learn(last.tree, sequence, last.n_tokens, last.n_learnt)
-        leaves = budget.leaves
+        tree, leaves = Tree(budget), budget.leaves
+        self._compare(sequence, tree)
         # For each node: its place in the index, and the position of its children in the sequence.
         places = {ROOT: (self.start(sequence), len(sequence.tokens))}
         frontier = [ROOT] if sequence.tokens else []
@@ -81,9 +54,8 @@ class WalkingDrafter(Drafter, Generic[Place]):
             place, position = places.pop(node)
             distribution = self.distribution(place, sequence, leaves + 1) if tree.reach(node) >= self.unlikely else {}
             candidates = weighed(sequence.sampler, distribution, position, leaves)
-            for child, candidate in zip(
-                self._estimates.hang(tree, node, sequence, candidates), candidates, strict=True
-            ):
+            children = self._add_candidates(sequence, tree, node, candidates)
+            for child, candidate in zip(children, candidates, strict=True):
                 places[child] = self.step(place, candidate.token), position + 1
             frontier = tree.frontier(1)
         return tree.draft(self.name)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import sha256
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -21,7 +20,7 @@ from edgespec.core.policy.policy import pass_widths
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.model import ModelDrafter
-from edgespec.files.paths import read_cache, write_cache
+from edgespec.files.paths import cache_name, read_cache, write_cache
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
@@ -126,7 +125,7 @@ class CostModelCache:
             "least_width": least_width,
             "drafts": [drafter.fingerprint for drafter in self._drafters.values() if drafter.fingerprint],
         }
-        self._name = f"pace/{sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]}.json"
+        self._name = cache_name("pace", facts)
         self._saved_s = perf_counter()
         stored = read_cache(self._name)
         if stored is not None:
@@ -212,7 +211,6 @@ class CostModelCache:
             return
         self._saved_s = perf_counter()
         state = {
-            "version": VERSION,
             "facts": self._facts,
             "costs": self.costs.state(),
             "paces": [[drafters, leaves, pace.state()] for (drafters, leaves), pace in [*self._paces.items()]],
@@ -221,8 +219,6 @@ class CostModelCache:
         write_cache(self._name, json.dumps(state))
 
     def _restore(self, state: dict[str, Any]) -> None:
-        if state["version"] != VERSION:
-            raise ValueError("it was written by another version of edgespec")
         self.costs.restore(state["costs"])
         for drafters, leaves, learnt in state["paces"]:
             self._pace(str(drafters), int(leaves)).restore(learnt)

@@ -70,7 +70,8 @@ class Engine:
 
         `drafting` overrides the engine's drafters and policy for this answer.
         """
-        sequence = self.scheduler.add(tokens, sampler, max_tokens, cancel, rule=rule, reuse=reuse, drafting=drafting)
+        sequence = Sequence([*tokens], sampler, max_tokens, cancel, rule, reuse, drafting)
+        self.scheduler.add(sequence)
         self._admit()
         return sequence
 

@@ -6,15 +6,12 @@ from collections import deque
 from time import perf_counter
 from typing import Any
 
-from edgespec.cancel import CancelFlag
 from edgespec.core.exactness import WIDE, end_of_read, piece_of_read, takes_turns
 from edgespec.core.prefix import common_prefix
-from edgespec.core.sampler import Sampler
-from edgespec.core.verify import VerifyRule
-from edgespec.engine.prefix import Prefix, Reuse, State
+from edgespec.engine.prefix import Prefix, State
 from edgespec.engine.prefix_cache import PrefixCache, Saved, cut
 from edgespec.engine.reading import LEAST, ReadingCosts
-from edgespec.engine.sequence import NO_SLOT, Drafting, Scheduled, Sequence, kind_of
+from edgespec.engine.sequence import NO_SLOT, Scheduled, Sequence
 from edgespec.engine.slots import LEFT_OUT, Slot
 from edgespec.llama.context import Context
 
@@ -44,29 +41,16 @@ class Scheduler:
         self._held_up = 0  # tokens of prompts read since the last pass with generated tokens
         self._uses = 0
 
-    def add(
-        self,
-        tokens: list[int],
-        sampler: Sampler,
-        max_tokens: int,
-        cancel: CancelFlag,
-        *,
-        rule: VerifyRule = "coupled",
-        reuse: Reuse = "running",
-        drafting: Drafting | None = None,
-    ) -> Sequence:
-        """Queue a prompt of at least one token until a slot is free.
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence, whose prompt has at least one token, until a slot is free.
 
         A sequence that may not generate any token is finished at once and needs no slot.
         """
-        room = self.context.n_ctx - len(tokens)
-        kind = kind_of(rule, sampler.settings, is_constrained=sampler.constraint is not None)
-        sequence = Sequence(list(tokens), sampler, min(max_tokens, room), cancel, rule, kind, reuse, drafting)
-        sequence.n_prompt = sequence.stats.prompt_tokens = len(tokens)
+        sequence.n_prompt = sequence.stats.prompt_tokens = len(sequence.tokens)
+        sequence.max_tokens = min(sequence.max_tokens, self.context.n_ctx - sequence.n_prompt)
         if sequence.max_tokens <= 0:
             sequence.finish = "length"
         self.waiting.append(sequence)
-        return sequence
 
     def admit(self) -> list[Sequence]:
         """Give free slots to the waiting sequences, first come first served; returns those that got one."""

@@ -22,8 +22,8 @@ NO_SLOT = -1
 Status = Literal["waiting", "prefill", "decoding", "finished"]
 
 
-def kind_of(rule: VerifyRule, sampling: SamplingSettings, *, is_constrained: bool = False) -> str:
-    """Return the kind of verification and sampling; acceptance rates are measured separately for each kind."""
+def mode_of(rule: VerifyRule, sampling: SamplingSettings, *, is_constrained: bool = False) -> str:
+    """Return the mode of verification and sampling; acceptance rates are measured separately for each mode."""
     greedy, constrained = ", greedy" * (sampling.temperature == 0), ", constrained" * is_constrained
     return f"{rule}{greedy}{constrained}"
 
@@ -48,8 +48,6 @@ class Sequence:
     cancel: CancelFlag
     #: The rule by which drafts are verified.
     rule: VerifyRule = "coupled"
-    #: The kind of verification and sampling (`kind_of`).
-    kind: str = ""
     #: The cached tokens that the prompt may use.
     reuse: Reuse = "running"
     #: Overrides the engine's drafters and policy for this sequence; None: the engine's.
@@ -84,6 +82,10 @@ class Sequence:
         if self.slot == NO_SLOT or self.shares is not None:
             return "waiting"
         return "prefill" if self.is_prefill else "decoding"
+
+    @property
+    def mode(self) -> str:
+        return mode_of(self.rule, self.sampler.settings, is_constrained=self.sampler.constraint is not None)
 
     @property
     def remaining(self) -> int:

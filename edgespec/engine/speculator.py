@@ -147,7 +147,7 @@ class Speculator:
             most = self.n_max if sequence.drafting is None else sequence.drafting.n_max
             n_max = min(most, self.scheduler.most_rows - 1, sequence.remaining - 1, room)
         return ProposalContext(
-            sequence.kind,
+            sequence.mode,
             n_max,
             remaining=sequence.remaining,
             depth=sequence.n_decoded,

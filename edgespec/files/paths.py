@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count
@@ -41,6 +42,11 @@ def data_dir() -> Path:
 def models_dir() -> Path:
     """Folder of models from packages; those of the hub are in the hub's own cache."""
     return data_dir() / "models"
+
+
+def cache_name(folder: str, facts: Mapping[str, object]) -> str:
+    """Return the name of a cached result in `folder` that holds as long as all of these facts hold."""
+    return f"{folder}/{sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]}.json"
 
 
 def read_cache(name: str) -> str | None:

@@ -15,7 +15,7 @@ import numpy as np
 from edgespec.errors import ModelFileError, PairError
 from edgespec.gguf_file import target_print
 from edgespec.gguf_file.header import Header, read_header
-from edgespec.gguf_file.model_check import check_heads, check_model, check_scalars, check_vocabulary, check_weights
+from edgespec.gguf_file.model_check import check_model, check_scalars, check_vocabulary, check_weights, size_or_none
 from edgespec.gguf_file.walk import AGAIN
 
 # Architectures of files; the last two are our own
@@ -78,7 +78,7 @@ def check_draft_file(draft: Header | str | Path) -> Header:
     }
     of_target = {"token_embd.weight", "output.weight"} - header.tensors.keys()
     _check_shapes(header, {name: shape for name, shape in shapes.items() if name not in of_target})
-    check_heads(header, width, max(1, header.number("attention.head_count")))
+    _check_attention(header, width)
     check_scalars(header)
     check_weights(header)
     for norm in (name for name in header.tensors if name.endswith(("norm.weight", "norm_2.weight"))):
@@ -87,6 +87,18 @@ def check_draft_file(draft: Header | str | Path) -> Header:
     if "d2t" in header.tensors:
         _check_ids(header)
     return header
+
+
+def _check_attention(header: Header, width: int) -> None:
+    """Raise ModelFileError for sizes of attention heads that llama.cpp's graph would assert on."""
+    n_heads = max(1, header.number("attention.head_count"))
+    key_length = size_or_none(header, "attention.key_length", 1, 1 << 16)
+    size_or_none(header, "attention.value_length", 1, 1 << 16)
+    n_rot = size_or_none(header, "rope.dimension_count", 1, 1 << 16)
+    if not key_length and width % n_heads:
+        raise _broken(header, f"a width of {width} cannot be shared by {n_heads} attention heads")
+    if n_rot % 2 or n_rot > (key_length or width // n_heads):
+        raise _broken(header, f"{n_rot} rotary dimensions do not fit its attention heads")
 
 
 def _check_networks(header: Header) -> None:

@@ -7,7 +7,6 @@ in milliseconds.
 
 from __future__ import annotations
 
-import difflib
 import math
 import stat
 import struct
@@ -39,7 +38,6 @@ class Header:
     split."""
 
     path: Path
-    version: int
     metadata: dict[str, Scalar | tuple[Scalar, ...] | Array]
     tensors: dict[str, TensorInfo]
     alignment: int
@@ -116,7 +114,7 @@ class Header:
         """Return the elements of an array of numbers; empty if there is none. Long arrays are read from the file."""
         array = self.metadata.get(key)
         if isinstance(array, tuple):
-            return np.asarray(array)
+            return np.asarray([element for element in array if not isinstance(element, str)])
         if not isinstance(array, Array) or array.type == STRING:
             return np.empty(0)
         with mapped(self.path) as data:
@@ -149,7 +147,7 @@ def _check_file(path: Path) -> None:
     except PermissionError as error:
         raise ModelFileError(f"{path} cannot be read", why="permission denied") from error
     except (OSError, ValueError) as error:
-        raise ModelNotFoundError(f"{path} does not exist", hint=_similar(path)) from error
+        raise ModelNotFoundError(f"{path} does not exist") from error
     if stat.S_ISDIR(mode):
         models = sorted(child.name for child in path.glob("*.gguf"))[:4]
         hint = f"Name a file in it: {', '.join(models)}" if models else "There is no .gguf file in it."
@@ -158,15 +156,6 @@ def _check_file(path: Path) -> None:
         raise ModelFileError(f"{path} is not a regular file")
     if not path.stat().st_size:
         raise ModelFileError(f"{path} is empty", hint=AGAIN)
-
-
-def _similar(path: Path) -> str:
-    try:
-        siblings = [child.name for child in path.parent.glob("*.gguf")]
-    except (OSError, ValueError):
-        return ""
-    close = difflib.get_close_matches(path.name, siblings, n=1)
-    return f"Did you mean {path.parent / close[0]}?" if close else ""
 
 
 def _appearance(start: bytes) -> str:
@@ -202,7 +191,7 @@ def _read(walk: Walk) -> Header:
     if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
         raise walk.damaged(f"its alignment is {shown(alignment)}, not a power of two")
     tensors = _read_tensors(walk, n_tensors, alignment)
-    return Header(walk.path, version, metadata, tensors, alignment, walk.end)
+    return Header(walk.path, metadata, tensors, alignment, walk.end)
 
 
 def _version(version: int) -> str:

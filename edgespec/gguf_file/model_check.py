@@ -1,9 +1,9 @@
 """Check if a GGUF header describes a language model that this llama.cpp can run.
 
 llama.cpp throws on many files that it cannot run, but on others it asserts, which ends the process. Files are refused
-here that a user may have by mistake, and those whose sizes edgespec itself relies on; tables and rules are written from
-llama.cpp's `llama-model-loader.cpp`, `llama-model.cpp`, `llama-vocab.cpp` and `src/models/`. Other damage is found by
-the trial load (`llama/trial.py`), a child process that may crash.
+here that a user may have by mistake, those whose sizes edgespec itself relies on, and vocabularies, which are also read
+without a model. Tables and rules are written from llama.cpp's `llama-model.cpp`, `llama-vocab.cpp` and `src/models/`.
+Other damage is found by the trial load (`llama/trial.py`), a child process that may crash.
 """
 
 from __future__ import annotations
@@ -172,51 +172,24 @@ _LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
 def _check_dimensions(header: Header) -> None:
+    """Check the sizes that edgespec computes with. The trial load checks the others, and the shapes of all tensors."""
     n_layers = _size(header, "block_count", 1, _MAX_LAYERS)
-    n_embd = _size(header, "embedding_length", 1, 1 << 20)
+    _size(header, "embedding_length", 1, 1 << 20)
     _size(header, "context_length", 1, (1 << 31) - 1)
-    _size(header, "attention.sliding_window", 0, (1 << 31) - 1, required=False)
-    if _size(header, "nextn_predict_layers", 0, _MAX_LAYERS, required=False) > n_layers:
+    size_or_none(header, "attention.sliding_window", 0, (1 << 31) - 1)
+    if size_or_none(header, "nextn_predict_layers", 0, _MAX_LAYERS) > n_layers:
         raise _broken(header, "it has more prediction layers than layers")
-    _per_layer(header, "feed_forward_length", n_layers, 1 << 24)
-    heads = _per_layer(header, "attention.head_count", n_layers, 1 << 16)
-    heads_kv = _per_layer(header, "attention.head_count_kv", n_layers, 1 << 16)
-    for n_head, n_head_kv in zip(heads, heads_kv, strict=False):
-        if n_head_kv and n_head % n_head_kv:
-            raise _broken(header, f"{n_head} attention heads cannot share {n_head_kv} key-value heads")
-    if heads and heads[0]:
-        check_heads(header, n_embd, heads[0])
-    embedding = header.tensors.get("token_embd.weight")
-    if embedding is None:
-        if header.architecture == "codeshell":  # takes its output in place of it
-            return
-        raise _broken(header, "it has no token embedding ('token_embd.weight')")
-    if embedding.shape != (n_embd, header.n_vocab):
-        expected = f"{header.n_vocab:,} tokens of width {n_embd:,}"
-        raise _broken(header, f"its token embedding has the shape {embedding.shape}, but it has {expected}")
-
-
-def check_heads(header: Header, n_embd: int, n_head: int) -> None:
-    """Raise ModelFileError for sizes of attention heads that llama.cpp's graphs would assert on."""
-    key_length = _size(header, "attention.key_length", 1, 1 << 16, required=False)
-    if not key_length and n_embd % n_head:
-        raise _broken(header, f"a width of {n_embd} cannot be shared by {n_head} attention heads")
-    _size(header, "attention.value_length", 1, 1 << 16, required=False)
-    for suffix in ("", "_swa"):
-        width = header.number(f"attention.key_length{suffix}") or key_length or n_embd // n_head
-        n_rot = _size(header, f"rope.dimension_count{suffix}", 1, 1 << 16, required=False)
-        partly = not suffix and 0 < n_rot < width
-        if n_rot % 2 or n_rot > width or (partly and header.architecture in WHOLE_HEAD_ROTATED):
-            raise _broken(header, f"{n_rot} rotary dimensions do not fit a head of {width}")
 
 
 def _check_experts(header: Header) -> None:
-    n_experts = _size(header, "expert_count", 0, _MAX_EXPERTS, required=False)
+    n_experts = size_or_none(header, "expert_count", 0, _MAX_EXPERTS)
     if header.architecture.startswith("hunyuan") and n_experts <= 1:
         return
-    n_used = max(_per_layer(header, "expert_used_count", header.number("block_count"), 1 << 31), default=0)
-    n_groups = _size(header, "expert_group_count", 0, 1 << 31, required=False)
-    n_groups_used = _size(header, "expert_group_used_count", 0, 1 << 31, required=False)
+    given = header.metadata.get(f"{header.architecture}.expert_used_count", 0)
+    layers = given if isinstance(given, tuple) else (given,)  # one number for all layers, or one for each
+    n_used = max((used for used in layers if isinstance(used, int)), default=0)
+    n_groups = size_or_none(header, "expert_group_count", 0, 1 << 31)
+    n_groups_used = size_or_none(header, "expert_group_used_count", 0, 1 << 31)
     if n_used > n_experts or (n_experts and not n_used):
         raise _broken(header, f"it uses {n_used} of {n_experts} experts")
     uneven = n_groups > 1 and (n_experts % n_groups or not 0 < n_groups_used < n_groups)
@@ -224,14 +197,12 @@ def _check_experts(header: Header) -> None:
         raise _broken(header, f"{n_experts} experts cannot form {n_groups} groups of which {n_groups_used} are used")
 
 
-def _size(header: Header, key: str, low: int, high: int, *, required: bool = True) -> int:
-    """Return an integer of the architecture between `low` and `high`; 0 if it is optional and missing."""
+def _size(header: Header, key: str, low: int, high: int) -> int:
+    """Return an integer of the architecture between `low` and `high`."""
     key = f"{header.architecture}.{key}"
     value = header.metadata.get(key)
     if value is None:
-        if required:
-            raise _broken(header, f"{shown(key)} is missing")
-        return 0
+        raise _broken(header, f"{shown(key)} is missing")
     if not isinstance(value, int) or isinstance(value, bool):
         raise _broken(header, f"{shown(key)} is {shown(value)}, not an integer")
     if not low <= value <= high:
@@ -239,19 +210,9 @@ def _size(header: Header, key: str, low: int, high: int, *, required: bool = Tru
     return value
 
 
-def _per_layer(header: Header, key: str, n_layers: int, high: int) -> list[int]:
-    """Return an integer for each layer, which the file may give once for all layers; [] if it is missing."""
-    value = header.metadata.get(f"{header.architecture}.{key}")
-    if value is None:
-        return []
-    if not isinstance(value, tuple):
-        return [_size(header, key, 0, high)] * n_layers
-    if len(value) != n_layers:
-        raise _broken(header, f"'{header.architecture}.{key}' has {len(value)} values for {n_layers} layers")
-    layers = [number for number in value if isinstance(number, int) and 0 <= number <= high]
-    if len(layers) != n_layers:
-        raise _broken(header, f"'{header.architecture}.{key}' is {shown(value)}, which is impossible")
-    return layers
+def size_or_none(header: Header, key: str, low: int, high: int) -> int:
+    """Return an integer of the architecture between `low` and `high`; 0 if it is missing. Raises ModelFileError."""
+    return _size(header, key, low, high) if f"{header.architecture}.{key}" in header.metadata else 0
 
 
 def check_scalars(header: Header) -> None:
@@ -310,14 +271,16 @@ _LEFT_TO_RIGHT = """
 """
 ARCHITECTURES = frozenset(_LEFT_TO_RIGHT.split())
 
-# Those whose graph asserts that the whole head is rotated
-_WHOLE_HEAD_ROTATED = """
-    apertus arcee arctic baichuan chameleon codeshell cogvlm dbrx deci deepseek dots1 ernie4_5 ernie4_5-moe exaone
-    falcon granite granitemoe graniteswitch grok grovemoe hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 internlm2 jais2
-    llama llama4 maincoder mistral3 olmo olmo2 olmoe orion paddleocr pangu-embedded plamo qwen2 qwen2moe qwen2vl
-    qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss smollm3 starcoder2 talkie xverse
+# Architectures of llama.cpp 0c1e57098 with a state from which tokens cannot be removed, in all layers or in some
+_RECURRENT = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7"
+_HYBRID = """
+    bailingmoe3 deepseek4 falcon-h1 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe minimax-01 nemotron_h
+    nemotron_h_moe plamo2 qwen35 qwen35moe qwen3next qwen4exp
 """
-WHOLE_HEAD_ROTATED = frozenset(_WHOLE_HEAD_ROTATED.split())
+# Hybrid ones without saved old states
+_HYBRID_WITHOUT_COPIES = "falcon-h1 granitehybrid jamba kimi-linear minimax-01 plamo2 qwen3next"
+NO_DRAFTS = frozenset(f"{_RECURRENT} {_HYBRID}".split())
+NO_TARGETS = frozenset(f"{_RECURRENT} {_HYBRID_WITHOUT_COPIES}".split())
 
 # Those it knows, but that cannot answer a prompt by themselves
 _EMBEDDING = "an embedding model: it produces vectors and cannot generate text"

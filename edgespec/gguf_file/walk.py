@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,17 +126,9 @@ def _scalar(element: np.generic[Any]) -> Scalar:
     return value
 
 
-def _unnoticed(path: str, flags: int) -> int:
-    """Open without updating the access time; only on Linux, for the user's own files."""
-    try:
-        return os.open(path, flags | getattr(os, "O_NOATIME", 0))
-    except PermissionError:
-        return os.open(path, flags)
-
-
 def mapped(path: Path) -> mmap.mmap:
     try:
-        with open(path, "rb", opener=_unnoticed) as file:
+        with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except PermissionError as error:
         raise ModelFileError(f"{path} cannot be read", why="permission denied") from error

@@ -45,7 +45,7 @@ from edgespec.history.data import (
     valid_text,
 )
 from edgespec.history.file import IN_MEMORY, StoreFile
-from edgespec.history.search import folded_words, holds, matches
+from edgespec.history.search import excerpt, folded_words, holds, matches
 from edgespec.text.thinking import without_thinking
 
 __all__ = [
@@ -150,7 +150,7 @@ class Store(Closable):
         """Return the chats; with `query` those that have all its words in their title or in one message."""
         if not query.strip():
             return list(rows.read_chats(db, limit, order).values())
-        messages = {number for number, _ in matches(db, query, excerpts=False)}
+        messages = set(matches(db, query))
         found = {chat for chat, message in db.execute("SELECT chat, message FROM member") if message in messages}
         chats, words = rows.read_chats(db, order=order).items(), folded_words(query)
         return [chat for number, chat in chats if number in found or holds(chat.title, words)][:limit]
@@ -335,13 +335,13 @@ class Store(Closable):
     @_reads
     def search(self, db: sqlite3.Connection, query: str, limit: int = 50) -> list[Hit]:
         """Return the newest messages that have all words of `query` (see `edgespec.history.search`)."""
-        about = """SELECT id, title, key, role, message.created_s FROM message
+        about = """SELECT id, title, key, role, CAST(content AS TEXT), message.created_s FROM message
             JOIN member ON message = message.number JOIN chat ON chat.number = chat
             WHERE message.number = ? ORDER BY chat.number LIMIT 1"""
         return [
-            Hit(chat, title, key, role, excerpt, created_s)
-            for number, excerpt in islice(matches(db, query), limit)
-            for chat, title, key, role, created_s in db.execute(about, (number,))
+            Hit(chat, title, key, role, excerpt(content, query), created_s)
+            for number in islice(matches(db, query), limit)
+            for chat, title, key, role, content, created_s in db.execute(about, (number,))
         ]
 
     @_reads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,8 +13,10 @@ from edgespec.history.schema import migrate
 
 
 def copied(file: Path) -> sqlite3.Connection:
-    """Copy the chats in `file` to memory, with the newest tables; a missing file is an empty store. Raises OSError and
-    sqlite3.Error if the file cannot be read."""
+    """Copy the chats in `file` to memory, with the newest tables; a missing file is an empty store.
+
+    Raises OSError and sqlite3.Error if the file cannot be read.
+    """
     copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         if _size(file):
@@ -29,38 +31,34 @@ def copied(file: Path) -> sqlite3.Connection:
 
 @contextmanager
 def _read(file: Path) -> Iterator[sqlite3.Connection]:
-    """Open the file without writing next to it. SQLite needs an index of the file's log, which it creates in the same
-    folder; where it cannot, a file without a log is read as it is, and one with a log from a temporary folder."""
+    """Open the file without writing next to it.
+
+    SQLite needs an index of the file's log, which it creates in the same folder. If it cannot create the index, a file
+    without a log is read as it is, and a file with a log from a temporary folder.
+    """
     file.open("rb").close()  # SQLite does not say that the permission is missing
-    if (source := _opened(file, "mode=ro")) is not None:
-        with closing(source):
-            yield source
-        return
     log = file.with_name(f"{file.name}-wal")
-    if not _size(log):
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)) as source:
-            yield source
-        return
-    with TemporaryDirectory() as folder:
-        for part in (file, log):
-            shutil.copyfile(part, Path(folder, part.name))
-        with closing(sqlite3.connect(Path(folder, file.name))) as source:
-            yield source
+    with ExitStack() as opened:
+        try:
+            source = opened.enter_context(_connection(f"{file.absolute().as_uri()}?mode=ro"))
+            source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        except sqlite3.OperationalError:
+            if _size(log):
+                folder = opened.enter_context(TemporaryDirectory())
+                for part in (file, log):
+                    shutil.copyfile(part, Path(folder, part.name))
+                source = opened.enter_context(_connection(Path(folder, file.name).as_uri()))
+            else:
+                source = opened.enter_context(_connection(f"{file.absolute().as_uri()}?immutable=1"))
+        yield source
 
 
-def _opened(file: Path, how: str) -> sqlite3.Connection | None:
-    """A connection that can read; None if there is none."""
-    source = sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True)
-    try:
-        source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    except sqlite3.OperationalError:
-        source.close()
-        return None
-    return source
+def _connection(uri: str) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(uri, uri=True))
 
 
 def _size(file: Path) -> int:
-    """The size of a file in bytes; 0 if it does not exist. Raises OSError."""
+    """Return the size of a file in bytes; 0 if it does not exist. Raises OSError."""
     try:
         return file.stat().st_size
     except FileNotFoundError:

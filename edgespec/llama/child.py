@@ -1,8 +1,8 @@
 """Child processes that do work which may crash, hang or take all of the memory.
 
-The parent sends a question and gets a reply, each a line of JSON. It watches the processor time and the memory of the
-child, and ends a child that exceeds a limit; the next question starts a new one. `Child` is for the parent, `answer`
-for the child.
+The parent sends a question and gets a reply, each a line of JSON; before the reply the child may report its progress.
+The parent watches the processor time and the memory of the child, and ends a child that exceeds a limit; the next
+question starts a new one. `Child` is for the parent, `answer` for the child.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
@@ -27,10 +28,12 @@ from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.limits import LOOK_S, Limits, Meter
 
 START_LIMITS = Limits(cpu_s=60, clock_s=60, memory_bytes=1 << 30)
-# Seconds after which a busy child ends by itself: its parent may have died, and can no longer end it.
+# Seconds after which a busy child ends by itself: its parent may have died, and can no longer end it. A child that
+# reports progress fails at the next report instead.
 ALONE_S = 90
-# glibc reserves 128 MB of addresses for each further thread that allocates, which would count as memory in use.
-_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "PYTHONUTF8": "1"}
+# glibc reserves 128 MB of addresses for each further thread that allocates, which would count as memory in use. ggml's
+# backtraces are written by a debugger, which takes seconds.
+_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "PYTHONUTF8": "1", "GGML_NO_BACKTRACE": "1"}
 # Exit codes without memory: Rust aborts, Linux kills.
 _NO_MEMORY = {-signal.SIGABRT, -getattr(signal, "SIGKILL", 0), 0xC0000409}
 
@@ -39,13 +42,17 @@ class NotWaitedForError(UsageError):
     """The request was cancelled before its question was answered."""
 
 
+def running(module: str) -> tuple[str, ...]:
+    """Return the command that runs a module of this program."""
+    return sys.executable, "-P", "-m", module  # -P: a file json.py in the current folder must not pass for Python's
+
+
 class Child(Closable):
-    """Runs `module`, which calls `answer`, in a process that is started when it is needed and after each failure. One
+    """Runs `command`, which calls `answer`, in a process that is started when it is needed and after each failure. One
     thread at a time may ask it. `purpose` is for errors: what the process does."""
 
-    def __init__(self, module: str, purpose: str) -> None:
-        # -P: a file json.py in the current folder must not pass for Python's.
-        self._command, self._purpose = (sys.executable, "-P", "-m", module), purpose
+    def __init__(self, command: Sequence[str], purpose: str) -> None:
+        self._command, self._purpose = command, purpose
         self.process: subprocess.Popen[bytes] | None = None
         self._ready: Future[bytes] | None = None  # until the process is ready
         self._n_answered = 0  # by this process
@@ -60,27 +67,38 @@ class Child(Closable):
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 env=os.environ | _ENVIRONMENT,
             )
         except OSError as error:
             raise GenerationError(f"cannot start a process to {self._purpose}", why=str(error)) from error
-        self.process, self._n_answered = process, 0
+        self.process, self._n_answered, self._said = process, 0, deque[bytes](maxlen=1)
+        self._reader = threading.Thread(target=_keep_last, args=(process.stderr, self._said), name="child", daemon=True)
+        self._reader.start()
         self._at_last = weakref.finalize(self, process.kill)  # at exit, and for owners that do not close
         self._ready = _exchange(process, b"")
         return process
 
-    def ask(self, question: bytes, limits: Limits, cancel: CancelFlag | None = None) -> dict[str, Any]:
+    def ask(
+        self,
+        question: bytes,
+        limits: Limits,
+        cancel: CancelFlag | None = None,
+        heard: Callable[[Any], Limits] | None = None,
+    ) -> dict[str, Any]:
         """Return the reply. If the process failed, `failed` in the reply is the exceeded limit ("time", "memory" or
-        "clock") or "crash". Raises NotWaitedForError once `cancel` is set, and GenerationError if there is no process.
+        "clock") or "crash"; if it ended, `status` is its exit status and `said` the last line that it wrote to stderr.
+        Raises NotWaitedForError once `cancel` is set, and GenerationError if there is no process.
 
-        A process that has answered before is replaced and asked again when it fails: the reason may be what earlier
-        questions have left, or somebody killed the process.
+        `heard` is called with each report of progress, and returns the limits from then on. A process that has answered
+        before is replaced and asked again when it fails: the reason may be what earlier questions have left, or
+        somebody killed the process.
         """
         try:
             for may_repeat in (True, False):
                 process = self._started(cancel)
-                reply = self._reply(process, _exchange(process, question + b"\n"), limits, cancel)
+                self._said.clear()
+                reply = self._reply(process, _exchange(process, question + b"\n"), limits, cancel, heard)
                 failed, n_answered = reply.get("failed"), self._n_answered
                 self._n_answered += 1
                 if failed in ("time", "clock", "memory", "crash"):
@@ -116,22 +134,44 @@ class Child(Closable):
                 self._ready = None
                 return process
             self.close()
-        raise GenerationError(f"cannot start a process to {self._purpose}", why=f"it failed ({reply['failed']})")
+        why = reply.get("said") or f"it failed ({reply['failed']})"
+        raise GenerationError(f"cannot start a process to {self._purpose}", why=why)
 
     def _reply(
-        self, process: subprocess.Popen[bytes], line: Future[bytes], limits: Limits, cancel: CancelFlag | None
+        self,
+        process: subprocess.Popen[bytes],
+        line: Future[bytes],
+        limits: Limits,
+        cancel: CancelFlag | None,
+        heard: Callable[[Any], Limits] | None = None,
     ) -> dict[str, Any]:
         meter = Meter(process.pid)
         while True:
+            found: bytes | None = None
             with suppress(TimeoutError):
-                if found := line.result(LOOK_S):
-                    reply: dict[str, Any] = json.loads(found)
+                found = line.result(LOOK_S)
+            if found:
+                reply: dict[str, Any] = json.loads(found)
+                if heard is None or "progress" not in reply:
                     return reply
+                limits, meter, line = heard(reply["progress"]), Meter(process.pid), _exchange(process, b"")
+            elif found is not None:
                 with suppress(subprocess.TimeoutExpired):
-                    return {"failed": "memory" if process.wait(LOOK_S) in _NO_MEMORY else "crash"}
+                    status = process.wait(LOOK_S)
+                    failed = "memory" if status in _NO_MEMORY else "crash"
+                    return {"failed": failed, "status": status, "said": self._last_words()}
             if exceeded := meter.exceeded(limits):
                 return {"failed": exceeded}
             check(cancel)
+
+    def _last_words(self) -> str:
+        self._reader.join(1)  # a process that it started may have its stderr still
+        return b"".join(self._said).decode("utf-8", "replace").strip()
+
+
+def _keep_last(lines: IO[bytes], kept: deque[bytes]) -> None:
+    with lines:
+        kept.extend(lines)
 
 
 def _exchange(process: subprocess.Popen[bytes], question: bytes) -> Future[bytes]:
@@ -152,10 +192,15 @@ def _exchange(process: subprocess.Popen[bytes], question: bytes) -> Future[bytes
     return line
 
 
-def acquire(lock: threading.Lock, cancel: CancelFlag | None) -> None:
-    """Wait for a lock. Raises NotWaitedForError if `cancel` is set before the lock is free."""
+@contextmanager
+def held(lock: threading.Lock, cancel: CancelFlag | None) -> Iterator[None]:
+    """Hold a lock in this block. Raises NotWaitedForError if `cancel` is set before the lock is free."""
     while not lock.acquire(timeout=LOOK_S):
         check(cancel)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def check(cancel: CancelFlag | None) -> None:
@@ -164,8 +209,16 @@ def check(cancel: CancelFlag | None) -> None:
         raise NotWaitedForError("the request was cancelled")
 
 
-def answer(reply: Callable[[dict[str, Any]], Mapping[str, Any]], stack_bytes: int = 0) -> None:
-    """Answer the questions of the parent until it is gone, in a thread with this much stack (0: as usual)."""
+def answer(
+    reply: Callable[[dict[str, Any], Callable[[Any], None]], Mapping[str, Any]],
+    *,
+    stack_bytes: int = 0,
+    alone_s: float | None = ALONE_S,
+) -> None:
+    """Answer the questions of the parent until it is gone, in a thread with this much stack (0: as usual).
+
+    `reply` gets the question, and a function that reports progress. That function raises OSError if the parent is gone.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     if os.name == "posix":
         import resource
@@ -175,12 +228,16 @@ def answer(reply: Callable[[dict[str, Any]], Mapping[str, Any]], stack_bytes: in
     os.dup2(2, 1)  # nothing but replies may get there
     nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
 
+    def send(message: Mapping[str, Any]) -> None:
+        print(json.dumps(message), file=replies, flush=True)
+
     def run() -> None:
-        print("{}", file=replies, flush=True)  # ready
+        send({})  # ready
         for line in sys.stdin.buffer:
-            # A thread of C code ends the process, also while a long operation holds the interpreter's lock.
-            faulthandler.dump_traceback_later(ALONE_S, exit=True, file=nowhere)
-            print(json.dumps(reply(json.loads(line))), file=replies, flush=True)
+            if alone_s is not None:
+                # A thread of C code ends the process, also while a long operation holds the interpreter's lock.
+                faulthandler.dump_traceback_later(alone_s, exit=True, file=nowhere)
+            send(reply(json.loads(line), lambda progress: send({"progress": progress})))
             faulthandler.cancel_dump_traceback_later()
 
     threading.stack_size(stack_bytes)

@@ -15,7 +15,7 @@ from pathlib import Path
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, UsageError
-from edgespec.llama.child import Child, acquire
+from edgespec.llama.child import Child, held, running
 from edgespec.llama.constraint import TOO_DEEP, constraint_text, is_text
 from edgespec.llama.limits import Limits
 from edgespec.settings import CONSTRAINTS, Constraint
@@ -38,38 +38,31 @@ class Compiler(Closable):
         self._limits = Limits(cpu_s, cpu_s * PATIENCE, MEMORY_BYTES)
         self._lock = threading.Lock()
         self._n_waiting = 0
-        self.child = Child("edgespec.llama.compiler_process", "compile constraints")
+        self.child = Child(running("edgespec.llama.compiler_process"), "compile constraints")
 
     def compiled(self, kind: Constraint, text: str, name: str = "", cancel: CancelFlag | None = None) -> str:
         """Return the constraint as llguidance's own grammar; `name` is the option. Raises UsageError, which says what
         is wrong or which limit is exceeded, and GenerationError if there is no process or too many constraints wait."""
         what = f"cannot use {name or f'this {CONSTRAINTS[kind]}'}"
         special = self._special() if self._special is not None and kind == "grammar" else None
-        question = json.dumps({"kind": kind, "text": text, "name": name, "special": special}).encode()
+        question = json.dumps({"kind": kind, "text": text, "special": special}).encode()
         if self._most_waiting is not None and self._n_waiting >= self._most_waiting:
             raise GenerationError("too many constraints wait to be compiled", hint="try again later")
         self._n_waiting += 1  # several threads may change it at once: it need not be exact
         try:
-            acquire(self._lock, cancel)
+            with held(self._lock, cancel):
+                reply = self.child.ask(question, self._limits, cancel)
         finally:
             self._n_waiting -= 1
-        try:
-            reply = self.child.ask(question, self._limits, cancel)
-        finally:
-            self._lock.release()
         if "grammar" in reply:
             return str(reply["grammar"])
         if "refused" in reply:
-            refused, why, hint = reply["refused"]
-            raise UsageError(refused, why=why, hint=hint)
-        time = f"compiling it takes longer than {self._cpu_s:g} s"
-        reasons = {"memory": "compiling it takes too much memory", "crash": TOO_DEEP, "time": time, "clock": time}
-        kind_of_error = _TooSlowError if reasons[reply["failed"]] == time else UsageError
-        raise kind_of_error(
-            what,
-            why=reasons[reply["failed"]],
-            hint="this is a limit of edgespec: use fewer, simpler or less nested rules",
-        )
+            raise UsageError(what, why=reply["refused"])
+        hint = "this is a limit of edgespec: use fewer, simpler or less nested rules"
+        if reply["failed"] in ("time", "clock"):
+            raise _TooSlowError(what, why=f"compiling it takes longer than {self._cpu_s:g} s", hint=hint)
+        is_large = reply["failed"] == "memory"
+        raise UsageError(what, why="compiling it takes too much memory" if is_large else TOO_DEEP, hint=hint)
 
     def close(self) -> None:
         """End the process."""

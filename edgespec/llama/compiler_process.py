@@ -13,10 +13,8 @@ from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
 
-from edgespec.errors import UsageError
 from edgespec.llama.child import answer
 from edgespec.llama.constraint import AMBIGUOUS, compiled, first_mask_error, parser_limits, readable
-from edgespec.settings import CONSTRAINTS
 
 # llguidance recurses: what fits into this stack also fits into that of the engine (`grammar.STACK_BYTES`).
 STACK_BYTES = 4 << 20
@@ -72,25 +70,22 @@ def main() -> None:
             resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
     trial = lru_cache(2)(lambda special: _Trial(dict(special)))
     trial(())
-    answer(lambda question: _reply(trial, **question), STACK_BYTES)
+    answer(lambda question, report: _reply(trial, **question), stack_bytes=STACK_BYTES)
 
 
-def _reply(
-    trial: Callable[[Any], _Trial], kind: Any, text: str, name: str, special: Mapping[str, int] | None
-) -> dict[str, Any]:
-    what = f"cannot use {name or f'this {CONSTRAINTS[kind]}'}"
+def _reply(trial: Callable[[Any], _Trial], kind: Any, text: str, special: Mapping[str, int] | None) -> dict[str, str]:
     try:
-        grammar = compiled(kind, text, name)
+        grammar = compiled(kind, text)
         said = trial(tuple((special or {}).items())).error(grammar)
         if said and not (special is None and _NAMES_TOKENS.search(said)):  # the model will know the tokens
-            return {"refused": [what, said, ""]}
+            return {"refused": said}
         return {"grammar": grammar}
-    except UsageError as error:
-        return {"refused": [error.what, error.why, error.hint]}
+    except ValueError as error:
+        return {"refused": str(error)}
     except MemoryError:
         return {"failed": "memory"}
     except BaseException:  # a panic of llguidance is no Exception
-        return {"refused": [what, "llguidance fails on it", ""]}
+        return {"refused": "llguidance fails on it"}
 
 
 def _walk_error(matcher: LLMatcher, ids: Sequence[int]) -> str:

@@ -54,14 +54,12 @@ def is_text(kind: Constraint, given: str) -> bool:
     return kind == "regex" or "::=" in given or given.lstrip().startswith("%llguidance")
 
 
-def compiled(kind: Constraint, text: str, name: str = "") -> str:
-    """Return a constraint as llguidance's own grammar. `name` is the option. Raises UsageError, which says what is
-    wrong and where."""
+def compiled(kind: Constraint, text: str) -> str:
+    """Return a constraint as llguidance's own grammar. Raises ValueError, which says what is wrong and where."""
     from llguidance import LLMatcher
 
     from edgespec.llama.gbnf import to_lark
 
-    what = f"cannot use {name or f'this {CONSTRAINTS[kind]}'}"
     try:
         if kind == "json_schema":
             grammar = LLMatcher.grammar_from_json_schema(translated(text)[0], defaults=JSON_LAYOUT)
@@ -70,11 +68,11 @@ def compiled(kind: Constraint, text: str, name: str = "") -> str:
         else:
             grammar = LLMatcher.grammar_from_lark(_with_schemas(to_lark(text))[0])
     except RecursionError as error:
-        raise UsageError(what, why=TOO_DEEP) from error
+        raise ValueError(TOO_DEEP) from error
     except Exception as error:  # its kind for unknown rules, and others
-        raise UsageError(what, why=readable(str(error))) from error
+        raise ValueError(readable(str(error))) from error
     if said := LLMatcher.validate_grammar(grammar, None, limits=parser_limits()):
-        raise UsageError(what, why=readable(said))
+        raise ValueError(readable(said))
     return grammar
 
 

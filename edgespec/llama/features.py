@@ -17,47 +17,22 @@ from edgespec.gguf_file.head_check import GIVE_LAYERS
 from edgespec.llama.library import api
 
 
-def _function(names: tuple[str, ...], result: Any, *arguments: Any) -> Any:
-    """Return a function of llama.cpp by its mangled names (Itanium, MSVC); None if this build does not have it."""
-    found = next((function for name in names if (function := getattr(api._lib, name, None)) is not None), None)
+def _function(name: str, itanium: str, msvc: str, result: Any, *arguments: Any) -> Any:
+    """Return a function of llama.cpp that takes a context first; None if this build does not have it. C++ compilers
+    add the types to a name: `itanium` is the end of the name, and `msvc` has the types of result and arguments."""
+    returns, _, takes = msvc.partition(" ")
+    names = f"_Z{len(name)}{name}P13llama_context{itanium}", f"?{name}@@YA{returns}PEAUllama_context@@{takes}@Z"
+    found = next((function for each in names if (function := getattr(api._lib, each, None)) is not None), None)
     if found is not None:
         found.restype, found.argtypes = result, [ctypes.c_void_p, *arguments]
     return found
 
 
-_SET_LAYER = _function(
-    (
-        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
-        "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
-    ),
-    None,
-    ctypes.c_uint32,
-    ctypes.c_bool,
-)
-_GET_LAYER = _function(
-    (
-        "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
-        "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
-    ),
-    ctypes.c_void_p,
-    ctypes.c_uint32,
-)
-_SET_NEXTN = _function(
-    (
-        "_Z26llama_set_embeddings_nextnP13llama_contextbb",
-        "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z",
-    ),
-    None,
-    ctypes.c_bool,
-    ctypes.c_bool,
-)
-_GET_NEXTN = _function(
-    (
-        "_Z26llama_get_embeddings_nextnP13llama_context",
-        "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z",
-    ),
-    ctypes.c_void_p,
-)
+_bool, _uint32, _pointer = ctypes.c_bool, ctypes.c_uint32, ctypes.c_void_p
+_SET_LAYER = _function("llama_set_embeddings_layer_inp", "jb", "X I_N", None, _uint32, _bool)
+_GET_LAYER = _function("llama_get_embeddings_layer_inp", "j", "PEAM I", _pointer, _uint32)
+_SET_NEXTN = _function("llama_set_embeddings_nextn", "bb", "X _N1", None, _bool, _bool)
+_GET_NEXTN = _function("llama_get_embeddings_nextn", "", "PEAM", _pointer)
 
 
 def check_layers(architecture: str, n_layers: int, layers: list[int]) -> None:

@@ -26,7 +26,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import UsageError
-from edgespec.llama.child import NotWaitedForError, acquire
+from edgespec.llama.child import NotWaitedForError, held
 from edgespec.llama.compiler import Compilers
 from edgespec.llama.constraint import AMBIGUOUS, first_mask_error, parser_limits, readable
 from edgespec.llama.model import Model
@@ -69,12 +69,12 @@ class Grammars(Closable):
     """
 
     def __init__(self, model: Model) -> None:
-        self._model = model
+        self._model, self.n_vocab = model, model.n_vocab
         self._compilers = Compilers(lambda: self._special)
         self._tokenizer: LLTokenizer | None = None
         self._lock, self._building = threading.Lock(), threading.Lock()
         self._turns: WeakValueDictionary[tuple[Constraint, bytes], _Turn] = WeakValueDictionary()
-        self._shared = Allowance()
+        self.allowance = Allowance()  # shared by all answers
         self._known: OrderedDict[tuple[Constraint, bytes], LLMatcher | UsageError] = OrderedDict()
 
     def must_compile(self, request: Request) -> bool:
@@ -88,7 +88,7 @@ class Grammars(Closable):
         key = _key(kind, text)
         with self._lock:
             turn = self._turns.setdefault(key, _Turn())
-        with turn.taken(cancel):  # several requests may have the same new constraint
+        with held(turn.lock, cancel):  # several requests may have the same new constraint
             with self._lock:
                 known = self._known.get(key)
                 if known is not None:
@@ -110,15 +110,7 @@ class Grammars(Closable):
     ) -> GrammarConstraint:
         """Return a constraint for the tokens of a sequence from `start` on. `matcher` is given if it was compiled
         before."""
-        matcher = matcher or self.matcher(kind, text)
-        return GrammarConstraint(
-            matcher.deep_copy(),
-            kind,
-            start,
-            self._model.n_vocab,
-            lambda why: self._failed(kind, text, why),
-            self._shared,
-        )
+        return GrammarConstraint(self, (matcher or self.matcher(kind, text)).deep_copy(), kind, text, start)
 
     def close(self) -> None:
         """End the processes that compile."""
@@ -148,7 +140,7 @@ class Grammars(Closable):
                 for oldest in same[:-REMEMBERED]:
                     del self._known[oldest]
 
-    def _failed(self, kind: Constraint, text: str, why: str) -> None:
+    def failed(self, kind: Constraint, text: str, why: str) -> None:
         """Handle an answer that failed under this constraint. With a reason, refuse the constraint from now on.
         Without, compile it again when it is needed: copies of a matcher share the state of their lexer, and so its
         errors."""
@@ -185,32 +177,16 @@ class _Turn:
     """Lets one thread compile a constraint, while others wait for the result."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def taken(self, cancel: CancelFlag | None) -> Iterator[None]:
-        acquire(self._lock, cancel)
-        try:
-            yield
-        finally:
-            self._lock.release()
+        self.lock = threading.Lock()
 
 
 class GrammarConstraint:
     """The tokens that may follow a prefix, for `core.choose`. Raises UsageError if masks take too long, or if nothing
-    can follow. Then it also calls `failed`, with the reason if masks took too long."""
+    can follow, and reports that to `grammars`."""
 
-    def __init__(
-        self,
-        matcher: LLMatcher,
-        kind: Constraint,
-        start: int,
-        n_vocab: int,
-        failed: Callable[[str], None],
-        shared: Allowance,
-    ) -> None:
-        self._matcher, self._kind, self._start, self._n_vocab = matcher, kind, start, n_vocab
-        self._failed, self._shared = failed, shared
+    def __init__(self, grammars: Grammars, matcher: LLMatcher, kind: Constraint, text: str, start: int) -> None:
+        self._grammars, self._matcher, self._kind, self._text, self._start = grammars, matcher, kind, text, start
+        self._n_vocab = grammars.n_vocab
         self._read: list[int] = []
         self._spent_s, self._n_masks = 0.0, 0
 
@@ -250,14 +226,15 @@ class GrammarConstraint:
         try:
             yield
         except UsageError as error:
-            self._failed(error.why if self._spent_s + time.thread_time() - began_s > MASKS_S else "")
+            why = error.why if self._spent_s + time.thread_time() - began_s > MASKS_S else ""
+            self._grammars.failed(self._kind, self._text, why)
             raise
         took_s = time.thread_time() - began_s
         self._spent_s += took_s
         self._n_masks += 1
-        has_time = took_s <= MASK_S or self._shared.take(took_s - MASK_S)
+        has_time = took_s <= MASK_S or self._grammars.allowance.take(took_s - MASK_S)
         if not has_time or self._spent_s > MASKS_S + MASK_S * self._n_masks:
-            self._failed(AMBIGUOUS)
+            self._grammars.failed(self._kind, self._text, AMBIGUOUS)
             raise UsageError(f"this {CONSTRAINTS[self._kind]} failed", why=AMBIGUOUS)
 
     def _check(self) -> None:

@@ -10,7 +10,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +63,7 @@ def complaints() -> Iterator[collections.deque[str]]:
     yield _complaints
 
 
-def first_complaint(lines: collections.deque[str]) -> str:
+def first_complaint(lines: Sequence[str]) -> str:
     """Return the first error of a failure, without the C++ function that logged it."""
     if not lines:
         return "the native library gave no reason"

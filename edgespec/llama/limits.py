@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 
 import psutil
@@ -13,12 +14,12 @@ LOOK_S = 0.02  # seconds between two checks of a child
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one piece of work. Processor time is the usual limit, since a busy machine does not use it up;
-    `clock_s` is for a child that gets no processor time at all."""
+    """The limits of one piece of work, or of the time between two reports of progress. Processor time is the usual
+    limit, since a busy machine does not use it up; `clock_s` is for a child that gets no processor time at all."""
 
-    cpu_s: float
-    clock_s: float
-    memory_bytes: float
+    cpu_s: float = inf
+    clock_s: float = inf
+    memory_bytes: float = inf
 
 
 class Meter:

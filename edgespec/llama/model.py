@@ -27,6 +27,11 @@ _NO_DEVICES = (ctypes.c_void_p * 1)(None)
 _READ = 0  # LLAMA_LOAD_MODE_NONE, which llama-cpp-python does not name
 
 
+def _number(function: str) -> cached_property[int]:
+    """Return a property of a model that a function of llama.cpp returns."""
+    return cached_property(lambda model: int(getattr(api, function)(model.handle)))
+
+
 class Model(Closable):
     """The weights and the vocabulary of one GGUF file, which may be a draft head.
 
@@ -160,40 +165,20 @@ class Model(Closable):
         """
         return described(self.header)
 
-    @cached_property
-    def n_params(self) -> int:
-        return int(api.llama_model_n_params(self.handle))
-
-    @cached_property
-    def size_bytes(self) -> int:
-        return int(api.llama_model_size(self.handle))
-
-    @cached_property
-    def n_ctx_train(self) -> int:
-        return int(api.llama_model_n_ctx_train(self.handle))
-
-    @cached_property
-    def n_embd(self) -> int:
-        return int(api.llama_model_n_embd(self.handle))
-
-    @property
-    def n_embd_out(self) -> int:
-        """The width of the last layer's output: some models have several streams there."""
-        return int(api.llama_model_n_embd_out(self.handle))
-
-    @cached_property
-    def n_layer(self) -> int:
-        return int(api.llama_model_n_layer(self.handle))
+    n_params = _number("llama_model_n_params")
+    size_bytes = _number("llama_model_size")
+    n_ctx_train = _number("llama_model_n_ctx_train")
+    n_embd = _number("llama_model_n_embd")
+    #: The width of the last layer's output: some models have several streams there.
+    n_embd_out = _number("llama_model_n_embd_out")
+    n_layer = _number("llama_model_n_layer")
+    #: The number of tokens that layers with a sliding window look back; 0 if there are none.
+    sliding_window = _number("llama_model_n_swa")
 
     @cached_property
     def can_roll_back(self) -> bool:
         """True if tokens can be removed from the memory: not in recurrent and hybrid models."""
         return not (api.llama_model_is_recurrent(self.handle) or api.llama_model_is_hybrid(self.handle))
-
-    @cached_property
-    def sliding_window(self) -> int:
-        """The number of tokens that layers with a sliding window look back; 0 if there are none."""
-        return int(api.llama_model_n_swa(self.handle))
 
     @property
     def has_sliding_window(self) -> bool:

@@ -6,26 +6,25 @@ It runs in a child process, because the quantiser cannot be stopped otherwise, a
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import os
 import re
-import signal
-import subprocess
-import sys
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from edgespec.errors import EdgespecError, ModelFileError, UsageError, told_as
 from edgespec.files.paths import free_in
 from edgespec.files.unfinished import becoming, check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
+from edgespec.llama.child import Child, answer, running
 from edgespec.llama.library import api, default_threads, first_complaint, logger
+from edgespec.llama.limits import Limits
 
-CHILD = (sys.executable, "-P", "-X", "utf8", "-m", "edgespec.llama.quantize")
-_PART = re.compile(r"INFO \[ *(\d+)/ *(\d+)\]")
+_PART = re.compile(r"\[ *(\d+)/ *(\d+)\]")
 
 # The types that need no importance matrix
 LEAST_FREE = 1 << 20  # bytes: with less free space, a failed write means a full disk
@@ -57,7 +56,7 @@ def quantize(
     header = check_model(source)
     _check(header, destination, again=again)
     with told_as(EdgespecError, f"cannot write {destination}"), becoming(destination) as unfinished:
-        status, errors = _run([*CHILD, str(source), str(unfinished), type, "again" if again else ""], progress)
+        status, errors = _run(source, unfinished, type, progress, again=again)
         if status or not unfinished.is_file():
             if free_in(destination.parent) < LEAST_FREE:
                 raise EdgespecError(f"cannot write {destination}", why="the disk is full")
@@ -68,28 +67,19 @@ def quantize(
             )
 
 
-def _run(command: list[str], progress: Callable[[float], None]) -> tuple[int, deque[str]]:
-    """Return the child's exit status, and the errors that llama.cpp logged."""
-    errors = deque[str]()
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,  # Ctrl-C must reach this process only; Windows has no sessions
-    ) as child:
-        assert child.stdout is not None
-        try:
-            for line in child.stdout:
-                if part := _PART.match(line):
-                    progress(int(part[1]) / int(part[2]))
-                elif line.startswith("ERROR "):
-                    errors.append(line.removeprefix("ERROR ").strip())
-        except BaseException:
-            child.kill()
-            raise
-    return child.returncode, errors
+def _run(
+    source: Path, destination: Path, type: str, progress: Callable[[float], None], *, again: bool
+) -> tuple[int, Sequence[str]]:
+    """Return the status of the quantiser or of its process, and the errors that llama.cpp logged."""
+
+    def heard(done: float) -> Limits:
+        progress(done)
+        return Limits()
+
+    question = {"source": str(source), "destination": str(destination), "type": type, "again": again}
+    with Child(running("edgespec.llama.quantize"), "quantise models") as child:
+        reply = child.ask(json.dumps(question).encode(), Limits(), heard=heard)
+    return reply["status"], reply.get("errors", ())
 
 
 def is_quantised(header: Header) -> bool:
@@ -111,30 +101,40 @@ def _check(header: Header, destination: Path, *, again: bool) -> None:
         )
 
 
-class _Teller(logging.Handler):
-    """Prints llama.cpp's log to stdout until the reader closes it."""
+class _Quantiser(logging.Handler):
+    """The child: it reports the progress that llama.cpp logs, and keeps its errors."""
 
-    def __init__(self, destination: Path) -> None:
-        super().__init__()
-        self.destination = destination
+    destination = ""
+
+    def reply(self, question: dict[str, Any], report: Callable[[float], None]) -> dict[str, Any]:
+        """Quantise a file."""
+        self.destination, self.report, self.errors = question["destination"], report, list[str]()
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+        params = api.llama_model_quantize_default_params()
+        params.ftype, params.nthread = TYPES[question["type"]], default_threads()
+        params.allow_requantize = question["again"]
+        source, destination = os.fsencode(question["source"]), os.fsencode(self.destination)
+        status = int(api.llama_model_quantize(source, destination, ctypes.byref(params)))
+        return {"status": status, "errors": self.errors}
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            print(record.levelname, record.getMessage(), flush=True)
-        except OSError:  # the parent process is gone, and nothing needs the file
-            with suppress(OSError):  # Windows cannot remove an open file
-                self.destination.unlink()
-            os._exit(1)
+        if record.levelno >= logging.ERROR:
+            self.errors.append(record.getMessage())
+        elif part := _PART.match(record.getMessage()):
+            try:
+                self.report(int(part[1]) / int(part[2]))
+            except OSError:
+                self.give_up()
 
-
-def _child(source: str, destination: str, type: str, again: str) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as above, on Windows
-    logger.setLevel(logging.INFO)
-    logger.addHandler(_Teller(Path(destination)))
-    params = api.llama_model_quantize_default_params()
-    params.ftype, params.nthread, params.allow_requantize = TYPES[type], default_threads(), bool(again)
-    return int(api.llama_model_quantize(os.fsencode(source), os.fsencode(destination), ctypes.byref(params)))
+    def give_up(self) -> None:
+        """End this process, whose parent is gone, so that nothing needs the file."""
+        with suppress(OSError):  # Windows cannot remove an open file
+            Path(self.destination).unlink()
+        os._exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(_child(*sys.argv[1:]))
+    quantiser = _Quantiser()
+    answer(quantiser.reply, alone_s=None)
+    quantiser.give_up()  # a parent that has the reply ends this process

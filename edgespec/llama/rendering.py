@@ -14,7 +14,7 @@ from typing import Any
 
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError
-from edgespec.llama.child import Child
+from edgespec.llama.child import Child, running
 from edgespec.llama.limits import Limits
 from edgespec.text.figures import size_of
 
@@ -49,7 +49,7 @@ class Renderer(Closable):
     def __init__(self, *, time_s: float = TIME_S, stuck_s: float = STUCK_S, memory_bytes: int = MEMORY_BYTES) -> None:
         self._time_s, self._stuck_s, self._memory_bytes = time_s, stuck_s, memory_bytes
         self._lock = threading.Lock()
-        self.child = Child("edgespec.llama.template_child", "render chat templates")
+        self.child = Child(running("edgespec.llama.template_child"), "render chat templates")
         self._refused: dict[str, str] = {}  # templates that exceeded a limit, with the reason
 
     def start(self) -> None:

@@ -11,13 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.exactness import NARROW
-from edgespec.files.paths import read_cache, write_cache
+from edgespec.files.paths import cache_name, read_cache, write_cache
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 from edgespec.settings import MAX_STRICT_DRAFT
@@ -65,8 +64,7 @@ def measured_widths(context: Context, widest: int, progress: Callable[[float], N
     if n_past < widest or not context.model.can_roll_back:
         return None
     facts = {"build": build_id(), "widest": widest, "n_past": n_past, "branches": context.free_branches > 0}
-    key = json.dumps(facts | context.fingerprint, sort_keys=True)
-    name = f"widths/{sha256(key.encode()).hexdigest()[:24]}.json"
+    name = cache_name("widths", facts | context.fingerprint)
     try:
         return Widths(**json.loads(read_cache(name) or ""))
     except (ValueError, TypeError):  # not measured yet, or written by another version

@@ -106,4 +106,4 @@ def _bytes_at_start() -> int:
 
 
 if __name__ == "__main__":
-    answer(_reply)
+    answer(lambda request, report: _reply(request))

@@ -10,27 +10,20 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
-import subprocess
-import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from hashlib import sha256
+from collections.abc import Callable, Sequence
 from importlib.resources import files
-from math import inf
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgespec import errors
 from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutOfMemoryError
-from edgespec.files.paths import cache_dir, read_cache, write_cache
+from edgespec.files.paths import cache_dir, cache_name, file_facts, read_cache, write_cache
 from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.walk import shown
+from edgespec.llama.child import Child, answer, running
 from edgespec.llama.library import build_id
-from edgespec.llama.limits import LOOK_S, Limits, Meter
+from edgespec.llama.limits import Limits
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
@@ -38,16 +31,12 @@ if TYPE_CHECKING:
 
 SelfCheck = Literal["works", "works without extra buffers", "crashes"]
 
-REFUSED = 3
-# -P: a file numpy.py in the current folder must not pass for numpy.
-CHILD = (sys.executable, "-P", "-m", "edgespec.llama.trial")
+CHILD = running("edgespec.llama.trial")
 # The bundled draft: quantised, known to be good, loaded in milliseconds.
 KNOWN_GOOD = Path(str(files("edgespec.models.demo") / "draft.gguf"))
 # Below this, threads that wait for each other on a busy machine cost more than they save.
 SMALL_BYTES = 500_000_000
 SLOWEST_DISK = 10e6  # bytes per second
-# With this the child begins a line that reports the next stage, which has separate limits.
-BEGINS = "begins: "
 TOKENIZER = "reading the tokenizer"
 # Characters of all lengths in UTF-8, and runs of blanks and digits
 UNUSUAL = "\u20ac\u4e2d\u6587\U0001f600 \u0000\u0301\u200d\ud7ff\U0010ffff\n\n\t  1234567890 a" + " " * 300
@@ -81,24 +70,23 @@ def extra_buffers_work(
             "this build of llama.cpp crashes with repacked weights on this machine (GCC 12 is known to miscompile "
             "its AMX code): repacking is disabled, which costs speed; rebuild with clang or GCC 13"
         )
-    stat = path.stat()
-    key = {"file": str(path.resolve()), "size": stat.st_size, "mtime": stat.st_mtime_ns, "build": build_id()}
-    if _recall(key) != "works":
+    name = cache_name("trials", {"file": file_facts(path), "build": build_id()})
+    if read_cache(name) != "works":
         crashed = _crashed(path, child, extra_buffers=extra_buffers, gpu_layers=gpu_layers)
         if crashed:
             raise ModelFileError(f"cannot load {path}", why=crashed, hint=DAMAGED)
-        if not _remember(key, "works"):
+        if not write_cache(name, "works"):
             warn(f"the safety check cannot be cached in {cache_dir()}; starts will be slower")
     return extra_buffers
 
 
 def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
     """Return how this build handles a quantised model that is known to be good; tried once per build and machine."""
-    key: dict[str, object] = {"build": build_id(), "check": "quantised model"}
-    known = _recall(key)
-    for answer in ("works", "works without extra buffers", "crashes"):
-        if known == answer:
-            return answer
+    name = cache_name("trials", {"build": build_id(), "check": "quantised model"})
+    known = read_cache(name)
+    for result in ("works", "works without extra buffers", "crashes"):
+        if known == result:
+            return result
     try:
         found: SelfCheck = "works"
         if _crashed(KNOWN_GOOD, child, extra_buffers=True):
@@ -106,97 +94,47 @@ def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
             found = "crashes" if never_works else "works without extra buffers"
     except EdgespecError:  # the trial failed, which says nothing about the build
         return "works"
-    _remember(key, found)
+    write_cache(name, found)
     return found
 
 
-def _crashed(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_layers: int = 0) -> str:
+def _crashed(path: Path, command: Sequence[str], *, extra_buffers: bool, gpu_layers: int = 0) -> str:
     """Load the file in a child and decode a few tokens. Return how the child crashed, or an empty string.
 
     Raises the child's error if it rejects the file, ModelFileError if it exceeds a limit, and GenerationError,
-    OutOfMemoryError or KeyboardInterrupt if it ended before it could report.
+    OutOfMemoryError or KeyboardInterrupt if it ended before it could report. The limits start again with each report
+    of progress: reading a large file from a slow disk takes long, but makes progress.
     """
-    command = [*child, str(path), "1" if extra_buffers else "0", str(gpu_layers)]
-    with tempfile.TemporaryFile() as errors_file:
-        code, reply, stage = _watched(command, path, errors_file)
-        errors_file.seek(0)
-        words = errors_file.read().decode("utf-8", "replace").strip().splitlines()
-    if code == 0:
+    stage, limits = "", Limits(clock_s=120 + path.stat().st_size / SLOWEST_DISK)
+    patient = limits
+
+    def heard(begun: str) -> Limits:
+        nonlocal stage, limits
+        stage, limits = begun, TOKENIZER_LIMITS if TOKENIZER in begun else patient
+        return limits
+
+    question = {"path": str(path), "extra_buffers": extra_buffers, "gpu_layers": gpu_layers}
+    with Child(command, "try a model file") as child:
+        reply = child.ask(json.dumps(question).encode(), limits, heard=heard)
+    if "error" in reply:
+        raise getattr(errors, reply.pop("error"))(**reply)
+    if "failed" not in reply:
         return ""
-    if code == REFUSED and reply:
-        refusal = json.loads(reply[-1])
-        raise getattr(errors, refusal.pop("error"))(**refusal)
-    if _is_crash(code):
+    if "status" not in reply:
+        raise ModelFileError(f"cannot load {path}", why=_too_much(reply["failed"], limits, stage), hint=DAMAGED)
+    status = reply["status"]
+    if _is_crash(status):
         return f"llama.cpp crashed in a trial load{f', {stage}' if stage else ''}"
-    if code == -signal.SIGINT or code == _WINDOWS_CTRL_C:
+    if status == -signal.SIGINT or status == _WINDOWS_CTRL_C:
         raise KeyboardInterrupt
-    if os.name == "posix" and code == -signal.SIGKILL:
+    if os.name == "posix" and status == -signal.SIGKILL:
         raise OutOfMemoryError(
             f"cannot load {path}",
             why="the trial process was killed, as happens when memory runs out",
             hint="use a smaller model or a smaller quantisation of it",
         )
-    last_words = words[-1] if words else f"it exited with code {code}"
+    last_words = reply["said"] or f"it exited with code {status}"
     raise GenerationError(f"cannot run a trial load of {path} in a child process", why=last_words)
-
-
-def _watched(command: Sequence[str], path: Path, errors_file: IO[bytes]) -> tuple[int, list[str], str]:
-    """Run the child. Return its exit code, the lines of its reply and its last stage.
-
-    Raises ModelFileError if the child exceeds the limits of a stage. The limits start again with each report of
-    progress: reading a large file from a slow disk takes long, but makes progress.
-    """
-    patient = Limits(cpu_s=inf, clock_s=120 + path.stat().st_size / SLOWEST_DISK, memory_bytes=inf)
-    reply: list[str] = []
-    stage, limits = "", patient
-    with _started(command, errors_file) as (process, lines):
-        meter = Meter(process.pid)
-        while True:
-            try:
-                line = lines.get(timeout=LOOK_S)
-            except queue.Empty:
-                if exceeded := meter.exceeded(limits):
-                    raise ModelFileError(
-                        f"cannot load {path}", why=_too_much(exceeded, limits, stage), hint=DAMAGED
-                    ) from None
-                continue
-            if line is None:
-                return process.wait(), reply, stage
-            if line.startswith(BEGINS):
-                stage = line.removeprefix(BEGINS)
-                limits, meter = TOKENIZER_LIMITS if TOKENIZER in stage else patient, Meter(process.pid)
-            else:
-                reply.append(line)
-
-
-@contextmanager
-def _started(
-    command: Sequence[str], errors_file: IO[bytes]
-) -> Iterator[tuple[subprocess.Popen[bytes], queue.SimpleQueue[str | None]]]:
-    """Start a child process. Yield it and a queue of the lines that it writes, with None at the end. The process is
-    killed if the block fails."""
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    # Backtraces are written by a debugger, which takes seconds and holds stdout open.
-    environment = os.environ | {"GGML_NO_BACKTRACE": "1"}
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors_file, env=environment
-    ) as process:
-
-        def read() -> None:
-            assert process.stdout is not None
-            for line in process.stdout:
-                lines.put(line.decode("utf-8", "replace").strip())
-            lines.put(None)
-
-        reader = threading.Thread(target=read, name="trial", daemon=True)
-        reader.start()
-        try:
-            yield process, lines
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            reader.join()
 
 
 def _too_much(exceeded: str, limits: Limits, stage: str) -> str:
@@ -218,38 +156,42 @@ def _is_crash(code: int) -> bool:
     return code != _WINDOWS_CTRL_C and (code == 3 or code >= 0xC0000000)  # 3 is how abort() ends
 
 
-def _child(path: str, extra_buffers: str, gpu_layers: str) -> int:
-    if os.name == "posix":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash here is a result, not an incident to report
+def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, Any]:
+    """Try a file, in the child; `begin` reports each stage. Return the error that rejects the file, if there is one."""
     from edgespec.llama.context import Context
     from edgespec.llama.model import Model
 
+    percent = -1
+
+    def progress(fraction: float) -> None:
+        nonlocal percent
+        if int(100 * fraction) > percent:
+            percent = int(100 * fraction)
+            begin("while loading the weights")
+
+    loads_on_gpu, repacks = question["gpu_layers"], question["extra_buffers"]
     try:
-        header = check_draft_file(Path(path))
+        header = check_draft_file(Path(question["path"]))
         tokenizer = f"while {TOKENIZER} ({shown(header.metadata.get('tokenizer.ggml.model', 'none'))})"
-        _begin(tokenizer)  # llama.cpp reads it before the weights
-        loads_on_gpu, repacks = int(gpu_layers), extra_buffers == "1"
-        with Model(header, gpu_layers=loads_on_gpu, use_extra_bufts=repacks, progress=_Progress()) as model:
+        begin(tokenizer)  # llama.cpp reads it before the weights
+        with Model(header, gpu_layers=loads_on_gpu, use_extra_bufts=repacks, progress=progress) as model:
             if is_head(model.header):  # it decodes only together with its target
-                return 0
-            _begin(tokenizer)
+                return {}
+            begin(tokenizer)
             _tokenize(model)
             threads = 1 if model.size_bytes < SMALL_BYTES else 0
             context = Context(model, n_ctx=256, max_outputs=1, threads=threads, n_batch=64)
             # Wide and narrow batches take different kernels.
             for start, width in ((0, 32), (32, 4), (36, 1)):
-                _begin("while running the model")
+                begin("while running the model")
                 tokens = [position % model.n_vocab for position in range(start, start + width)]
                 wanted = [False] * (width - 1) + [True]
                 context.decode(tokens, range(start, start + width), [(0,)] * width, wanted)
                 context.logits(width - 1)
             context.close()
     except EdgespecError as error:
-        print(json.dumps({"error": type(error).__name__, "what": error.what, "why": error.why, "hint": error.hint}))
-        return REFUSED
-    return 0
+        return {"error": type(error).__name__, "what": error.what, "why": error.why, "hint": error.hint}
+    return {}
 
 
 def _tokenize(model: Model) -> None:
@@ -262,33 +204,5 @@ def _tokenize(model: Model) -> None:
         model.token_bytes(token)
 
 
-class _Progress:
-    """Reports each percent of the weights once."""
-
-    def __init__(self) -> None:
-        self._percent = -1
-
-    def __call__(self, fraction: float) -> None:
-        if int(100 * fraction) > self._percent:
-            self._percent = int(100 * fraction)
-            _begin("while loading the weights")
-
-
-def _begin(stage: str) -> None:
-    print(f"{BEGINS}{stage}", flush=True)
-
-
-def _cache_name(key: dict[str, object]) -> str:
-    return f"trials/{sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]}.json"
-
-
-def _recall(key: dict[str, object]) -> str | None:
-    return read_cache(_cache_name(key))
-
-
-def _remember(key: dict[str, object], found: str) -> bool:
-    return write_cache(_cache_name(key), found)
-
-
 if __name__ == "__main__":
-    sys.exit(_child(*sys.argv[1:]))
+    answer(_reply, alone_s=None)

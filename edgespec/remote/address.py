@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,15 +33,6 @@ def base_url(text: str) -> str:
     path = parts.path.rstrip("/").removesuffix("/v1")
     name = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{path}"
-
-
-def is_loopback(url: str) -> bool:
-    """True if a server is on this machine."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def read_key(file: Path) -> str:

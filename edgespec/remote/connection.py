@@ -9,16 +9,17 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, PromptTooLongError, UsageError
-from edgespec.remote.address import is_loopback
 from edgespec.remote.member import POLL_S, LostError
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.text.printable import one_line
+from edgespec.validation import is_loopback
 
 CONNECT_S = 10.0
 SILENCE_S = 120.0  # servers send pings in streams more often
@@ -39,7 +40,7 @@ class Connection(Closable):
             base_url=url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
             limits=httpx2.Limits(max_connections=None),
-            trust_env=not is_loopback(url),  # a proxy does not reach this machine
+            trust_env=not is_loopback(urlsplit(url).hostname or ""),  # a proxy does not reach this machine
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"client of {url}", daemon=True)

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import queue
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
-from dataclasses import fields, replace
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
-from edgespec.events import TokenEvent
+from edgespec.events import Completion, TokenEvent
 from edgespec.remote.connection import Connection
-from edgespec.remote.deliveries import Deliveries
-from edgespec.remote.member import Put
-from edgespec.remote.wire import body_of, events, messages_of
+from edgespec.remote.member import POLL_S, Arrived, Put
+from edgespec.remote.wire import Partial, body_of, events, messages_of
 from edgespec.runtime.backend import Backend
 from edgespec.runtime.options import DraftingOptions, drafting_changes
+from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.text.printable import one_line
 
 if TYPE_CHECKING:
     from edgespec.core.policy.measured import PolicyVerdict
 
+PROBE_S = 1.0  # between questions to a lost server
 MOST_COUNTS = 64  # prompts whose length is remembered
-DRAFTING = {"spec_type": "spec_type", "pace": "pace", "spec_draft_n_max": "draft_n_max"}  # and what bodies call it
-FOREIGN = {"description": "a model of another server", "draft_model": None} | {
+FOREIGN = {
+    "description": "a model of another server",
+    "draft_model": None,
     "drafters": ["unknown"],
     "pace": "auto",
     "strict": False,
@@ -38,7 +42,19 @@ FOREIGN = {"description": "a model of another server", "draft_model": None} | {
 }
 
 
-class RemoteEngine(Backend):
+@dataclass(slots=True)
+class _Open:
+    """An answer that is not over: events that its reader got are counted in `made`, and `future` cancels it."""
+
+    stream: Stream
+    number: int
+    cancel: CancelFlag
+    made: Partial
+    future: Future[None] = field(default_factory=Future)
+    has_waited: bool = False
+
+
+class RemoteEngine(Loop, Backend):
     """The model `settings.model` of a server. If it is "": the first model in `also` that the server has, or its first.
 
     Raises UsageError if the URL is not an inference server, or it has no such model; GenerationError if the server
@@ -60,30 +76,27 @@ class RemoteEngine(Backend):
         *,
         also: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self.settings = settings or LoadSettings("")
         self.url, self.notes = url, list[str]()
         self._counts: dict[tuple[Message, ...], int] = {}
         self._bytes: dict[int, bytes] = {}
-        self._drafting: dict[str, Any] = {}
+        self.loop = self
+        self._ids = itertools.count()
+        self._open: dict[int, _Open] = {}
+        self._arrived: queue.SimpleQueue[tuple[int, Arrived]] = queue.SimpleQueue()
         self.connection = Connection(url, key)
-        self.loop = Deliveries(
-            self.begin,
-            lambda request: self._counts.get(request.messages, 0),
-            lambda: self.notes.append(f"{url} is busy: waiting for it"),
-        )
         try:
             self.models, props = self.connection.wait_for(self._introduction(also), cancel)
             self._about, self.texts_depend_on = self._read(props)
-            asked = self.settings
-            self.draft_with(spec_type=asked.spec_type, pace=asked.pace, spec_draft_n_max=asked.spec_draft_n_max)
         except BaseException:
             self.connection.close()
             raise
 
     def close(self) -> None:
         """End all answers; the server keeps its model."""
-        self.loop.is_closed = True
-        for stream in [*self.loop.streams]:
+        self.is_closed = True
+        for stream in [*self.streams]:
             stream.close()
         self.connection.close()
 
@@ -138,14 +151,10 @@ class RemoteEngine(Backend):
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
         """Ask the server to draft in another way from the next answer on. Raises UsageError."""
-        wanted, usual = drafting_changes(changes), LoadSettings("")
-        changed = {name: value for name, value in wanted.items() if value != _usual(usual, name)}
-        refused = next((name for name in changed if name not in DRAFTING), None)
-        if refused is not None:
-            raise UsageError(f"{refused.replace('_', '-')} is up to the server")
+        wanted = drafting_changes(changes)
+        if wanted.get("spec_tree", 1) != 1:
+            raise UsageError("spec-tree is up to the server")
         self.settings = replace(self.settings, **wanted)
-        kept = {name: value for name, value in self._drafting.items() if name not in wanted}
-        self._drafting = kept | changed
 
     def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
         """Write nothing: the KV cache stays on the server."""
@@ -164,12 +173,7 @@ class RemoteEngine(Backend):
     def check_settings(self, request: Request) -> None:
         """Check the settings with a request for no tokens. Raises UsageError."""
         asked = replace(request, prompt="", messages=(Message("user", "x"),), max_tokens=0, lenient=True)
-        self.connection.wait_for(self._none(asked))
-
-    async def _none(self, request: Request) -> None:
-        async with aclosing(self.generate(request)) as made:
-            async for _ in made:
-                pass
+        Completion.of(self.submit(asked))
 
     def count(self, messages: Sequence[Message]) -> int:
         """Return the number of prompt tokens of these messages."""
@@ -196,9 +200,52 @@ class RemoteEngine(Backend):
     def room(self) -> int:
         return self.n_slots
 
-    # --- what a fleet asks of a member ------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------------------------
 
-    is_gone, why_lost = False, ""
+    def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag) -> None:
+        id, made = next(self._ids), Partial(self._counts.get(what.messages, 0))
+        answer = self._open[id] = _Open(stream, number, cancel, made)  # before the first event can arrive
+        answer.future = self.begin(what, lambda event: self._arrived.put((id, event)))
+
+    def turn(self) -> None:
+        """Wait for the next event of any answer."""
+        for id, answer in [*self._open.items()]:
+            if answer.cancel.is_set():
+                self._end(id, TokenEvent(-1, "", finish_reason="cancelled", stats=answer.made.stats))
+        if any(stream.has_news for stream in [*self.streams]):
+            return
+        try:
+            id, event = self._arrived.get(timeout=POLL_S)
+        except queue.Empty:
+            return
+        if id in self._open:
+            self._hear(id, event)
+
+    def settle(self) -> None:
+        for id, answer in [*self._open.items()]:
+            if answer.stream.is_closed:
+                self._open.pop(id).future.cancel()
+
+    def _hear(self, id: int, event: Arrived) -> None:
+        answer = self._open[id]
+        if event is None:
+            if not answer.has_waited:
+                answer.has_waited = True
+                self.notes.append(f"{self.url} is busy: waiting for it")
+                answer.stream.put(answer.number, TokenEvent(-1, ""))  # so that the reader shows the note now
+        elif isinstance(event, TokenEvent) and not event.is_last:
+            answer.made.add(event)
+            answer.stream.put(answer.number, event)
+        else:
+            self._end(id, event)
+
+    def _end(self, id: int, event: TokenEvent | EdgespecError) -> None:
+        answer = self._open.pop(id)
+        answer.future.cancel()
+        self.stats = getattr(event, "stats", None) or answer.made.stats
+        answer.stream.put(answer.number, event)
+
+    # --- what a fleet asks of a member ------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -206,46 +253,43 @@ class RemoteEngine(Backend):
 
     def begin(self, request: Request, put: Put) -> Future[None]:
         """Ask for an answer, and pass its events to `put`."""
-        return self.connection.submit(self.deliver(request, put))
+        return self.connection.submit(self._deliver(request, put))
 
-    def probe(self, after_s: float, times: int) -> Future[bool]:
-        """Ask the server up to `times` times, after a pause each, until it answers; return True if it does."""
+    def recover(self) -> Future[None]:
+        """Ask the server again and again until it answers."""
 
-        async def lives() -> bool:
-            for _ in range(times):
-                await asyncio.sleep(after_s)
-                try:
+        async def recovered() -> None:
+            while True:
+                await asyncio.sleep(PROBE_S)
+                with suppress(EdgespecError):
                     await self.connection.ask("GET", "/health")
-                except EdgespecError:
-                    continue
-                return True
-            return False
+                    return
 
-        return self.connection.submit(lives())
+        return self.connection.submit(recovered())
 
     # --- in the loop of the connection --------------------------------------------------------------------------------
 
-    async def deliver(self, request: Request, put: Put) -> None:
+    async def _deliver(self, request: Request, put: Put) -> None:
         """Pass the events of an answer to `put`; the last one has `is_last`, or is an error."""
         try:
-            async with aclosing(self.generate(request, lambda: put(None))) as made:
-                async for event in made:
+            async with aclosing(self._generate(request, lambda: put(None))) as answer:
+                async for event in answer:
                     put(event)
         except EdgespecError as error:
             put(error)
         except Exception as error:
             put(GenerationError(f"unexpected error while asking {self.url}", why=f"{type(error).__name__}: {error}"))
 
-    async def generate(
-        self, request: Request, waiting: Callable[[], None] = lambda: None
-    ) -> AsyncGenerator[TokenEvent, None]:
+    async def _generate(self, request: Request, waiting: Callable[[], None]) -> AsyncGenerator[TokenEvent, None]:
         """Yield the events of an answer; closing the generator ends the answer on the server. Raises EdgespecError."""
         path, body = body_of(request, is_own=self.is_own)
-        drafting = {DRAFTING[name]: value for name, value in self._drafting.items()}
-        body = drafting | body | {"model": self.settings.model}  # settings of the request take precedence
+        usual, wanted = LoadSettings(""), self.settings
+        drafting = {"spec_type": wanted.spec_type, "pace": wanted.pace, "draft_n_max": wanted.spec_draft_n_max}
+        changed = {name: value for name, value in drafting.items() if value not in (None, "auto", usual.draft_n_max)}
+        body = changed | body | {"model": wanted.model}  # settings of the request take precedence
         seen = set[int]()
-        async with aclosing(events(self.connection.stream(path, body, waiting))) as made:
-            async for event in made:
+        async with aclosing(events(self.connection.stream(path, body, waiting))) as answer:
+            async for event in answer:
                 if request.logprobs is not None:
                     seen |= {event.id, *(id for id, _ in event.top_logprobs)}
                     if event.is_last:
@@ -265,10 +309,6 @@ class RemoteEngine(Backend):
 def token_bytes(engines: Sequence[RemoteEngine], token: int) -> bytes:
     """Return the bytes of a token in an answer with log-probabilities of one of the engines."""
     return next((data for engine in engines if (data := engine.token_bytes(token))), b"")
-
-
-def _usual(usual: LoadSettings, name: str) -> Any:
-    return usual.draft_n_max if name == "spec_draft_n_max" else getattr(usual, name)
 
 
 def _defaults(params: Mapping[str, Any]) -> dict[str, Any]:

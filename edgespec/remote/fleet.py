@@ -13,16 +13,14 @@ from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
-from edgespec.errors import GenerationError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.remote.member import POLL_S, Arrived, LostError, Member, Recruits
 from edgespec.runtime.backend import Backend
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 
-PROBES = 3  # of a lost member, before it counts as dead
-PROBE_S = 1.0  # between probes
-REVIVE_S = 10.0  # between probes of a dead member
+DEAD_S = 10.0  # after which a lost member counts as dead; it may still come back
 IN_SYNC = ("model", "model size", "model digest", "served by")
 """Properties that must be equal for all members; errors name these first."""
 
@@ -33,7 +31,6 @@ class _Flight:
 
     Attributes:
         n_lost: how many members were lost while they had the request.
-        is_suspect: the engine failed, or a second member was lost, while it had the request.
         failed_at: the places where the engine failed.
     """
 
@@ -43,22 +40,37 @@ class _Flight:
     cancel: CancelFlag
     events: list[TokenEvent] = field(default_factory=list)
     n_lost: int = 0
-    is_suspect: bool = False
     failed_at: set[int] = field(default_factory=set)
+
+    @property
+    def is_suspect(self) -> bool:
+        """True if the request may be the reason why the engine failed, or why two members were lost."""
+        return bool(self.failed_at) or self.n_lost > 1
+
+    def put(self, event: TokenEvent | EdgespecError) -> None:
+        self.stream.put(self.number, event)
 
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """A member and its requests; with `is_alone` it has a suspect, and no other request."""
+    """A member and its requests. `recovering` waits for a lost member since `lost_s`."""
 
     member: Member
     room: int
     flights: dict[int, tuple[_Flight, Future[None]]] = field(default_factory=dict)
-    probing: Future[bool] | None = None
-    is_lost: bool = False
+    recovering: Future[None] | None = None
+    lost_s: float = 0.0
     is_dead: bool = False
     is_busy: bool = False
-    is_alone: bool = False
+
+    @property
+    def is_lost(self) -> bool:
+        return self.recovering is not None
+
+    @property
+    def is_alone(self) -> bool:
+        """True if the only request here is a suspect: an error is final then."""
+        return any(flight.is_suspect for flight, _ in self.flights.values())
 
     @property
     def free(self) -> int:
@@ -68,7 +80,6 @@ class _Place:
         """Remove a request, and ignore its further events."""
         flight, future = self.flights.pop(token)
         future.cancel()
-        self.is_alone = False
         self.is_busy &= bool(self.flights)
         return flight
 
@@ -79,7 +90,7 @@ class Fleet(Loop, Backend):
     Each gets `room` requests at a time. With 0 it is one more than the member has slots, so that no slot is idle while
     a request is being sent.
 
-    A lost member is probed a few times, and now and then later; its requests go to others. Requests at which the engine
+    A lost member is waited for, and its requests go to others. Requests at which the engine
     failed, or that were at two lost members, are tried again alone, at another member if there is one; then their error
     is final. Answers end with LostError when no member is left. Raises UsageError if members differ in what texts
     depend on.
@@ -171,7 +182,7 @@ class Fleet(Loop, Backend):
             removed += [place.remove(token) for token, (flight, _) in [*place.flights.items()] if is_over(flight)]
         for flight in removed:
             if flight.cancel.is_set():
-                flight.stream.put(flight.number, TokenEvent(-1, "", finish_reason="cancelled", stats=Stats()))
+                flight.put(TokenEvent(-1, "", finish_reason="cancelled", stats=Stats()))
         return removed
 
     def _assign(self) -> None:
@@ -181,7 +192,6 @@ class Fleet(Loop, Backend):
             if place is not None:
                 self._again.remove(flight)
                 self._send(place, flight)
-                place.is_alone = flight.is_suspect
         while self._waiting and not self._again and (free := self._freest()) is not None:
             self._send(free, self._waiting.popleft())
 
@@ -214,73 +224,58 @@ class Fleet(Loop, Backend):
             if event.is_last:
                 place.remove(token)
                 for each in flight.events:
-                    flight.stream.put(flight.number, each)
+                    flight.put(each)
         elif isinstance(event, LostError):
             self._lose(place, event)
         elif isinstance(event, GenerationError) and not place.is_alone:
-            flight.is_suspect = True
             flight.failed_at.add(id(place))
-            self._again.append(flight)
-            place.remove(token)
+            self._again.append(place.remove(token))
         else:
-            place.remove(token)
-            flight.stream.put(flight.number, event)
+            place.remove(token).put(event)
 
     def _lose(self, place: _Place, error: LostError) -> None:
-        """Give the requests of a member to others, and probe it. A request that was alone fails."""
+        """Give the requests of a member to others, and wait for it. A request that was alone fails."""
         was_alone = place.is_alone
         for token in [*place.flights]:
             flight = place.remove(token)
             flight.n_lost += 1
-            flight.is_suspect = flight.n_lost > 1
             if was_alone:
-                flight.stream.put(flight.number, error)
+                flight.put(error)
             else:
                 self._again.append(flight)
-        place.is_lost = True
-        self._probe(place, PROBE_S)
+        place.recovering, place.lost_s = place.member.recover(), monotonic()
 
     # --- who is there -------------------------------------------------------------------------------------------------
 
     def _place(self, member: Member) -> _Place:
         return _Place(member, self._room or member.n_slots + 1)
 
-    def _probe(self, place: _Place, after_s: float) -> None:
-        if place.probing is not None:
-            place.probing.cancel()
-        place.probing = place.member.probe(after_s, 1 if place.is_dead else PROBES)
-
     def _look_again(self) -> None:
-        """Probe lost members as if they had just been lost."""
+        """Wait for lost members as if they had just been lost."""
         self._present_s = monotonic()
         for place in self._places:
-            if place.is_lost:
-                place.is_dead = False
-                self._probe(place, PROBE_S)
+            place.lost_s, place.is_dead = self._present_s, False
 
     def _muster(self) -> None:
-        """Add new members, and look at the probes of lost ones. Raises LostError when all are dead."""
+        """Add new members, and look after lost ones. Raises LostError when all are dead."""
         if self._recruits is not None:
             self._places += map(self._place, self._recruits.joined())
         for place in [*self._places]:
-            if place.probing is None or not place.probing.done():
+            if place.recovering is None:
                 continue
-            member = place.member
-            if place.probing.result():
+            member, gone = place.member, place.recovering.exception() if place.recovering.done() else None
+            if place.recovering.done() and gone is None:
                 if place.is_dead:
                     self.notes.append(f"{member.name} is back")
-                place.probing, place.is_lost, place.is_dead = None, False, False
-                continue
-            if not place.is_dead:
-                why = f" ({member.why_lost})" if member.why_lost else ""
+                place.recovering, place.is_dead = None, False
+            elif not place.is_dead and (gone is not None or monotonic() - place.lost_s > DEAD_S):
+                why = f" ({str(gone).splitlines()[0]})" if gone is not None else ""
                 others = "; its rows go to the others" if len(self._places) > 1 else ""
                 self.notes.append(f"{member.name} is lost{why}{others}")
                 place.is_dead = True
-            if member.is_gone:
+            if gone is not None:
                 self._places.remove(place)
                 member.close()
-            else:
-                self._probe(place, REVIVE_S)
         if len(self.notes) > self._n_told:
             self._n_told = len(self.notes)
             self.tell()

@@ -23,8 +23,7 @@ class LostError(GenerationError):
 
 
 class Member(Protocol):
-    """A machine with a model, which answers up to `n_slots` requests at a time. With `is_gone` it will not return, for
-    the reason `why_lost`."""
+    """A machine with a model, which answers up to `n_slots` requests at a time."""
 
     @property
     def name(self) -> str: ...
@@ -35,12 +34,6 @@ class Member(Protocol):
     @property
     def texts_depend_on(self) -> Mapping[str, Any]: ...
 
-    @property
-    def is_gone(self) -> bool: ...
-
-    @property
-    def why_lost(self) -> str: ...
-
     def check_settings(self, request: Request) -> None:
         """Raise UsageError if the model does not support the settings of a request."""
 
@@ -50,8 +43,8 @@ class Member(Protocol):
         The last event has `is_last`, or is an error. After LostError, the other answers of the member are lost too.
         """
 
-    def probe(self, after_s: float, times: int) -> Future[bool]:
-        """Look up to `times` times, after a pause each, whether a lost member is back."""
+    def recover(self) -> Future[None]:
+        """Wait until the lost member is back. The future raises EdgespecError if it will not return."""
 
     def close(self) -> None: ...
 

@@ -66,7 +66,7 @@ def messages_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[TokenEvent, None]:
     """Yield the events of an answer; the last one has its statistics. Raises EdgespecError."""
-    made, last, cut = Partial(), None, ""
+    made, told, last, cut = Partial(), None, None, ""
     async with aclosing(chunks):
         async for chunk in chunks:
             try:
@@ -79,25 +79,20 @@ async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator
                 last = choice.get("finish_reason") or last
                 cut = cut or str(chunk.get("cut") or "")
                 if isinstance(timings := chunk.get("timings"), dict):
-                    made.told = Stats.from_json({"timings": timings, **timings})
+                    told = Stats.from_json({"timings": timings, **timings})
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
                 raise GenerationError("the server sends chunks that cannot be read", why=repr(error)[:200]) from error
     reason: FinishReason = last if last in REASONS else "stop"
-    yield TokenEvent(-1, "", finish_reason=reason, stats=made.stats, cut=cut)
+    yield TokenEvent(-1, "", finish_reason=reason, stats=told or made.stats, cut=cut)
 
 
 class Partial:
-    """Statistics that are counted from the tokens of an answer, for an answer that is broken off.
-
-    Attributes:
-        told: the statistics of the server, which take precedence.
-    """
+    """Statistics that are counted from the tokens of an answer, for one that is broken off, or without others."""
 
     def __init__(self, prompt_tokens: int = 0) -> None:
         self._prompt_tokens = prompt_tokens
-        self.told: Stats | None = None
-        self._n_tokens = self._n_accepted = 0
-        self._proposed: dict[int, int] = {}  # by step
+        self._n_tokens = self._n_accepted = self._n_rounds = self._n_proposed = 0
+        self._round = -1
         self._asked_s = perf_counter()
         self._first_s = self._last_s = 0.0  # since `_asked_s`
 
@@ -107,16 +102,19 @@ class Partial:
         if event.id >= 0:
             self._n_tokens += 1
             self._n_accepted += event.from_draft
-            self._proposed[event.round] = event.proposed
+            if event.round != self._round:  # the next step, which has one figure for all of its tokens
+                self._round = event.round
+                self._n_rounds += 1
+                self._n_proposed += event.proposed
 
     @property
     def stats(self) -> Stats:
-        return self.told or Stats(
+        return Stats(
             prompt_tokens=self._prompt_tokens,
             prompt_s=self._first_s,
             generated_tokens=self._n_tokens,
             generation_s=self._last_s - self._first_s,
-            rounds=len(self._proposed),
-            proposed=sum(self._proposed.values()),
+            rounds=self._n_rounds,
+            proposed=self._n_proposed,
             accepted=self._n_accepted,
         )

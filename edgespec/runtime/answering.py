@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +19,6 @@ from edgespec.llama.model import Model
 from edgespec.runtime.ends import Ends, ends_of
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.prompts import Prompt
-from edgespec.runtime.request_notes import request_notes
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 from edgespec.text.textstream import TextStream
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
     from edgespec.llama.grammar import GrammarConstraint
-
-MOST_IGNORED = 100  # notes about constraints
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +99,6 @@ class Answering(Loop):
         self.model, self.context, self.engine = loaded.model, loaded.context, loaded.engine
         self._added: deque[tuple[Stream, int, Prepared, CancelFlag]] = deque()
         self._answers: dict[Sequence, _Running] = {}
-        self._ignored: set[str] = set()
 
     def add(self, stream: Stream, number: int, what: Prepared | EdgespecError, cancel: CancelFlag) -> None:
         if isinstance(what, EdgespecError):
@@ -115,11 +111,9 @@ class Answering(Loop):
         while self._added:
             stream, number, job, cancel = self._added.popleft()
             if not stream.is_closed:
-                started = attempted(partial(self._start, stream, number, *job, cancel))
-                if isinstance(started, EdgespecError):
-                    stream.put(number, started)
-                else:
-                    self._answers[started.sequence] = started
+                refused = attempted(partial(self._start, stream, number, job, cancel))
+                if refused is not None:
+                    stream.put(number, refused)
         try:
             for output in self.engine.step():
                 answer = self._answers[output.sequence]
@@ -139,15 +133,8 @@ class Answering(Loop):
                 sequence.finish = "cancelled"
         self._end_finished()
 
-    def _start(
-        self,
-        stream: Stream,
-        number: int,
-        request: Request,
-        prompt: Prompt,
-        matcher: LLMatcher | None,
-        cancel: CancelFlag,
-    ) -> _Running:
+    def _start(self, stream: Stream, number: int, job: Prepared, cancel: CancelFlag) -> None:
+        request, prompt, matcher = job
         tokens = prompt.tokens
         constraint: Ends | GrammarConstraint | None = ends_of(request, self.model, len(tokens))
         start = self._answer_start(request, tokens)
@@ -164,7 +151,6 @@ class Answering(Loop):
             request.left,
             constraint,
         )
-        self._note_ignored(request_notes(request))
         text = TextStream((*request.stop, *prompt.stop), self._last_bytes(tokens[start:]))
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
         if request.reference:
@@ -174,14 +160,7 @@ class Answering(Loop):
         sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting)
         sequence.ends = frozenset(request.stop_token_ids)
         self.stats = sequence.stats
-        return _Running(stream, number, sequence, self.model, text, request.remembered)
-
-    def _note_ignored(self, notes: Iterable[str]) -> None:
-        """Report ignored parts of constraints, a limited number of them: a server receives any number of schemas."""
-        for note in notes:
-            if len(self._ignored) < MOST_IGNORED and note not in self._ignored:
-                self._ignored.add(note)
-                self._note(note)
+        self._answers[sequence] = _Running(stream, number, sequence, self.model, text, request.remembered)
 
     def _reuse(self, request: Request) -> Reuse:
         """Return how much of the KV cache a request may use.

@@ -6,9 +6,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 
-from edgespec.errors import EdgespecError, GenerationError
+from edgespec.errors import EdgespecError, GenerationError, for_users
 from edgespec.events import TokenEvent
-from edgespec.runtime.stream import Answer, Event, Loop, Stream, closed_error
+from edgespec.runtime.stream import Event, Loop, Stream, closed_error
 
 MOST_UNREAD = 2**13  # events
 UNREAD_S = 10.0  # for a reader to take an event
@@ -37,7 +37,7 @@ class AsyncAnswers:
         self._lock = threading.Lock()
         self._is_running = False
 
-    def read(self, answers: Sequence[Answer]) -> AsyncStream:
+    def read(self, answers: Stream) -> AsyncStream:
         """Return the events of these answers for one coroutine."""
         stream = AsyncStream(self, answers)
         with self._lock:
@@ -63,8 +63,7 @@ class AsyncAnswers:
                     self._loop.wait(self)
                 news = [(stream, arrived) for stream in streams if (arrived := stream.arrived())]
             except Exception as error:  # it is not known which answer caused it: it ends all
-                broken = GenerationError(f"unexpected {type(error).__name__}", why=str(error))
-                news = [(stream, [(0, broken)]) for stream in streams]
+                news = [(stream, [(0, for_users(error))]) for stream in streams]
                 for stream in streams:
                     stream.cancel()
             try:
@@ -86,15 +85,14 @@ class AsyncAnswers:
 
 
 class AsyncStream:
-    """The events of some answers, each with the index of its answer, for one coroutine.
+    """The events of a stream, each with the number of its answer, for one coroutine.
 
     Raises EdgespecError if one of the answers fails. `close` cancels all that are not over; call it in the thread of
     the event loop.
     """
 
-    def __init__(self, source: AsyncAnswers, answers: Sequence[Answer]) -> None:
-        self._source, self._answers = source, [*answers]
-        self._left = {index: answer.stream for index, answer in enumerate(answers)}
+    def __init__(self, source: AsyncAnswers, stream: Stream) -> None:
+        self._source, self._stream = source, stream
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: there are no more
         self._taken_s = source.event_loop.time()  # when an event was taken last, or there was none to take
         self._is_closed = False
@@ -108,12 +106,12 @@ class AsyncStream:
             self._taken_s = self._source.event_loop.time()
             if arrived is None:
                 break
-            index, event = arrived
+            number, event = arrived
             if isinstance(event, TokenEvent):
                 if event.finish_reason == "error":  # the next event is the reason
                     continue
                 if event.finish_reason != "cancelled":
-                    return index, event
+                    return number, event
                 event = GenerationError("the answer was broken off")
             self.close()
             raise event
@@ -130,35 +128,24 @@ class AsyncStream:
     def cancel(self) -> None:
         """Cancel the answers that are not over, from any thread."""
         self._source.forget(self)
-        for answer in self._answers:
-            answer.stream.close()
+        self._stream.close()
 
     @property
     def has_news(self) -> bool:
-        return any(stream.has_news or stream.is_closed for stream in [*self._left.values()])
+        return self._stream.has_news
 
     def arrived(self) -> list[Event | None]:
         """Return what has arrived; called in the thread that reads."""
         events: list[Event | None] = []
-        for index, stream in [*self._left.items()]:
-            if stream.has_news or stream.is_closed:
-                events += self._arrived_at(index, stream)
-        if not self._left:
-            self._source.forget(self)
-            events.append(None)
-        return events
-
-    def _arrived_at(self, index: int, stream: Stream) -> list[Event]:
-        events: list[Event] = []
         try:
-            events += [(index, event) for _, event in stream.take()]
+            events += self._stream.take() if self.has_news else ()
         except EdgespecError as error:
-            events.append((index, error))
-        if stream.is_over:
-            del self._left[index]
-            if not (events and _is_end(events[-1][1])):
-                events.append((index, self._source.closed_error()))
-            stream.close()
+            events.append((0, error))
+        if self._stream.is_over:
+            if self._stream.is_closed:  # by the model, while answers were open
+                events.append((0, self._source.closed_error()))
+            events.append(None)
+            self.cancel()
         return events
 
     def deliver(self, arrived: Sequence[Event | None]) -> None:
@@ -177,7 +164,3 @@ class AsyncStream:
     def _is_stuck(self) -> bool:
         limit_s = WANTED_S if self._source.others_wait() else UNREAD_S
         return self._source.event_loop.time() - self._taken_s > limit_s or self._events.qsize() > MOST_UNREAD
-
-
-def _is_end(event: TokenEvent | EdgespecError) -> bool:
-    return isinstance(event, EdgespecError) or event.is_last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from edgespec.cancel import CancelFlag
@@ -51,14 +51,20 @@ class Backend(Closable):
         The request waits for a free slot from now on, and is decoded together with others. Setting `cancel` ends the
         answer early. Raises UsageError, at once or with the first event.
         """
+        return Answer(self.submit_all([request], cancel))
+
+    def submit_all(self, requests: Sequence[Request], cancel: CancelFlag | None = None) -> Stream:
+        """Ask for several answers, as `submit`; an event comes with the index of its request. Close the stream."""
         self.loop.check()
         cancel = cancel or CancelFlag()
-        prepared = self.prepared(request, cancel)
-        if isinstance(prepared, EdgespecError):
-            raise prepared
+        prepared = [self.prepared(request, cancel) for request in requests]
+        for error in prepared:
+            if isinstance(error, EdgespecError):
+                raise error
         stream = Stream(self.loop)
-        stream.add(0, prepared, cancel)
-        return Answer(stream)
+        for number, each in enumerate(prepared):
+            stream.add(number, each, cancel)
+        return stream
 
     def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
         """Ask for many answers, and yield the events of each with the index of its request.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from edgespec.cancel import CancelFlag
@@ -127,7 +127,6 @@ class ModelSession(Closable):
         names = drafters_with(settings, header, draft_header) if self.n_max > 0 else []
         drafts = bool(names)
         leaves = settings.spec_tree if set(names) - CHAINS else 1
-        networks = draft_header if draft_header is not None and draft_header.architecture in NETWORKS else None
         plan = self._plan(header, draft_header, leaves, names)
         settings = self._settings
         renderer().start()  # while the weights load
@@ -136,7 +135,13 @@ class ModelSession(Closable):
         self.grammars = Grammars(self.model)
         corpus = self._open_corpus()
         leaves = leaves if self.model.can_roll_back else 1
-        self.context = self._open_target_context(replace(plan, branches=self._branches(leaves)))
+        plan = self._with_branches(plan, leaves)
+        if plan.n_ctx > self.model.n_ctx_train:
+            note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
+        self.context = Context(
+            self.model, threads=settings.threads, threads_batch=settings.threads_batch, **plan.context
+        )
+        self.contexts.append(self.context)
         self._measure_widths(drafts=drafts)
         why_not = self._why_plain() if drafts else ""
         if why_not:
@@ -149,19 +154,9 @@ class ModelSession(Closable):
         if found.missing_draft and settings.uses_draft and not settings.draft_model and not self._why_plain():
             self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")
         say_if_nobody_overlaps(settings, names, self._note)
-        if "suffix" in names and settings.store:
-            self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
-        successors = Successors(self.model.n_vocab)
-        parts = Parts(successors, self.answers, None if corpus is None else corpus.index)
-        drafters = [entry.make(parts) for entry in map(REGISTRY.__getitem__, names) if entry.make is not None]
-        if draft_header is not None and networks is not None:
-            self.draft_header = networks
-            drafters.append(network_drafter(networks, self.model, leaves, successors))
-        elif draft_header is not None and plan.draft is not None:
-            self.draft, self.draft_header = self._open_model(plan.draft), draft_header
-            self._add_drafter(drafters, self.draft, plan.draft, leaves, successors)
-        if MTP in names:
-            self._add_drafter(drafters, self.model, plan.of_block, leaves, successors)
+        self.draft_header = draft_header
+        for drafter in self._make_drafters(names, plan, leaves, corpus):
+            self.drafters[drafter.name] = drafter
         self.engine = Engine(
             self.context,
             least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
@@ -170,9 +165,8 @@ class ModelSession(Closable):
             warn=self._note,
             watch=self.watch,
         )
-        self.drafters = {drafter.name: drafter for drafter in drafters}
-        self.tuning = CostModelCache(self.context, drafters, self.engine.least_width, self._note)
-        if drafters and settings.pace == "auto" and not self.tuning.costs.is_measured:
+        self.tuning = CostModelCache(self.context, [*self.drafters.values()], self.engine.least_width, self._note)
+        if self.drafters and settings.pace == "auto" and not self.tuning.costs.is_measured:
             self.tuning.measure(
                 self.context,
                 min(1 + self.n_max, self.engine.scheduler.most_rows),
@@ -247,7 +241,7 @@ class ModelSession(Closable):
     def _wanted(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
         """Return the plan that the settings ask for."""
         settings = self._settings
-        sequences, branches = settings.sequences, self._branches(leaves)
+        sequences = settings.sequences
         width = self._widest if names or settings.strict else 1
         exact, outputs = self._is_exact, sequences + self._drafted(width - 1)
         attention = wanted_attention(header, settings, settings.cache_type_v, exact=exact)
@@ -259,13 +253,11 @@ class ModelSession(Closable):
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
             flash_attention="off" if settings.strict else attention,
-            branches=branches,
             scratch=width if settings.strict else 0,
             rollback=width - 1,
             exact=exact,
             mtp=MTP in names,
         )
-        plan = replace(plan, streams=sequences > 1 and plan.can_stream)
         if draft is not None:
             cache_type_v = settings.cache_type_v_draft or settings.cache_type_v
             drafting = Plan(
@@ -277,12 +269,12 @@ class ModelSession(Closable):
                 cache_type_v=cache_type_v,
                 flash_attention=wanted_attention(draft, settings, cache_type_v, exact=exact),
                 exact=exact,
-                branches=branches + sequences if branches else 0,
             )
             drafting = with_room(drafting, settings)
             features = len(layers_read(draft)) * draft.number("target_hidden_size")
             plan = replace(plan, draft=drafting.as_head(features) if is_head(draft) else drafting)
-        return with_room(plan, settings)
+        plan = self._with_branches(plan, leaves)
+        return with_room(replace(plan, streams=sequences > 1 and plan.can_stream), settings)
 
     def _drafted(self, n_max: int) -> int:
         """Return the maximum number of draft tokens in one pass, over all sequences."""
@@ -295,13 +287,6 @@ class ModelSession(Closable):
     def _is_exact(self) -> bool:
         """True if passes must give each token the logits of a single-token pass."""
         return self._settings.exact and can_be_exact(self._settings.gpu_layers, remote=bool(self._workers))
-
-    def _open_target_context(self, plan: Plan) -> Context:
-        if plan.n_ctx > self.model.n_ctx_train:
-            self._note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
-        threads, threads_batch = self._settings.threads, self._settings.threads_batch
-        self.contexts.append(Context(self.model, threads=threads, threads_batch=threads_batch, **plan.context))
-        return self.contexts[-1]
 
     @property
     def _widest(self) -> int:
@@ -335,23 +320,36 @@ class ModelSession(Closable):
 
     # --- the draft ------------------------------------------------------------------------------------------------
 
-    def _add_drafter(
-        self, drafters: list[Drafter], draft: Model, plan: Plan, leaves: int, successors: Successors
-    ) -> None:
-        branches, sequences = self._branches(leaves), self._settings.sequences
-        plan = replace(plan, branches=branches + sequences if branches else 0)
+    def _make_drafters(self, names: Sequence[str], plan: Plan, leaves: int, corpus: Corpus | None) -> Iterator[Drafter]:
+        """Yield the drafters in the order in which they are asked."""
+        if "suffix" in names and self._settings.store:
+            self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
+        successors = Successors(self.model.n_vocab)
+        parts = Parts(successors, self.answers, None if corpus is None else corpus.index)
+        yield from (entry.make(parts) for entry in map(REGISTRY.__getitem__, names) if entry.make is not None)
+        if self.draft_header is not None and self.draft_header.architecture in NETWORKS:
+            yield network_drafter(self.draft_header, self.model, leaves, successors)
+        elif self.draft_header is not None and plan.draft is not None:
+            self.draft = self._open_model(plan.draft)
+            yield self._make_model_drafter(self.draft, plan.draft, leaves, successors)
+        if MTP in names:
+            yield self._make_model_drafter(self.model, plan.of_block, leaves, successors)
+
+    def _make_model_drafter(self, draft: Model, plan: Plan, leaves: int, successors: Successors) -> Drafter:
         drafter, context = model_drafter(self._settings, self.context, draft, plan, leaves, successors, self._note)
-        drafters.append(drafter)
         self.contexts.append(context)
+        return drafter
 
     # --- both -----------------------------------------------------------------------------------------------------
 
-    def _branches(self, leaves: int) -> int:
-        """Return the number of sequence ids for trees with `leaves` leaves; all sequences share them."""
-        if not exactness.allows_branches(self._settings.sequences, exact=self._is_exact):
-            return 0
-        wanted = (leaves - 1) * self._settings.sequences
-        return max(0, min(wanted, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * self._settings.sequences))
+    def _with_branches(self, plan: Plan, leaves: int) -> Plan:
+        """Return the plan with sequence ids for trees of this many leaves. All sequences share those of the target; a
+        draft has as many, and one more for each sequence."""
+        sequences, branches = self._settings.sequences, 0
+        if exactness.allows_branches(sequences, exact=self._is_exact):
+            branches = max(0, min((leaves - 1) * sequences, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * sequences))
+        draft = plan.draft and replace(plan.draft, branches=branches + sequences if branches else 0)
+        return replace(plan, branches=branches, draft=draft)
 
     def _open_model(self, plan: Plan, workers: Sequence[RemoteDevice] = ()) -> Model:
         model = open_model(plan, self._note, lambda done: self._progress("loading", done), workers)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edgespec.errors import PromptTooLongError, UsageError
+from edgespec.llama.constraint import constraint_notes
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate, tokenize_leniently
 from edgespec.settings import Message, Request
@@ -96,3 +97,8 @@ class Prompts:
         if not request.lenient:
             return Prompt(template.tokenize(request.messages, special=special))
         return Prompt(*tokenize_leniently(template, self._model, request.messages, self._note, special=special))
+
+
+def request_notes(request: Request) -> tuple[str, ...]:
+    """Return notes for the user about ignored parts of a request's constraint."""
+    return constraint_notes(*request.constraint) if request.constraint is not None else ()

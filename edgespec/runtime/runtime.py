@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.measured import MeasuredPolicy, PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.drafters.model import ModelDrafter
-from edgespec.engine.sequence import kind_of
+from edgespec.engine.sequence import mode_of
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.runtime.answering import Answering, Prepared, attempted
@@ -32,11 +32,15 @@ from edgespec.runtime.options import (
     request_of,
     turns,
 )
-from edgespec.runtime.prompts import Prompts
+from edgespec.runtime.prompts import Prompts, request_notes
 from edgespec.runtime.stream import Answer
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.validation import check_load_settings, check_request, check_rule
 
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+MOST_NOTES = 100
 MEASURED_DEPTH = 128  # tokens in the KV cache when passes are measured
 
 log = logging.getLogger(__name__)
@@ -138,7 +142,7 @@ class Runtime(Backend):
         """Return why drafters are active or off for requests like this one; empty without an automatic draft length."""
         own = self._loaded.drafting.of(request)
         pace = self.engine.speculator.pace if own is None else own.pace
-        return pace.verdicts(_kind(request)) if isinstance(pace, MeasuredPolicy) else []
+        return pace.verdicts(_mode(request)) if isinstance(pace, MeasuredPolicy) else []
 
     def forget(self) -> None:
         """Clear the KV caches."""
@@ -237,15 +241,12 @@ class Runtime(Backend):
             self._async = AsyncAnswers(self.loop)
         cancel = CancelFlag()
         try:
-            events = self._async.read([await asyncio.to_thread(self.submit, request, cancel)])
-            try:
+            answer = await asyncio.to_thread(self.submit, request, cancel)  # is closed if nobody takes it
+            with closing(self._async.read(answer.stream)) as events:
                 async for _, event in events:
                     yield event
-            finally:
-                cancel.set()  # stops a long pass too
-                events.close()
         finally:
-            cancel.set()
+            cancel.set()  # stops a long pass too
 
     def batch(
         self,
@@ -288,18 +289,20 @@ class Runtime(Backend):
 
     def check_settings(self, request: Request, cancel: CancelFlag | None = None) -> None:
         """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""
-        check_request(request, self.model.n_vocab)
-        check_rule(self.settings, request.verify)
-        self._loaded.drafting.of(request)
-        if request.constraint is not None:
-            self.grammars.matcher(*request.constraint, cancel)
+        self._compiled(request, cancel)
 
     def _checked(self, request: Request, cancel: CancelFlag | None) -> Prepared:
         """Return a request with its prompt and its constraint. Raises UsageError."""
-        self.check_settings(request, cancel)
+        matcher = self._compiled(request, cancel)
         self._note_limits(request)
-        matcher = request.constraint and self.grammars.matcher(*request.constraint, cancel)
         return request, self.prompts.of(request), matcher
+
+    def _compiled(self, request: Request, cancel: CancelFlag | None) -> LLMatcher | None:
+        """Check the settings of a request, and return its compiled constraint if it has one. Raises UsageError."""
+        check_request(request, self.model.n_vocab)
+        check_rule(self.settings, request.verify)
+        self._loaded.drafting.of(request)
+        return None if request.constraint is None else self.grammars.matcher(*request.constraint, cancel)
 
     def count(self, messages: Sequence[Message]) -> int:
         """Return the number of prompt tokens of these messages, which may be more than the context holds."""
@@ -310,7 +313,10 @@ class Runtime(Backend):
         return self.prompts.of(request).tokens
 
     def _note_limits(self, request: Request) -> None:
-        """Add notes about limits of a verification rule with these drafters."""
+        """Add notes about limits of a verification rule with these drafters, and ignored parts of a constraint."""
+        for note in request_notes(request):
+            if len(self.notes) < MOST_NOTES:  # a server receives any number of schemas
+                self.note(note)
         rule, own = request.verify, self._loaded.drafting.of(request)
         for drafter in self.engine.speculator.drafters if own is None else own.drafters:
             named = self.settings.spec_type != "auto" and not isinstance(drafter, ModelDrafter)
@@ -323,5 +329,5 @@ class Runtime(Backend):
             self.note("drafting chains only: block verification does not support trees")
 
 
-def _kind(request: Request) -> str:
-    return kind_of(request.verify, request.sampling, is_constrained=request.constraint is not None)
+def _mode(request: Request) -> str:
+    return mode_of(request.verify, request.sampling, is_constrained=request.constraint is not None)

@@ -8,18 +8,17 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.fields import Fields
+from edgespec.batch.bad_input import BadInputError, wrong
+from edgespec.batch.fields import Fields, content_of
 from edgespec.runtime.prompts import Prompts
 from edgespec.serve.blocks import BlockObject, Events, take_functions
 from edgespec.serve.chat import Call, End
 from edgespec.serve.known import MESSAGES
-from edgespec.serve.names import ORIGIN, origins, sent_as
+from edgespec.serve.names import ORIGIN, names_of_call, origins, sent_as
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
 from edgespec.serve.tools.formats import ToolCall
-from edgespec.settings import shown
 
 MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
@@ -34,18 +33,16 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
         raise BadInputError("max_tokens is missing", "max_tokens")
     chat: dict[str, Any] = {"messages": _messages(fields.take("system"), fields.take("messages"))}
     chat |= take_functions(fields, ("custom", None), _function)
-    chat |= _choice(fields.mapping("tool_choice"))
-    thinking = fields.mapping("thinking").get("type")
-    if thinking is not None:
-        if thinking not in ("enabled", "disabled", "adaptive"):
-            raise wrong("thinking", "have the type enabled, disabled or adaptive", thinking)
-        chat["enable_thinking"] = thinking != "disabled"
+    chat |= _choice(fields.within("tool_choice"))
+    thinking = fields.within("thinking")
+    if "type" in thinking:
+        chat["enable_thinking"] = thinking.choice("type", ("enabled", "disabled", "adaptive"), "") != "disabled"
     if "top_k" in fields:
         chat["top_k"] = fields.integer("top_k", 0, 0, 2**31 - 1)
-    output = fields.mapping("output_config")
-    if output.get("effort") is not None:
-        chat["reasoning_effort"] = output["effort"]
-    chat |= _format(fields, output.get("format"))
+    output = fields.within("output_config")
+    if "effort" in output:
+        chat["reasoning_effort"] = output.take("effort")
+    chat |= _format(fields, output.take("format"))
     with sent_as(origins(chat["messages"])):
         return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model)
 
@@ -77,7 +74,7 @@ async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]
 def _messages(system: Any, given: Any) -> list[dict[str, Any]]:
     made = []
     if system:
-        made.append({"role": "system", "content": _text("system", system), ORIGIN: {"": "system"}})
+        made.append({"role": "system", "content": content_of("system", system), ORIGIN: {"": "system"}})
     if not isinstance(given, list) or not given:
         raise BadInputError("messages must be a list of at least one message", "messages")
     for index, message in enumerate(given):
@@ -101,19 +98,19 @@ def _parted(where: str, role: str, content: Any) -> Iterator[dict[str, Any]]:
         kind, at = block.get("type"), f"{where}[{index}]"
         if kind == "tool_result" and role == "user":
             n_results += 1
-            said = _text(f"{at}.content", block.get("content") or "")
+            said = content_of(f"{at}.content", block.get("content") or "")
             if block.get("is_error") is True:  # chat templates have no field for errors
                 said = f"Error: {said}"
             sent = {"": at, ".tool_call_id": f"{at}.tool_use_id"}
             yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": said, ORIGIN: sent}
         elif kind == "tool_use" and role == "assistant":
             function = {"name": block.get("name"), "arguments": block.get("input")}
-            origin[f".tool_calls[{len(calls)}]"] = at
+            origin |= dict.fromkeys(names_of_call(len(calls)), at)
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "thinking" and role == "assistant":
             reasoning.append(str(block.get("thinking", "")))
         elif kind != "redacted_thinking":
-            texts.append(_text(where, [block]))
+            texts.append(content_of(where, [block]))
     if role == "user" and (texts or not n_results):
         yield {"role": "user", "content": "\n".join(texts)}
     if role == "assistant":
@@ -128,37 +125,19 @@ def _blocks(where: str, given: Any) -> list[dict[str, Any]]:
     return given
 
 
-def _text(where: str, given: Any) -> str:
-    """Read a text, which may be given in blocks."""
-    if isinstance(given, str):
-        return given
-    texts = []
-    for block in _blocks(where, given):
-        text = block.get("text")
-        if block.get("type") != "text":
-            raise UnsupportedError(where, f"blocks of type {shown(block.get('type'))} are not text")
-        if not isinstance(text, str):
-            raise BadInputError(f"a block of {where} must have a text, not {shown(text)}", where)
-        texts.append(text)
-    return "\n".join(texts)
-
-
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
     named = {name: tool.get(name) for name in ("name", "description", "strict")}
     return named | {"parameters": tool.get("input_schema")}
 
 
-def _choice(given: Mapping[str, Any]) -> dict[str, Any]:
-    kind = given.get("type", "auto")
-    alone = given.get("disable_parallel_tool_use")
-    if alone not in (None, True, False):
-        raise BadInputError(f"disable_parallel_tool_use must be true or false, not {shown(alone)}", "tool_choice")
+def _choice(given: Fields) -> dict[str, Any]:
+    alone, kind = given.flag("disable_parallel_tool_use"), given.take("type")
     parallel = {"parallel_tool_calls": False} if alone else {}
     if kind == "tool":
-        return parallel | {"tool_choice": {"type": "function", "function": {"name": given.get("name")}}}
-    if not isinstance(kind, str) or kind not in CHOICES:
+        return parallel | {"tool_choice": {"type": "function", "function": {"name": given.take("name")}}}
+    if kind is not None and CHOICES.get(str(kind)) is None:
         raise wrong("tool_choice", "have the type auto, any, tool or none", kind)
-    return parallel | ({"tool_choice": CHOICES[kind]} if given else {})
+    return parallel | ({"tool_choice": CHOICES[kind]} if kind else {})
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -158,7 +158,8 @@ def _answering(
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
-        name = _model_of(body)
+        fields = Fields(body)
+        name = fields.text("model")
 
         @asynccontextmanager
         async def begun() -> AsyncIterator[tuple[Writer, AsyncGenerator[Piece, None]]]:
@@ -184,7 +185,7 @@ def _answering(
                 for chunk in writer.rest():
                     yield chunk
 
-        if Fields(body).flag("stream"):
+        if fields.flag("stream"):
             return EventStream(chunks(), **style)
         return _json(await while_connected(request.receive, whole()))
 
@@ -204,16 +205,12 @@ def _asking(
 
         async def answered() -> Any:
             with sent_as(names_in(body, names)):
-                async with server.pool.lend(_model_of(body)) as model:
+                async with server.pool.lend(Fields(body).text("model")) as model:
                     return await question(body, model)
 
         return _json(await while_connected(request.receive, answered()))
 
     return handler
-
-
-def _model_of(body: Mapping[str, Any]) -> str:
-    return Fields({"model": body.get("model")}).text("model")
 
 
 async def _models(server: Server, request: Request) -> Response:

@@ -29,19 +29,22 @@ VALUE = 96  # bytes that a value takes once it is parsed
 BODY_S = 60.0  # for all of a body to arrive
 STALL_S = 10.0  # how late a body may be at the least rate
 LEAST_RATE = 2**14  # bytes a second
+BEHIND_S = 1.0  # a body that is this late makes room for others
 
 _STRING = re.compile(rb'"[^"]*+"')
 
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """The size of a request's body, and how many bytes of it count in the limit of small bodies and in that of all
-    others."""
+    """A request's body: its size, how many bytes of it count in the limit of small bodies and in that of all others,
+    and while it arrives, when it is too late."""
 
     is_read: bool = False
     size: int = 0
     small: int = 0
     large: int = 0
+    late_s: float = 0.0
+    timeout: asyncio.Timeout | None = None
 
 
 class Bodies:
@@ -50,20 +53,23 @@ class Bodies:
     def __init__(self, max_body: int = MAX_BODY, max_held: int = MAX_HELD, max_values: int = MAX_VALUES) -> None:
         self._max_body, self._max_held, self._max_values = max_body, max_held, max_values
         self._small = self._large = 0  # bytes that are held
+        self._arriving: set[Body] = set()
         self._parsing = asyncio.Semaphore(1)
 
     async def read(self, body: Body, receive: Receive, announced: int) -> Any:
         """Return a body as parsed JSON. The body counts as held until `let_go`. Raises ApiError."""
         if announced > self._max_body:
             self._too_large()
-        now_s = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(now_s + STALL_S) as limit:
-                data = await self._read(body, receive, limit, now_s + BODY_S)
+            async with asyncio.timeout(STALL_S) as body.timeout:
+                self._arriving.add(body)
+                data = await self._read(body, receive)
         except TimeoutError as error:
             raise ApiError(
                 408, f"the body came too slowly: it may take {BODY_S:.0f} seconds, and pause for {STALL_S:.0f}"
             ) from error
+        finally:
+            self._arriving.discard(body)
         count, parse = partial(count_values, data, self._max_values), partial(parsed, data)
         is_small = len(data) <= SMALL
         n_values = count() if is_small else await in_thread(count, "counts values", self._parsing)
@@ -78,10 +84,10 @@ class Bodies:
         self._large -= body.large
         body.small = body.large = 0
 
-    async def _read(self, body: Body, receive: Receive, limit: asyncio.Timeout, until_s: float) -> bytes:
+    async def _read(self, body: Body, receive: Receive) -> bytes:
         parts: list[bytes] = []
-        loop = asyncio.get_running_loop()
-        late_s = loop.time() + STALL_S
+        now_s = asyncio.get_running_loop().time
+        until_s, body.late_s = now_s() + BODY_S, now_s() + STALL_S
         try:
             while not body.is_read:
                 message = await receive()
@@ -93,8 +99,9 @@ class Bodies:
                 if body.size > self._max_body:
                     self._too_large()
                 self._hold(body, len(parts[-1]))
-                late_s = min(loop.time() + STALL_S, late_s + len(parts[-1]) / LEAST_RATE)
-                limit.reschedule(min(late_s, until_s))
+                body.late_s = min(now_s() + STALL_S, body.late_s + len(parts[-1]) / LEAST_RATE)
+                if body in self._arriving and body.timeout is not None:
+                    body.timeout.reschedule(min(body.late_s, until_s))
             return b"".join(parts)
         except BaseException:  # the traceback would keep the parts in memory while the rest is awaited
             parts.clear()
@@ -102,10 +109,19 @@ class Bodies:
             raise
 
     def _hold(self, body: Body, n_bytes: int) -> None:
-        """Count bytes of a body, the first ones as small. Raises ApiError if there are too many of all bodies."""
+        """Count bytes of a body, the first ones as small. If there are too many of all bodies, uploads that fall behind
+        the least rate are given up, the slowest first. Raises ApiError if that is not enough."""
         small = min(n_bytes, SMALL - body.small)
         body.small, self._small = body.small + small, self._small + small
         body.large, self._large = body.large + n_bytes - small, self._large + n_bytes - small
+        if self._large > self._max_held:
+            behind_s = asyncio.get_running_loop().time() + STALL_S - BEHIND_S
+            late = [other for other in self._arriving if other is not body and other.late_s <= behind_s and other.large]
+            for slow in sorted(late, key=lambda other: other.late_s):
+                if self._large > self._max_held and slow.timeout is not None:
+                    self.let_go(slow)
+                    self._arriving.discard(slow)
+                    slow.timeout.reschedule(0.0)  # ends its request with 408
         if max(self._large, self._small) > self._max_held:
             raise unavailable("too many large requests are open: try again later", code="too_much")
 

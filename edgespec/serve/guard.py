@@ -154,16 +154,6 @@ class Guard:
             raise no_route(scope["method"], scope["path"], methods)
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether an address to listen on can be reached only from this machine."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def _name_of(host: str) -> str:
     """Return the name in a Host header, without the port."""
     host = host.strip().lower()

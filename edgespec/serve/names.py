@@ -75,6 +75,11 @@ def origins(messages: Iterable[dict[str, Any]]) -> dict[str, str]:
     return names
 
 
+def names_of_call(number: int) -> tuple[str, str]:
+    """Return the names of the parts of a message that hold a tool call and its function."""
+    return f".tool_calls[{number}]", f".tool_calls[{number}].function"
+
+
 def _rename(error: ApiError, names: Names) -> None:
     """Replace the name of the field in an error: the longest known name with which the name begins."""
     read = error.param or ""

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from edgespec import __version__
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.fields import Fields
+from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.known import CHAT, TEXT, Known
 from edgespec.batch.openai import TokenBytes, check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
-from edgespec.runtime.prompts import Prompts
-from edgespec.runtime.request_notes import request_notes
+from edgespec.runtime.prompts import Prompts, request_notes
+from edgespec.serve.bodies import parsed
 from edgespec.serve.chat import Answer, Call, Piece, Writer, thought, timings
+from edgespec.serve.errors import ApiError
 from edgespec.serve.served import Served
 from edgespec.serve.tools.formats import ToolCall
 from edgespec.serve.tools.given import take_arguments, take_tools, use_tools, with_tools
-from edgespec.serve.tools.messages import extra_of
 from edgespec.settings import Message, Request, shown
 from edgespec.text.thinking import CLOSE
 
@@ -113,8 +115,7 @@ def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     n_characters = n * sum(map(Prompts.length, prompts))
     if n > 1 and n_characters > MOST_CHARACTERS:
         raise BadInputError(f"prompts may have {MOST_CHARACTERS:,} characters together, not {n_characters:,}", "n")
-    stream, options = fields.flag("stream"), fields.mapping("stream_options")
-    include_usage = Fields(options).flag("include_usage")
+    stream, include_usage = fields.flag("stream"), fields.within("stream_options").flag("include_usage")
     requests = [replace(prompt, sample=prompt.sample + sample) for prompt in prompts for sample in range(n)]
     returns_tokens = fields.flag("return_tokens")
     notes = [*fields.notes, *request_notes(prompts[0])]
@@ -140,37 +141,49 @@ def _messages(given: Any, most: int) -> tuple[Message, ...]:
 def _message(where: str, given: Any) -> Message:
     if not isinstance(given, dict):
         raise BadInputError(f"{where} must be an object with role and content", where)
-    role = given.get("role")
+    fields, role = Fields(given, where=where), given.get("role")
     if role not in ("system", "developer", "user", "assistant", "tool"):
         raise wrong(f"{where}.role", "be system, developer, user, assistant or tool", role)
-    extra, content = extra_of(where, given), given.get("content")
-    if content is None and role == "assistant":
-        content = given.get("refusal")
-    content = _content(f"{where}.content", "" if extra and content is None else content)
-    reasoning = given.get("reasoning_content") or given.get("reasoning")
-    if role == "assistant" and isinstance(reasoning, str):
-        content = thought(reasoning, content)
-    tokens = given.get("tokens") or ()
+    if fields.take("function_call"):
+        raise UnsupportedError(f"{where}.function_call", "use tool_calls")
+    extra: dict[str, Any] = {name: fields.text(name) for name in ("tool_call_id", "name") if name in fields}
+    if role != "tool":
+        extra.pop("tool_call_id", None)
+    if calls := fields.take("tool_calls"):
+        if role != "assistant" or not isinstance(calls, list):
+            raise BadInputError(f"{where}.tool_calls must be a list, and the assistant's", f"{where}.tool_calls")
+        extra["tool_calls"] = [_called(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls)]
+    content = fields.take("content", fields.take("refusal") if role == "assistant" else None)
+    content = content_of(f"{where}.content", "" if extra and content is None else content)
     if role != "assistant":
-        tokens = ()
-    elif not isinstance(tokens, list | tuple) or not all(type(id) is int for id in tokens):
+        return Message("system" if role == "developer" else role, content, extra=_as_text(extra))
+    reasoning = fields.take("reasoning_content") or fields.take("reasoning")
+    if isinstance(reasoning, str):
+        content = thought(reasoning, content)
+    tokens = fields.take("tokens") or ()
+    if not isinstance(tokens, list | tuple) or not all(type(id) is int for id in tokens):
         raise wrong(f"{where}.tokens", "be a list of token ids", tokens)
-    return Message("system" if role == "developer" else role, content, tuple(tokens), extra)
+    return Message(role, content, tuple(tokens), _as_text(extra))
 
 
-def _content(where: str, given: Any) -> str:
-    """Read a text, which may be given in parts."""
-    parts = given if isinstance(given, list) else [given]
-    texts = []
-    for part in parts:
-        if isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text", "refusal"):
-            part = part.get("refusal" if part["type"] == "refusal" else "text")
-        elif isinstance(part, dict) and isinstance(part.get("type"), str):
-            raise UnsupportedError(where, f"parts of type {shown(part['type'])} are not text")
-        if not isinstance(part, str):
-            raise wrong(where, "be a string or a list of text parts", given)
-        texts.append(part)
-    return "\n".join(texts)
+def _as_text(extra: Mapping[str, Any]) -> str:
+    return json.dumps(extra, ensure_ascii=False) if extra else ""
+
+
+def _called(where: str, given: Any) -> dict[str, Any]:
+    """Return a tool call of an earlier answer."""
+    fields = Fields(given if isinstance(given, dict) else {}, where=where)
+    id, function = fields.text("id"), fields.within("function")
+    if "name" not in function:
+        raise BadInputError(f"{where} must have an id, and a function with name and arguments", where)
+    name, arguments = function.text("name"), function.take("arguments") or {}
+    if isinstance(arguments, str):
+        with suppress(ApiError):  # templates write the object
+            read = parsed(arguments.encode())
+            arguments = read if isinstance(read, dict) else arguments
+    elif not isinstance(arguments, dict):
+        raise BadInputError(f"arguments of {where} must be the text of a JSON object, not {shown(arguments)}", where)
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

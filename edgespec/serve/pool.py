@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -178,16 +178,16 @@ class Pool:
         if place.living is None and place.users > self._limits.max_waiting:
             raise busy(place.users)
         place.users += 1
-        if place.idle is not None:
-            place.idle.cancel()
-            place.idle = None
+        self._watch_idle(place)
         try:
-            yield place.living or await self._load(place)
+            if (model := place.living) is None:
+                place.loading = place.loading or self._begin(self._load(place))
+                model = await asyncio.shield(place.loading)  # requests share it, and it continues when they leave
+            yield model
         finally:
             place.users -= 1
             place.used_s = time.monotonic()
-            if not place.users:
-                self._wait_for_use(place)
+            self._watch_idle(place)
 
     @contextmanager
     def submit(self, model: Served, requests: Sequence[Request]) -> Iterator[AsyncStream]:
@@ -200,11 +200,8 @@ class Pool:
             raise busy(self.load[1])
         model.n_open += len(requests)
         try:
-            events = model.submit(requests)
-            try:
+            with closing(model.submit(requests)) as events:
                 yield events
-            finally:
-                events.close()
         finally:
             model.n_open -= len(requests)
             model.show_notes()
@@ -225,16 +222,10 @@ class Pool:
         """Serve a model that was loaded elsewhere. Blocks while its vocabulary is read."""
         place = self._places[name]
         place.served = Served(name, worker, place.offer.defaults, self._note)
-        self._wait_for_use(place)
+        self._watch_idle(place)
         return place.served
 
     async def _load(self, place: Place) -> Served:
-        """Wait for the model to load. Requests share the load, and it continues when they leave."""
-        if place.loading is None:
-            place.loading = self._begin(self._loading(place))
-        return await asyncio.shield(place.loading)
-
-    async def _loading(self, place: Place) -> Served:
         name = place.offer.name
         try:
             async with self._changing:
@@ -255,8 +246,7 @@ class Pool:
             raise
         finally:
             place.loading = None
-            if not place.users:
-                self._wait_for_use(place)
+            self._watch_idle(place)
 
     async def _opened(self, offer: Offer) -> Served:
         """Load the model of an offer, in addition to others if it fits without a smaller context."""
@@ -297,20 +287,22 @@ class Pool:
 
     async def _drop(self, place: Place) -> None:
         served, place.served = place.served, None
-        if place.idle is not None:
-            place.idle.cancel()
-            place.idle = None
+        self._watch_idle(place)
         if served is not None:
             try:
                 await served.close()
             except EdgespecError as error:
                 self._note(f"{place.offer.name}: {error}")
 
-    def _wait_for_use(self, place: Place) -> None:
-        """Unload a model after its idle time, unless a request uses it before."""
-        if place.served is not None and place.offer.idle_s is not None and not self.is_closing:
-            loop = asyncio.get_running_loop()
-            place.idle = loop.call_later(place.offer.idle_s, lambda: self._begin(self._unload_unused(place)))
+    def _watch_idle(self, place: Place) -> None:
+        """Unload an unused model after its idle time. Call it whenever its use changes."""
+        if place.idle is not None:
+            place.idle.cancel()
+            place.idle = None
+        idle_s = place.offer.idle_s
+        if place.served is not None and not place.users and idle_s is not None and not self.is_closing:
+            unload = partial(self._unload_unused, place)
+            place.idle = asyncio.get_running_loop().call_later(idle_s, lambda: self._begin(unload()))
 
     async def _unload_unused(self, place: Place) -> None:
         async with self._changing:

@@ -14,7 +14,7 @@ from edgespec.serve.blocks import BlockObject, Event, Events, take_functions
 from edgespec.serve.chat import Call, End, Piece
 from edgespec.serve.errors import ApiError
 from edgespec.serve.known import RESPONSES
-from edgespec.serve.names import ORIGIN, origins, sent_as
+from edgespec.serve.names import ORIGIN, names_of_call, origins, sent_as
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.tools.formats import ToolCall
@@ -40,13 +40,12 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
         choice = fields.take("tool_choice")
         is_named = isinstance(choice, dict) and choice.get("type") == "function"
         chat["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}} if is_named else choice
-    format = fields.mapping("text").get("format")
+    format = fields.within("text").take("format")
     if isinstance(format, dict) and format.get("type") == "json_schema":
         format = {"type": "json_schema", "json_schema": format}
     if format is not None:
         chat["response_format"] = format
-    effort = fields.mapping("reasoning").get("effort")
-    if effort is not None:
+    if (effort := fields.within("reasoning").take("effort")) is not None:
         chat["reasoning_effort"] = effort
     chat |= _logprobs(fields)
     with sent_as(origins(messages)):
@@ -108,7 +107,7 @@ def _add(answer: dict[str, Any], where: str, item: Mapping[str, Any]) -> None:
     elif kind == "function_call":
         function = {"name": item.get("name"), "arguments": item.get("arguments")}
         calls = answer.setdefault("tool_calls", [])
-        answer[ORIGIN][f".tool_calls[{len(calls)}]"] = where
+        answer[ORIGIN] |= dict.fromkeys(names_of_call(len(calls)), where)
         calls.append({"id": item.get("call_id"), "type": "function", "function": function})
     else:
         parts = item.get("content") or []

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgespec.batch.vocabulary import Vocabulary
-from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.gguf_file.header import read_header
 from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
@@ -54,10 +53,6 @@ class Served:
         self._n_noted = 0
 
     @property
-    def sampling(self) -> SamplingSettings:
-        return self.defaults.sampling
-
-    @property
     def n_ctx(self) -> int:
         return int(self.about["ctx_size"])
 
@@ -72,7 +67,7 @@ class Served:
         if self._answers is None:
             others_wait, closed = lambda: self.n_open > self.n_slots, partial(_closed, self.name)
             self._answers = AsyncAnswers(self.worker.loop, others_wait, closed)
-        return self._answers.read([self.worker.submit(request) for request in requests])
+        return self._answers.read(self.worker.submit_all(requests))
 
     async def ask(self, question: Callable[[Worker], Made], within_s: float = REPLY_S) -> Made:
         """Ask the worker, which may have to finish a forward pass first. Raises ApiError if it takes too long."""

@@ -5,23 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.files.paths import free_in, models_dir
-from edgespec.models.hub.cache import hub_cache, partial_bytes
+from edgespec.models.hub.cache import hub_cache, is_offline, partial_bytes
 from edgespec.models.hub.listing import Offer
 from edgespec.models.hub.repository import look_at_offers
-from edgespec.models.hub.search import FoundRepository, search
+from edgespec.models.hub.requests import DownloadError, check_endpoint, host, http_error, listed_models, reason, session
 from edgespec.models.memory.what_fits import QUANT_BITS
 from edgespec.models.names.catalog import Entry, catalogue
-from edgespec.models.names.packaged import PackageSpec
-from edgespec.models.names.source import HubSpec, Source, cached
+from edgespec.models.names.source import HubSpec, PackageSpec, Source, cached
 from edgespec.models.names.spec import NotFetchedError, resolve, sources
 from edgespec.text.figures import count_of, size_of
 
 ABOVE_NAME = 1.1  # names give fewer parameters than there are: they round down, or leave out the embeddings
 _PARAMS = re.compile(r"(?<![a-z\d.])(\d+(?:\.\d+)?)([bm])(?![a-z\d])")
+MOST_FOUND = 20
+SEARCH_S = 10.0  # without data from the hub
+_PROPERTIES = ["downloads", "likes", "gated", "pipeline_tag", "gguf"]
+_TEXT_TASKS = ("any-to-any", "conversational", "image-text-to-text", "text-generation", "text2text-generation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,8 @@ class Absent:
         size_bytes: The usual size, exact or estimated from the model's name; 0 if unknown.
         begun_bytes: The size of the part that an earlier download left.
         draft: The draft that the catalogue names for it.
-        found: The repository as the hub's search describes it.
+        is_found: True for a repository that the hub found; False for a model of the catalogue.
+        counts: The parameters, downloads and likes of a repository, as far as the hub reports them.
     """
 
     spec: str
@@ -43,7 +48,9 @@ class Absent:
     begun_bytes: int = 0
     draft: str = ""
     repository: str = ""
-    found: FoundRepository | None = None
+    is_found: bool = False
+    is_gated: bool = False
+    counts: tuple[str, ...] = ()
 
     @property
     def size(self) -> str:
@@ -53,13 +60,9 @@ class Absent:
     @property
     def facts(self) -> list[str]:
         """Short facts about the model."""
-        begun = [f"{size_of(self.begun_bytes)} here"] if self.begun_bytes else []
-        if self.found is None:
-            return [*begun, *filter(None, (self.size, self.about))]
-        found = self.found
-        counts = [f"{_short(found.downloads)} downloads", f"{_short(found.likes)} likes"]
-        params = [count_of(found.n_params)] if found.n_params else []
-        return [*begun, *(["gated"] if found.is_gated else []), *params, *counts]
+        begun = f"{size_of(self.begun_bytes)} here" if self.begun_bytes else ""
+        facts = ("gated" if self.is_gated else "", *self.counts) if self.is_found else (self.size, self.about)
+        return list(filter(None, (begun, *facts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +89,50 @@ def absent_models() -> Iterator[Absent]:
 
 
 def found_on_hub(words: str) -> list[Absent]:
-    """Return the repositories that the hub finds. Raises DownloadError."""
-    return [
-        Absent(
-            f"hf:{each.name}",
-            each.architecture,
-            begun_bytes=partial_bytes(each.name),
-            repository=each.name,
-            found=each,
-        )
-        for each in search(words)
-    ]
+    """Return the repositories with GGUF files of models that write text, the most downloaded first.
+
+    Raises DownloadError.
+    """
+    if is_offline():
+        raise DownloadError("offline: the hub is not searched")
+    check_endpoint()
+    session()  # imports huggingface_hub, whose classes of errors are needed below
+    try:
+        listed = listed_models(words, SEARCH_S, sort="downloads", limit=MOST_FOUND, expand=_PROPERTIES)
+        return [_found(each) for each in listed if _can_be_used(each)]
+    except http_error() as error:
+        raise DownloadError(reason(error)) from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DownloadError(f"{host()} does not respond like a model hub") from error
+
+
+def _can_be_used(listed: dict[str, Any]) -> bool:
+    """Return whether the hub lists a model that writes text, under a name that is a spec."""
+    name = str(listed["id"])
+    with suppress(ModelNotFoundError):
+        return (listed.get("pipeline_tag") or _TEXT_TASKS[0]) in _TEXT_TASKS and sources(f"hf:{name}") == [
+            HubSpec(name)
+        ]
+    return False
+
+
+def _found(listed: dict[str, Any]) -> Absent:
+    name, gguf = str(listed["id"]), listed.get("gguf") or {}
+    counts = [f"{_short(int(listed.get(what) or 0))} {what}" for what in ("downloads", "likes")]
+    return Absent(
+        f"hf:{name}",
+        str(gguf.get("architecture") or ""),
+        begun_bytes=partial_bytes(name),
+        repository=name,
+        is_found=True,
+        is_gated=bool(listed.get("gated")),
+        counts=(count_of(int(gguf["total"])) if gguf.get("total") else "", *counts),
+    )
 
 
 def usual_choice(model: Absent) -> list[Choice]:
     """Return the default choice for a model of the catalogue; none for a repository of the hub."""
-    if model.found is not None:
+    if model.is_found:
         return []
     return [Choice(model.spec, model.quant, model.size_bytes, model.is_exact)]
 
@@ -114,15 +145,11 @@ def choices_of(model: Absent) -> list[Choice]:
     wanted = sources(model.spec)[0]
     if isinstance(wanted, PackageSpec):
         return usual_choice(model)
-    found = look_at_offers(wanted).offers()
     return [
         Choice(
-            spec_of(model.spec, wanted, each),
-            each.quant or each.file,
-            each.size_bytes,
-            is_here=cached(HubSpec(wanted.repository, each.file, revision=wanted.revision)) is not None,
+            spec_of(model.spec, wanted, each), each.quant or each.file, each.size_bytes, is_here=is_here(wanted, each)
         )
-        for each in found
+        for each in look_at_offers(wanted).offers()
     ]
 
 
@@ -130,18 +157,12 @@ def spec_of(spec: str, wanted: HubSpec, offer: Offer) -> str:
     """Return the name to type. A name of the catalogue stays one, so that its draft is downloaded too."""
     if "/" not in spec and offer.quant:
         return f"{spec.partition(':')[0]}:{offer.quant}"
-    return str(HubSpec(wanted.repository, "" if offer.quant else offer.file, offer.quant, wanted.revision))
+    return str(offer.spec(wanted))
 
 
-def absent_entries(repository: str) -> list[Entry]:
-    """Return the catalogue entries for models of a repository that are not here.
-
-    Returns none while the user's file has errors.
-    """
-    with suppress(UsageError):
-        entries = [entry for entry in catalogue().values() if entry.repository == repository]
-        return [entry for entry in entries if cached(HubSpec(repository, quant=entry.quant)) is None]
-    return []
+def is_here(wanted: HubSpec, offer: Offer) -> bool:
+    """Return whether all files of an offer are on this machine, at the wanted revision."""
+    return cached(replace(wanted, file=offer.file, quant="")) is not None
 
 
 def free_for(model: Absent) -> int:

@@ -11,7 +11,6 @@ from edgespec.models.hub.cache import hub_cache
 from edgespec.models.hub.package import PackageDownload
 from edgespec.models.hub.repository import Download
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.source import HubSpec
 from edgespec.text.figures import size_of
 
 AnyDownload = Download | PackageDownload
@@ -72,5 +71,5 @@ def _smaller(download: AnyDownload, free: int) -> str:
     if not fitting:
         return ""
     best = fitting[-1]
-    name = HubSpec(download.wanted.repository, "" if best.quant else best.file, best.quant, download.wanted.revision)
-    return f"use {best.quant or best.file} ({size_of(best.size_bytes)}: edgespec pull {name}), "
+    name = best.quant or best.file
+    return f"use {name} ({size_of(best.size_bytes)}: edgespec pull {best.spec(download.wanted)}), "

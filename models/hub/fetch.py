@@ -136,9 +136,10 @@ class _Job:
 
     def progress(self) -> Progress:
         with self._counting:
-            here = sum(self._here.values())
-            verifying = here == self.download.size_bytes and self._done < len(self.download.files)
-            return Progress(here, self._transferred_bytes, self._done, self._verified, verifying)
+            here, size_bytes = sum(self._here.values()), self.download.size_bytes
+            is_verifying = here == size_bytes and self._done < len(self.download.files)
+            step = f"checking the hash of {size_of(size_bytes)}" if is_verifying else ""
+            return Progress(here, self._transferred_bytes, self._done, self._verified, step, float(is_verifying))
 
     def pass_on(self, tell: Tell) -> None:
         try:

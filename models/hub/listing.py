@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of
 from edgespec.models.hub.requests import DownloadError, host
-from edgespec.models.names.source import stays_within
+from edgespec.models.names.source import HubSpec, stays_within
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
@@ -41,6 +41,10 @@ class Offer:
     quant: str
     n_parts: int
     size_bytes: int
+
+    def spec(self, wanted: HubSpec) -> HubSpec:
+        """Return the spec that selects this model, in the repository and at the revision of `wanted`."""
+        return replace(wanted, file="" if self.quant else self.file, quant=self.quant)
 
 
 @dataclass(frozen=True, slots=True)

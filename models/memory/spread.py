@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import Estimate, Plan, estimate
 from edgespec.settings import Offload
 
 RESERVE_SHARE = 0.05  # of a machine's free memory
@@ -52,13 +52,17 @@ def _span(first: int, n: int) -> str:
 
 
 def _layers_that_fit(plan: Plan, free_bytes: int) -> int:
-    compute = estimate(replace(plan, split=(plan.n_layers - 1,))).own_compute_on_gpu
-    return max(0, int((free_bytes * (1 - RESERVE_SHARE) - compute) // _layer_bytes(plan)))
+    free = free_bytes * (1 - RESERVE_SHARE) - _spread_out(plan).compute_on_gpu
+    return max(0, int(free // _layer_bytes(plan)))
 
 
 def _layer_bytes(plan: Plan) -> float:
-    n_layers = plan.n_layers - 1
-    return max(1.0, estimate(replace(plan, split=(n_layers,))).own_layers_on_gpu / n_layers)
+    return max(1.0, _spread_out(plan).layers_on_gpu / (plan.n_layers - 1))
+
+
+def _spread_out(plan: Plan) -> Estimate:
+    """Estimate the target alone, with all layers on one worker."""
+    return estimate(replace(plan, split=(plan.n_layers - 1,), draft=None, mtp=False))
 
 
 def _shared_out(n: int, shares: Sequence[int]) -> list[int]:

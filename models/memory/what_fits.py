@@ -45,9 +45,10 @@ def _changes(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
     n_ctx = largest_context(plan, free_bytes)
     if 0 < n_ctx < plan.n_ctx:
         yield f"a context of {n_ctx} tokens (-c {n_ctx})", estimate(with_context(plan, n_ctx)).ram
-    now, bits = estimate(plan), 8 * plan.header.weights_bytes / max(1, plan.header.n_params)
+    now, own = estimate(plan), estimate(replace(plan, draft=None))
+    bits = 8 * plan.header.weights_bytes / max(1, plan.header.n_params)
     for quant, quant_bits in QUANT_BITS.items():
-        needed = now.ram - int(now.weights * (1 - quant_bits / bits))
+        needed = now.ram - int(own.weights * (1 - quant_bits / bits))
         if quant_bits < WORTHWHILE * bits and needed <= free_bytes:
             yield f"the same model in {quant} instead of {bits:.1f} bits per weight", needed
             return

@@ -11,8 +11,7 @@ from edgespec.errors import UsageError
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_of
 from edgespec.models.hub.quants import models_in, quant_of
 from edgespec.models.names.catalog import catalogue
-from edgespec.models.names.packaged import packaged, packaged_at
-from edgespec.models.names.source import BUNDLED, NAMES, HubSpec, cached, is_path
+from edgespec.models.names.source import BUNDLED, NAMES, HubSpec, cached, is_path, packaged, packaged_at
 
 
 def name_of(path: Path) -> str:

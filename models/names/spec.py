@@ -10,7 +10,6 @@ from urllib.parse import unquote, urlsplit
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import spelt
 from edgespec.models.names.catalog import Entry, catalogue, find
-from edgespec.models.names.packaged import PackageSpec, packaged
 from edgespec.models.names.similar import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
 from edgespec.models.names.source import (
     ADDRESS,
@@ -19,11 +18,13 @@ from edgespec.models.names.source import (
     HUB,
     NAMES,
     HubSpec,
+    PackageSpec,
     Source,
     cached,
     check_unambiguous,
     is_address,
     is_path,
+    packaged,
     stays_within,
 )
 

@@ -13,8 +13,7 @@ from edgespec.models.hub.cache import repository_of
 from edgespec.models.names.catalog import Entry, catalogue
 from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel
-from edgespec.models.names.packaged import PackageSpec, packaged_at
-from edgespec.models.names.source import files_here
+from edgespec.models.names.source import PackageSpec, files_here, packaged_at
 from edgespec.models.names.spec import sources
 from edgespec.models.pair.check import Compatibility, PairVerdict, check_pair, overlap_of
 from edgespec.models.pair.sizes import USUAL_RATIO, relative_size

@@ -266,7 +266,8 @@ def table(samples: Sequence[Sample]) -> str:
     Prompts that were not answered in every way are left out. "same text" counts the prompts whose text is that of the
     same program's plain decoding.
     """
-    ways = list(dict.fromkeys(sample.who for sample in samples))
+    # Plain decoding of llama.cpp comes first, edgespec's last two.
+    ways = sorted({s.who for s in samples}, key=lambda who: (who.startswith("edgespec"), "plain" not in who, who))
     answered = [{sample.item for sample in samples if sample.who == who} for who in ways]
     items = set[str].intersection(*answered) if NATIVE_PLAIN in ways else set[str]()
     samples = [sample for sample in samples if sample.item in items]

@@ -293,6 +293,7 @@ def test_a_death_while_it_is_cancelled_opens_no_other_engine() -> None:
 PROMPTS = ["go", "go on", "too long", "fails", "kills"]
 
 
+@pytest.mark.slow
 @given(
     prompts=st.lists(st.tuples(st.sampled_from(PROMPTS), st.integers(1, 6), st.integers(1, 3)), max_size=30),
     room=st.integers(1, 5),

@@ -9,8 +9,7 @@ import pytest
 
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Results, id_in, is_failure
-from edgespec.batch.row import BadRow, Row
-from edgespec.batch.sample import Sample
+from edgespec.batch.row import BadRow, Row, Sample
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent

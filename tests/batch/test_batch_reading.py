@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from edgespec.batch.arriving import MOST_AHEAD, ReadAhead
-from edgespec.batch.lines import MOST_BYTES, Line, count_lines, read_lines
+from edgespec.batch.input import MOST_BYTES, Line, count_lines, read_lines
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.row import BadRow, Row, row_key
 from edgespec.core.sampling import SamplingSettings
@@ -95,11 +95,11 @@ def test_contents_in_parts_are_joined() -> None:
         ({"prompt": "a", "system": 1}, "system must be a string"),
         ({"messages": []}, "non-empty"),
         ({"messages": "a"}, "must be a non-empty list"),
-        ({"messages": ["a"]}, "a message must be an object"),
-        ({"messages": [{"content": "a"}]}, "needs role and content"),
-        ({"messages": [{"role": "user", "content": 1}]}, "needs role and content"),
+        ({"messages": ["a"]}, "messages[0] must be an object"),
+        ({"messages": [{"content": "a"}]}, "messages[0] has no role"),
+        ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content must be"),
         ({"messages": [{"role": "user", "content": "a", "tool_calls": [1]}]}, "'tool_calls' is not supported"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must be text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "not text"),
         ({"messages": [{"role": "system", "content": "a"}], "system": "b"}, "two system messages"),
         ({"prompt": "a", "id": 1.5}, "id must be a string or an integer, not 1.5"),
         ({"prompt": "a", "id": True}, "id must be"),

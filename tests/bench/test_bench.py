@@ -26,8 +26,7 @@ from edgespec.settings import LoadSettings
 REPETITIVE = "the cat sat on the mat and " * 8
 ITEMS = [
     Item("one", "chat", ("Say something about cats.",), REPETITIVE),
-    Item("two", "code_completion", ("def quicksort(xs):\n",), "x = [1, 2, 3]\n" * 8),
-    Item("three", "chat", ("And now?", "Go on."), REPETITIVE),
+    Item("two", "code_completion", ("def quicksort(xs):\n", "Go on."), "x = [1, 2, 3]\n" * 8),
 ]
 ALL = ("suffix", "recycling", "draft")
 MODES = [Mode("draft", "fixed:2"), Mode("suffix", "fixed:4"), Mode("suffix,draft"), Mode("draft", "fixed:3", 2)]
@@ -154,14 +153,14 @@ def test_every_mode_answers_every_prompt_in_turns(result: BenchResult) -> None:
 def test_the_parts_of_an_answer_add_up(result: BenchResult) -> None:
     for sample in result.samples:
         stats = sample.stats
-        assert len(sample.tokens) == 8 == stats.rounds + stats.accepted
+        assert len(sample.tokens) == stats.generated_tokens == 8 == stats.rounds + stats.accepted
         assert sum(stats.proposed_per_pos) == stats.proposed and sum(stats.accepted_per_pos) == stats.accepted
         assert stats.draft_s + stats.target_s + stats.other_s == pytest.approx(stats.generation_s)
         assert sample.mode != "plain" or not stats.proposed
 
 
 def test_answers_equal_those_of_plain_decoding(result: BenchResult) -> None:
-    assert {cell.equal_share for cell in summarise(result).cells} == {1.0}
+    assert {cell.equal_share for cell in summarise(result.samples, result.modes).cells} == {1.0}
 
 
 def test_a_result_says_how_it_was_made_and_can_be_loaded(result: BenchResult, llm: Runtime, tmp_path: Path) -> None:
@@ -172,7 +171,7 @@ def test_a_result_says_how_it_was_made_and_can_be_loaded(result: BenchResult, ll
     assert result.models["target"]["name"] == "demo" and result.models["draft"]["bytes"] > 10**5
     assert (result.settings["threads"], result.settings["tokens"]) == (1, 8)
     assert result.machine["cpu"] and result.build["llama_cpp_python"]
-    assert "three: only the first of 2 turns is used" in result.messages
+    assert "two: only the first of 2 turns is used" in result.messages
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
     loaded = load_result(tmp_path / "a.json")
     assert [(s.mode, s.item, s.tokens) for s in loaded.samples] == [(s.mode, s.item, s.tokens) for s in result.samples]
@@ -200,9 +199,9 @@ def test_an_answer_begins_with_empty_caches(llm: Runtime) -> None:
 
 def test_a_reference_is_the_answer_and_the_suffix_drafter_drafts_what_it_repeats(llm: Runtime) -> None:
     modes = [*MODES, Mode("draft", rule="rejection")]
-    result = run_bench(llm, Plan(ITEMS[:2], modes, tokens=40, temperatures=[0.8], reference=True))
+    result = run_bench(llm, Plan(ITEMS[:2], modes, tokens=32, temperatures=[0.8], reference=True))
     copied = [sample for sample in result.samples if sample.mode == "suffix fixed:4"]
-    assert [sample.stats.accepted > 20 for sample in copied] == [True, True]
+    assert [sample.stats.accepted > 10 for sample in copied] == [True, True]
     assert len({(sample.item, *sample.tokens) for sample in result.samples}) == 2
     assert "skipped draft auto rejection: reference answers need the coupled rule" in result.messages
     n = len(llm.model.tokenize(ITEMS[1].reference, add_special=False, parse_special=False))

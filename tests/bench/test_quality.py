@@ -126,7 +126,8 @@ def test_a_file_is_read_as_llama_cpp_reads_it(tmp_path: Path) -> None:
 # --- perplexity -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize("n", [2, 1])
 def test_it_is_llama_cpps(n: int, home: Path) -> None:
     found = measured(TARGET, in_windows(default_text(), 512, n))
     assert found is not None
@@ -289,9 +290,9 @@ def test_a_disk_that_is_full_in_the_middle_is_reported(home: Path, monkeypatch: 
 def test_time_left_is_reported_between_begin_and_end() -> None:
     left = TimeLeft(4)
     assert (left.line("reading"), left.share) == ("reading", 0)
-    left.add(1)
+    left.done = 1
     assert left.line("reading").startswith("reading, ") and left.share == 0.25
-    left.add(3)
+    left.done = 4
     assert (left.line("reading"), left.share) == ("reading", 1)
 
 

@@ -27,10 +27,16 @@ FLAT = CostCurve(0.03, {1: 1.0, 9: 1.2}, 0.05)
 BEGINNINGS = {True: ("worth it:",), False: ("not worth it (",), None: ("none: ", "too close to call:")}
 
 
+@pytest.fixture(autouse=True)
+def _few_short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.bench.tune.TOKENS", 16)
+    monkeypatch.setattr("edgespec.bench.suites.shipped", lambda: ITEMS)
+
+
 def test_a_pair_is_measured_from_costs_to_a_recommendation(home: Path) -> None:
     told: list[str] = []
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
-        found = tune(llm, ITEMS, 2.0, progress=lambda what, done: told.append(what))
+        found = tune(llm, ITEMS, 0.5, progress=lambda what, done: told.append(what))
         assert found is not None
         assert llm.settings.pace == "auto" and llm.settings.spec_type == "draft"
         cancel = CancelFlag()

@@ -22,7 +22,8 @@ from edgespec.settings import LoadSettings
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("src/a.py", "src/deep/b.py", "src/.hidden/c.py", "my notes.txt", "it's.txt", "Makefile"):
+    names = ("src/a.py", "src/deep/b.py", "src/.hidden/c.py", "my notes.txt", "it's.txt", "Makefile", "odd[1]/d.py")
+    for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"text of {name}\n")
     monkeypatch.chdir(tmp_path)
@@ -40,6 +41,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("it's.txt", ["it's.txt"]),
         ("'my notes.txt' my\\ notes.txt src/a.py", ["my notes.txt", "src/a.py"]),
         ("src/[ab].py", ["src/a.py"]),
+        ("**/.hidden/*.py", ["src/.hidden/c.py"]),
+        ("odd[1]", ["odd[1]/d.py"]),
     ],
 )
 def test_names_are_read_as_a_shell_does(folder: Path, text: str, names: list[str]) -> None:

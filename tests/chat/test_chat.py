@@ -612,8 +612,8 @@ def test_an_earlier_answer_is_made_anew_where_it_stands(store: Store) -> None:
 
 
 def test_what_undo_brings_back_has_the_context_it_had(runtime: Runtime, store: Store) -> None:
-    session = talking_to(runtime, store, max_tokens=40)
-    question = "{} What does os.walk do, and why is it there at all?"
+    session = talking_to(runtime, store, max_tokens=10)
+    question = "{} What does os.walk do, and why is it there at all? Does it follow the links that it finds?"
     texts = [said(session.ask(question.format(number))) for number in range(7)]
     assert session.first_sent
     for _ in range(5):

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from cli_program import COMMAND, Finished, edgespec, edgespec_here, environment, started
+from cli_program import COMMAND, Finished, edgespec_alone, edgespec_here, environment, started
 from fake_stream import FakeWorkers
 from tiny_gguf import CHATML, write_model
 
@@ -254,11 +254,11 @@ def test_the_output_of_other_rows_is_not_gone_on_with(home: Path, fake: FakeWork
 
 def test_a_constraint_that_nothing_fits_ends_it_before_anything_is_loaded(home: Path) -> None:
     write(home, *prompts(3))
-    done = edgespec("batch", "in.jsonl", "-o", "out.jsonl", *TINY, "--regex", r"[^\s\S]", home=home)
+    done = edgespec_alone("batch", "in.jsonl", "-o", "out.jsonl", *TINY, "--regex", r"[^\s\S]", home=home)
     assert done.returncode == 2
     assert "cannot use this regular expression: nothing can match it" in done.stderr.decode()
     assert not (home / "out.jsonl").exists()
-    assert edgespec("batch", "in.jsonl", "-o", "out.jsonl", *TINY, "-n", "2", home=home).returncode == 0
+    assert edgespec_alone("batch", "in.jsonl", "-o", "out.jsonl", *TINY, "-n", "2", home=home).returncode == 0
 
 
 def test_answers_that_are_cut_off_before_they_fit_are_counted(home: Path, fake: FakeWorkers) -> None:
@@ -411,11 +411,11 @@ def test_a_terminal_shows_how_far_it_is(home: Path, fake: FakeWorkers, monkeypat
 def test_an_answer_is_the_one_that_run_gives_for_its_seed(home: Path) -> None:
     write(home, {"id": "a", "prompt": "def f(x):", "max_tokens": 9, "temperature": 1.5}, {"id": "b", "prompt": "hi"})
     strict = [*TINY, "--strict", "--spec-type", "none", "--raw"]
-    found = rows(edgespec("batch", "in.jsonl", *strict, "-n", "12", "--parallel", "1", home=home).stdout)
+    found = rows(edgespec_alone("batch", "in.jsonl", *strict, "-n", "12", "--parallel", "1", home=home).stdout)
     for row, prompt, settings in zip(
         found, ("def f(x):", "hi"), (["--temp", "1.5", "-n", "9"], ["-n", "12"]), strict=True
     ):
-        ran = edgespec("run", prompt, *strict, *settings, "--seed", str(row["seed"]), "--json", home=home)
+        ran = edgespec_alone("run", prompt, *strict, *settings, "--seed", str(row["seed"]), "--json", home=home)
         answer = json.loads(ran.stdout)
         assert row["content"] == answer["content"]
         assert (row["tokens"], row["finish_reason"]) == (len(answer["tokens"]), answer["finish_reason"])
@@ -433,7 +433,7 @@ def test_what_the_engine_refuses_is_an_error_in_its_row(home: Path) -> None:
         {"id": "json", "prompt": "a", "json_schema": {"enum": ["one"]}},
         {"id": "logprobs", "prompt": "a", "logprobs": 2, "n": 2, "max_tokens": 3},
     )
-    done = edgespec("batch", "in.jsonl", *TINY, "-c", "2048", "-n", "20", "--parallel", "3", home=home)
+    done = edgespec_alone("batch", "in.jsonl", *TINY, "-c", "2048", "-n", "20", "--parallel", "3", home=home)
     assert done.returncode == 6
     found = {row["id"]: row for row in rows(done.stdout)}
     assert "the context holds 2048" in found["long"]["error"]["message"]
@@ -452,7 +452,7 @@ def test_what_the_engine_refuses_is_an_error_in_its_row(home: Path) -> None:
 def test_a_row_of_openai_comes_back_as_its_object(home: Path) -> None:
     body = {"model": "x", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "logprobs": True, "n": 2}
     write(home, {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
-    (row,) = rows(edgespec("batch", "in.jsonl", *TINY, home=home).stdout)
+    (row,) = rows(edgespec_alone("batch", "in.jsonl", *TINY, home=home).stdout)
     assert (row["custom_id"], row["response"]["status_code"], row["error"]) == ("a", 200, None)
     body = row["response"]["body"]
     assert [choice["index"] for choice in body["choices"]] == [0, 1]
@@ -489,7 +489,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     home = tmp_path_factory.mktemp("whole")
     write_model(home / "tiny.gguf", "llama", chat_template=CHATML)
     write(home, *LONG)
-    done = edgespec("batch", "in.jsonl", *STRICT, home=home)
+    done = edgespec_alone("batch", "in.jsonl", *STRICT, home=home)
     assert done.returncode == 0
     return done.stdout
 
@@ -512,7 +512,7 @@ def test_whatever_ends_it_the_same_command_goes_on_to_the_same_rows(
     if code > 0:
         assert said.decode().splitlines()[-1] == "note: the rows in out.jsonl are saved; the same command resumes"
         rows(home / "out.jsonl")
-    rest = edgespec("batch", "in.jsonl", "-o", "out.jsonl", *STRICT, *args, home=home)
+    rest = edgespec_alone("batch", "in.jsonl", "-o", "out.jsonl", *STRICT, *args, home=home)
     assert rest.returncode == 0
     assert (home / "out.jsonl").read_bytes() == uninterrupted
 
@@ -556,7 +556,7 @@ def test_a_job_that_is_being_written_is_not_begun_twice(home: Path) -> None:
     with started([*BATCH, *SLOWLY], home) as program:
         until(lambda: n_rows(home) >= 1, program)
         program.send_signal(signal.SIGSTOP)  # otherwise it might be done too early
-        other = edgespec("batch", "in.jsonl", "-o", "out.jsonl", *SLOWLY, home=home)
+        other = edgespec_alone("batch", "in.jsonl", "-o", "out.jsonl", *SLOWLY, home=home)
         program.send_signal(signal.SIGCONT)
     assert other.returncode == 2
     assert "another batch is writing to out.jsonl" in other.stderr.decode()
@@ -637,5 +637,5 @@ def test_a_full_disk_ends_it_and_the_same_command_goes_on(home: Path) -> None:
     assert "cannot write out.jsonl: File too large" in said
     assert "the same command resumes" in said
     assert 0 < len(rows(home / "out.jsonl")) < 20
-    assert edgespec(*args, home=home).returncode == 0
+    assert edgespec_alone(*args, home=home).returncode == 0
     assert sorted(ids(home / "out.jsonl")) == list(range(20))

@@ -10,17 +10,15 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from unittest.mock import patch
 
 import psutil
 import pytest
-from cli_program import Finished, edgespec_here
+from cli_program import Finished, edgespec_alone, edgespec_here
 from terminal import at_terminal, read_rest, read_until
 from tiny_gguf import CHATML, write_model
 from tiny_head import write_head, write_hydra
 
 from edgespec.history import Store, StoreError, Turn
-from edgespec.runtime.runtime import Runtime
 
 CHAT = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "12", "--seed", "3", "--temp", "1"]
 ENDLESS = [*CHAT, "-c", "100000", "-n", "-1", "-l", "2-inf"]
@@ -32,14 +30,8 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def edgespec(*args: str, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
-    """Run the program in this process, with the model in this process too."""
-    with patch("edgespec.runtime.worker.Worker", lambda settings, progress, cancel: Runtime(settings, progress)):
-        return edgespec_here(*args, home=home, stdin=stdin, **variables)
-
-
 def chat(*lines: str, home: Path, args: list[str] = CHAT) -> Finished:
-    return edgespec(*args, home=home, stdin="\n".join(lines).encode())
+    return edgespec_alone(*args, home=home, stdin="\n".join(lines).encode())
 
 
 def last_turns(home: Path) -> list[Turn]:
@@ -65,7 +57,7 @@ def test_a_block_between_quotes_is_one_message(home: Path) -> None:
 
 
 def test_an_argument_is_the_first_message(home: Path) -> None:
-    assert edgespec(*CHAT, "hello", home=home).returncode == 0
+    assert edgespec_alone(*CHAT, "hello", home=home).returncode == 0
     assert contents(home)[0] == "hello"
 
 
@@ -91,10 +83,10 @@ def test_without_history_nothing_is_written(home: Path) -> None:
 def test_where_chats_cannot_be_kept_the_way_without_is_named(home: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     nowhere = str(tmp_path / "file" / "home")
-    done = edgespec(*CHAT, "hello", home=home, EDGESPEC_HOME=nowhere)
+    done = edgespec_alone(*CHAT, "hello", home=home, EDGESPEC_HOME=nowhere)
     assert done.returncode == 1
     assert "; --no-history chats without saving anything\n" in done.stderr.decode()
-    assert edgespec(*CHAT, "--no-history", "hello", home=home, EDGESPEC_HOME=nowhere).returncode == 0
+    assert edgespec_alone(*CHAT, "--no-history", "hello", home=home, EDGESPEC_HOME=nowhere).returncode == 0
 
 
 def test_an_answer_that_is_cut_off_before_it_fits_is_an_error(home: Path) -> None:
@@ -152,7 +144,7 @@ def test_what_cannot_be_done_is_reported_and_the_conversation_goes_on(home: Path
     ],
 )
 def test_what_cannot_begin_says_why(home: Path, args: list[str], code: int, says: str) -> None:
-    done = edgespec(*args, home=home, stdin=b"hello")
+    done = edgespec_alone(*args, home=home, stdin=b"hello")
     assert done.returncode == code
     assert says in done.stderr.decode()
 
@@ -230,6 +222,7 @@ def test_a_chat_goes_on_with_the_model_it_was_with(home: Path) -> None:
 # --- a terminal -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_at_a_terminal_one_types_edits_and_leaves(home: Path, term: str) -> None:
     with at_terminal(home, [*CHAT, "--plain"], TERM=term) as (program, master):
@@ -250,24 +243,36 @@ def test_at_a_terminal_one_types_edits_and_leaves(home: Path, term: str) -> None
     assert "Traceback" not in rest
 
 
-def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(home: Path) -> None:
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_the_chat_continues_after_ctrl_c_and_after_its_worker_was_killed(home: Path) -> None:
     with at_terminal(home, [*ENDLESS, "--plain"]) as (program, master):
         read_until(master, ">>> ")
-        os.write(master, b"hello\n")
-        time.sleep(1)
-        os.killpg(program.pid, signal.SIGINT)  # as a terminal does: to the worker too
-        read_until(master, ">>> ")
+        for line in (b"hello\n", b"/continue\n"):
+            os.write(master, line)
+            time.sleep(1)
+            os.killpg(program.pid, signal.SIGINT)  # as a terminal does: to the worker too
+            read_until(master, ">>> ")
+        answer = last_turns(home)[-1].answer
+        assert answer is not None and answer.finish_reason == "cancelled"
         os.write(master, b"/continue\n")
         time.sleep(1)
-        os.killpg(program.pid, signal.SIGINT)
-        read_until(master, ">>> ")
+        worker = next(
+            p for p in psutil.Process(program.pid).children() if "resource_tracker" not in " ".join(p.cmdline())
+        )
+        worker.kill()
+        said = read_until(master, ">>> ")
+        assert "the model process was killed" in said
+        assert "/restart N" in said
+        for line in (b"/restart 1", b"/set max-tokens 5", b"/continue"):
+            os.write(master, line + b"\n")
+            said += read_until(master, ">>> ")
         os.write(master, b"/bye\n")
-        read_rest(master)
+        said += read_rest(master)
         assert program.wait(30) == 0
     turns = last_turns(home)
     assert [turn.role for turn in turns] == ["user", "assistant"]
     assert turns[-1].answer is not None
-    assert turns[-1].answer.finish_reason == "cancelled"
+    assert turns[-1].answer.finish_reason == "length", said
 
 
 @pytest.mark.long(but=1)
@@ -300,30 +305,6 @@ def test_killed_in_the_middle_of_an_answer_it_loses_next_to_nothing(home: Path) 
     assert turns[-1].answer is not None
     assert turns[-1].answer.finish_reason == "interrupted"
     assert turns[-1].content
-
-
-@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
-def test_when_the_worker_is_killed_the_chat_says_so_and_goes_on(home: Path) -> None:
-    with at_terminal(home, [*ENDLESS, "--plain"]) as (program, master):
-        read_until(master, ">>> ")
-        os.write(master, b"hello\n")
-        time.sleep(1)
-        worker = next(
-            p for p in psutil.Process(program.pid).children() if "resource_tracker" not in " ".join(p.cmdline())
-        )
-        worker.kill()
-        said = read_until(master, ">>> ")
-        assert "the model process was killed" in said
-        assert "/restart N" in said
-        for line in (b"/restart 1", b"/set max-tokens 5", b"/continue"):
-            os.write(master, line + b"\n")
-            said += read_until(master, ">>> ")
-        os.write(master, b"\x04")
-        said += read_rest(master)
-    turns = last_turns(home)
-    assert [turn.role for turn in turns] == ["user", "assistant"]
-    assert turns[-1].answer is not None
-    assert turns[-1].answer.finish_reason == "length", said
 
 
 def test_lines_are_remembered_for_the_next_time(home: Path) -> None:
@@ -387,6 +368,7 @@ def test_without_its_terminal_it_ends_and_keeps_the_answer(home: Path, front: st
     assert contents(home)[0] == "hello"
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("kind", ["eagle3", "hydra"])
 def test_a_draft_head_drafts_in_a_chat(home: Path, kind: str) -> None:
     write_model(home / "deep.gguf", "llama", n_layers=4, chat_template=CHATML)
@@ -404,13 +386,13 @@ def test_a_draft_head_drafts_in_a_chat(home: Path, kind: str) -> None:
 def test_piped_input_and_files_go_with_a_message(home: Path) -> None:
     (home / "a.txt").write_text("of the file")
     args = [*CHAT, "-n", "3", "-f", "a.txt", "explain"]
-    assert edgespec(*args, home=home, stdin=b"a diff\n/bye\n").returncode == 0
+    assert edgespec_alone(*args, home=home, stdin=b"a diff\n/bye\n").returncode == 0
     assert contents(home)[0] == "a.txt:\n```\nof the file\n```\n\nstdin:\n```\na diff\n/bye\n```\n\nexplain"
     done = chat("/file a.txt *.none", "/file a.txt", "/file none", "/file", home=home)
     assert b"no file matches *.none" in done.stderr
     assert b"a.txt  (11 B, " in done.stderr
     assert b"nothing is attached" in done.stderr
-    done = edgespec(*CHAT, "-f", "gone.txt", "x", home=home)
+    done = edgespec_alone(*CHAT, "-f", "gone.txt", "x", home=home)
     assert (done.returncode, b"gone.txt cannot be read" in done.stderr) == (2, True)
 
 
@@ -426,5 +408,5 @@ def test_a_persona_of_the_command_line_is_overridden_by_what_is_typed(home: Path
     assert (settings["system"], settings["persona"]) == ("Rhyme.", "poet")
     done = chat("/persona", "/set temp", home=home, args=["chat", "-r", "last", "-m", "tiny.gguf", "-t", "1"])
     assert b"* poet" in done.stdout
-    done = edgespec("run", "hi", "-m", "tiny.gguf", "-t", "1", "--persona", "poet", "--json", home=home)
+    done = edgespec_alone("run", "hi", "-m", "tiny.gguf", "-t", "1", "--persona", "poet", "--json", home=home)
     assert json.loads(done.stdout)["timings"]["predicted_n"] <= 2

@@ -121,8 +121,7 @@ def test_several_models_are_asked_for_in_one_question(hub: FakeHub, tmp_path: Pa
     assert not hub.file_requests
 
 
-@pytest.mark.parametrize("quiet", [[], ["-q"]])
-@pytest.mark.parametrize(("answer", "code"), [(b"\n", 0), (b"n\n", 3)])
+@pytest.mark.parametrize(("answer", "code", "quiet"), [(b"\n", 0, []), (b"n\n", 3, ["-q"])])
 def test_at_a_terminal_it_asks_first(hub: FakeHub, tmp_path: Path, answer: bytes, code: int, quiet: list[str]) -> None:
     on = at_terminal(tmp_path, [*ASKED, *quiet], streams=["stdin", "stderr"], **hub.environment(tmp_path))
     with on as (program, master):

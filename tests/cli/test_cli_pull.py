@@ -97,6 +97,7 @@ def test_a_pull_that_was_killed_goes_on_where_it_was(hub: FakeHub, tmp_path: Pat
     assert hub.file_requests[-1].range == f"bytes={PART}-"
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_stops_at_once_and_keeps_what_came(hub: FakeHub, tmp_path: Path, number: int, code: int) -> None:
@@ -404,7 +405,8 @@ def test_that_there_is_no_network_is_said_once(hub: FakeHub, tmp_path: Path) -> 
     assert said[0].startswith(f"edgespec: {SPEC}, hf:owner/draft-GGUF: 127.0.0.1:9 cannot be reached: ")
 
 
-@pytest.mark.parametrize("args", [[], ["-v"], ["--json"]])
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize("args", [["-v"], [], ["--json"]])
 def test_the_password_in_an_address_is_not_printed(hub: FakeHub, tmp_path: Path, args: list[str]) -> None:
     for endpoint in (hub.endpoint, "http://127.0.0.1:9"):
         done = pull(hub, tmp_path, SPEC, *args, HF_ENDPOINT=endpoint.replace("//", "//bob:s3cret@"))
@@ -432,6 +434,7 @@ def test_an_endpoint_that_is_no_address_is_said(hub: FakeHub, tmp_path: Path) ->
     assert (done.returncode, model["error"].splitlines()[0]) == (3, "HF_ENDPOINT is not a web address")
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [

@@ -14,7 +14,7 @@ from cli_program import Finished, edgespec_here, environment
 from fake_stream import FakeWorkers
 from tiny_gguf import CHATML, write_model
 
-from edgespec.batch.shards import Shard
+from edgespec.batch.input import Shard
 
 BODY = {"messages": [{"role": "user", "content": "p"}]}
 ROWS: list[Any] = [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import edgespec
+from cli_program import edgespec_here
 from click.testing import CliRunner, Result
 from tiny_gguf import write_model
 
@@ -63,7 +63,7 @@ def facts(*args: str) -> dict[str, Any]:
 
 
 def test_machine_and_build_are_described(tmp_path: Path) -> None:
-    done = edgespec("doctor", home=tmp_path)
+    done = edgespec_here("doctor", home=tmp_path)
     text = done.stdout.decode()
     assert (done.returncode, done.stderr) == (0, b"")
     # With a GPU there are more rows, but none that says that there is no GPU.
@@ -97,7 +97,7 @@ def test_json_says_the_same(home: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_pointed_out(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file, where a folder should be")
-    done = edgespec("doctor", home=tmp_path, EDGESPEC_HOME=str(tmp_path / "home"))
+    done = edgespec_here("doctor", home=tmp_path, EDGESPEC_HOME=str(tmp_path / "home"))
     assert done.returncode == 0
     assert done.stdout.decode().count("(not writable)") == 3
     assert "the data folder is not writable: conversations and answers cannot be saved;" in joined(done.stdout.decode())
@@ -224,8 +224,8 @@ def test_a_model_that_cannot_be_rolled_back_is_not_measured(home: Path) -> None:
 
 def test_a_broken_model_ends_with_code_3_after_the_machine(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
-    done = edgespec("doctor", "--json", "broken.gguf", home=tmp_path)
+    done = edgespec_here("doctor", "--json", "broken.gguf", home=tmp_path)
     found = json.loads(done.stdout)
     assert (done.returncode, found["edgespec"]) == (3, __version__)
     assert found["model"]["error"].splitlines()[0] in done.stderr.decode()
-    assert edgespec("doctor", "their.gguf", home=tmp_path).returncode == 3
+    assert edgespec_here("doctor", "their.gguf", home=tmp_path).returncode == 3

@@ -19,7 +19,6 @@ from edgespec.cluster.nodes import Nodes
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.remote import fleet
 from edgespec.remote.fleet import Fleet
 from edgespec.remote.member import LostError
 from edgespec.runtime.worker import LoadingStoppedError
@@ -128,8 +127,6 @@ class FakeRay:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     monkeypatch.setattr(module, "RETRY_S", 0.01)
-    monkeypatch.setattr(fleet, "PROBE_S", 0.1)
-    monkeypatch.setattr(fleet, "REVIVE_S", 0.1)
     before = threading.active_count()
     yield
     assert threading.active_count() <= before + 1

@@ -11,9 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.noise import BITS, Stream, gumbel, gumbel64, hashes, key, least_hash, uniform
+from edgespec.core.noise import BITS, Stream, gumbel64, hashes, key, least_hash, uniform
 
 N = 100_000
+
+
+def gumbel(seed: int, sample: int, position: int, ids: int | npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+    return gumbel64(hashes(key(seed, sample, position), ids))
 
 
 def test_golden_values() -> None:
@@ -44,10 +48,6 @@ def test_any_ids_in_any_order_get_what_they_get_in_the_whole_vocabulary() -> Non
     assert gumbel(3, 0, 12, ids).tolist() == gumbel(3, 0, 12, N)[ids].tolist()
 
 
-def test_float32_and_float64_noise_are_the_same_numbers() -> None:
-    np.testing.assert_allclose(gumbel(3, 0, 12, N), gumbel64(hashes(key(3, 0, 12), N)), rtol=2e-6, atol=2e-6)
-
-
 def test_noise_is_finite_at_both_ends_of_the_hash() -> None:
     ends = gumbel64(np.array([0, 0xFFFFFFFF], np.uint32))
     assert ends == pytest.approx([-np.log(24 * np.log(2)), 24 * np.log(2)], abs=1e-6)
@@ -69,7 +69,7 @@ def test_a_seed_has_64_bits(seed: int) -> None:
 
 
 def test_noise_follows_the_gumbel_distribution() -> None:
-    noise = np.concatenate([gumbel(9, 0, position, N) for position in range(10)]).astype(np.float64)
+    noise = np.concatenate([gumbel(9, 0, position, N) for position in range(10)])
     assert noise.mean() == pytest.approx(0.5772157, abs=5 * 1.2825 / 1e6**0.5)
     assert noise.var() == pytest.approx(np.pi**2 / 6, abs=0.015)
     below = [(noise < x).mean() for x in (-1.5, 0.0, 1.0, 3.0, 6.0)]
@@ -82,27 +82,28 @@ def over_ids() -> npt.NDArray[np.uint32]:
 
 @cache
 def over_positions() -> npt.NDArray[np.uint32]:
-    return np.concatenate([hashes(key(11, 0, position), np.array([77])) for position in range(20_000)])
+    return np.concatenate([hashes(key(11, 0, position), np.array([77])) for position in range(10_000)])
 
 
 @cache
 def over_seeds() -> npt.NDArray[np.uint32]:
-    return np.concatenate([hashes(key(seed, 0, 5), np.array([77])) for seed in range(20_000)])
+    return np.concatenate([hashes(key(seed, 0, 5), np.array([77])) for seed in range(10_000)])
 
 
 @cache
 def over_samples() -> npt.NDArray[np.uint32]:
-    return np.concatenate([hashes(key(11, sample, 5), np.array([77])) for sample in range(20_000)])
+    return np.concatenate([hashes(key(11, sample, 5), np.array([77])) for sample in range(10_000)])
 
 
 @cache
 def over_steps() -> npt.NDArray[np.uint32]:
-    return np.concatenate([hashes(key(11, 0, 5, Stream.ACCEPT, step), np.array([0])) for step in range(20_000)])
+    return np.concatenate([hashes(key(11, 0, 5, Stream.ACCEPT, step), np.array([0])) for step in range(10_000)])
 
 
 every_counter = pytest.mark.parametrize("series", [over_ids, over_positions, over_seeds, over_samples, over_steps])
 
 
+@pytest.mark.slow
 @every_counter
 def test_uniform_along_every_counter(series: object) -> None:
     assert callable(series)
@@ -136,7 +137,7 @@ def test_arrays_of_neighbouring_keys_are_independent() -> None:
 def test_no_array_is_a_rearrangement_of_another() -> None:
     """Two arrays share as many values as independent ones: the number has a Poisson distribution."""
     noise = [hashes(key(1, 0, position), N) for position in range(30)]
-    shared = [len(np.intersect1d(first, second)) for first, second in pairwise(noise)]
+    shared = [len(np.intersect1d(first, second, assume_unique=True)) for first, second in pairwise(noise)]
     expected = N * N / 2**32
     assert np.mean(shared) == pytest.approx(expected, abs=5 * (expected / 29) ** 0.5)
     assert np.var(shared) == pytest.approx(expected, abs=1.2 * expected)
@@ -156,7 +157,7 @@ def test_every_bit_of_an_id_moves_every_bit_of_the_noise() -> None:
 
 
 def test_uniforms_lie_inside_the_unit_interval_and_spread() -> None:
-    draws = np.array([uniform(key(1, 0, position, Stream.ACCEPT)) for position in range(20_000)])
+    draws = np.array([uniform(key(1, 0, position, Stream.ACCEPT)) for position in range(10_000)])
     assert 0 < draws.min() < 0.001
     assert 0.999 < draws.max() < 1
     assert_chi_square(np.bincount((draws * 100).astype(np.int64), minlength=100))

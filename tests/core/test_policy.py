@@ -231,6 +231,15 @@ def test_a_drafter_becomes_active_again_when_the_text_becomes_predictable() -> N
         assert measured.verdicts("coupled")[0].rests == rests
 
 
+def test_the_time_of_drafting_counts_in_the_rate() -> None:
+    """Otherwise an expensive draft would seem to make the whole text faster, and each token of a draft too dear."""
+    measured = pace(FLAT, step=0.5)
+    for number in range(300):
+        step(measured, context(step=number), chain(0.9, 0.9), accepted=2, passes=2, seconds=1.0)
+    tokens, passes, _ = measured.state()["coupled"]["reached"]
+    assert tokens / passes == pytest.approx(3 / 2.11, abs=0.05)
+
+
 def test_sampling_modes_learn_separately() -> None:
     measured = pace(FLAT)
     asked_of(measured, 400, 0.0001)

@@ -79,6 +79,7 @@ def test_chains_keep_the_distribution(rule: Rule, shape: str) -> None:
     assert max(errors.values()) < EXACT, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", TREES)
 def test_rejection_keeps_the_distribution_with_several_candidates_at_a_node(shape: str) -> None:
     depth, drafting = TREES[shape]
@@ -88,6 +89,7 @@ def test_rejection_keeps_the_distribution_with_several_candidates_at_a_node(shap
     assert max(errors.values()) < EXACT, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", SMALL)
 @pytest.mark.parametrize("end", [0, 2])
 def test_nothing_follows_an_end_and_sequences_that_end_have_their_distribution(pair: str, end: int) -> None:

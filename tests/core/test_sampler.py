@@ -47,6 +47,7 @@ def make_rows() -> dict[str, FloatRow]:
 ROWS = make_rows()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chain", CHAINS)
 def test_choices_follow_the_distribution_of_the_chain(chain: SamplingSettings) -> None:
     row = frozen([1.0, 2.0, 0.5, 1.8, -1.0, 0.0, 2.2, -3.0])
@@ -73,6 +74,7 @@ def test_the_distribution_holds_along_seeds_and_samples_too(vary: str) -> None:
     assert np.bincount(ids) / draws == pytest.approx([0.5, 0.3, 0.2], abs=0.025)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("chain", [OFF, replace(OFF, temperature=0.8), replace(OFF, min_p=1e-4), SamplingSettings()])
 def test_pruning_equals_brute_force(name: str, chain: SamplingSettings) -> None:

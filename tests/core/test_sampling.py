@@ -86,23 +86,27 @@ def test_typical_p(p: float) -> None:
         assert_like_llama(ROWS[name], replace(OFF, typical_p=p))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.1, 0.8, 1.0, 2.5])
 def test_temperature(temperature: float) -> None:
     for row in ROWS.values():
         assert_like_llama(row, replace(OFF, temperature=temperature))
 
 
+ALL_PENALTIES = {"frequency_penalty": -0.4, "presence_penalty": 0.2, "repeat_penalty": 1.1}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "penalties",
+    ("penalties", "last_n"),
     [
-        {"repeat_penalty": 1.3},
-        {"repeat_penalty": 0.7},
-        {"presence_penalty": 1.5},
-        {"frequency_penalty": 0.4},
-        {"frequency_penalty": -0.4, "presence_penalty": 0.2, "repeat_penalty": 1.1},
+        ({"repeat_penalty": 1.3}, 64),
+        ({"repeat_penalty": 0.7}, 64),
+        ({"presence_penalty": 1.5}, 64),
+        ({"frequency_penalty": 0.4}, 64),
+        *((ALL_PENALTIES, last_n) for last_n in (0, 1, 64, -1)),
     ],
 )
-@pytest.mark.parametrize("last_n", [0, 1, 64, -1])
 def test_penalties(penalties: dict[str, float], last_n: int) -> None:
     for row in ROWS.values():
         tokens = [int(id) for id in np.random.default_rng(3).integers(0, min(len(row), 60), 150)]
@@ -152,6 +156,7 @@ some_settings = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(values=small_rows, chain=some_settings, data=st.data())
 def test_any_settings(values: list[float], chain: SamplingSettings, data: st.DataObject) -> None:

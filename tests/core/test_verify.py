@@ -189,6 +189,7 @@ def test_samples_of_one_seed_have_that_distribution_too() -> None:
     assert surprise(sample, plain(target_law(OFF), 3, END)) < 1
 
 
+@pytest.mark.slow
 def test_the_sample_is_large_enough_to_detect_mistakes() -> None:
     def likeliest(sampler: Sampler, tokens: list[int], step: int) -> Draft:
         draft = levels(1)(sampler, tokens, step)
@@ -231,6 +232,7 @@ def test_block_verification_needs_new_samples_every_step() -> None:
     assert excess(own_step) < 1
 
 
+@pytest.mark.slow
 def test_branches_of_an_adaptive_tree_need_independent_noise() -> None:
     """The budget drops the tokens after the second candidate or not, depending on the sample after the first."""
 

@@ -22,6 +22,7 @@ from edgespec.validation import check_spec_type
 TARGET = resolve("demo").path
 
 
+@pytest.mark.slow
 def test_a_slice_has_the_first_layers_as_they_are_and_says_so(tmp_path: Path) -> None:
     slice_layers(TARGET, tmp_path / "s.gguf", 3)
     ours, theirs = gguf.GGUFReader(tmp_path / "s.gguf"), gguf.GGUFReader(TARGET)
@@ -89,6 +90,7 @@ def test_a_target_drafts_for_itself_and_changes_nothing(what: str, home: Path) -
             assert llm.draft is not None and llm.draft.path.parent == home / "cache" / "drafts"
 
 
+@pytest.mark.slow
 def test_it_is_made_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = self_draft(TARGET, "2")
     monkeypatch.setattr(making, "slice_layers", lambda *_: pytest.fail("made again"))

@@ -207,7 +207,7 @@ def talk(llm: Runtime, n_chats: int = 4, n_turns: int = 3) -> tuple[list[Any], l
     chats = [[Message("user", f"print the number {number} " * 12)] for number in range(n_chats)]
     for turn in range(n_turns):
         for number, chat in enumerate(chats):
-            events = list(llm.chat(chat, max_tokens=20, temperature=0.9, seed=number, ignore_eos=True, logprobs=1))
+            events = list(llm.chat(chat, max_tokens=12, temperature=0.9, seed=number, ignore_eos=True, logprobs=1))
             found.append([(event.id, event.logprob) for event in events])
             read.append(llm.stats.prompt_tokens - llm.stats.cached_tokens)
             answer = [event.id for event in events if event.id >= 0]

@@ -319,6 +319,7 @@ def test_what_is_cancelled_before_its_turn_takes_no_slot_and_nothing_from_the_ca
     assert steps.answer([*first.tokens, 5]).stats.cached_tokens > 100
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32),
     exact=st.booleans(),

@@ -530,7 +530,7 @@ def test_every_node_of_every_draft_is_drawn_with_noise_of_its_own(
         drawn.append((args[3], args[5]))
         return draft_candidates(*args)
 
-    monkeypatch.setattr("edgespec.drafters.model.draft_candidates", recording)
+    monkeypatch.setattr("edgespec.drafters.growing.draft_candidates", recording)
     drafter = tree_drafter(small)
     engine = make(target, drafter)
     finish(engine, start(engine, PROMPTS[0], 60, 0.8, 3, "rejection"))

@@ -42,7 +42,6 @@ def test_a_good_file_passes_and_tells_what_it_is(tmp_path: Path, architecture: s
     header = check_model(path)
     assert header.architecture == architecture
     assert header.name == f"tiny {architecture}"
-    assert header.version == 3
     assert header.n_vocab == len(header.strings("tokenizer.ggml.tokens"))
     assert header.number("block_count") == 2
     assert header.size_bytes == path.stat().st_size
@@ -68,6 +67,7 @@ def test_long_arrays_are_read_on_demand(llama: Path) -> None:
     assert header.numbers("tokenizer.ggml.token_type").tolist() == metadata["tokenizer.ggml.token_type"]
 
 
+@pytest.mark.slow
 def test_a_vocabulary_of_150_000_tokens(tmp_path: Path) -> None:
     n = 150_000
     path = write_model(
@@ -131,15 +131,8 @@ def test_no_architecture_is_both_good_and_bad() -> None:
 # --- no model at all --------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
-    (tmp_path / "llama-3b.gguf").touch()
-    with pytest.raises(ModelNotFoundError, match="does not exist") as refused:
-        check_model(tmp_path / "lama-3b.gguf")
-    assert "Did you mean" in str(refused.value) and "llama-3b.gguf" in str(refused.value)
-
-
-@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
-def test_a_name_no_file_can_have_is_not_found(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["none.gguf", "x" * 5000, "a\0b"])
+def test_a_missing_file_is_not_found(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelNotFoundError, match="does not exist"):
         check_model(tmp_path / name)
 
@@ -424,20 +417,8 @@ def test_oddities_of_real_files_are_let_through(tmp_path: Path, metadata: dict[s
         ({"llama.block_count": "two"}, "'llama.block_count' is 'two', not an integer"),
         ({"llama.block_count": True}, "'llama.block_count' is True, not an integer"),
         ({"llama.embedding_length": 0}, "'llama.embedding_length' is 0"),
-        ({"llama.embedding_length": 128, "llama.rope.dimension_count": 32}, "token embedding has the shape (64, "),
         ({"llama.context_length": 0}, "'llama.context_length' is 0"),
         ({"llama.context_length": 0xFFFFFFFF}, "'llama.context_length' is 4,294,967,295"),
-        ({"llama.feed_forward_length": 0xFFFFFFFF}, "'llama.feed_forward_length' is 4,294,967,295"),
-        ({"llama.attention.head_count": 5, "llama.attention.head_count_kv": 5}, "64 cannot be shared by 5"),
-        ({"llama.attention.head_count_kv": 3}, "4 attention heads cannot share 3 key-value heads"),
-        ({"llama.attention.head_count": [4, 4, 4]}, "has 3 values for 2 layers"),
-        ({"llama.attention.head_count": ["4", "4"]}, "llama.attention.head_count"),
-        ({"llama.attention.head_count": [-4, 4]}, "is (-4, 4)"),
-        ({"llama.attention.key_length": 0}, "'llama.attention.key_length' is 0"),
-        ({"llama.rope.dimension_count": 0}, "'llama.rope.dimension_count' is 0"),
-        ({"llama.rope.dimension_count": 15}, "15 rotary dimensions"),
-        ({"llama.rope.dimension_count": 18}, "18 rotary dimensions do not fit a head of 16"),
-        ({"llama.rope.dimension_count": 8}, "8 rotary dimensions do not fit a head of 16"),
         ({"llama.rope.freq_base": 0.0}, "'llama.rope.freq_base' is 0.0"),
         ({"llama.rope.scaling.factor": math.nan}, "'llama.rope.scaling.factor' is nan"),
         ({"llama.rope.scaling.type": "twisted"}, "'llama.rope.scaling.type' is 'twisted'"),
@@ -487,16 +468,6 @@ def test_scores_that_are_no_numbers(tmp_path: Path) -> None:
     assert isinstance(scores, list)
     path = write_model(tmp_path / "model.gguf", "gemma", metadata={"tokenizer.ggml.scores": [*scores[1:], math.nan]})
     assert "score is not a number" in refusal(path)
-
-
-def test_a_model_without_embedding(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "model.gguf", "llama", tensors={"token_embd.weight": None})
-    assert "no token embedding" in refusal(path)
-
-
-def test_an_embedding_with_too_few_rows(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "model.gguf", "llama", tensors={"token_embd.weight": np.zeros((7, 64), np.float32)})
-    assert "token embedding has the shape (64, 7)" in refusal(path)
 
 
 @pytest.mark.parametrize(("old", "new"), [(0, 26), (1, 25)])

@@ -345,6 +345,7 @@ def damage(data: bytearray, chance: random.Random) -> bytearray:
     return data
 
 
+@pytest.mark.long(but=10)
 @pytest.mark.parametrize("seed", range(25))
 def test_whatever_is_damaged_there_is_a_store_to_go_on_with(file: Path, seed: int) -> None:
     file.write_bytes(damage(bytearray(file.read_bytes()), random.Random(seed)))

@@ -53,7 +53,7 @@ def test_what_exhausts_the_stack_is_too_deep_and_the_next_one_compiles(compilers
 def test_answers_with_slow_masks_share_a_limit_of_time(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar, "MASK_S", 0.0)
     monkeypatch.setattr(grammar, "MASKS_S", 1e9)
-    grammars._shared = grammar.Allowance(1e-9, 0.0)
+    grammars.allowance = grammar.Allowance(1e-9, 0.0)
     for pattern in ("a+", "b+"):
         with pytest.raises(UsageError, match="too ambiguous"):
             grammars.constraint("regex", pattern, 0).allowed([])
@@ -132,8 +132,9 @@ def test_requests_with_the_same_new_constraint_compile_it_once(grammars: Grammar
 
 
 def test_an_answer_whose_masks_take_too_long_ends_and_its_constraint_is_refused_from_then_on(
-    llm: Runtime, grammars: Grammars
+    llm: Runtime, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(grammar, "MASK_S", 0.005)
     constraint = grammars.constraint("grammar", hostile.AMBIGUOUS_LATER, 0)
     b, a = llm.model.tokenize("b", add_special=False), llm.model.tokenize("a", add_special=False)
     text = b * 160

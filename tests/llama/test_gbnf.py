@@ -228,6 +228,7 @@ def test_a_mistake_is_found_where_it_is(grammar: str, said: str) -> None:
         to_lark(grammar)
 
 
+@pytest.mark.slow
 def test_many_rules_and_long_strings_are_translated_without_recursion() -> None:
     chain = "root ::= a0\n" + "".join(f'a{n} ::= "x" a{n + 1}\n' for n in range(2000)) + 'a2000 ::= "y"'
     nested = chain.replace('"y"', '"y" | "(" root ")"')

@@ -47,11 +47,18 @@ ENDLESS = """{
     "$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}}
 }"""
 STRICT: dict[str, Any] = {"strict": True, "store": False, "threads": 1}
+EVERY_DRAFTER = "grammar,lookup,suffix,recycling,draft"
 
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Runtime]:
     with edgespec.load("demo", spec_type="none", threads=1) as runtime:
+        yield runtime
+
+
+@pytest.fixture(scope="module")
+def drafting() -> Iterator[Runtime]:
+    with edgespec.load("demo", pace="fixed:4", store=False, threads=1) as runtime:
         yield runtime
 
 
@@ -169,8 +176,9 @@ def test_truncation_looks_at_what_is_allowed_alone() -> None:
 )
 def test_speculation_changes_no_byte(kind: str, text: str, temperature: float) -> None:
     answers, constraint = [], dict[str, Any]({kind: text})
-    for spec_type in ("none", "auto", "grammar", "draft", "lookup"):
-        with edgespec.load("demo", spec_type=spec_type, **STRICT) as runtime:
+    with edgespec.load("demo", spec_type=EVERY_DRAFTER, **STRICT) as runtime:
+        for spec_type in ("none", EVERY_DRAFTER, "grammar", "draft", "lookup"):
+            runtime.draft_with(spec_type=spec_type)
             answers.append(
                 [
                     text_of(runtime.generate("Say: ", seed=seed, temperature=temperature, max_tokens=48, **constraint))
@@ -182,12 +190,11 @@ def test_speculation_changes_no_byte(kind: str, text: str, temperature: float) -
 
 
 @pytest.mark.parametrize("verify", ["coupled", "rejection", "block", "typical"])
-def test_answers_fit_the_schema_under_every_rule(verify: VerifyRule) -> None:
-    with edgespec.load("demo", pace="fixed:4", store=False, threads=1) as runtime:
-        for seed in range(4):
-            events = runtime.generate("A person: ", seed=seed, json_schema=SCHEMA, verify=verify, max_tokens=90)
-            assert is_person(text_of(events))
-            assert runtime.stats.by_source["grammar"].accepted > 0
+def test_answers_fit_the_schema_under_every_rule(drafting: Runtime, verify: VerifyRule) -> None:
+    for seed in range(4):
+        events = drafting.generate("A person: ", seed=seed, json_schema=SCHEMA, verify=verify, max_tokens=90)
+        assert is_person(text_of(events))
+        assert drafting.stats.by_source["grammar"].accepted > 0
 
 
 def test_what_the_grammar_forces_takes_fewer_passes() -> None:

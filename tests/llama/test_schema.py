@@ -18,7 +18,6 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from llguidance import LLMatcher, LLTokenizer
 
 import edgespec
-from edgespec.errors import UsageError
 from edgespec.llama.constraint import compiled, constraint_notes
 from edgespec.llama.schema import ANNOTATIONS, IMPLEMENTED, REFUSED, translated
 from edgespec.runtime.runtime import Runtime
@@ -188,7 +187,7 @@ def test_no_keyword_of_json_schema_is_ignored_in_silence() -> None:
     ],
 )
 def test_a_refusal_names_the_keyword_and_its_place(schema: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(ValueError, match=re.escape(said)):
         compiled("json_schema", json.dumps(schema))
     assert constraint_notes("json_schema", json.dumps(schema)) == () or said == "nothing can match it"
 

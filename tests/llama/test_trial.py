@@ -7,25 +7,33 @@ import sys
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
 from edgespec.errors import GenerationError, ModelFileError, ModelNotFoundError, OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
-from edgespec.llama import trial
+from edgespec.llama import child, trial
 from edgespec.llama.limits import Limits, Meter
 from edgespec.llama.trial import KNOWN_GOOD, extra_buffers_work, self_check
 from edgespec.models.names.spec import resolve
 
-# What a child does before its own lines: note that it was started, and know how to die of an illegal instruction.
+# A child that answers each question with `reply` after its own lines. It notes the files, and can crash and report.
 CHILD = """
-import os, signal, sys
+import json, os, signal, sys
 from pathlib import Path
-file, extra_buffers = Path(sys.argv[1]).name, sys.argv[2] == "1"
-with open({starts!r}, "a", encoding="utf-8") as starts:
-    print(file, sys.argv[2], file=starts)
 def crash():
     os.abort() if os.name == "nt" else os.kill(os.getpid(), signal.SIGILL)
+def begin(stage):
+    print(json.dumps({{"progress": stage}}), flush=True)
+print("{{}}", flush=True)
+for line in sys.stdin:
+    question, reply = json.loads(line), {{}}
+    file, extra_buffers = Path(question["path"]).name, question["extra_buffers"]
+    with open({starts!r}, "a", encoding="utf-8") as starts:
+        print(file, int(extra_buffers), file=starts)
+{lines}
+    print(json.dumps(reply), flush=True)
 """
 CRASHES_WITH_EXTRA_BUFFERS = "if extra_buffers: crash()"
 NEVER_CRASHES = ""
@@ -37,7 +45,7 @@ class Build:
     def __init__(self, folder: Path, lines: str) -> None:
         self._starts = folder / "starts.txt"
         script = folder / "child.py"
-        script.write_text(CHILD.format(starts=str(self._starts)) + lines, encoding="utf-8")
+        script.write_text(CHILD.format(starts=str(self._starts), lines=indent(lines, "    ")), encoding="utf-8")
         self.command = (sys.executable, "-I", "-S", str(script))
 
     def starts(self) -> list[str]:
@@ -144,9 +152,8 @@ def test_the_reason_of_a_child_that_refuses_is_passed_on(
     kind: type[ModelFileError], make_build: MakeBuild, model: Path
 ) -> None:
     build = make_build(
-        "import json\n"
         f"said = dict(error='{kind.__name__}', what='cannot', why='too odd \u00e4', hint='try another')\n"
-        f"if file == 'model.gguf': print(json.dumps(said)); sys.exit({trial.REFUSED})"
+        f"if file == 'model.gguf': reply = said"
     )
     for _ in range(2):
         with pytest.raises(kind) as raised:
@@ -157,7 +164,7 @@ def test_the_reason_of_a_child_that_refuses_is_passed_on(
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 
-BEGINS = "if file == 'model.gguf': print('begins: while reading the tokenizer (rwkv)', flush=True)\n"
+BEGINS = "if file == 'model.gguf': begin('while reading the tokenizer (rwkv)')\n"
 SPINS = BEGINS + "while file == 'model.gguf': pass"
 GROWS = "import time\nlot = []\n" + BEGINS + "while 'model' in file: time.sleep(0.001); lot.append(b'x' * 1_000_000)"
 SLEEPS = "import time\n" + BEGINS + "while file == 'model.gguf': time.sleep(1)"
@@ -193,10 +200,10 @@ def test_the_time_begins_anew_with_each_report_of_progress(
         made.append(Meter(pid))
         return made[-1]
 
-    monkeypatch.setattr(trial, "Meter", metered)
-    lines = "for _ in range(3 * (file == 'model.gguf')): print('begins: while loading the weights', flush=True)"
+    monkeypatch.setattr(child, "Meter", metered)
+    lines = "for _ in range(3 * (file == 'model.gguf')): begin('while loading the weights')"
     assert extra_buffers_work(model, no_warning, make_build(lines).command)
-    assert len(made) == 1 + 4  # two children; one reports three times
+    assert len(made) == 2 + 1 + 4  # two children that start and try a file; one reports three times
 
 
 def test_a_crash_names_what_llama_cpp_was_doing(make_build: MakeBuild, model: Path) -> None:

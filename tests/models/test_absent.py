@@ -12,7 +12,6 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.models.hub.absent import Absent, absent_models, choices_of, found_on_hub
 from edgespec.models.hub.cache import repository_folder
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.hub.search import search
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.memory.fit import fit_of, needed_by
 from edgespec.models.names.source import BUNDLED
@@ -47,14 +46,14 @@ def test_a_search_tells_what_people_choose_by(hub: FakeHub) -> None:
 def test_a_search_that_is_impossible_says_why(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.faults.busy = 1
     with pytest.raises(DownloadError, match="responds with status 503"):
-        search("tiny")
+        found_on_hub("tiny")
     hub.faults.not_json = True
     with pytest.raises(DownloadError, match="does not respond like a model hub"):
-        search("tiny")
+        found_on_hub("tiny")
     asked = len(hub.requests)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DownloadError, match="offline"):
-        search("tiny")
+        found_on_hub("tiny")
     assert len(hub.requests) == asked
 
 

@@ -29,8 +29,7 @@ from edgespec.models.hub.progress import DownloadCancelled, Progress
 from edgespec.models.hub.repository import Download, check_access, examined, look_at_offers, plan
 from edgespec.models.hub.requests import DownloadError, shown
 from edgespec.models.hub.retries import Notes, Patience
-from edgespec.models.names.packaged import PackageSpec
-from edgespec.models.names.source import HubSpec, cached
+from edgespec.models.names.source import HubSpec, PackageSpec, cached
 from edgespec.models.names.spec import resolve, sources
 
 SIZE = 300_000

@@ -18,8 +18,7 @@ from edgespec.models.hub.cache import hub_cache
 from edgespec.models.names.folders import DEPTH, own_folders
 from edgespec.models.names.known import short_name
 from edgespec.models.names.local import LocalModel, local_model, local_models
-from edgespec.models.names.packaged import PackageSpec
-from edgespec.models.names.source import BUNDLED
+from edgespec.models.names.source import BUNDLED, PackageSpec
 from edgespec.models.names.spec import sources
 
 LINKS = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")

@@ -139,7 +139,7 @@ def test_so_do_contexts_of_heads(tmp_path: Path, architecture: str, flash_attent
         plan = Plan(check_model(target), **settings, draft=head)
     else:
         plan = Plan(check_model(write_mtp(tmp_path / "mtp.gguf", architecture)), **settings, mtp=True)
-    (expected,), found = estimate(plan).drafts, reported_of_head(plan)
+    expected, found = estimate(plan.draft or plan.of_block), reported_of_head(plan)
     if architecture == "deepseek4":  # which keeps less than similar architectures
         assert expected.kv >= found["kv"] and expected.compute >= found["compute"]
         return
@@ -167,8 +167,8 @@ def test_a_cache_is_rounded_up_and_shared_by_the_sequences() -> None:
 
 def test_a_draft_is_added() -> None:
     alone, draft = estimate(replace(PAIR, draft=None)), estimate(Plan(DEMO_DRAFT, n_ctx=1024))
+    assert estimate(PAIR) == alone + draft
     assert estimate(PAIR).total == alone.total + draft.total
-    assert estimate(PAIR).drafts == (draft,)
 
 
 def test_what_a_head_has_not_read_is_kept(tmp_path: Path) -> None:
@@ -176,7 +176,9 @@ def test_what_a_head_has_not_read_is_kept(tmp_path: Path) -> None:
     unread = [estimate(Plan(head, n_ctx=n_ctx, sequences=2, features=192)).work for n_ctx in (1024, 2048, 1_000_000)]
     assert unread == [1024 * 2 * 192 * 4, 2048 * 2 * 192 * 4, MOST_UNREAD]
     target = check_model(write_model(tmp_path / "target.gguf", "llama", n_layers=4))
-    alone, both = (estimate(Plan(target, n_ctx=1024, draft=draft)) for draft in (None, Plan(head, 1024, features=192)))
+    draft = Plan(head, 1024, features=192)
+    both = estimate(Plan(target, n_ctx=1024, draft=draft))
+    alone = estimate(Plan(target, n_ctx=1024)) + estimate(draft)
     assert both.output - alone.output == 512 * 192 * 4  # of a pass
 
 
@@ -193,8 +195,9 @@ def test_an_mtp_block_counts_where_it_drafts(tmp_path: Path) -> None:
     without, drafting = (estimate(Plan(header, n_ctx=1024, mtp=mtp)) for mtp in (False, True))
     block = sum(tensor.size_bytes for name, tensor in header.tensors.items() if name.startswith("blk.3."))
     assert (drafting.weights - without.weights, drafting.weights) == (block, header.weights_bytes)
-    assert drafting.drafts[0].weights == 0
-    assert drafting.allocated == without.allocated + drafting.drafts[0].allocated + 512 * 64 * 4  # of a pass
+    of_block = estimate(Plan(header, n_ctx=1024, mtp=True).of_block)
+    assert of_block.weights == 0
+    assert drafting.allocated == without.allocated + of_block.allocated + 512 * 64 * 4  # of a pass
 
 
 def test_what_only_fits_without_an_mtp_block_is_refused_with_it(

@@ -29,7 +29,6 @@ from edgespec.llama.context import Context
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 from edgespec.llama.quantize import quantize
-from edgespec.models.memory.kv_cache import values_per_token
 from edgespec.models.names.local import LocalModel, local_model, local_models
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.check import (
@@ -38,7 +37,7 @@ from edgespec.models.pair.check import (
     check_pair,
     compare_pair,
 )
-from edgespec.models.pair.sizes import memory_bytes, read_bytes
+from edgespec.models.pair.sizes import read_bytes
 from edgespec.models.pair.suggest import (
     Suggestion,
     best,
@@ -78,8 +77,8 @@ def verdict(target: Path, draft: Path) -> PairVerdict:
 
 
 def agrees_with_the_vocabularies(found: PairVerdict, target: Path, draft: Path) -> None:
-    with Model(target) as ours, Model(draft) as theirs:
-        if found.reasons:
+    if found.reasons:
+        with Model.load_vocabulary(target) as ours, Model.load_vocabulary(draft) as theirs:
             assert found.overlap == Translation.between(ours, theirs).overlap
 
 
@@ -94,20 +93,19 @@ def test_the_bundled_pair_works() -> None:
     agrees_with_the_vocabularies(found, DEMO, DEMO_DRAFT)
 
 
-@pytest.mark.long(but=1)
-@pytest.mark.parametrize(("renamed", "summary"), [(0.0, "vocabulary overlap 100 %"), (0.3, "vocabulary overlap 7")])
-def test_other_ids_for_the_same_tokens_are_shared(tmp_path: Path, renamed: float, summary: str) -> None:
+def test_other_ids_for_the_same_tokens_are_shared(tmp_path: Path) -> None:
+    """A file that was written again is also read again."""
     draft = tmp_path / "permuted.gguf"
-    permute_vocabulary(DEMO_DRAFT, draft, renamed=renamed)
-    found = verdict(DEMO, draft)
-    assert found.verdict == "shared"
-    assert found.summary.startswith(summary)
-    agrees_with_the_vocabularies(found, DEMO, draft)
+    for renamed, summary in ((0.0, "vocabulary overlap 100 %"), (0.3, "vocabulary overlap 7")):
+        permute_vocabulary(DEMO_DRAFT, draft, renamed=renamed)
+        found = verdict(DEMO, draft)
+        assert found.verdict == "shared"
+        assert found.summary.startswith(summary)
+        agrees_with_the_vocabularies(found, DEMO, draft)
     with edgespec.load("demo", spec_type="draft", draft_model=str(draft), threads=1) as llm:
         assert f"drafts only the tokens that both have ({found.summary})" in llm.notes[0]
 
 
-@pytest.mark.long(but=3)
 @pytest.mark.parametrize(
     ("target", "draft", "expected"),
     [
@@ -141,6 +139,7 @@ def test_verdicts_are_those_of_loading(
             assert any("different vocabulary" in note for note in llm.notes) == (expected == "shared")
 
 
+@pytest.mark.slow
 def test_padding_of_one_family_is_no_difference(tmp_path: Path) -> None:
     """Vocabularies of 151936 and 152064 tokens, like those of the small and the large models of Qwen 2.5."""
     metadata = model_metadata("qwen2")
@@ -195,14 +194,7 @@ def test_texts_outside_the_alphabet_stand_for_themselves(tmp_path: Path, odd: li
     assert found.pieces() == odd + wanted.pieces()[len(odd) :]
 
 
-def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
-    draft, target = tmp_path / "draft.gguf", check_model(DEMO)
-    for renamed in (0.0, 0.3):
-        permute_vocabulary(DEMO_DRAFT, draft, renamed=renamed)
-        found = check_pair(target, check_model(draft))
-        assert (found.overlap == 1.0) == (renamed == 0.0)
-
-
+@pytest.mark.slow
 # --- memories that cannot be rolled back ------------------------------------------------------------------------------
 
 
@@ -243,7 +235,6 @@ def test_sizes_are_counted_as_when_loaded(tmp_path: Path, architecture: str) -> 
     with Model(header) as model:
         assert header.n_params == model.n_params
         assert header.number("block_count") == model.n_layer  # which determines the cache
-    assert memory_bytes(header, 100) - memory_bytes(header, 0) == 200 * sum(values_per_token(header))
 
 
 def test_the_size_of_a_draft_is_reported_against_the_rule_of_thumb(tmp_path: Path) -> None:
@@ -258,7 +249,10 @@ def test_the_size_of_a_draft_is_reported_against_the_rule_of_thumb(tmp_path: Pat
     assert all(size.slows_down for size in sizes)
     assert not verdict(wide, narrow).size.slows_down
     assert str(verdict(wide, narrow).size).startswith("only 3.")
-    assert verdict(wide, narrow).memory_bytes < verdict(narrow, wide).memory_bytes
+    pairs = [
+        compare_pair(check_model(target), check_model(draft)) for target, draft in ((wide, narrow), (narrow, wide))
+    ]
+    assert pairs[0].draft.memory_bytes < pairs[1].draft.memory_bytes
 
 
 def test_the_same_model_in_smaller_types_slows_nothing_down(tmp_path: Path) -> None:
@@ -380,6 +374,7 @@ def test_the_best_comes_first_and_the_rest_has_reasons(family: dict[str, LocalMo
     assert all(each.is_here for each in found.values())
 
 
+@pytest.mark.slow
 def test_those_nearest_to_the_rule_of_thumb_come_first(tmp_path: Path) -> None:
     target = check_model(write_model(tmp_path / "target.gguf", "llama", width=768))
     for width, n_layers in ((32, 1), (128, 3), (192, 3), (640, 2)):

@@ -41,7 +41,7 @@ def test_what_this_machine_cannot_hold_goes_to_those_that_can() -> None:
 def test_no_worker_gets_more_than_it_holds(free: list[int], own: int, wanted: Offload) -> None:
     found = spread(PLAN, wanted, free, own)
     assert len(found.split) == len(free) and 0 <= sum(found.split) <= LAYERS
-    layer = estimate(replace(PLAN, split=(LAYERS,))).own_layers_on_gpu / LAYERS
+    layer = estimate(replace(PLAN, split=(LAYERS,))).layers_on_gpu / LAYERS
     for layers, room in zip(found.split, free, strict=True):
         assert layers * layer <= room
 
@@ -51,7 +51,7 @@ def test_the_output_and_the_rest_stay_here() -> None:
     output = sum(
         tensor.size_bytes for name, tensor in PLAN.header.tensors.items() if name.startswith(("output", "token"))
     )
-    assert split.weights == alone.weights and split.own_mapped == output
+    assert split.weights == alone.weights and split.mapped == output
     assert split.layers_on_gpu == alone.weights - output + alone.kv
 
 

@@ -21,8 +21,7 @@ Put = Callable[[Arrived], None]
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PROBE_S", 0.0)
-    monkeypatch.setattr(module, "REVIVE_S", 0.0)
+    monkeypatch.setattr(module, "DEAD_S", 0.0)
 
 
 class Fake:
@@ -30,7 +29,7 @@ class Fake:
 
     def __init__(self, name: str, react: Callable[[Fake, str, Put], bool] = lambda fake, prompt, put: False) -> None:
         self.name, self.n_slots, self.texts_depend_on = name, 2, dict[str, Any]()
-        self.is_gone, self.why_lost, self.is_closed = False, "", False
+        self.is_gone, self.is_closed = False, False
         self.asked: list[str] = []
         self._react = react
 
@@ -42,10 +41,13 @@ class Fake:
             answer(request.prompt, put)
         return Future()
 
-    def probe(self, after_s: float, times: int) -> Future[bool]:
-        found: Future[bool] = Future()
-        found.set_result(not self.is_gone)
-        return found
+    def recover(self) -> Future[None]:
+        back: Future[None] = Future()
+        if self.is_gone:
+            back.set_exception(LostError("it has left"))
+        else:
+            back.set_result(None)
+        return back
 
     def close(self) -> None:
         self.is_closed = True
@@ -104,7 +106,7 @@ def test_a_member_that_joins_later_gets_rows() -> None:
 
 def test_one_that_is_gone_is_named_and_its_rows_go_to_who_comes() -> None:
     def leave(fake: Fake, prompt: str, put: Put) -> bool:
-        fake.is_gone, fake.why_lost = fake.is_gone or prompt == "row 7", "it has left"
+        fake.is_gone = fake.is_gone or prompt == "row 7"
         return fake.is_gone and lost(fake, put)
 
     first, late = Fake("first", leave), Fake("late")

@@ -22,7 +22,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, PromptTooLongError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.history import Store
-from edgespec.remote.address import base_url, checked_key, is_loopback, read_key
+from edgespec.remote.address import base_url, checked_key, read_key
 from edgespec.remote.engine import RemoteEngine
 from edgespec.remote.member import LostError
 from edgespec.runtime.worker import LoadingStoppedError, Worker
@@ -381,6 +381,3 @@ def test_keys_are_one_line_of_a_file(tmp_path: Path) -> None:
         read_key(tmp_path / "none")
     with pytest.raises(UsageError):
         checked_key("é", "EDGESPEC_API_KEY")
-    assert is_loopback("http://[::1]:80")
-    assert is_loopback("http://localhost:80")
-    assert not is_loopback("http://192.168.0.1")

@@ -35,8 +35,8 @@ def test_a_draft_changes_nothing_but_the_number_of_passes(folder: Path, architec
     target = str(write_model(folder / f"{architecture}.gguf", architecture))
     draft = str(write_model(folder / f"{architecture}-draft.gguf", architecture, noise=0.05))
     with (
-        edgespec.load(target, spec_type="none") as plain,
-        edgespec.load(target, draft_model=draft, spec_type="draft", pace="fixed:3") as drafting,
+        edgespec.load(target, spec_type="none", threads=1) as plain,
+        edgespec.load(target, draft_model=draft, spec_type="draft", pace="fixed:3", threads=1) as drafting,
     ):
         for temperature in (0.0, 0.8):
             settings: dict[str, Any] = {"max_tokens": N_TOKENS, "ignore_eos": True} | {
@@ -57,9 +57,9 @@ def test_a_draft_changes_nothing_but_the_number_of_passes(folder: Path, architec
 def test_a_model_without_rollback_says_that_it_decodes_plainly(folder: Path, architecture: str) -> None:
     target = str(write_model(folder / f"{architecture}.gguf", architecture))
     draft = str(write_model(folder / f"{architecture}-draft.gguf", architecture, noise=0.05))
-    with edgespec.load(target, spec_type="draft", draft_model=draft, pace="fixed:3") as llm:
+    with edgespec.load(target, spec_type="draft", draft_model=draft, pace="fixed:3", threads=1) as llm:
         assert any("decoding without speculation" in note and architecture in note for note in llm.notes)
-    with edgespec.load(target) as llm:
+    with edgespec.load(target, threads=1) as llm:
         assert not any("plainly" in note for note in llm.notes)
 
 
@@ -67,7 +67,8 @@ def test_a_model_without_rollback_says_that_it_decodes_plainly(folder: Path, arc
 @pytest.mark.parametrize("type", ["F16", "Q8_0", "Q4_0"])
 @pytest.mark.parametrize("architecture", ["llama", *HYBRID])
 def test_other_types_of_weights(folder: Path, architecture: str, type: str) -> None:
-    with edgespec.load(str(write_model(folder / f"{architecture}-{type}.gguf", architecture, type=type))) as llm:
+    file = write_model(folder / f"{architecture}-{type}.gguf", architecture, type=type)
+    with edgespec.load(str(file), threads=1) as llm:
         assert text_of(llm.generate(PROMPT, max_tokens=8, ignore_eos=True))
         assert llm.stats.generated_tokens == 8
 
@@ -75,8 +76,8 @@ def test_other_types_of_weights(folder: Path, architecture: str, type: str) -> N
 def test_a_model_in_parts_answers_like_the_whole(folder: Path) -> None:
     parts = write_split(folder, "llama")
     with (
-        edgespec.load(str(parts[0])) as split,
-        edgespec.load(str(write_model(folder / "whole.gguf", "llama"))) as whole,
+        edgespec.load(str(parts[0]), threads=1) as split,
+        edgespec.load(str(write_model(folder / "whole.gguf", "llama")), threads=1) as whole,
     ):
         assert text_of(split.generate(PROMPT, max_tokens=16)) == text_of(whole.generate(PROMPT, max_tokens=16))
 
@@ -84,7 +85,7 @@ def test_a_model_in_parts_answers_like_the_whole(folder: Path) -> None:
 def test_a_chat_template_in_the_file_is_used(folder: Path) -> None:
     plain = str(write_model(folder / "plain.gguf", "qwen2"))
     chatty = str(write_model(folder / "chatty.gguf", "qwen2", chat_template=CHATML))
-    with edgespec.load(plain) as without, edgespec.load(chatty) as llm:
+    with edgespec.load(plain, threads=1) as without, edgespec.load(chatty, threads=1) as llm:
         assert not without.has_chat_template
         assert llm.has_chat_template
         turn = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"

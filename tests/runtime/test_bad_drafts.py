@@ -53,7 +53,7 @@ BAD_DRAFTS = BAD_FILES | {
 def test_a_bad_draft_is_refused_by_its_name(tmp_path: Path, target: str, write: Callable[[Path], None]) -> None:
     path = written(write, tmp_path)
     with pytest.raises(ModelFileError) as refused:
-        edgespec.load(target, draft_model=str(path))
+        edgespec.load(target, draft_model=str(path), threads=1)
     assert path.name in str(refused.value)
     assert "target.gguf" not in str(refused.value)
     assert BAD_DRAFTS[write] in str(refused.value)
@@ -62,14 +62,14 @@ def test_a_bad_draft_is_refused_by_its_name(tmp_path: Path, target: str, write: 
 
 def test_a_draft_that_is_not_there_is_refused_by_its_name(tmp_path: Path, target: str) -> None:
     with pytest.raises(ModelNotFoundError, match=r"nothing\.gguf"):
-        edgespec.load(target, draft_model=str(tmp_path / "nothing.gguf"))
+        edgespec.load(target, draft_model=str(tmp_path / "nothing.gguf"), threads=1)
 
 
 @pytest.mark.parametrize("architecture", [*HYBRID, *RECURRENT])
 def test_a_draft_whose_memory_forgets_nothing_is_refused(tmp_path: Path, target: str, architecture: str) -> None:
     draft = write_model(tmp_path / "draft.gguf", architecture)
     with pytest.raises(PairError, match=rf"draft\.gguf cannot draft: the state of a {architecture} model"):
-        edgespec.load(target, draft_model=str(draft))
+        edgespec.load(target, draft_model=str(draft), threads=1)
 
 
 def test_the_program_says_which_file_it_is(home: Path, tmp_path: Path, target: str) -> None:
@@ -85,11 +85,11 @@ def test_the_program_says_which_file_it_is(home: Path, tmp_path: Path, target: s
 def test_a_bad_draft_that_is_not_asked_for_does_not_matter(tmp_path: Path, target: str) -> None:
     draft = str(written(truncated_header, tmp_path))
     for settings in ({"spec_type": "none"}, {"spec_type": "lookup"}, {"spec_draft_n_max": 0}):
-        with edgespec.load(target, draft_model=draft, **settings) as llm:
+        with edgespec.load(target, draft_model=draft, threads=1, **settings) as llm:
             assert [event.finish_reason for event in llm.generate("def", max_tokens=2)][-1] == "length"
 
 
 def test_the_target_still_answers_after_all_that(tmp_path: Path, target: str) -> None:
     draft = write_model(tmp_path / "draft.gguf", "llama", noise=0.05)
-    with edgespec.load(target, draft_model=str(draft)) as llm:
+    with edgespec.load(target, draft_model=str(draft), threads=1) as llm:
         assert [event.finish_reason for event in llm.generate("def", max_tokens=2)][-1] == "length"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import cli_program
 import pytest
-from bad_files import BAD_FILES, empty, truncated_data, vocabulary_only, written
+from bad_files import BAD_FILES, written
 from tiny_gguf import write_model
 
 import edgespec
@@ -21,12 +21,13 @@ pytestmark = pytest.mark.usefixtures("home")
 def test_a_bad_file_is_refused_with_its_reason(tmp_path: Path, write: Callable[[Path], None]) -> None:
     path = written(write, tmp_path)
     with pytest.raises(ModelFileError) as refused:
-        edgespec.load(str(path))
+        edgespec.load(str(path), threads=1)
     assert path.name in str(refused.value)
     assert BAD_FILES[write] in str(refused.value)
     assert refused.value.exit_code == 3
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("write", BAD_FILES, ids=lambda write: write.__name__)
 def test_the_program_says_why_and_exits_with_3(home: Path, tmp_path: Path, write: Callable[[Path], None]) -> None:
     path = written(write, tmp_path)
@@ -40,7 +41,7 @@ def test_the_program_says_why_and_exits_with_3(home: Path, tmp_path: Path, write
 def test_a_file_that_is_not_there(home: Path, tmp_path: Path) -> None:
     path = tmp_path / "nothing.gguf"
     with pytest.raises(ModelNotFoundError, match=r"nothing\.gguf"):
-        edgespec.load(str(path))
+        edgespec.load(str(path), threads=1)
     done = cli_program.edgespec_here("run", "hello", "-m", str(path), home=home)
     assert (done.returncode, done.stdout) == (3, b"")
     assert "nothing.gguf" in done.stderr.decode()
@@ -52,18 +53,9 @@ def test_a_file_without_read_permission(tmp_path: Path) -> None:
     if os.access(path, os.R_OK):
         pytest.skip("this user may read everything")
     with pytest.raises(ModelFileError, match="permission denied"):
-        edgespec.load(str(path))
-
-
-@pytest.mark.parametrize("write", [empty, truncated_data, vocabulary_only])
-def test_a_bad_draft_is_refused_like_a_bad_target(tmp_path: Path, write: Callable[[Path], None]) -> None:
-    target, draft = write_model(tmp_path / "target.gguf", "llama"), written(write, tmp_path)
-    with pytest.raises(ModelFileError) as refused:
-        edgespec.load(str(target), draft_model=str(draft))
-    assert draft.name in str(refused.value)
-    assert BAD_FILES[write] in str(refused.value)
+        edgespec.load(str(path), threads=1)
 
 
 def test_a_good_file_still_loads_after_all_that(tmp_path: Path) -> None:
-    with edgespec.load(str(write_model(tmp_path / "good.gguf", "llama"))) as llm:
+    with edgespec.load(str(write_model(tmp_path / "good.gguf", "llama")), threads=1) as llm:
         assert [event.finish_reason for event in llm.generate("def", max_tokens=2)][-1] == "length"

@@ -120,6 +120,7 @@ def test_a_template_that_wants_turns_gets_them(tmp_path: Path) -> None:
         assert "alternating user and assistant messages (roles must alternate)" in llm.notes[-1]
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("template", ["{{ nothing.here }}", "{% for %}", "{{ raise_exception('no') }}"])
 def test_chatml_takes_the_place_of_a_template_that_raises(tmp_path: Path, template: str) -> None:
     with tiny(tmp_path, template) as llm:

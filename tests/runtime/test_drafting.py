@@ -51,7 +51,7 @@ def fast(home: Path) -> Iterator[Runtime]:
 
 def asked(rule: Any = "coupled", temperature: float = 0.8) -> list[Request]:
     """One request for each way."""
-    one = Request("import os\nimport sys\nimport", max_tokens=40, seed=3, ignore_eos=True, verify=rule)
+    one = Request("import os\nimport sys\nimport", max_tokens=24, seed=3, ignore_eos=True, verify=rule)
     one = replace(one, sampling=replace(one.sampling, temperature=temperature))
     return [replace(one, **way) for way in WAYS]
 
@@ -100,7 +100,7 @@ def test_side_by_side_drafts_are_as_long_as_each_wants_them(fast: Runtime) -> No
     _, stats = answered(fast, asked())
     for way, each in zip(WAYS, stats, strict=True):
         check(each, way, drafts=True)
-        assert each.generated_tokens == 40
+        assert each.generated_tokens == 24
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
@@ -116,7 +116,7 @@ def test_beside_other_rules_the_text_is_the_same(fast: Runtime, rule: str) -> No
             speculator.most_rows = room
             tokens, stats = answered(fast, [replace(asked()[0], **longest), *others, asked()[6]])
             assert tokens[0] == tokens[3] == coupled
-            assert all(each.generated_tokens == 40 for each in stats)
+            assert all(each.generated_tokens == 24 for each in stats)
         assert rule == "typical" or tokens[1:3] == alone
     finally:
         speculator.most_rows = most
@@ -129,6 +129,7 @@ def test_where_drafts_have_one_length_nobody_drafts_in_vain(llm: Runtime) -> Non
     assert not stats[1].by_source or stats[1].by_source["draft"].asked == 0
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("name", ["llm", "worker"])
 @pytest.mark.parametrize(
     ("way", "message"),

@@ -27,7 +27,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import FLAGS, EdgespecError, UsageError
 from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.options import AnswerOptions, BatchOptions
-from edgespec.runtime.stream import Answer, Loop, Stream
+from edgespec.runtime.stream import Loop, Stream
 
 PROMPT = "def fibonacci(n):"
 QUESTION = {"role": "user", "content": "What does shutil.copytree do?"}
@@ -95,8 +95,7 @@ def test_the_exports_are_what_the_modules_define() -> None:
     tree = ast.parse(inspect.getsource(edgespec))
     [for_types] = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {alias.name for node in for_types.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert {*edgespec.__all__} - seen == {"__version__", "load"}
-    assert seen - {*edgespec.__all__} == {"Offload", "Sequence"}
+    assert {*edgespec.__all__} == seen | {"__version__"}
     with pytest.raises(AttributeError, match="no attribute 'Runtme'"):
         edgespec.__getattr__("Runtme")
 
@@ -284,7 +283,7 @@ def test_the_event_loop_runs_while_the_model_does() -> None:
         stream = Stream(loop)
         stream.add(0, None, CancelFlag())
         asyncio.get_running_loop().call_soon(loop.may_end.set)
-        return [index async for index, _ in AsyncAnswers(loop).read([Answer(stream)])]
+        return [index async for index, _ in AsyncAnswers(loop).read(stream)]
 
     assert asyncio.run(both()) == [0]
 

@@ -30,7 +30,7 @@ QUESTION = Message("user", "What does shutil.copytree do?")
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Runtime]:
-    with edgespec.load("demo", spec_type="draft", pace="fixed:3") as runtime:
+    with edgespec.load("demo", spec_type="draft", pace="fixed:3", threads=1) as runtime:
         yield runtime
 
 
@@ -56,8 +56,8 @@ def test_drafted_tokens_say_where_they_come_from(llm: Runtime) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_seed_gives_the_same_text_again_and_without_the_draft(llm: Runtime, temperature: float) -> None:
-    with edgespec.load("demo", spec_type="none") as plain:
-        for seed in range(4):
+    with edgespec.load("demo", spec_type="none", threads=1) as plain:
+        for seed in range(2):
             want = text_of(
                 plain.generate("class Queue:\n", max_tokens=32, seed=seed, temperature=temperature, ignore_eos=True)
             )
@@ -142,7 +142,7 @@ def test_several_requests_are_answered_together() -> None:
         Request(prompt=text, max_tokens=16, seed=seed, ignore_eos=True)
         for seed, text in enumerate(("def", "import", "class"))
     ]
-    with edgespec.load("demo", spec_type="draft", sequences=2, pace="fixed:3") as llm:
+    with edgespec.load("demo", spec_type="draft", sequences=2, pace="fixed:3", threads=1) as llm:
         answers: dict[int, list[TokenEvent]] = {0: [], 1: [], 2: []}
         order, decodes = [], llm.context.decodes
         for index, event in llm.stream(requests):
@@ -285,7 +285,7 @@ def test_a_prompt_longer_than_the_context_is_refused_at_once(llm: Runtime) -> No
 def test_a_prompt_without_a_token_is_refused_at_once(tmp_path: Path) -> None:
     silent = {"tokenizer.ggml.add_bos_token": False}
     with (
-        edgespec.load(str(write_model(tmp_path / "tiny.gguf", "llama", metadata=silent))) as llm,
+        edgespec.load(str(write_model(tmp_path / "tiny.gguf", "llama", metadata=silent)), threads=1) as llm,
         pytest.raises(UsageError, match="the prompt is empty"),
     ):
         llm.generate("")
@@ -304,29 +304,29 @@ def test_settings_that_cannot_be_meant_are_refused(llm: Runtime) -> None:
 
 def test_models_that_are_not_there_or_do_not_fit_are_refused() -> None:
     with pytest.raises(ModelNotFoundError):
-        edgespec.load("./no-such-model.gguf")
+        edgespec.load("./no-such-model.gguf", threads=1)
     with pytest.raises(ModelNotFoundError):
-        edgespec.load("demo", spec_type="draft", draft_model="./no-such-draft.gguf")
+        edgespec.load("demo", spec_type="draft", draft_model="./no-such-draft.gguf", threads=1)
     with pytest.raises(OutOfMemoryError):
-        edgespec.load("demo", ctx_size=2**30)
+        edgespec.load("demo", ctx_size=2**30, threads=1)
 
 
 def test_a_draft_of_another_vocabulary_is_refused_with_the_reason(tmp_path: object) -> None:
     other = write_model(f"{tmp_path}/other.gguf", "llama")
     with pytest.raises(PairError, match=r"cannot draft for target\.gguf: vocabulary overlap 4 %; their vocab"):
-        edgespec.load("demo", spec_type="draft", draft_model=str(other))
+        edgespec.load("demo", spec_type="draft", draft_model=str(other), threads=1)
 
 
 def test_all_layers_on_a_gpu_that_is_not_there_is_said(llm: Runtime) -> None:
     from edgespec.llama.library import supports_gpu
 
-    with edgespec.load("demo", gpu_layers="all", gpu_layers_draft="all") as runtime:
+    with edgespec.load("demo", gpu_layers="all", gpu_layers_draft="all", threads=1) as runtime:
         assert any("no usable GPU" in note for note in runtime.notes) != supports_gpu()
         assert list(runtime.generate("def", max_tokens=2))
 
 
 def test_closing_ends_the_answer_in_the_making() -> None:
-    llm = edgespec.load("demo")
+    llm = edgespec.load("demo", threads=1)
     events = llm.generate("def", max_tokens=30, ignore_eos=True)
     next(events)
     llm.close()
@@ -381,7 +381,7 @@ def test_the_draft_model_also_decodes_only_what_a_turn_adds(llm: Runtime, monkey
 
 def test_progress_is_reported_while_loading_and_while_a_long_prompt_is_read() -> None:
     told: list[tuple[str, float]] = []
-    with Runtime(LoadSettings("demo"), lambda what, done: told.append((what, done))) as llm:
+    with Runtime(LoadSettings("demo", threads=1), lambda what, done: told.append((what, done))) as llm:
         list(llm.generate("x = 1\n" * 180, max_tokens=2, ignore_eos=True))
     assert ("loading", 1.0) in told
     assert [what for what, done in told if 0.4 < done < 1 and what == "prompt"]
@@ -396,7 +396,7 @@ MISTRAL_LIKE = (
 def test_a_template_may_move_messages_around(tmp_path: Path) -> None:
     tiny = write_model(tmp_path / "tiny.gguf", "llama", chat_template=MISTRAL_LIKE)
     turns = (Message("system", "SYS"), Message("user", "one"), Message("assistant", "two"), Message("user", "three"))
-    with edgespec.load(str(tiny)) as llm:
+    with edgespec.load(str(tiny), threads=1) as llm:
         end = llm.model.token_bytes(llm.model.eos or 0, special=True).decode()
         wanted = "[INST]one[/INST]two[INST]SYS three[/INST]"
         assert llm.model.detokenize(llm.tokenize(Request(messages=turns))).decode() == wanted
@@ -418,7 +418,7 @@ def test_a_draft_whose_vocabulary_is_padded_further_fits(tmp_path: Path) -> None
     plain = write_model(tmp_path / "plain.gguf", "llama")
     more = write_file(tmp_path / "more.gguf", padded, model_tensors("llama", padded))
     for target, draft in ((plain, more), (more, plain)):
-        with edgespec.load(str(target), spec_type="draft", draft_model=str(draft), pace="fixed:3") as llm:
+        with edgespec.load(str(target), spec_type="draft", draft_model=str(draft), pace="fixed:3", threads=1) as llm:
             list(llm.generate("def", max_tokens=20, temperature=1.0, ignore_eos=True))
             assert not any("is off for this answer" in note for note in llm.notes)
             assert llm.stats.proposed > 0

@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ DEMO = LoadSettings("demo", spec_type="draft", pace="fixed:3", threads=1)
 LONG = Request("def fibonacci(n):", max_tokens=900, ignore_eos=True)
 SHORT = replace(LONG, max_tokens=4)
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="numbers of signals differ")
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 
 
@@ -54,7 +56,29 @@ def pair() -> Iterator[Worker]:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that takes long prompts and endless answers."""
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf", "llama", chat_template=CHATML, n_ctx=100_000)
+    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf", "llama", chat_template=CHATML, n_ctx=80_000)
+
+
+class Told:
+    """Hears the progress that a worker reports, and passes it on to `hear`."""
+
+    def __init__(self) -> None:
+        self.progress: list[tuple[str, float]] = []
+        self.hear: Callable[[str, float], object] = lambda what, done: None
+
+    def __call__(self, what: str, done: float) -> None:
+        self.progress.append((what, done))
+        self.hear(what, done)
+
+
+@pytest.fixture(scope="module")
+def reader(tiny: Path) -> Iterator[tuple[Worker, Told]]:
+    """A worker that reads long prompts, and its progress."""
+    told = Told()
+    with Worker(
+        LoadSettings(str(tiny), ctx_size=90_000, threads=1, spec_type="lookup", pace="fixed:3"), told
+    ) as opened:
+        yield opened, told
 
 
 def processes() -> set[int | None]:
@@ -196,12 +220,11 @@ def test_a_conversation_goes_on_from_the_cache_unless_it_is_forgotten(worker: Wo
         assert (worker.stats.cached_tokens == 0) is forget
 
 
-def test_progress_is_told_while_loading_and_while_a_long_prompt_is_read() -> None:
-    told: list[tuple[str, float]] = []
-    with Worker(DEMO, lambda what, done: told.append((what, done))) as worker:
-        assert ("loading", 1.0) in told
-        list(worker.submit(Request("x = 1\n" * 180, max_tokens=2)))
-    assert [what for what, done in told if 0.4 < done < 1 and what == "prompt"]
+def test_progress_is_told_while_loading_and_while_a_long_prompt_is_read(reader: tuple[Worker, Told]) -> None:
+    worker, told = reader
+    assert ("loading", 1.0) in told.progress
+    list(worker.submit(Request("x = 1\n" * 500, max_tokens=2)))
+    assert [what for what, done in told.progress if 0.4 < done < 1 and what == "prompt"]
 
 
 def test_drafting_changes_here_and_there(worker: Worker) -> None:
@@ -226,39 +249,37 @@ def test_a_worker_takes_the_old_names_too(pair: Worker) -> None:
     assert pair.settings.spec_draft_n_max == 2
 
 
-def test_verdicts_of_the_pace_come_over() -> None:
+def test_verdicts_of_the_pace_come_over_and_closing_saves_what_was_learnt() -> None:
+    def saved() -> set[tuple[Path, int]]:
+        return {(file, file.stat().st_mtime_ns) for file in Path(os.environ["EDGESPEC_HOME"]).glob("cache/pace/*.json")}
+
     request = replace(LONG, max_tokens=60)
+    before = saved()
     with Worker(replace(DEMO, pace="auto")) as worker:
         list(worker.submit(request))
         assert [verdict.drafter for verdict in worker.pace_verdicts(request)] == ["draft"]
+        log_file = worker.loop.log_file
+        assert log_file.exists()
+    assert saved() - before
+    assert not log_file.exists()
 
 
-def test_notes_of_loading_and_of_answers_are_kept(tiny: Path) -> None:
-    settings = LoadSettings(str(tiny), ctx_size=110_000, threads=1, spec_type="lookup", pace="fixed:3")
-    with Worker(settings) as worker:
-        [note] = worker.notes
-        assert note.startswith("the model was trained for")
-        list(worker.submit(replace(SHORT, verify="rejection")))
-        limit = "rejection accepts drafts of lookup only where the target samples the same token"
-        assert [note for note in worker.notes if note.startswith(limit)]
-
-
-def test_what_the_child_logs_is_logged_here(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with caplog.at_level(logging.DEBUG, "edgespec"):
-        Worker(DEMO).close()
-    assert [record for record in caplog.records if record.name == "edgespec.llama" and "vocab" in record.message]
-    assert capfd.readouterr() == ("", "")
+def test_notes_of_loading_and_of_answers_are_kept(reader: tuple[Worker, Told]) -> None:
+    worker, _ = reader
+    assert worker.notes[0].startswith("the model was trained for")
+    list(worker.submit(replace(SHORT, verify="rejection")))
+    limit = "rejection accepts drafts of lookup only where the target samples the same token"
+    assert [note for note in worker.notes if note.startswith(limit)]
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [
-        (LoadSettings("qwen2.5-coder-7b"), ModelNotFoundError),
+        (LoadSettings("qwen2.5-coder-7b"), ModelNotFoundError),  # its error has another constructor
         (LoadSettings("demo", ctx_size=2**30), OutOfMemoryError),
         (LoadSettings("demo", threads=-1), UsageError),
         (LoadSettings("demo", draft_model="tiny", spec_type="draft"), PairError),
@@ -339,8 +360,12 @@ def test_threads_that_ask_at_once_take_turns(worker: Worker) -> None:
     assert sorted(texts) == sorted(20 * [worker.token_text(token) for token in (70, 71, 72)])
 
 
-def test_what_is_closed_is_closed() -> None:
-    worker = Worker(DEMO)
+def test_what_is_closed_is_closed_and_what_the_child_logged_is_logged_here(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.DEBUG, "edgespec"):
+        worker = Worker(DEMO)
+    assert [record for record in caplog.records if record.name == "edgespec.llama" and "vocab" in record.message]
     events = worker.submit(LONG)
     next(events)
     worker.close()
@@ -350,36 +375,24 @@ def test_what_is_closed_is_closed() -> None:
     with pytest.raises(UsageError, match="this model is closed"):
         worker.submit(SHORT)
     worker.close()
-
-
-def test_closing_saves_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
-    with Worker(replace(DEMO, pace="auto")) as worker:
-        list(worker.submit(replace(LONG, max_tokens=60)))
-        log_file = worker.loop.log_file
-        assert log_file.exists()
-    assert list(tmp_path.glob("cache/pace/*.json"))
-    assert not log_file.exists()
+    assert capfd.readouterr() == ("", "")
 
 
 # --- cancelling -------------------------------------------------------------------------------------------------------
 
 
-def test_cancelling_stops_in_the_middle_of_a_long_prompt(tiny: Path) -> None:
+def test_cancelling_stops_in_the_middle_of_a_long_prompt(
+    reader: tuple[Worker, Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, told = reader
+    worker.forget()
     cancel = CancelFlag()
-
-    def stop(what: str, done: float) -> None:
-        if what == "prompt":
-            cancel.set()
-
-    request = Request(messages=(Message("user", "x = 1\n" * 12_000),), max_tokens=1)
-    settings = LoadSettings(str(tiny), ctx_size=90_000, threads=1, spec_type="none")
-    with Worker(settings, stop) as worker:
-        [end] = worker.submit(request, cancel)
-        assert end.finish_reason == "cancelled"
-        assert worker.stats.generated_tokens == 0
-        (slot,) = worker.slots()
-        assert 0 < slot["n_tokens"] < worker.stats.prompt_tokens / 2
+    monkeypatch.setattr(told, "hear", lambda what, done: cancel.set())
+    [end] = worker.submit(Request(messages=(Message("user", "x = 1\n" * 12_000),), max_tokens=1), cancel)
+    assert end.finish_reason == "cancelled"
+    assert worker.stats.generated_tokens == 0
+    (slot,) = worker.slots()
+    assert 0 < slot["n_tokens"] < worker.stats.prompt_tokens / 2
 
 
 def test_a_cancelled_answer_is_whole_up_to_there(worker: Worker) -> None:
@@ -436,6 +449,7 @@ def test_loading_can_be_stopped() -> None:
 
 
 @posix
+@pytest.mark.long(but=2)  # how each signal is explained is tested below
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -492,11 +506,14 @@ def pinged_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @posix
 @pytest.mark.usefixtures("pinged_often")
-def test_a_process_that_is_stopped_is_ended_and_the_reason_told() -> None:
+def test_a_process_that_is_stopped_blocks_nobody_and_is_ended_and_the_reason_told() -> None:
     with Worker(DEMO) as worker:
         events = worker.submit(LONG)
         next(events)
         psutil.Process(worker.loop.process.pid).suspend()
+        with worker.submit(Request("x" * 10**6)), pytest.raises(NoReplyError):  # more than a pipe holds
+            worker.within(0.01).slots()
+        assert worker.is_alive
         worker.loop._watch.missed = 4
         with pytest.raises(WorkerDiedError, match="stopped or hung, and gave no sign of life") as death:
             list(events)
@@ -523,33 +540,26 @@ def test_a_process_that_was_stopped_in_the_middle_of_a_message_is_ended(monkeypa
             worker.token_bytes([70] * 200_000)  # more than a pipe holds
 
 
-def test_a_process_that_computes_for_long_is_not_ended(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_computes_for_long_is_not_ended(
+    reader: tuple[Worker, Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It answers pings while it reads a long prompt."""
+    worker, _ = reader
+    worker.forget()
     kinds: list[str] = []
-    with Worker(LoadSettings(str(tiny), ctx_size=90_000, threads=1, spec_type="none")) as worker:
-        hear = worker.loop._replies.recv
+    hear = worker.loop._replies.recv
 
-        def noting() -> Any:
-            message = hear()
-            kinds.append(message[0])
-            return message
+    def noting() -> Any:
+        message = hear()
+        kinds.append(message[0])
+        return message
 
-        monkeypatch.setattr(worker.loop._replies, "recv", noting)
-        with worker.submit(Request("x = 1\n" * 8000, max_tokens=1)) as answer:
-            while PONG not in kinds:
-                worker.loop._sender.put((PING, 0))
-                worker.loop.wait(answer.stream)
+    monkeypatch.setattr(worker.loop._replies, "recv", noting)
+    with worker.submit(Request("x = 1\n" * 8000, max_tokens=1)) as answer:
+        while PONG not in kinds:
+            worker.loop._sender.put((PING, 0))
+            worker.loop.wait(answer.stream)
     assert "events" not in kinds
-
-
-@posix
-def test_asking_a_process_that_is_stopped_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Worker(DEMO) as worker:
-        monkeypatch.setattr("edgespec.runtime.worker.pipes.GRACE_S", 0.01)
-        psutil.Process(worker.loop.process.pid).suspend()
-        with worker.submit(Request("x" * 10**6)), pytest.raises(NoReplyError):  # more than a pipe holds
-            worker.within(0.01).slots()
-        assert worker.is_alive
 
 
 def test_a_worker_that_nobody_has_any_more_ends() -> None:
@@ -584,6 +594,9 @@ def test_a_failed_assertion_of_the_library_is_quoted() -> None:
         (-6, "terminate called after throwing an instance of 'std::bad_alloc'", "memory ran out", True),
         (1, "MemoryError", "memory ran out", True),
         (-6, "  what():  vector::_M_range_check", "aborted: vector::_M_range_check", False),
+        (-signal.SIGSEGV, "", "crashed: it accessed invalid memory", False),
+        pytest.param(-7, "", "crashed: the model file may have been changed", False, marks=linux),  # SIGBUS there
+        (-signal.SIGTERM, "", "has ended: it received SIGTERM", False),
         (None, "", "has ended", False),
         (1, "ImportError: no libgomp", "has ended: ImportError: no libgomp", False),
         (0, "", "has ended: it exited with code 0", False),
@@ -648,6 +661,7 @@ def trial_under(pid: int) -> tuple[psutil.Process, psutil.Process]:
                 if worker is not None and "edgespec.llama.trial" in process.cmdline():
                     process.suspend()
                     return worker, process
+        time.sleep(0.01)
 
 
 def is_ended(process: psutil.Process) -> bool:

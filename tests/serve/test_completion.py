@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serving import Serving, serving
+from serving import Serving
 
-from edgespec.runtime.worker import Worker
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import Request
 
 PATH = "/completion"
 pytestmark = [pytest.mark.native, pytest.mark.cli]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    settings = LoadSettings("demo", threads=1, sequences=2, ctx_size=128, store=False)
-    with Worker(settings) as worker, serving(worker) as found:
-        yield found
 
 
 def completed(server: Serving, status: int = 200, path: str = PATH, **body: Any) -> Any:
@@ -52,7 +43,7 @@ def test_how_a_completion_ended_is_reported(server: Serving) -> None:
     assert (cut["content"], cut["stop_type"], cut["stopping_word"]) == (whole[:5], "word", whole[5:8])
     eos = completed(server, grammar='root ::= "yes"')
     assert (eos["content"], eos["stop_type"]) == ("yes", "eos")
-    full = completed(server, n_predict=-1, ignore_eos=True)
+    full = completed(server, prompt="def f(\n" * 330, n_predict=-1, ignore_eos=True)
     assert (full["stop_type"], full["truncated"]) == ("limit", True)
     assert full["has_new_line"] == ("\n" in full["content"])
 

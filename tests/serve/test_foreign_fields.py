@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Serving, serving
+from serving import Serving
 from tiny_gguf import model_metadata, write_model
 
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.model import Model
-from edgespec.runtime.worker import Worker
 from edgespec.serve.tools.formats import LLAMA, MISTRAL, TAGS, ToolCall
 from edgespec.serve.tools.grammar import calls_in_text, several_calls
 from edgespec.serve.tools.parser import ToolParser
-from edgespec.settings import LoadSettings
 
 CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -28,12 +25,6 @@ ROME = {"city": "Rome"}
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
 CALL = {"type": "object", "properties": {"name": {"const": "f"}}, "required": ["name"], "additionalProperties": False}
 pytestmark = [pytest.mark.native, pytest.mark.cli]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with Worker(LoadSettings("demo", threads=1, sequences=2, store=False)) as worker, serving(worker) as found:
-        yield found
 
 
 def posted(server: Serving, path: str, status: int = 200, **body: Any) -> Any:
@@ -152,19 +143,14 @@ def test_a_prompt_can_be_kept_out_of_the_cache(server: Serving) -> None:
 # --- reasoning and results --------------------------------------------------------------------------------------------
 
 
-def test_effort_reaches_templates_that_read_it_and_is_noted_elsewhere(tmp_path: Path, server: Serving) -> None:
-    template = (
-        "{{ reasoning_effort }}/{{ enable_thinking }}{% for m in messages %}{{ m.name }}{{ m.content }}{% endfor %}"
-    )
-    model = str(write_model(tmp_path / "tiny.gguf", "llama", chat_template=template))
-    with Worker(LoadSettings(model, threads=1, sequences=1, store=False)) as worker, serving(worker) as other:
+def test_effort_reaches_templates_that_read_it_and_is_noted_elsewhere(templated: Serving, server: Serving) -> None:
+    def prompt(**asked: Any) -> str:
+        named = [HELLO[0] | {"name": "Ann"}]
+        return str(posted(templated, "/apply-template", messages=named, **asked)["prompt"])
 
-        def prompt(**asked: Any) -> str:
-            return str(posted(other, "/apply-template", messages=[HELLO[0] | {"name": "Ann"}], **asked)["prompt"])
-
-        assert prompt(reasoning_effort="high").startswith("high/True")
-        assert prompt(reasoning_effort="none").startswith("/False")
-        assert prompt(reasoning_effort="none", enable_thinking=True).endswith("/TrueAnnHello")
+    assert prompt(reasoning_effort="high").startswith("high/True")
+    assert prompt(reasoning_effort="none").startswith("/False")
+    assert "/True<|user|>AnnHello" in prompt(reasoning_effort="none", enable_thinking=True)
     posted(server, CHAT, messages=HELLO, max_tokens=1, reasoning_effort="high")
     posted(server, RESPONSES, input="Hello", max_output_tokens=1, enable_thinking=False)
     noted(server, "'reasoning_effort' has no effect")
@@ -228,6 +214,11 @@ def marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield model
 
 
+@pytest.fixture(scope="module")
+def grammars(marked: Model) -> Grammars:
+    return Grammars(marked)
+
+
 @pytest.mark.parametrize(
     ("several", "text", "holds"),
     [
@@ -243,7 +234,7 @@ def marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ],
 )
 def test_calls_are_held_to_their_schema_in_the_format_of_the_template(
-    marked: Model, several: bool, text: str, holds: bool
+    marked: Model, grammars: Grammars, several: bool, text: str, holds: bool
 ) -> None:
     special = {}
     for mark in ("<tool_call>", "</tool_call>"):
@@ -252,12 +243,12 @@ def test_calls_are_held_to_their_schema_in_the_format_of_the_template(
             special[mark] = ids[0]
     grammar = several_calls(TAGS, CALL, special) if several else calls_in_text(TAGS, CALL, special, template="")
     assert grammar is not None
-    constraint = Grammars(marked).constraint("grammar", grammar, 0)
+    constraint = grammars.constraint("grammar", grammar, 0)
     tokens = [*marked.tokenize(text, parse_special=True), marked.end_tokens[-1]]
     assert all(constraint.allowed(tokens[:at])[token] for at, token in enumerate(tokens)) == holds
 
 
-def test_reasoning_is_text_where_marks_are_tokens(marked: Model) -> None:
+def test_reasoning_is_text_where_marks_are_tokens(marked: Model, grammars: Grammars) -> None:
     ids = marked.tokenize("<tool_call>", parse_special=True)
     if len(ids) > 1:
         assert calls_in_text(TAGS, CALL, {}, template="... <think> ...") is None
@@ -265,7 +256,7 @@ def test_reasoning_is_text_where_marks_are_tokens(marked: Model) -> None:
     special = {"<tool_call>": ids[0], "</tool_call>": marked.tokenize("</tool_call>", parse_special=True)[0]}
     grammar = calls_in_text(TAGS, CALL, special, template="... <think> ...")
     assert grammar is not None
-    constraint = Grammars(marked).constraint("grammar", grammar, 0)
+    constraint = grammars.constraint("grammar", grammar, 0)
     assert constraint.allowed([])[marked.tokenize("<think>", parse_special=True)[0]]
 
 

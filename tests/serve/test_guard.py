@@ -12,7 +12,8 @@ from hypothesis.strategies import booleans, dictionaries, integers, lists, none,
 
 from edgespec.serve.bodies import MAX_BODY, MAX_DEPTH, MAX_HELD, MAX_VALUES, VALUE, count_values, parsed
 from edgespec.serve.errors import ApiError
-from edgespec.serve.guard import Rules, guards, is_loopback
+from edgespec.serve.guard import Rules, guards
+from edgespec.validation import is_loopback
 
 Headers = dict[str, str]
 

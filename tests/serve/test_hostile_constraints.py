@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import hostile
 import pytest
-from serving import Serving, serving
-
-from edgespec.runtime.worker import Worker
-from edgespec.settings import LoadSettings
+from serving import Serving
 
 pytestmark = [pytest.mark.native, pytest.mark.cli]
 DEEP = "it is nested too deeply, or its rules or definitions form too long a chain"
 SCHEMA = json.loads(hostile.TOO_DEEP["references"][1])
 MESSAGES = [{"role": "user", "content": "Hello"}]
 FUNCTION = {"name": "f", "description": "", "parameters": SCHEMA}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    settings = LoadSettings("demo", threads=1, sequences=2, store=False, spec_type="none")
-    with Worker(settings) as worker, serving(worker) as found:
-        yield found
 
 
 DOORS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -57,6 +46,7 @@ DOORS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("door", DOORS)
 def test_every_format_refuses_it_and_the_worker_survives(server: Serving, door: str) -> None:
     path, body = DOORS[door]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from serving import Serving, serving
-from tiny_gguf import write_model
+from serving import Serving
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError
 from edgespec.batch.known import CHAT, TEXT, Field, Known, check
-from edgespec.runtime.worker import Worker
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
 from edgespec.serve.errors import ApiError, error_for
@@ -22,7 +20,6 @@ from edgespec.serve.known import APPLY_TEMPLATE, DETOKENIZE, MESSAGES, RESPONSES
 from edgespec.serve.openai import chat_call, text_call
 from edgespec.serve.responses import response_call
 from edgespec.serve.served import Served
-from edgespec.settings import LoadSettings
 
 pytestmark = pytest.mark.cli
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
@@ -301,14 +298,12 @@ WITH: dict[str, dict[str, Any]] = {
 OF_THE_OBJECT = {"thinking.display"}  # what the object of the answer reads
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A server of a model whose template reads tools, so that ids of calls and the like are part of its prompt."""
-    template = "{{ tools }}{{ enable_thinking }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
-    file = write_model(tmp_path_factory.mktemp("model") / "tiny.gguf", "llama", chat_template=template)
-    settings = LoadSettings(str(file), threads=1, sequences=1, store=False)
-    with Worker(settings) as worker, serving(worker) as found:
-        yield found
+@pytest.fixture
+def model(server: Serving) -> Served:
+    """A model whose template reads tools, so that ids of calls and the like are part of its prompt."""
+    changed = copy(server.served)
+    changed.template = "{{ tools }}{{ enable_thinking }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    return changed
 
 
 def paths(known: Known, where: str = "") -> Iterator[tuple[str, Field]]:
@@ -347,7 +342,7 @@ def asked(call: Call) -> Any:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_field_that_is_read_changes_what_is_asked_or_is_refused(name: str, server: Serving) -> None:
+def test_every_field_that_is_read_changes_what_is_asked_or_is_refused(name: str, model: Served) -> None:
     format = FORMATS[name]
     found = {plain(path) for path in format.examples}
     missing = {path for path, field in paths(format.known) if field.use == "read"} - found
@@ -358,12 +353,12 @@ def test_every_field_that_is_read_changes_what_is_asked_or_is_refused(name: str,
         for other, needed in WITH.get(path, {}).items():
             put(body, other, needed)
         try:
-            before: Any = asked(format.read(body, server.served))
+            before: Any = asked(format.read(body, model))
         except (ApiError, BadInputError):
             before = None
         put(body, path, deepcopy(value))
         try:
-            now = asked(format.read(body, server.served))
+            now = asked(format.read(body, model))
         except (ApiError, BadInputError) as error:
             assert error_for(error).param or path == "messages"
         else:
@@ -373,7 +368,7 @@ def test_every_field_that_is_read_changes_what_is_asked_or_is_refused(name: str,
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_the_server_does_not_have_is_refused_by_name_and_hints_are_noted(name: str, server: Serving) -> None:
+def test_what_the_server_does_not_have_is_refused_by_name_and_hints_are_noted(name: str, model: Served) -> None:
     format = FORMATS[name]
     for path, field in paths(format.known):
         body = deepcopy(format.body)
@@ -384,7 +379,7 @@ def test_what_the_server_does_not_have_is_refused_by_name_and_hints_are_noted(na
         place[last] = "zz"
         if field.use == "only":
             with pytest.raises(UnsupportedError) as caught:
-                format.read(body, server.served)
+                format.read(body, model)
             assert caught.value.where == path.replace("/", ".")
             for harmless in field.values:
                 place[last] = harmless

@@ -8,7 +8,6 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,18 +20,11 @@ from edgespec.batch.fields import Fields
 from edgespec.runtime.worker import Worker
 from edgespec.serve import openai
 from edgespec.serve.bodies import SMALL
-from edgespec.serve.guard import Rules
 from edgespec.settings import LoadSettings, Request
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+PLAIN = {"spec_type": "none"}
 pytestmark = [pytest.mark.native, pytest.mark.cli]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    settings = LoadSettings("demo", threads=1, sequences=2, store=False, spec_type="none")
-    with Worker(settings) as worker, serving(worker, rules=Rules(max_held=2**21)) as found:
-        yield found
 
 
 def connected(server: Serving, *, window: int = 0) -> socket.socket:
@@ -106,7 +98,25 @@ def test_a_body_of_100_mb_is_refused_and_its_sender_can_read_why(server: Serving
         assert all_of(sock).startswith(b"HTTP/1.1 " + (b"503" if chunked else b"413"))
 
 
-def test_bodies_that_are_held_have_a_limit_together(server: Serving) -> None:
+def test_uploads_that_have_stalled_make_room_for_others(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    stalled = [connected(server) for _ in range(3)]
+    try:
+        for sock in stalled:
+            sock.sendall(HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 700_000)
+        assert is_well(server)
+        monkeypatch.setattr("edgespec.serve.bodies.BEHIND_S", 0.0)
+        with server.client() as client:
+            body = {"prompt": "x", "max_tokens": 1, "user": "u" * 1_000_000}
+            assert client.post("/v1/completions", json=body).status_code == 200
+        ended, _, _ = select.select(stalled, [], [], 30)
+        assert {sock.recv(12) for sock in ended} == {b"HTTP/1.1 408"}
+    finally:
+        for sock in stalled:
+            sock.close()
+
+
+def test_bodies_that_are_held_have_a_limit_together(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.serve.bodies.BEHIND_S", float("inf"))  # none makes room
     rest = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
     for _ in range(2):  # the second time none of the first is held any more
         opened = [connected(server) for _ in range(3)]
@@ -126,7 +136,7 @@ def test_bodies_that_are_held_have_a_limit_together(server: Serving) -> None:
 def test_a_reader_that_stops_reading_is_cut_off(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.serve.http.READ_S", 0.2)
     with connected(server, window=4096) as sock:
-        body = {"prompt": "x", "logprobs": 20, "max_tokens": 900, "n": 16, "stream": True, "ignore_eos": True}
+        body = {"prompt": "x", "logprobs": 20, "max_tokens": 900, "n": 16, "stream": True, "ignore_eos": True} | PLAIN
         sock.sendall(sent(body))
         while not server.served.n_open:
             time.sleep(0.01)
@@ -139,7 +149,7 @@ def test_a_reader_that_stops_reading_is_cut_off(server: Serving, monkeypatch: py
 def test_an_answer_that_nobody_reads_gives_its_slot_to_others(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.runtime.asynchronous.MOST_UNREAD", 100)
     with connected(server, window=4096) as sock:
-        body = {"prompt": "x", "logprobs": 20, "max_tokens": 900, "n": 16, "stream": True, "ignore_eos": True}
+        body = {"prompt": "x", "logprobs": 20, "max_tokens": 900, "n": 16, "stream": True, "ignore_eos": True} | PLAIN
         sock.sendall(sent(body))
         while not (server.served._answers and server.served._answers._open):
             time.sleep(0.01)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Serving, serving
-from tiny_gguf import write_model
+from serving import Serving
 
 from edgespec.core.stats import Stats
-from edgespec.runtime.worker import Worker
 from edgespec.serve.anthropic import MessageObject
 from edgespec.serve.chat import Call, End, Piece
 from edgespec.serve.responses import ResponseObject
 from edgespec.serve.tools.formats import ToolCall
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import Request
 
 MESSAGES, COUNT, RESPONSES = "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"
 ASKED = [{"role": "user", "content": "Hello"}]
@@ -28,12 +24,6 @@ PLACE = {
     "additionalProperties": False,
 }
 pytestmark = [pytest.mark.native, pytest.mark.cli]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with Worker(LoadSettings("demo", threads=1, sequences=2, store=False)) as worker, serving(worker) as found:
-        yield found
 
 
 def posted(server: Serving, path: str, body: dict[str, Any], status: int = 200) -> Any:
@@ -219,14 +209,8 @@ def test_blocks_and_items_of_an_answer_with_everything() -> None:
     assert [e["output_index"] for e in events if e["type"] == "response.output_item.done"] == [0, 1, 2]
 
 
-def test_thinking_may_be_switched_off_in_the_template(tmp_path: Path) -> None:
-    template = (
-        "{% for m in messages %}{{ m.content }}{% endfor %}"
-        "{{ '<think>\n' if enable_thinking is not defined or enable_thinking }}"
-    )
-    model = str(write_model(tmp_path / "tiny.gguf", "llama", chat_template=template))
-    with Worker(LoadSettings(model, threads=1, sequences=1, store=False)) as worker, serving(worker) as server:
-        body: dict[str, Any] = {"messages": ASKED, "max_tokens": 3, "seed": 1}
-        assert posted(server, MESSAGES, body)["content"][0]["type"] == "thinking"
-        off = posted(server, MESSAGES, body | {"thinking": {"type": "disabled"}})
-        assert off["content"][0]["type"] == "text"
+def test_thinking_may_be_switched_off_in_the_template(templated: Serving) -> None:
+    body: dict[str, Any] = {"messages": ASKED, "max_tokens": 3, "seed": 1}
+    assert posted(templated, MESSAGES, body)["content"][0]["type"] == "thinking"
+    off = posted(templated, MESSAGES, body | {"thinking": {"type": "disabled"}})
+    assert off["content"][0]["type"] == "text"

@@ -9,21 +9,14 @@ from typing import Any
 
 import httpx2
 import pytest
-from serving import Serving, serving
+from serving import Serving
 
 from edgespec.events import TokenEvent
-from edgespec.runtime.worker import Worker
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.settings import Message, Request
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
 pytestmark = pytest.mark.cli
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with Worker(LoadSettings("demo", threads=1, sequences=2, store=False)) as worker, serving(worker) as found:
-        yield found
 
 
 @pytest.fixture

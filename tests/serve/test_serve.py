@@ -14,20 +14,11 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
-from serving import Serving, serving
-
-from edgespec.runtime.worker import Worker
-from edgespec.settings import LoadSettings
+from serving import Serving
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
 pytestmark = [pytest.mark.native, pytest.mark.cli]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with Worker(LoadSettings("demo", threads=1, sequences=4, store=False)) as worker, serving(worker, queue=8) as found:
-        yield found
 
 
 @pytest.fixture
@@ -249,7 +240,7 @@ def test_tokens_templates_and_the_state_of_the_server(client: httpx2.Client) -> 
     metrics = client.get("/metrics").text
     assert "llamacpp:tokens_predicted_total" in metrics
     assert "vllm:spec_decode_num_draft_tokens_total" in metrics
-    assert "edgespec:prefix_cache_hits_total 0" in metrics and "edgespec:prefix_cache_limit_bytes" in metrics
+    assert "edgespec:prefix_cache_hits_total " in metrics and "edgespec:prefix_cache_limit_bytes" in metrics
     assert client.get("/nowhere").json()["error"]["type"] == "not_found_error"
 
 
@@ -259,10 +250,10 @@ def test_long_texts_are_read_during_answers(server: Serving, client: httpx2.Clie
         lines = response.iter_lines()
         next(lines)
         with server.client() as one, server.client() as another:
-            ids = threads.submit(post, one, "/tokenize", content="x" * 400_000)
-            refusal = threads.submit(another.post, TEXT, json={"prompt": "x" * 400_000})
+            ids = threads.submit(post, one, "/tokenize", content="x" * 200_000)
+            refusal = threads.submit(another.post, TEXT, json={"prompt": "x" * 200_000})
             n_meanwhile = sum(1 for line in lines if line and not (ids.done() and refusal.done()))
-            assert len(ids.result()["tokens"]) == 100_000
+            assert len(ids.result()["tokens"]) == 50_000
             assert refusal.result().json()["error"]["code"] == "context_length_exceeded"
         assert n_meanwhile > 20
     assert refused(client, "/tokenize", content="x" * 2_000_000)["param"] == "content"
@@ -295,7 +286,7 @@ def test_a_client_that_leaves_frees_its_slot(server: Serving, stream: bool) -> N
 
 
 def test_a_full_queue_says_when_to_come_back(server: Serving, client: httpx2.Client) -> None:
-    endless = {"prompt": "def f(", "ignore_eos": True, "max_tokens": 900, "stream": True, "n": 12}
+    endless = {"prompt": "def f(", "ignore_eos": True, "max_tokens": 900, "stream": True, "n": 24}
     with client.stream("POST", TEXT, json=endless) as response:
         lines = response.iter_lines()
         next(lines)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -140,8 +141,6 @@ def test_nobody_beyond_this_machine_is_answered_without_a_key(tmp_path: Path) ->
 
 
 def test_a_port_that_is_taken_is_reported_before_a_model_is_loaded(tmp_path: Path) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = edgespec_here("serve", "-m", "nowhere", "--port", str(taken.getsockname()[1]), home=tmp_path)
     assert done.returncode == 2
@@ -149,17 +148,16 @@ def test_a_port_that_is_taken_is_reported_before_a_model_is_loaded(tmp_path: Pat
 
 
 @posix
-def test_a_port_that_is_taken_while_the_model_is_loaded_is_reported(tmp_path: Path) -> None:
-    import socket
-
-    with socket.socket() as other, ThreadPoolExecutor(1) as threads:
+def test_a_port_that_is_taken_while_the_model_is_loaded_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", 0))
-        port = str(other.getsockname()[1])
-        server = threads.submit(edgespec_here, "serve", "-m", "demo", "-t", "1", "--port", port, home=tmp_path)
-        time.sleep(0.5)
-        other.listen()
-        done = server.result()
+        model = Mock()
+        model.show_notes = other.listen  # called once the model is loaded
+        monkeypatch.setattr("edgespec.cli.commands.serve.ReopenedModel", lambda *args: model)
+        done = edgespec_here("serve", "-m", "demo", "--port", str(other.getsockname()[1]), home=tmp_path)
     assert done.returncode == 2
     assert b"cannot listen on 127.0.0.1" in done.stderr
 

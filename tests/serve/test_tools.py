@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Serving, serving
-from tiny_gguf import write_model
+from serving import Serving
 
 from edgespec.batch.fields import Fields
-from edgespec.runtime.worker import Worker
 from edgespec.serve.tools.formats import FORCED, LLAMA, MISTRAL, TAGS, Format, ToolCall, format_of
 from edgespec.serve.tools.given import take_arguments
 from edgespec.serve.tools.parser import ToolParser
-from edgespec.settings import LoadSettings
 
 CHAT = "/v1/chat/completions"
 pytestmark = [pytest.mark.native, pytest.mark.cli]
@@ -122,12 +117,6 @@ def test_the_template_tells_the_format() -> None:
 # --- with a model -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with Worker(LoadSettings("demo", threads=1, sequences=2, store=False)) as worker, serving(worker) as found:
-        yield found
-
-
 def posted(server: Serving, path: str, status: int = 200, **body: Any) -> Any:
     with server.client() as client:
         response = client.post(path, json=body)
@@ -187,20 +176,13 @@ def test_what_cannot_be_honoured_is_named(server: Serving, body: dict[str, Any],
     assert posted(server, CHAT, 400, **{"messages": ASKED, **body})["error"]["param"] == param
 
 
-def test_a_template_with_tools_gets_them_and_its_arguments(tmp_path: Path) -> None:
-    template = (
-        "{% if tools %}[{% for t in tools %}{{ t | tojson }}{% endfor %}]{% endif %}{{ mood }}"
-        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
-        "{% if m.tool_calls %}<tool_call>{{ m.tool_calls[0].function | tojson }}{% endif %}{% endfor %}"
-    )
-    model = str(write_model(tmp_path / "tiny.gguf", "llama", chat_template=template))
-    with Worker(LoadSettings(model, threads=1, sequences=1, store=False)) as worker, serving(worker) as server:
-        body: dict[str, Any] = {"messages": TALK, "tools": TOOLS, "chat_template_kwargs": {"mood": "merry"}}
-        prompt = posted(server, "/apply-template", **body)["prompt"]
-        assert prompt.startswith('[{"type": "function", "function": {"name": "weather"')
-        assert "]merry<|user|>" in prompt
-        assert '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}<|tool|>sunny' in prompt
-        assert posted(server, CHAT, **body, max_tokens=1)["usage"]["completion_tokens"] == 1
+def test_a_template_with_tools_gets_them_and_its_arguments(templated: Serving) -> None:
+    body: dict[str, Any] = {"messages": TALK, "tools": TOOLS, "chat_template_kwargs": {"mood": "merry"}}
+    prompt = posted(templated, "/apply-template", **body)["prompt"]
+    assert '[{"type": "function", "function": {"name": "weather"' in prompt
+    assert "]merry<|user|>" in prompt
+    assert '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}<|tool|>sunny' in prompt
+    assert posted(templated, CHAT, **body, max_tokens=1)["usage"]["completion_tokens"] == 1
 
 
 def test_many_variables_for_the_template_are_compared_with_the_template_alone() -> None:

@@ -79,6 +79,11 @@ def missing_tensor(path: Path) -> None:
     write_model(path, "llama", tensors={"blk.1.ffn_up.weight": None})
 
 
+def heads_that_cannot_be_shared(path: Path) -> None:
+    """Well-formed, and found out by llama.cpp itself."""
+    write_model(path, "llama", metadata={"llama.attention.head_count_kv": 3})
+
+
 def unknown_tokenizer(path: Path) -> None:
     """Well-formed, and found out by llama.cpp itself."""
     write_model(path, "llama", metadata={"tokenizer.ggml.pre": "no such thing"})
@@ -111,6 +116,7 @@ BAD_FILES: dict[Callable[[Path], None], str] = {
     adapter: "a LoRA adapter",
     missing_part: "parts",
     missing_tensor: "ffn_up",
+    heads_that_cannot_be_shared: "attn_k.weight",
     unknown_tokenizer: "no such thing",
     endless_tokenizer: "it has no token for the byte 0",
     aborting_tokenizer: "llama.cpp crashed in a trial load, while reading the tokenizer ('bert')",

@@ -1,4 +1,4 @@
-"""Runs the program `edgespec` as a user's shell would, away from the settings of whoever runs the tests."""
+"""Runs the program `edgespec` as a shell does, without the settings of the user who runs the tests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from shutil import copytree, rmtree
 from tempfile import TemporaryFile, mkdtemp
 from unittest.mock import patch
 
+from edgespec.cancel import CancelFlag
 from edgespec.cli import run_program
 from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.events import Progress
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.names.spec import resolve
+from edgespec.runtime.runtime import Runtime
+from edgespec.settings import LoadSettings
 
 COMMAND = [sys.executable, "-m", "edgespec"]
 DEMO_ANSWERS = b"note: no model given; using demo (EDGESPEC_DEFAULT_MODEL; choose a model with -m)\n"
@@ -28,7 +32,7 @@ DEMO_ANSWERS = b"note: no model given; using demo (EDGESPEC_DEFAULT_MODEL; choos
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What the program left behind."""
+    """The exit code and the output of the program."""
 
     returncode: int
     stdout: bytes
@@ -37,7 +41,7 @@ class Finished:
 
 @cache
 def tried() -> str:
-    """A folder of what is known after the bundled models were tried out in a child process: once, not in every test."""
+    """Return a folder with the results of trial loads of the bundled models, which are made once for all tests."""
     folder = mkdtemp()
     atexit.register(rmtree, folder, ignore_errors=True)
     with patch.dict(os.environ, {"EDGESPEC_HOME": folder}):
@@ -47,8 +51,8 @@ def tried() -> str:
 
 
 def environment(home: Path, **variables: str) -> dict[str, str]:
-    """This process's environment with `home` as EDGESPEC_HOME and no settings but `variables`; llama.cpp and the
-    bundled models are known to work."""
+    """Return this process's environment with `home` as EDGESPEC_HOME and no settings but `variables`, and save there
+    that the bundled models work."""
     with suppress(OSError):  # tests may have put something in the way
         copytree(Path(tried(), "cache", "trials"), home / "cache" / "trials", dirs_exist_ok=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EDGESPEC_")}
@@ -59,7 +63,7 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
 
 
 def edgespec(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
-    """Run the program in a process of its own, in the folder `home`."""
+    """Run the program in another process, in the folder `home`."""
     done = subprocess.run(
         [*COMMAND, *args],
         input=stdin,
@@ -73,7 +77,7 @@ def edgespec(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: st
 
 
 def edgespec_changed(code: str, *args: str, home: Path) -> Finished:
-    """Run the program in a process of its own, after `code`, which may use os and signal."""
+    """Run the program in another process, after `code`, which may use os and signal."""
     program = f"import os, signal, sys\nfrom edgespec.cli import main\n{code}\nsys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [COMMAND[0], "-c", program, *args],
@@ -101,7 +105,8 @@ def ctrl_c_in(module: str, name: str, call: int = 0) -> str:
 
 @contextmanager
 def started(command: Sequence[str], home: Path, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
-    """The program in the foreground's way: a process that hears SIGINT, whatever runs the tests."""
+    """Start the program as a shell does in the foreground: it receives SIGINT, also if the tests run in the
+    background."""
     with subprocess.Popen(
         command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home,
         env=environment(home),
@@ -114,7 +119,7 @@ def started(command: Sequence[str], home: Path, stdin: int = subprocess.DEVNULL)
 
 
 def edgespec_here(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
-    """Run the program in this process, with streams like those of a process of its own: faster by its start."""
+    """Run the program in this process, with streams like those of another process. It starts faster."""
     variables = environment(home, **variables)
     encoding = variables["PYTHONIOENCODING"]
     streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
@@ -133,3 +138,13 @@ def edgespec_here(*args: str | bytes, home: Path, stdin: bytes = b"", **variable
     assert isinstance(stdout, io.BytesIO)
     assert isinstance(stderr, io.BytesIO)
     return Finished(code, stdout.getvalue(), stderr.getvalue())
+
+
+def edgespec_alone(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
+    """Run the program in this process, with a worker's model in this process too."""
+
+    def load(settings: LoadSettings, progress: Progress, cancel: CancelFlag) -> Runtime:
+        return Runtime(settings, progress)
+
+    with patch("edgespec.runtime.worker.Worker", load), patch("edgespec.cli.setup.reopened.Worker", load):
+        return edgespec_here(*args, home=home, stdin=stdin, **variables)

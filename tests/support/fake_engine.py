@@ -8,13 +8,14 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 from edgespec.events import FinishReason, TokenEvent
+from edgespec.runtime.options import DraftingOptions
 from edgespec.settings import LoadSettings, Message, Request
 
 ANSWER = "The quick brown fox jumps over the lazy dog."
@@ -116,16 +117,8 @@ class FakeEngine:
         """A word is a token, a message four more."""
         return sum(4 + len(message.content.split()) for message in messages)
 
-    def draft_with(
-        self,
-        *,
-        spec_type: str | None = None,
-        pace: str | None = None,
-        spec_draft_n_max: int | None = None,
-        spec_tree: int | None = None,
-    ) -> None:
-        self.calls.append(f"pace {pace}" if pace else "draft_with")
-        changes = {"spec_type": spec_type, "pace": pace, "spec_draft_n_max": spec_draft_n_max, "spec_tree": spec_tree}
+    def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
+        self.calls.append(f"pace {changes['pace']}" if changes.get("pace") else "draft_with")
         given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
         self.settings = replace(self.settings, **given)
 

@@ -22,10 +22,15 @@ CALLS = {
     "cli_program.edgespec": "cli",
     "cli_program.edgespec_changed": "cli",
     "cli_program.edgespec_here": "cli",
+    "cli_program.edgespec_alone": "native",
     "terminal.at_terminal": "cli",
     "click.testing.CliRunner": "cli",
     "subprocess.run": "cli",
     "subprocess.Popen": "cli",
+    "edgespec.llama.compiler.Compiler": "cli",
+    "edgespec.llama.compiler.Compilers": "cli",
+    "edgespec.llama.grammar.Grammars": "cli",
+    "edgespec.llama.rendering.Renderer": "cli",
 }
 
 

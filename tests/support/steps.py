@@ -27,7 +27,8 @@ class Steps:
         self._news = count(10**6)
 
     def add(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers", cancel: Any = None) -> Sequence:
-        sequence = self.scheduler.add(tokens, SAMPLER, n, cancel or CancelFlag(), reuse=reuse)
+        sequence = Sequence([*tokens], SAMPLER, n, cancel or CancelFlag(), reuse=reuse)
+        self.scheduler.add(sequence)
         self.scheduler.admit()
         return sequence
 

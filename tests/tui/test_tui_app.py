@@ -369,7 +369,7 @@ DONE: dict[str, Steps] = {
     "clear": after("/clear", expects=lambda app: contents(app) == [] and app.query_one(Welcome).display),
     "list": after("/list first", expects=lambda app: "/load N opens one" in shown(app)),
     "load": after("/clear", "/load last", expects=lambda app: len(contents(app)) == 4),
-    "search": after("/search sec", expects=lambda app: "[second]" in shown(app)),
+    "search": after("/search sec", expects=lambda app: "[sec]ond" in shown(app)),
     "rename": after("/rename My chat", expects=lambda app: app.session.store.find("last").title == "My chat"),
     "pin": after("/pin", expects=lambda app: app.session.store.find("last").is_pinned and "pinned" in shown(app)),
     "folder": after("/folder work", "/folder", expects=lambda app: "work  (1 chat)" in shown(app)),

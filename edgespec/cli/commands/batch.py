@@ -22,8 +22,9 @@ from edgespec.batch.row import BadRow, Row
 from edgespec.batch.sidecar import of_model, texts_depend_on
 from edgespec.batch.vocabulary import Vocabulary
 from edgespec.cancel import CancelFlag
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import advanced, flag, option, with_options
+from edgespec.cli.options.common import advanced, flag, option
 from edgespec.cli.options.generation import ANSWER, MODEL, QUESTION, SAID, SAMPLING, SPECULATION
 from edgespec.cli.options.given import load_settings, request
 from edgespec.cli.options.types import PARALLEL, Integer
@@ -52,7 +53,6 @@ from edgespec.cli.setup.servers import (
     open_servers,
     server_options,
 )
-from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError
 from edgespec.events import TokenEvent
@@ -96,13 +96,12 @@ SERVERS = server_options(
 COMMON = ("model", "system", "chat", "yes", "draft_model", "temperature", "seed", "max_tokens", "json_schema")
 """The options of `run` that `--help` lists."""
 SHARED = [*QUESTION, *MODEL, *SPECULATION, *SAMPLING, *ANSWER]
+OPTIONS = [*SERVERS, OVER, *(each if each.name in COMMON else advanced(each) for each in SHARED), *OUTPUT]
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, params=OPTIONS)
 @click.argument("sources", nargs=-1, required=True, metavar="IN.jsonl", type=click.Path(allow_dash=True))
-@with_options(*SERVERS, OVER, *(each if each.name in COMMON else advanced(each) for each in SHARED), *OUTPUT)
-@click.pass_context
-def batch(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> None:
+def batch(call: Call) -> None:
     """Answer all prompts of a file.
 
     Each line of IN.jsonl ('-' for stdin) is a JSON object with a "prompt" or "messages", an "id", and settings
@@ -112,18 +111,18 @@ def batch(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> Non
 
     To use several machines, run the command with --shard 0/N to N-1/N, then batch --merge PART... -o FILE.
     """
-    output = Output(quiet=values["quiet"], verbose=values["verbose"])
+    values, output = call.values, call.output
     if values["merge"]:
-        merge_parts(ctx, sources, values, output)
+        merge_parts(call)
         return
-    if len(sources) > 1:
-        raise UsageError(f"batch reads one input, not {len(sources)}", why="only --merge reads several files")
-    source = sources[0]
+    source, *others = values["sources"]
+    if others:
+        raise UsageError(f"batch reads one input, not {1 + len(others)}", why="only --merge reads several files")
     _refuse_contradictions(source, values)
-    check_options(ctx, values)
+    check_options(call)
     check_over(values)
     with (
-        (_on_servers if values["server"] else _here)(ctx, values, output) as model,
+        (_on_servers if values["server"] else _here)(call) as model,
         open_input(source, output) as data,
         open_target(values["target"], output) as target,
     ):
@@ -145,7 +144,7 @@ def batch(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> Non
             keep(results.refused(first))
             first = next(rows, None)
         if first is not None:
-            _run(ctx, output, model.open, put_back(first, rows), results, keep, target, meter, values)
+            _run(call, model.open, put_back(first, rows), results, keep, target, meter)
         elif target.n_done:
             output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows} rows")
         elif not meter.n_rows:
@@ -203,12 +202,13 @@ class _Model:
 
 
 @contextmanager
-def _here(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterator[_Model]:
+def _here(call: Call) -> Iterator[_Model]:
     """Yield a model of this machine, downloaded if necessary. With --over the nodes of a cluster load it."""
+    values, output = call.values, call.output
     may_download = values["yes"] or not values["model"]
-    values["model"] = values["model"] or default_model(ctx, output)
-    answer_as_catalogued(ctx, values)
-    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+    values["model"] = values["model"] or default_model(call)
+    answer_as_catalogued(call.ctx, values)
+    fetch_models(call, load_settings(values))
     settings = replace(load_settings(values), sequences=values["parallel"])
     if settings.cache_ram is None:
         settings = replace(settings, cache_ram=CACHE_RAM)
@@ -228,12 +228,13 @@ def _here(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterato
 
 
 @contextmanager
-def _on_servers(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterator[_Model]:
+def _on_servers(call: Call) -> Iterator[_Model]:
     """Yield a model that servers have loaded."""
     from edgespec.remote.engine import token_bytes
     from edgespec.remote.fleet import Fleet
 
-    engines = open_servers(ctx, values["server"], values, output)
+    values, output = call.values, call.output
+    engines = open_servers(call, values["server"])
     with ExitStack() as stack:
         for engine in engines:
             stack.callback(engine.close)
@@ -253,21 +254,19 @@ def _on_servers(ctx: click.Context, values: dict[str, Any], output: Output) -> I
 
 
 def _run(
-    ctx: click.Context,
-    output: Output,
+    call: Call,
     open_model: Callable[[CancelFlag], ReopenedModel | Members],
     rows: Iterator[Row | BadRow],
     results: Results,
     keep: Callable[[Result], None],
     target: OutputFile | StdoutRows,
     meter: Meter,
-    values: dict[str, Any],
 ) -> None:
     """Answer rows until none is left, or an error or a signal stops the job."""
-    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+    values, output, cancel = call.values, call.output, call.cancel
     is_done, n_waiting = False, 0
     try:
-        with interrupts.cancelling(cancel), open_model(cancel) as model:
+        with call.cancelling(), open_model(cancel) as model:
             heard = _shower(output, meter, model.where)
             job = Job(model.worker, rows, results, cancel, ordered=values["ordered"], reopen=model.reopen, heard=heard)
             meter.start()
@@ -293,7 +292,7 @@ def _run(
             without = " without --overwrite" if values["overwrite"] else ""
             dropped = f" except {n_waiting} that were waiting for an earlier one (--ordered)" if n_waiting else ""
             output.note(f"the rows in {target.name} are saved{dropped}; the same command{without} resumes")
-    interrupts.raise_if_received()
+    call.interrupts.raise_if_received()
 
 
 def _shower(

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cancel import CancelFlag
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command, typed
-from edgespec.cli.options.common import QUIET, VERBOSE, option, with_options
-from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL
-from edgespec.cli.options.given import load_settings, one_model
-from edgespec.cli.options.types import Integer, ModelSpec, Number, Text
-from edgespec.cli.setup.default_model import default_model
+from edgespec.cli.options.common import QUIET, VERBOSE, option
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL, TARGET_NAME
+from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.types import Integer, Number, Text
+from edgespec.cli.setup.default_model import named_model
 from edgespec.cli.setup.fetching import fetch_models
-from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import check_writable, write_whole
@@ -86,33 +85,29 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@click.command(cls=Command)
-@click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
-@with_options(*MODEL, *OPTIONS)
-@click.pass_context
-def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
+@click.command(cls=Command, params=[TARGET_NAME, *MODEL, *OPTIONS])
+def bench(call: Call) -> None:
     """Benchmark decoding speed and speculation.
 
     MODEL (smollm2 by default) answers each prompt in all modes before the next prompt, so that all modes run under the
     same conditions. The table goes to stdout. Ctrl-C stops and shows what was measured.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
+    values, output = call.values, call.output
     if values["compare"]:
         from edgespec.bench.measure import load_result
         from edgespec.bench.report import side_by_side
 
         output.show(side_by_side(*(load_result(Path(file)) for file in values["compare"])))
         return
-    values["model"] = one_model(target, values["model"]) or default_model(ctx, output)
+    values["model"] = named_model(call)
     settings = load_settings(values)
-    fetch_models(ctx, settings, output, yes=values["yes"], modes=values["modes"])
+    fetch_models(call, settings, modes=values["modes"])
     files = _files(values)
     from edgespec.bench.suites import chosen
 
     items, problems = chosen(values["prompts"], values["categories"], values["per_category"], PER_CATEGORY)
     modes = _modes(settings, values["modes"], output)
-    result, interrupts = _measure(ctx, output, settings, modes, items, values, files.get("json"))
+    result = _measure(call, settings, modes, items, files.get("json"))
     failures = [why for file in files.items() if (why := _written(*file, result, output))]
     if STDOUT in files.values():
         for message in result.messages:
@@ -126,9 +121,9 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     for failure in [result.failure, *failures]:
         if failure:
             output.error(failure)
-    interrupts.raise_if_received()
+    call.interrupts.raise_if_received()
     if result.failure or failures:
-        ctx.exit(EdgespecError.exit_code)
+        call.ctx.exit(EdgespecError.exit_code)
 
 
 # --- the request ------------------------------------------------------------------------------------------------------
@@ -181,21 +176,13 @@ def _files(values: dict[str, Any]) -> dict[str, str]:
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def _measure(
-    ctx: click.Context,
-    output: Output,
-    settings: LoadSettings,
-    modes: list[Mode],
-    items: list[Item],
-    values: dict[str, Any],
-    file: str | None,
-) -> tuple[BenchResult, Interrupts]:
-    """Return the result, complete or not, and the interrupts. Partial results go to `file` after every prompt."""
+def _measure(call: Call, settings: LoadSettings, modes: list[Mode], items: list[Item], file: str | None) -> BenchResult:
+    """Return the result, complete or not. Partial results go to `file` after every prompt."""
+    values, output = call.values, call.output
     output.progress(f"loading {settings.model}", 0)
     from edgespec.bench.measure import TEMPERATURES, Plan, run_bench
     from edgespec.bench.modes import settings_for
     from edgespec.core.sampling import SamplingSettings
-    from edgespec.events import PROGRESS
     from edgespec.runtime.runtime import Runtime
 
     # With noise a draft model would miss a reference answer, which was not sampled with that noise.
@@ -212,24 +199,22 @@ def _measure(
         temperatures=temperatures,
         repeat=values["repeat"],
         reference=values["reference"],
-        command=typed(ctx),
+        command=typed(call.ctx),
     )
-    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+
+    show = call.progress_of(settings.model)
 
     def tell(what: str, done: float) -> None:
         if what != "prompt":  # there are many; the total progress is shown
-            output.progress(PROGRESS[what].format(settings.model), done)
+            show(what, done)
 
     def keep(result: BenchResult) -> None:
         with suppress(OSError):  # the final write reports it
             write_whole(Path(str(file)), _as_text(result))
 
-    try:
-        # Before anything is measured there is nothing to save: while the model is loaded, Ctrl-C ends the program.
-        with Runtime(settings_for(settings, modes), tell) as llm, interrupts.cancelling(cancel):
-            return run_bench(llm, plan, output.progress, cancel, None if file in (None, STDOUT) else keep), interrupts
-    finally:
-        output.end_progress()
+    # Before anything is measured there is nothing to save: while the model is loaded, Ctrl-C ends the program.
+    with output.showing_progress(), Runtime(settings_for(settings, modes), tell) as llm, call.cancelling() as cancel:
+        return run_bench(llm, plan, output.progress, cancel, None if file in (None, STDOUT) else keep)
 
 
 # --- the result -------------------------------------------------------------------------------------------------------

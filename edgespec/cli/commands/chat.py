@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import Option, advanced, option, with_options
+from edgespec.cli.options.common import Option, advanced, option
 from edgespec.cli.options.generation import CHAT
 from edgespec.cli.options.given import constraints, load_settings, sampling_settings
 from edgespec.cli.options.types import Integer
@@ -25,7 +26,7 @@ from edgespec.cli.setup.default_model import answer_as_catalogued, default_model
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.setup.persona import PERSONA, named_persona, typed_fields
 from edgespec.cli.setup.servers import check_options, open_servers, opener, server_options
-from edgespec.cli.terminal.interrupt import Interrupts, leave
+from edgespec.cli.terminal.interrupt import leave
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt, read_stdin
 from edgespec.errors import EdgespecError, UsageError
@@ -77,11 +78,9 @@ OPTIONS = [
 # fmt: on
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, params=OPTIONS)
 @click.argument("message", required=False)
-@with_options(*OPTIONS)
-@click.pass_context
-def chat(ctx: click.Context, /, tui: bool | None, **values: Any) -> None:
+def chat(call: Call) -> None:
     """Chat with a model.
 
     MESSAGE is the first message. Conversations are saved on this machine ('edgespec history'). /help lists the
@@ -94,9 +93,9 @@ def chat(ctx: click.Context, /, tui: bool | None, **values: Any) -> None:
     from edgespec.chat.states import ChatStates
     from edgespec.runtime.worker import Worker
 
-    output = Output(quiet=values["quiet"], verbose=values["verbose"])
-    check_options(ctx, values)
-    persona = named_persona(ctx, values)
+    values, output = call.values, call.output
+    check_options(call)
+    persona = named_persona(call)
     attached = _attached(values, output)
     notes: list[str] = []  # of the store, shown later: now they would disturb the screen
     with ExitStack() as stack:
@@ -104,12 +103,12 @@ def chat(ctx: click.Context, /, tui: bool | None, **values: Any) -> None:
         resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
         open_engine: Opener
         if values["server"]:
-            [engine] = open_servers(ctx, [values["server"]], values, output, also=[str(resumed.get("model"))])
+            [engine] = open_servers(call, [values["server"]], also=[str(resumed.get("model"))])
             engine.close()  # the session opens it again whenever it needs it
             server, settings, open_engine = engine.url, engine.settings, opener(engine.url, values)
         else:
             open_engine = Worker
-            server, settings = "", _local_model(ctx, resumed, values, output)
+            server, settings = "", _local_model(call, resumed)
         chat_settings, system = _chat_settings(values), values["system"] or ""
         cache_disk = values["cache_disk"] if values["history"] else 0
         states = ChatStates(None if cache_disk is None else cache_disk << 20)
@@ -118,29 +117,28 @@ def chat(ctx: click.Context, /, tui: bool | None, **values: Any) -> None:
             notes.append(f"this chat is not saved yet ({why}): it is kept in memory, and saved as soon as possible")
         session = Session(store, open_engine, settings, chat_settings, system, notes, server, states)
         if values["resume"]:
-            _resume(ctx, session, values)
+            _resume(call, session)
         if persona is not None:
-            session.begin_as(persona, typed_fields(ctx))
+            session.begin_as(persona, typed_fields(call))
         session.attached = attached
         try:
-            failed = _front(ctx, session, output, tui=_can_show_a_screen() if tui is None else tui, values=values)
+            failed = _front(call, session)
         finally:
             session.close()
             if session.store_error is not None:
                 _rescue(session, output)
     if failed:
-        ctx.exit(1)
+        call.ctx.exit(1)
 
 
-def _local_model(
-    ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, Any], output: Output
-) -> LoadSettings:
+def _local_model(call: Call, resumed: Mapping[str, Any]) -> LoadSettings:
     """Return which model of this machine to load, downloaded if necessary."""
-    note_model_as_prompt(output, values["message"], values["model"])
+    values = call.values
+    note_model_as_prompt(call.output, values["message"], values["model"])
     if values["model"] is None:
-        values["model"] = _model_of(ctx, resumed, values, output)
-    answer_as_catalogued(ctx, values)
-    settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+        values["model"] = _model_of(call, resumed)
+    answer_as_catalogued(call.ctx, values)
+    settings = fetch_models(call, load_settings(values))
     return settings if values["history"] else replace(settings, store=False)  # keep no answers for drafting
 
 
@@ -176,30 +174,18 @@ def _store(notes: list[str], *, keeps: bool) -> Store:
         raise StoreError(error.what, why=error.why, hint=hint) from error
 
 
-def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, values: Mapping[str, Any]) -> bool:
+def _front(call: Call, session: Session) -> bool:
     """Run the conversation. Return whether an answer failed in a chat without a user, such as one with piped input."""
-    interrupts = ctx.find_object(Interrupts) or Interrupts()
-    if tui:
-        _show_screen(session, interrupts, values)
+    values = call.values
+    if values["tui"] or (values["tui"] is None and _can_show_a_screen()):
+        _show_screen(call, session)
         return False
     from edgespec.cli.terminal.repl import Repl
 
-    def fetch(settings: LoadSettings, ask: Callable[[str], bool]) -> LoadSettings:
-        return settings if values["server"] else fetch_models(ctx, settings, output, yes=values["yes"], ask=ask)
-
-    repl = Repl(
-        session,
-        output,
-        interrupts,
-        details=values["stats"],
-        remembers=values["history"],
-        makes_titles=values["titles"],
-        fetch=fetch,
-    )
-    return repl.run(values["message"])
+    return Repl(call, session).run()
 
 
-def _model_of(ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, Any], output: Output) -> str:
+def _model_of(call: Call, resumed: Mapping[str, Any]) -> str:
     """Return the model of a resumed chat, and use its draft model, if they still exist; else the default model."""
     from edgespec.models.names.spec import resolve
 
@@ -208,25 +194,25 @@ def _model_of(ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, 
         try:
             resolve(spec)
         except EdgespecError as error:
-            output.note(f"{error.what}: continuing this chat with another model")
-            return default_model(ctx, output, or_demo=True)
-        if values["draft_model"] is None and isinstance(resumed.get("draft_model"), str):
-            values["draft_model"] = resumed["draft_model"]
+            call.output.note(f"{error.what}: continuing this chat with another model")
+            return default_model(call, or_demo=True)
+        if call.values["draft_model"] is None and isinstance(resumed.get("draft_model"), str):
+            call.values["draft_model"] = resumed["draft_model"]
         return spec
-    return default_model(ctx, output, or_demo=True)
+    return default_model(call, or_demo=True)
 
 
-def _resume(ctx: click.Context, session: Session, values: Mapping[str, Any]) -> None:
+def _resume(call: Call, session: Session) -> None:
     """Open a chat with its saved settings, except for options that were typed."""
     asked = session.settings
-    session.open(values["resume"])
-    typed = typed_fields(ctx)
+    session.open(call.values["resume"])
+    typed = typed_fields(call)
     sampling = {item.name: getattr(asked.sampling, item.name) for item in fields(asked.sampling) if item.name in typed}
     others = {item.name: getattr(asked, item.name) for item in fields(asked) if item.name in typed}
     kept = session.settings
     session.settings = replace(kept, sampling=replace(kept.sampling, **sampling), **others)
     if "system" in typed:
-        session.set_system(values["system"])
+        session.set_system(call.values["system"])
 
 
 def _rescue(session: Session, output: Output) -> None:
@@ -249,21 +235,22 @@ def _rescue(session: Session, output: Output) -> None:
     raise EdgespecError("the chat could not be saved anywhere", why=str(error))
 
 
-def _show_screen(session: Session, interrupts: Interrupts, values: Mapping[str, Any]) -> None:
+def _show_screen(call: Call, session: Session) -> None:
     if not _can_show_a_screen():
         raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
     from edgespec.tui.app import ChatApp
     from edgespec.tui.terminal_colours import suitable_theme
 
     logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
-    app = ChatApp(session, message=values["message"], theme=suitable_theme(), makes_titles=values["titles"])
+    message, makes_titles = call.values["message"], call.values["titles"]
+    app = ChatApp(session, message=message, theme=suitable_theme(), makes_titles=makes_titles)
     asked = threading.Event()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()
-    with interrupts.calling(asked.set):
+    with call.interrupts.calling(asked.set):
         app.run()
     ended.set()
-    interrupts.raise_if_received()
+    call.interrupts.raise_if_received()
     if app.return_code:
         raise EdgespecError("the full-screen chat failed", hint="use edgespec chat --plain instead")
 

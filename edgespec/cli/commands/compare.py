@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cancel import CancelFlag
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command, typed
-from edgespec.cli.options.common import QUIET, VERBOSE, option, with_options
+from edgespec.cli.options.common import QUIET, VERBOSE, option
 from edgespec.cli.options.generation import CORPUS, CTX_SIZE, FETCHING, GPU_LAYERS, GPU_LAYERS_DRAFT, HELD
 from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import Integer, ModelSpec, Text
 from edgespec.cli.setup.fetching import fetch_missing, uses_draft
-from edgespec.cli.terminal.interrupt import Interrupted, Interrupts
-from edgespec.cli.terminal.output import Output
+from edgespec.cli.terminal.interrupt import Interrupted
 from edgespec.errors import EdgespecError, told_as
 from edgespec.files.paths import check_writable, write_whole
 from edgespec.gguf_file.head_check import mtp_mismatch
@@ -93,19 +92,16 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, params=OPTIONS)
 @click.argument("targets", metavar="MODEL...", nargs=-1, required=True, type=ModelSpec())
-@with_options(*OPTIONS)
-@click.pass_context
-def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> None:
+def compare(call: Call) -> None:
     """Compare quantisations of a model, drafts and drafting methods.
 
     Each MODEL answers the same prompts in the same modes, which measures speed, and reads the same text, which measures
     the divergence from the reference. One file is loaded at a time. Results are saved, so --resume continues after
     Ctrl-C.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
+    values, output = call.values, call.output
     csv, picture = (name and Path(name) for name in (values["csv_file"], values["plot_file"]))
     if picture:
         from edgespec.bench.plot import check_plot
@@ -113,26 +109,23 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
         check_plot(picture)
     for file in filter(None, (csv, picture)):
         check_writable(file)
-    specs = [*targets, values["reference"], *values["drafts"]]
-    fetch_missing(ctx, specs, output, yes=values["yes"], drafts_of=_drafting_for(targets, values))
+    specs = [*values["targets"], values["reference"], *values["drafts"]]
+    fetch_missing(call, specs, drafts_of=_drafting_for(values))
     output.progress("reading headers", 0)
-    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
 
     def tell(what: str, done: float) -> None:
-        interrupts.raise_if_received()  # making files here cannot be cancelled by the flag
+        call.interrupts.raise_if_received()  # making files here cannot be cancelled by the flag
         output.progress(what, done)
 
     try:
-        with interrupts.cancelling(cancel):
-            plan, problems = _plan(ctx, targets, values, tell)
+        with output.showing_progress(), call.cancelling() as cancel:
+            plan, problems = _plan(call, tell)
             from edgespec.bench.comparison import run_comparison
 
             result = run_comparison(plan, output.progress, cancel)
     except Interrupted:
         output.note(_nothing_measured(values))
         raise
-    finally:
-        output.end_progress()
     from edgespec.bench.comparison_report import caveats, conclusions, table, to_csv
 
     if values["as_json"]:
@@ -151,19 +144,17 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
         output.note(f"{values['prompts']}: {problem}")
     for failure in result.failures:
         output.error(failure)
-    if cancel.is_set() and not result.is_complete:
+    if call.cancel.is_set() and not result.is_complete:
         output.note(_what_is_saved(result, values))
-    interrupts.raise_if_received()
+    call.interrupts.raise_if_received()
     if result.failures:
-        ctx.exit(EdgespecError.exit_code)
+        call.ctx.exit(EdgespecError.exit_code)
 
 
 # --- the request ------------------------------------------------------------------------------------------------------
 
 
-def _plan(
-    ctx: click.Context, specs: Sequence[str], values: dict[str, Any], progress: Progress
-) -> tuple[Plan, list[str]]:
+def _plan(call: Call, progress: Progress) -> tuple[Plan, list[str]]:
     """Return what to compare, and problems in the user's prompts. Creates missing quantisations."""
     from edgespec.bench.comparison import Plan
     from edgespec.bench.modes import contests, parse_mode, possible_drafters
@@ -172,12 +163,13 @@ def _plan(
     from edgespec.bench.targets import find_targets
     from edgespec.bench.windows import default_text, read_text
 
+    values = call.values
     quants = check_quants(name for text in values["quants"] for name in text.split(","))
     text = default_text() if values["text"] is None else read_text(Path(values["text"]))
     name = values["prompts"]
     file, categories = (None, [name] if name else []) if name in (None, *CATEGORIES) else (name, [])
     items, problems = chosen(file, categories, values["per_category"], sys.maxsize if categories else PER_CATEGORY)
-    targets = find_targets(specs, quants, values["reference"], progress)
+    targets = find_targets(values["targets"], quants, values["reference"], progress)
     settings = load_settings(values | {"model": str(targets.reference.path)})
     drafts = _drafts(values["drafts"], targets)
     with_weights = ["draft"] * bool(drafts) + [MTP] * (not any(mtp_mismatch(target.header) for target in targets.all))
@@ -192,14 +184,14 @@ def _plan(
         settings,
         values["limit"],
         values["resume"],
-        typed(ctx),
+        typed(call.ctx),
     )
     return plan, problems
 
 
-def _drafting_for(targets: Sequence[str], values: dict[str, Any]) -> Sequence[str]:
+def _drafting_for(values: dict[str, Any]) -> Sequence[str]:
     """Return the models whose default drafts would be used: the reference, or those that may become it."""
-    references = [values["reference"]] if values["reference"] else targets
+    references = [values["reference"]] if values["reference"] else values["targets"]
     modes = _split_modes(values["modes"])
     settings = load_settings(values | {"model": references[0]})
     return references if not values["drafts"] and uses_draft(settings, modes) else ()

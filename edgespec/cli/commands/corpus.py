@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from edgespec.cli.call import Call
 from edgespec.cli.options.common import JSON_LINES, QUIET, YES
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
@@ -43,7 +44,7 @@ def build(ctx: click.Context, paths: tuple[Path, ...], out: str, model: str | No
     from edgespec.models.names.spec import resolve
 
     output = Output(quiet=quiet)
-    model = model or default_model(ctx, output)
+    model = model or default_model(Call(ctx))
     with output.showing_progress():
         output.progress("looking for texts", 0)
         files = text_files(paths)

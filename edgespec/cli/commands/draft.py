@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from edgespec.cancel import CancelFlag
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import QUIET, option, with_options
+from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import COUNT, Integer, ModelSpec, Number
-from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import clock, count_of, size_of
@@ -88,11 +86,9 @@ TRAINING = [
 # fmt: on
 
 
-@draft.command(cls=Command, short_help="Train a draft head for a model on the model's own answers.")
+@draft.command(cls=Command, params=TRAINING, short_help="Train a draft head for a model on the model's own answers.")
 @click.argument("target", type=ModelSpec(), metavar="MODEL")
-@with_options(*TRAINING)
-@click.pass_context
-def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: Any) -> None:
+def train(call: Call) -> None:
     """Train a draft head for MODEL from scratch, and write a file for -md.
 
     The model answers bundled prompts and prompts that it writes itself. The head learns to predict these answers. Then
@@ -103,9 +99,9 @@ def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: 
     from edgespec.training.card import card
     from edgespec.training.pipeline import train_head
 
-    output = Output(quiet=quiet)
-    interrupts, cancel = ctx.find_object(Interrupts) or Interrupts(), CancelFlag()
-    settings = Settings(resolve(target).path, out, **values)
+    output, out = call.output, call.values["out"]
+    given = {name: value for name, value in call.values.items() if name != "quiet"}
+    settings = Settings(**given | {"target": resolve(given["target"]).path})
 
     def show_step(progress: Progress) -> None:
         left_s = max(0.0, settings.minutes * 60 - progress.elapsed_s)
@@ -113,11 +109,11 @@ def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: 
         what = f"training: loss {progress.loss:.2f}{accepted}, {clock(left_s)} left"
         output.progress(what, progress.elapsed_s / (settings.minutes * 60))
 
-    with output.showing_progress(), interrupts.cancelling(cancel):
+    with output.showing_progress(), call.cancelling() as cancel:
         result = train_head(settings, Listener(output.note, output.progress, show_step, cancel))
     if result is None:
         output.note("stopped; the same command resumes")
-        interrupts.raise_if_received()
+        call.interrupts.raise_if_received()
         return
     out.with_suffix(".md").write_text(card(settings, result), encoding="utf-8")
     greedy = result.progress.acceptance.greedy
@@ -125,11 +121,11 @@ def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: 
     shares = ", ".join(f"{share:.0%}" for share in greedy)
     output.line(f"Drafts of 1, 2, ... tokens for held-out answers are accepted completely in {shares}")
     output.line(f"Drafts of {len(greedy)} tokens give {1 + sum(greedy):.2f} tokens per step")
-    _judge(settings, output, interrupts, cancel)
-    interrupts.raise_if_received()
+    _judge(settings, call)
+    call.interrupts.raise_if_received()
 
 
-def _judge(settings: Settings, output: Output, interrupts: Interrupts, cancel: CancelFlag) -> None:
+def _judge(settings: Settings, call: Call) -> None:
     """Measure whether the trained head pays off on this machine, as `tune` does, and print the result."""
     from edgespec.bench.suites import sample, shipped
     from edgespec.bench.tune import tune
@@ -143,7 +139,8 @@ def _judge(settings: Settings, output: Output, interrupts: Interrupts, cancel: C
         threads=settings.threads,
         store=False,
     )
-    with output.showing_progress(), Runtime(loading) as llm, interrupts.cancelling(cancel):
+    output = call.output
+    with output.showing_progress(), Runtime(loading) as llm, call.cancelling() as cancel:
         found = tune(llm, sample(shipped(), 10), JUDGING_S, progress=output.progress, cancel=cancel)
     if found is None:
         return

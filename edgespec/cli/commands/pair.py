@@ -12,8 +12,9 @@ import click
 from rich.text import Text
 
 from edgespec.bench.tables import Figures, Lines
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import JSON, QUIET, with_options
+from edgespec.cli.options.common import JSON, QUIET
 from edgespec.cli.options.generation import FETCHING
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
@@ -43,49 +44,45 @@ def pair() -> None:
     """
 
 
-@pair.command(cls=Command)
+@pair.command(cls=Command, params=[*FETCHING, JSON])
 @click.argument("target", type=ModelSpec(), metavar="MODEL")
 @click.argument("draft", type=ModelSpec())
-@with_options(*FETCHING, JSON)
-@click.pass_context
-def check(ctx: click.Context, target: str, draft: str, yes: bool, offline: bool, as_json: bool) -> None:
+def check(call: Call) -> None:
     """Check whether DRAFT can draft for MODEL, and why.
 
     Each is a GGUF file, or a name as shown by 'edgespec ls'. Exit code 4 if DRAFT is incompatible. 'edgespec tune'
     measures whether a compatible draft pays off.
     """
-    output = Output(quiet=False)
-    fetch_missing(ctx, [target, draft], output, yes=yes)
+    target, draft, output = call.values["target"], call.values["draft"], call.output
+    fetch_missing(call, [target, draft])
     headers = check_model(resolve(target).path), check_draft_file(resolve(draft).path)
     found = compare_pair(*headers)
-    if as_json:
+    if call.values["as_json"]:
         output.json(_as_json(target, draft, headers, found))
     else:
         for part in _report(target, draft, found, of_head=is_head(headers[1])):
             output.show(part)
     if found.verdict.verdict == "no":
-        ctx.exit(PairError.exit_code)
+        call.ctx.exit(PairError.exit_code)
 
 
-@pair.command(cls=Command)
+@pair.command(cls=Command, params=[*FETCHING, JSON, QUIET])
 @click.argument("target", type=ModelSpec(), metavar="MODEL")
-@with_options(*FETCHING, JSON, QUIET)
-@click.pass_context
-def suggest(ctx: click.Context, target: str, yes: bool, offline: bool, as_json: bool, quiet: bool) -> None:
+def suggest(call: Call) -> None:
     """List compatible drafts for MODEL, best first.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Models on this machine come first, then drafts that can
     be downloaded, then models that are too large or incompatible, and why.
     """
-    output = Output(quiet=quiet)
+    target, output = call.values["target"], call.output
     try:
-        fetch_missing(ctx, [target], output, yes=yes)
+        fetch_missing(call, [target])
         is_here, found = True, _compared(target, output)
     except NotFetchedError:
         is_here, found = False, list(of_catalogue(catalogue_drafts(target, None)))
         if not found:
             raise
-    if as_json:
+    if call.values["as_json"]:
         output.json({"target": target, "is_here": is_here, "drafts": [asdict(suggestion) for suggestion in found]})
         return
     if found:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from edgespec.bench import LEAST_WINDOW, WINDOW
-from edgespec.cancel import CancelFlag
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option, with_options
-from edgespec.cli.options.generation import FETCHING, GPU_LAYERS, HELD, TARGET
-from edgespec.cli.options.given import load_settings, one_model
-from edgespec.cli.options.types import Integer, ModelSpec
-from edgespec.cli.setup.default_model import default_model
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option
+from edgespec.cli.options.generation import FETCHING, GPU_LAYERS, HELD, TARGET, TARGET_NAME
+from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.types import Integer
+from edgespec.cli.setup.default_model import named_model
 from edgespec.cli.setup.fetching import fetch_missing
-from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.text.figures import counted
 
@@ -44,20 +43,16 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@click.command(cls=Command)
-@click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
-@with_options(*OPTIONS)
-@click.pass_context
-def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None:
+@click.command(cls=Command, params=[TARGET_NAME, *OPTIONS])
+def perplexity(call: Call) -> None:
     """Measure perplexity on a text.
 
     Follows llama.cpp: MODEL (smollm2 by default) reads windows of N tokens, and the second half of each counts. Ctrl-C
     stops and shows what was measured.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
-    name = one_model(target, values["model"]) or default_model(ctx, output)
-    fetch_missing(ctx, [name], output, yes=values["yes"])
+    values, output = call.values, call.output
+    name = named_model(call)
+    fetch_missing(call, [name])
     output.progress(f"loading {name}", 0)
     from edgespec.bench.quality import perplexity as measure
     from edgespec.bench.time_left import TimeLeft
@@ -65,27 +60,24 @@ def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None
     from edgespec.models.names.spec import resolve
 
     text = default_text() if values["text"] is None else read_text(Path(values["text"]))
-    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
     path, size = resolve(name).path, values["window"]
     settings = load_settings(values | {"model": name})
     notes: list[str] = []
-    try:
-        with opened(
-            path, settings, size, notes.append, lambda done: output.progress(f"loading {name}", done)
-        ) as context:
-            if size > context.model.n_ctx_train:
-                notes.append(f"the model was trained for a context of {context.model.n_ctx_train} tokens, not {size}")
-            read = windows(context.model, text, size, values["limit"])
-            left = TimeLeft(len(read))
+    with (
+        output.showing_progress(),
+        opened(path, settings, size, notes.append, lambda done: output.progress(f"loading {name}", done)) as context,
+    ):
+        if size > context.model.n_ctx_train:
+            notes.append(f"the model was trained for a context of {context.model.n_ctx_train} tokens, not {size}")
+        read = windows(context.model, text, size, values["limit"])
+        left = TimeLeft(len(read))
 
-            def tell(done: int, total: int) -> None:
-                left.add(done - left.done)
-                output.progress(left.line(f"reading a text with {name}"), left.share)
+        def tell(done: int, total: int) -> None:
+            left.done = done
+            output.progress(left.line(f"reading a text with {name}"), left.share)
 
-            with interrupts.cancelling(cancel):
-                found = measure(context, read, tell, cancel)
-    finally:
-        output.end_progress()
+        with call.cancelling() as cancel:
+            found = measure(context, read, tell, cancel)
     for note in notes:
         output.note(note)
     if found is None:
@@ -97,7 +89,7 @@ def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None
             output.json({**about, **asdict(found), "complete": complete})
         else:
             _show(output, name, found, size, len(read))
-    interrupts.raise_if_received()
+    call.interrupts.raise_if_received()
 
 
 def _show(output: Output, name: str, found: Perplexity, size: int, total: int) -> None:

@@ -8,16 +8,18 @@ from typing import Any
 
 import click
 
-from edgespec.cancel import CancelFlag
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE, flag, option, with_options
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, flag, option
 from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.types import ModelSpec, Text
-from edgespec.cli.render.pull_list import list_offers
+from edgespec.cli.render.rows import table
 from edgespec.cli.setup.fetching import tell_stopped
-from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.files.paths import free_in, models_dir
+from edgespec.models.hub.absent import is_here, spec_of
+from edgespec.models.hub.cache import hub_cache
 from edgespec.models.hub.pulling import (
     Item,
     LeftOut,
@@ -27,10 +29,12 @@ from edgespec.models.hub.pulling import (
     items_of,
     lack_of_room,
     plan_item,
+    refuse_revision,
 )
-from edgespec.models.hub.repository import Download
+from edgespec.models.hub.repository import Download, look_at_offers
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.packaged import PackageSpec
+from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path, packaged_models
+from edgespec.models.names.spec import sources
 from edgespec.text.figures import clock, size_of
 
 OPTIONS = [
@@ -49,24 +53,21 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, params=OPTIONS)
 @click.argument("specs", metavar="MODEL...", nargs=-1, required=True, type=ModelSpec())
-@with_options(*OPTIONS)
-@click.pass_context
-def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
+def pull(call: Call) -> None:
     """Download models from the Hugging Face hub or the Python package index.
 
     MODEL is a repository (hf:owner/name:Q4_K_M), a file of one (hf:owner/name/file.gguf), or a catalogue name (smollm2,
     qwen2.5-7b), which includes a draft model. The same command resumes an interrupted download. If one of several
     models is not available, none is downloaded.
     """
-    output = Output(quiet=values["quiet"], verbose=values["verbose"])
+    values, output, specs = call.values, call.output, call.values["specs"]
     if values["only_list"]:
         if values["verify"]:
             raise UsageError("--list reads no file", hint="leave out --verify")
-        list_offers(specs, values["revision"], output, as_json=values["as_json"])
+        _list_offers(call)
         return
-    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
     items = items_of(specs, values["revision"], drafts_of=() if values["no_draft"] else specs)
     for item in items:
         plan_item(item, output, verify=values["verify"])
@@ -74,7 +75,7 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
     if not values["dry_run"]:
         for item in items:
             announce(item, output)
-        with interrupts.cancelling(cancel):
+        with call.cancelling() as cancel:
             fetch_items(items, output, cancel, needs_all=False)
         tell_stopped(items, output)
     if values["as_json"]:
@@ -82,7 +83,7 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
     else:
         for item in items:
             _show(item, output, dry_run=values["dry_run"])
-    interrupts.raise_if_received()
+    call.interrupts.raise_if_received()
     _raise_failures(items, output, values)
 
 
@@ -159,3 +160,63 @@ def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any
         )
     if failed:
         raise DownloadError(f"{len(failed)} of {len(items)} models were not downloaded")
+
+
+# --- the models of a repository ---------------------------------------------------------------------------------------
+
+
+def _list_offers(call: Call) -> None:
+    """List the models in the repositories that are named. Raises UsageError, ModelNotFoundError, DownloadError."""
+    output, found = call.output, []
+    for spec in dict.fromkeys(call.values["specs"]):
+        if spec in NAMES or is_path(spec):
+            raise UsageError(f"'{spec}' is not in a repository", why="it is a file on this machine")
+        wanted = sources(spec, call.values["revision"] or "main")[0]
+        if isinstance(wanted, PackageSpec):
+            refuse_revision(spec, call.values["revision"], "it is part of a package")
+            about, lines = _offers_of_package(wanted)
+        else:
+            about, lines = _offers_of_repository(spec, wanted, output)
+        found.append({"spec": spec, **about})
+        for line in lines if not call.values["as_json"] else ():
+            output.line(line)
+    if call.values["as_json"]:
+        output.json({"repositories": found})
+
+
+def _offers_of_repository(spec: str, wanted: HubSpec, output: Output) -> tuple[dict[str, Any], list[str]]:
+    """Return the models of a repository as JSON and as lines."""
+    with output.showing_progress():
+        output.progress(f"looking for {spec}", None)
+        repository = look_at_offers(wanted, output.note)
+    free = free_in(hub_cache())
+    models: list[dict[str, Any]] = [
+        {"model": spec_of(spec, wanted, offer), "quant": offer.quant, "file": offer.file, "files": offer.n_parts,
+         "size_bytes": offer.size_bytes, "here": is_here(wanted, offer)}
+        for offer in repository.offers()
+    ]  # fmt: skip
+    rows = [
+        (model["model"], size_of(model["size_bytes"]), str(model["files"]),
+         "yes" if model["here"] else "no space" if model["size_bytes"] > free else "no")
+        for model in models
+    ]  # fmt: skip
+    about = {"repository": repository.name, "revision": wanted.revision, "commit": repository.commit}
+    lines = table(("model", "size", "files", "here"), rows, right=("size", "files"))
+    return about | {"free_bytes": free, "models": models}, [f"{repository.name}, {size_of(free)} free here", *lines]
+
+
+def _offers_of_package(wanted: PackageSpec) -> tuple[dict[str, Any], list[str]]:
+    """Return the types of a model in a package as JSON, with the keys of a repository and the size of the download, and
+    as lines."""
+    models, n_bytes = [each for each in packaged_models() if each.name == wanted.name], wanted.entry.wheel_bytes
+    lines = [f"{wanted.package}, a package of {size_of(n_bytes)}"]
+    for each in models:
+        made = f", made of {each.packed_quant} once that is downloaded" if each.is_converted else ", as in the package"
+        lines.append(f"  {each}{', here' if each.is_here else ''}{made}")
+    types = [
+        {"model": str(each), "quant": each.quant, "file": each.path.name, "files": 1, "size_bytes": n_bytes,
+         "here": each.is_here}
+        for each in models
+    ]  # fmt: skip
+    nothing = dict.fromkeys(("repository", "revision", "commit"))
+    return {"package": wanted.package, **nothing, "free_bytes": free_in(models_dir()), "models": types}, lines

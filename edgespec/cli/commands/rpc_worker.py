@@ -11,32 +11,39 @@ from pathlib import Path
 
 import click
 
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.terminal.interrupt import SIGNALS
-from edgespec.cli.terminal.output import Output
 from edgespec.errors import GenerationError, UsageError, told_as
 from edgespec.settings import MAX_THREADS
 from edgespec.text.figures import size_of
 
+# fmt: off
+OPTIONS = [
+    option("Server", "--host", type=Text(), default="127.0.0.1", help="IPv4 address to listen on."),
+    option("Server", "--port", type=Integer(1, 65535), default=50052, help="Port."),
+    option(
+        "Server", "-t", "--threads", type=Integer(1, MAX_THREADS), show_default="physical cores", help="CPU threads.",
+    ),
+    option(
+        "Server", "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+        help="Keep received tensors of 10 MiB and more in FOLDER, so that clients need not send them again.",
+    ),
+    QUIET,
+]
+# fmt: on
 
-@click.command("rpc-worker", cls=Command)
-@option("Server", "--host", type=Text(), default="127.0.0.1", help="IPv4 address to listen on.")
-@option("Server", "--port", type=Integer(1, 65535), default=50052, help="Port.")
-@option("Server", "-t", "--threads", type=Integer(1, MAX_THREADS), show_default="physical cores", help="CPU threads.")
-@option(
-    "Server", "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
-    help="Keep received tensors of 10 MiB and more in FOLDER, so that clients need not send them again.",
-)  # fmt: skip
-@QUIET
-def rpc_worker(host: str, port: int, threads: int | None, cache: Path | None, quiet: bool) -> None:
+
+@click.command("rpc-worker", cls=Command, params=OPTIONS)
+def rpc_worker(call: Call) -> None:
     """Run layers of a model for 'edgespec run --rpc HOST:PORT' on another machine.
 
     A worker serves one program at a time, of the same version of edgespec. There is no encryption and no password, so
     never listen on an open network: listen on 127.0.0.1, and connect through an SSH or WireGuard tunnel.
     """
-    output = Output(quiet=quiet, verbose=False)
+    output, (host, port, cache) = call.output, (call.values[name] for name in ("host", "port", "cache"))
     address = _check(host, port)
     from edgespec.llama import kernels, rpc
     from edgespec.llama.library import default_threads, offered_devices
@@ -53,7 +60,7 @@ def rpc_worker(host: str, port: int, threads: int | None, cache: Path | None, qu
     handles, devices = offered_devices()
     # Use the kernels of the exact mode, for all types of weights: clients cannot choose kernels.
     kernels.use(kernels.exact_bounds({"IQ4_NL"}))
-    n_threads = threads or default_threads()
+    n_threads = call.values["threads"] or default_threads()
     for device in devices:
         memory = f"{size_of(device.free_bytes)} of {size_of(device.total_bytes)} free"
         output.note(f"{device.name} ({device.description}): {memory}")

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import asdict, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cancel import CancelFlag
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import with_options
 from edgespec.cli.options.generation import RUN
 from edgespec.cli.options.given import load_settings, request
 from edgespec.cli.render.footer import explanation, footer
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.setup.persona import PERSONA, answer_as, named_persona
-from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW
 from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError, UsageError
-from edgespec.events import PROGRESS, TokenEvent
+from edgespec.events import TokenEvent
 from edgespec.settings import CONSTRAINTS, LoadSettings, Request
 from edgespec.text.figures import counted
 from edgespec.text.repetition import Repetition, RepetitionDetector
@@ -39,11 +37,9 @@ LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may prevent it"
 TOGETHER = 8  # samples decoded together, each with its own KV cache
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, params=[PERSONA, *RUN])
 @click.argument("prompt", required=False)
-@with_options(PERSONA, *RUN)
-@click.pass_context
-def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
+def run(call: Call) -> None:
     """Answer one prompt.
 
     The prompt is PROMPT, then each --file, then piped input: cat notes.txt | edgespec run 'Summarise:'. The answer goes
@@ -52,23 +48,23 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     Defaults can be set in ./edgespec.toml, in the user's config.toml ('edgespec config' shows the path) and in
     environment variables: --max-tokens is max-tokens in a file, and EDGESPEC_MAX_TOKENS.
     """
-    output = Output(quiet=values["quiet"], verbose=values["verbose"])
+    values, output = call.values, call.output
     # Shown with --quiet too: otherwise users do not know what the program is waiting for.
-    text = read_prompt(prompt, values["file"], lambda said: output.aside(f"note: {said}"))
-    _refuse_contradictions(ctx, text, values)
-    note_model_as_prompt(output, prompt, values["model"])
-    if (persona := named_persona(ctx, values)) is not None:
-        answer_as(ctx, persona, values)
-    values["model"] = values["model"] or default_model(ctx, output, or_demo=True)
-    answer_as_catalogued(ctx, values)
-    settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+    text = read_prompt(values["prompt"], values["file"], lambda said: output.aside(f"note: {said}"))
+    _refuse_contradictions(call, text)
+    note_model_as_prompt(output, values["prompt"], values["model"])
+    if (persona := named_persona(call)) is not None:
+        answer_as(call, persona)
+    values["model"] = values["model"] or default_model(call, or_demo=True)
+    answer_as_catalogued(call.ctx, values)
+    settings = fetch_models(call, load_settings(values))
     settings = replace(settings, measure_rounding=values["stats"] or values["explain"])
     if values["samples"] > 1 and not settings.strict:
         settings = replace(settings, sequences=min(values["samples"], TOGETHER))
     check_rule(settings, values["verify"])
-    with _load(settings, output) as llm:
+    with _load(settings, call) as llm:
         chat = llm.has_chat_template if values["chat"] is None else values["chat"]
-        if not chat and ctx.get_parameter_source("system") is click.core.ParameterSource.DEFAULT:
+        if not chat and call.is_unset("system"):
             values["system"] = None  # it is the catalogue's default for chats
         if values["system"] and not chat:
             raise UsageError(
@@ -79,51 +75,46 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
         is_random = values["seed"] < 0
         seed = secrets.randbits(32) if is_random else values["seed"]
         asked = request(values, text, chat=chat, seed=seed)
-        cancel = CancelFlag()
         llm.check_settings(asked)  # errors come before anything is shown
         llm.tokenize(asked)
-        stream = llm.stream((replace(asked, sample=number) for number in range(values["samples"])), cancel)
+        stream = llm.stream((replace(asked, sample=number) for number in range(values["samples"])), call.cancel)
         if is_random and values["temperature"] > 0 and not output.quiet:
             output.aside(f"seed {seed}")  # needed to get the same text again
-        interrupts = ctx.find_object(Interrupts) or Interrupts()
-        with ExitStack() as stack:
-            stack.enter_context(interrupts.cancelling(cancel))
-            stack.enter_context(closing(stream))
+        with call.cancelling(), closing(stream):
             shown = _Samples(values["samples"], output, as_json=values["as_json"])
             failure = _show_answers(llm, stream, output, shown)
         if values["as_json"]:
-            output.json(_as_json(llm, asked, shown, is_cancelled=cancel.is_set()))
+            output.json(_as_json(llm, asked, shown, is_cancelled=call.cancel.is_set()))
         elif failure is None and asked.constraint is None:  # a constrained answer that is cut off is an error
             _note_limit(llm, asked, shown, output)
         if values["explain"]:
             output.show(explanation(shown.stats, llm.pace_verdicts(asked), llm.rounding), aside=True)
-        _account(llm, asked, shown, output, interrupts, details=values["stats"])
+        _account(llm, asked, shown, call)
         if failure is not None:
             raise failure
         if asked.constraint is not None and shown.n_cut_off:
             raise _cut_off(llm, asked, shown)
 
 
-def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]) -> None:
-    if not text and values["chat"] is not False:
+def _refuse_contradictions(call: Call, text: str) -> None:
+    if not text and call.values["chat"] is not False:
         raise UsageError("the prompt is empty", hint='usage: edgespec run "PROMPT"')
-    typed_logprobs = ctx.get_parameter_source("logprobs") is click.ParameterSource.COMMANDLINE
-    if typed_logprobs and not values["as_json"]:
+    if call.is_typed("logprobs") and not call.values["as_json"]:
         raise UsageError("--logprobs needs --json", why="log probabilities are only printed as JSON")
 
 
-def _load(settings: LoadSettings, output: Output) -> Runtime:
+def _load(settings: LoadSettings, call: Call) -> Runtime:
     """Load the model, for one answer at a time if the memory is too small for several."""
-    output.progress(f"loading {settings.model}", 0)
+    call.output.progress(f"loading {settings.model}", 0)
     from edgespec.runtime.runtime import Runtime
 
-    with output.showing_progress():
+    with call.output.showing_progress():
         try:
-            return Runtime(settings, lambda what, done: output.progress(PROGRESS[what].format(settings.model), done))
+            return Runtime(settings, call.progress_of(settings.model))
         except OutOfMemoryError:
             if settings.sequences == 1:
                 raise
-    return _load(replace(settings, sequences=1), output)
+    return _load(replace(settings, sequences=1), call)
 
 
 class _Samples:
@@ -223,11 +214,10 @@ def _note_limit(llm: Runtime, asked: Request, samples: _Samples, output: Output)
         output.note(f"{which} after {counted(asked.max_tokens, 'token')} (-n)")
 
 
-def _account(
-    llm: Runtime, asked: Request, shown: _Samples, output: Output, interrupts: Interrupts, *, details: bool
-) -> None:
+def _account(llm: Runtime, asked: Request, shown: _Samples, call: Call) -> None:
     """Show the statistics of the answer if requested. Raises Interrupted if the user stopped the answer."""
-    interrupted = interrupts.received is not None
+    output, details = call.output, call.values["stats"]
+    interrupted = call.interrupts.received is not None
     if details or (not output.quiet and (interrupted or output.stderr_is_terminal)):
         verdicts = llm.pace_verdicts(asked)
         for line in footer(
@@ -239,7 +229,7 @@ def _account(
             n_looped=sum(found.tokens for found in shown.repetitions if found),
         ):
             output.aside(line)
-    interrupts.raise_if_received()
+    call.interrupts.raise_if_received()
 
 
 def _show_notes(llm: Runtime, output: Output, shown: int) -> int:
@@ -282,12 +272,5 @@ def _sample_as_json(llm: Runtime, events: list[TokenEvent], repetition: Repetiti
 
 def _token_as_json(llm: Runtime, event: TokenEvent) -> dict[str, Any]:
     top = [{"id": token, "text": llm.token_text(token), "logprob": logprob} for token, logprob in event.top_logprobs]
-    return {
-        "id": event.id,
-        "text": event.text,
-        "from_draft": event.from_draft,
-        "source": event.source,
-        "round": event.round,
-        "logprob": event.logprob,
-        "top_logprobs": top,
-    }
+    names = ("id", "text", "from_draft", "source", "round", "logprob")
+    return {name: getattr(event, name) for name in names} | {"top_logprobs": top}

@@ -11,24 +11,22 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from edgespec.cancel import CancelFlag
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import Option, advanced, flag, option, with_options
+from edgespec.cli.options.common import Option, advanced, flag, option
 from edgespec.cli.options.generation import ENDS, MODEL, SAID, SAMPLING, SPECULATION, TARGET
 from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import PARALLEL, Integer, ModelSpec, Number, Text
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
-from edgespec.cli.setup.offered import IDLE_MINUTES, Offered, offered, settings_for
+from edgespec.cli.setup.offered import IDLE_MINUTES, Offered, settings_for
 from edgespec.cli.setup.reopened import ReopenedModel
-from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import MAX_SEQUENCES
-from edgespec.validation import check_load_settings, check_rule
+from edgespec.validation import check_load_settings, check_rule, is_loopback
 
 if TYPE_CHECKING:
     from edgespec.serve.guard import Rules
@@ -86,55 +84,53 @@ JSON = flag("--json", "as_json", help="Print events as lines of JSON: requests, 
 # fmt: on
 
 SHARED = [MODELS, *(each for each in MODEL if each is not TARGET), *SPECULATION, *SAMPLING, *ENDS]
+OPTIONS = [*SERVER, *(each if each.name in COMMON else advanced(each) for each in SHARED), JSON, *SAID]
 
 
-@click.command(cls=Command)
-@with_options(*SERVER, *(each if each.name in COMMON else advanced(each) for each in SHARED), JSON, *SAID)
-@click.pass_context
-def serve(ctx: click.Context, /, **values: Any) -> None:
+@click.command(cls=Command, params=OPTIONS)
+def serve(call: Call) -> None:
     """Serve models to clients of OpenAI's and Anthropic's APIs.
 
     A request names its model: one of -m, or another model that 'edgespec ls' lists. Requests never download models.
     The options of 'edgespec run' for sampling and drafting (--help-all) are defaults for requests. The first Ctrl-C
     lets running answers finish, the second one aborts them.
     """
-    output = Output(quiet=values["quiet"], verbose=values["verbose"])
-    if not values["api_key"] and not _is_loopback(values["host"]):
+    values = call.values
+    if not values["api_key"] and not is_loopback(values["host"]):
         raise UsageError(
             f"listening on {values['host']} needs a key",
             why="anyone on the network could use the server",
             hint="set EDGESPEC_API_KEY (or --api-key), or listen on 127.0.0.1",
         )
-    interrupts = ctx.find_object(Interrupts) or Interrupts()
     with _listening(values["host"], values["port"]) as sock:  # fails before a model is loaded
-        specs = list(dict.fromkeys(values["model"])) or [default_model(ctx, output)]
-        alone = values["strict"] and ctx.get_parameter_source("parallel") is ParameterSource.DEFAULT
+        specs = list(dict.fromkeys(values["model"])) or [default_model(call)]
+        alone = values["strict"] and call.is_unset("parallel")
         values["sequences"] = 1 if alone else values["parallel"]
         settings = settings_for(specs, load_settings(values | {"model": specs[0]}))
         for each in settings:
-            fetch_models(ctx, each, output, yes=values["yes"])
+            fetch_models(call, each)
             check_load_settings(each)
             check_rule(each, values["verify"])
-        models = offered(ctx, values, settings)
+        models = Offered(call, settings)
         try:
-            _run(output, interrupts, sock, models, values)
+            _run(call, sock, models)
         except LoadingStoppedError:
-            interrupts.raise_if_received()
+            call.interrupts.raise_if_received()
 
 
-def _run(output: Output, interrupts: Interrupts, sock: socket.socket, models: Offered, values: dict[str, Any]) -> None:
+def _run(call: Call, sock: socket.socket, models: Offered) -> None:
     from edgespec.serve.app import make_app
     from edgespec.serve.guard import Rules
     from edgespec.serve.http import BACKLOG, uvicorn_server
     from edgespec.serve.pool import Limits, Pool
 
+    values, output = call.values, call.output
     named = list(models.named.values())
-    cancel = CancelFlag()
-    with interrupts.cancelling(cancel), ThreadPoolExecutor(1) as threads:
+    with call.cancelling() as cancel, ThreadPoolExecutor(1) as threads:
         here = threads.submit(models.look)  # while the first model is loaded
         model = ReopenedModel(named[0].settings, named[0].defaults, output, cancel)
     url = _url(values["host"], sock)
-    beyond = values["api_key"] and not _is_loopback(values["host"]) and not values["hosts"]
+    beyond = values["api_key"] and not is_loopback(values["host"]) and not values["hosts"]
     rules = Rules(values["api_key"] or "", None if beyond else values["hosts"], values["origins"])
     show = _shower(output, as_json=values["as_json"])
 
@@ -158,7 +154,7 @@ def _run(output: Output, interrupts: Interrupts, sock: socket.socket, models: Of
             if values["as_json"]:
                 output.json({"event": "stopping"})
 
-        with interrupts.calling(stop):
+        with call.interrupts.calling(stop):
             server.run([sock])
         if values["as_json"]:
             output.json({"event": "stopped"})
@@ -240,9 +236,3 @@ def _url(host: str, sock: socket.socket) -> str:
     port = sock.getsockname()[1]
     name = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{name}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    from edgespec.serve.guard import is_loopback
-
-    return is_loopback(host)

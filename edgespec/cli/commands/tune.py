@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.cancel import CancelFlag
+from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE, Option, option, with_options
-from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL
-from edgespec.cli.options.given import load_settings, one_model
-from edgespec.cli.options.types import SPEC_TYPE, Integer, ModelSpec, Number
-from edgespec.cli.setup.default_model import default_model
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, Option, option
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL, TARGET_NAME
+from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.types import SPEC_TYPE, Integer, Number
+from edgespec.cli.setup.default_model import named_model
 from edgespec.cli.setup.fetching import fetch_models
-from edgespec.cli.terminal.interrupt import Interrupts
-from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.settings import DRAFT_N_MAX, HEADS, MAX_DRAFT, MTP, SELF, SPELLINGS, drafters_of
 from edgespec.text.figures import percent
@@ -51,24 +49,19 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@click.command(cls=Command)
-@click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
-@with_options(*MODEL, *OPTIONS)
-@click.pass_context
-def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
+@click.command(cls=Command, params=[TARGET_NAME, *MODEL, *OPTIONS])
+def tune(call: Call) -> None:
     """Measure in a minute whether a draft is worth it here.
 
     Measures the cost of passes of MODEL (smollm2 by default) and of its draft, the acceptance rate on texts of several
     kinds, and the speed with and without speculation. The results are saved for 'edgespec run'.
     """
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
-    values["model"] = one_model(target, values["model"]) or default_model(ctx, output)
-    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+    values, output = call.values, call.output
+    values["model"] = named_model(call)
+    fetch_models(call, load_settings(values))
     output.progress(f"loading {values['model']}", 0)
     from edgespec.bench.suites import sample, shipped
     from edgespec.bench.tune import tune as tune_pair
-    from edgespec.events import PROGRESS
     from edgespec.models.names.spec import resolve
     from edgespec.runtime.runtime import Runtime
 
@@ -82,20 +75,15 @@ def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
 
     if values["spec_draft_n_max"] is None and values["spec_type"].startswith(("draft", SELF, *HEADS, MTP)):
         values["spec_draft_n_max"] = MODEL_N_MAX
-
-    def tell(what: str, done: float) -> None:
-        output.progress(PROGRESS.get(what, what).format(values["model"]), done)
-
-    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
-    try:
-        with Runtime(replace(load_settings(values), store=False), tell) as llm, interrupts.cancelling(cancel):
-            items = sample(shipped(), 10)
-            found = tune_pair(
-                llm, items, values["seconds"], temperature=values["temperature"], progress=tell, cancel=cancel
-            )
-            about = llm.describe()
-    finally:
-        output.end_progress()
+    tell = call.progress_of(values["model"])
+    with (
+        output.showing_progress(),
+        Runtime(replace(load_settings(values), store=False), tell) as llm,
+        call.cancelling() as cancel,
+    ):
+        items, seconds = sample(shipped(), 10), values["seconds"]
+        found = tune_pair(llm, items, seconds, temperature=values["temperature"], progress=tell, cancel=cancel)
+        about = llm.describe()
     if found is not None and values["as_json"]:
         output.json({"model": about["model"], "draft_model": about["draft_model"], **found.as_json()})
     elif found is not None:
@@ -103,7 +91,7 @@ def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
             output.show(part)
     for note in [*llm.notes, *(found.messages if found else ())]:
         output.note(note)
-    interrupts.raise_if_received()
+    call.interrupts.raise_if_received()
 
 
 def _report(found: Tuned) -> list[RenderableType]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from edgespec.cli.call import Call
 from edgespec.cli.options.common import Option
 from edgespec.cli.options.files import Setting, config_files, read_settings, working_folder
 from edgespec.cli.options.generation import RUN
@@ -32,8 +33,8 @@ def typed(ctx: click.Context) -> str:
 
 
 class Command(click.Command):
-    """A command that reads the configuration files before its arguments. Their keys are the options of `run`; a command
-    uses the keys of the options that it has too."""
+    """A command that reads the configuration files before its arguments, and whose function gets a `Call`. The keys of
+    the files are the options of `run`; a command uses the keys of the options that it has too."""
 
     def __init__(self, *args: Any, **attrs: Any) -> None:
         super().__init__(*args, **attrs)
@@ -60,6 +61,10 @@ class Command(click.Command):
                 for name, value in values.items()
             }
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        assert self.callback is not None
+        return ctx.invoke(self.callback, Call(ctx))
 
     def _check_words(self, ctx: click.Context, args: list[str]) -> None:
         """Refuse unknown names of several letters after one dash: click would take -hf for -h, and -sys for -s with the

@@ -101,17 +101,6 @@ def advanced(shared: Option) -> Option:
     return hidden
 
 
-def with_options(*options: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that gives a command these options, in this order."""
-
-    def decorate(command: Decorated) -> Decorated:
-        for each in reversed(options):
-            command = each(command)
-        return command
-
-    return decorate
-
-
 JSON = flag("--json", "as_json", help="Print one JSON object instead of text.")
 JSON_LINES = flag("--json", "as_json", help="Print one JSON object per line instead of text.")
 QUIET = flag("-q", "--quiet", help="No notes or progress on stderr.")

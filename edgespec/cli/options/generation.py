@@ -97,6 +97,8 @@ TARGET = Option(
     "(hf:owner/name:Q4_K_M), or 'demo', a tiny bundled model. EDGESPEC_DEFAULT_MODEL changes the default.",
 )
 
+TARGET_NAME = click.Argument(["target"], metavar="[MODEL]", required=False, type=ModelSpec())
+
 CTX_SIZE = _model("-c --ctx-size", "Context size in tokens.", shown="the model's training context, at most 8192")
 
 GPU_LAYERS = _model(

@@ -1,1 +1,1 @@
-"""What commands do before their work: resolve, download and open models, open files, inspect the machine."""
+"""The preparations of commands: resolve, download and open models, open files, inspect the machine."""

@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import click
-from click.core import ParameterSource
-
 from edgespec.batch.arriving import ReadAhead
-from edgespec.batch.lines import Line, count_lines, read_lines
+from edgespec.batch.input import Line, Shard, count_lines, read_lines
 from edgespec.batch.merge import merge
 from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.reading import RowReader, id_on
 from edgespec.batch.row import BadRow, Row
-from edgespec.batch.shards import Shard
-from edgespec.cli.options.common import Option, flag, option
+from edgespec.cli.call import Call
+from edgespec.cli.options.common import flag, option
 from edgespec.cli.options.types import Parsed
 from edgespec.cli.terminal.output import Output, StdoutClosed
 from edgespec.closable import Closable
@@ -141,18 +138,13 @@ SHARDS = [
 ]  # fmt: skip
 
 
-def merge_parts(ctx: click.Context, sources: Sequence[str], values: Mapping[str, Any], output: Output) -> None:
+def merge_parts(call: Call) -> None:
     """Merge the outputs of shards. Raises EdgespecError, and FailedRowsError if rows of the shards have failed."""
-    others = [
-        max(param.opts, key=len)
-        for param in ctx.command.params
-        if isinstance(param, Option)
-        and param.name not in _OF_MERGE
-        and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
-    ]
+    others = [f"--{each.key}" for each in call.typed_options() if each.name not in _OF_MERGE]
     if others:
         raise UsageError(f"{', '.join(others)} cannot be combined with --merge", why="the rows are answered already")
-    name, paths = values["target"], [Path(source) for source in sources]
+    values = call.values
+    name, paths = values["target"], [Path(source) for source in values["sources"]]
     if name in (None, STDIO):
         raise UsageError("--merge needs an output file", hint="use -o FILE")
     if any(are_same(Path(name), path) for path in paths):
@@ -161,8 +153,8 @@ def merge_parts(ctx: click.Context, sources: Sequence[str], values: Mapping[str,
         if target.path.exists() and target.path.stat().st_size and not values["overwrite"]:
             raise UsageError(f"{name} exists", hint="use another file name; --overwrite replaces it")
         n_rows, n_failed = merge(paths, target)
-    if not output.quiet:
-        output.aside(f"{n_rows} rows of {len(paths)} shards · {name}")
+    if not call.output.quiet:
+        call.output.aside(f"{n_rows} rows of {len(paths)} shards · {name}")
     if n_failed:
         hint = f'each has its reason in "error"; to try them again, use the whole input and -o {name} --retry-errors'
         raise FailedRowsError(f"{n_failed} of {n_rows} rows failed", hint=hint)

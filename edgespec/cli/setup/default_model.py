@@ -8,6 +8,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from edgespec.cli.call import Call
+from edgespec.cli.options.given import one_model
 from edgespec.cli.options.habits import looks_like_model
 from edgespec.cli.setup.fetching import fetch_missing
 from edgespec.cli.terminal.output import Output
@@ -19,17 +21,17 @@ VARIABLE = "EDGESPEC_DEFAULT_MODEL"  # names another model
 DEMO = "demo"
 
 
-def default_model(ctx: click.Context, output: Output, *, or_demo: bool = False) -> str:
+def default_model(call: Call, *, or_demo: bool = False) -> str:
     """Return the model to load, downloaded with a note if necessary; with `or_demo` the bundled pair if that fails.
 
     It is downloaded without asking, because scripts cannot answer. Raises UsageError as `catalogue` does, and without
     `or_demo` ModelNotFoundError.
     """
     if chosen := os.environ.get(VARIABLE):
-        output.note(f"no model given; using {chosen} ({VARIABLE}; choose a model with -m)")
+        call.output.note(f"no model given; using {chosen} ({VARIABLE}; choose a model with -m)")
         return chosen
     try:
-        _have_default_model(ctx, output)
+        _have_default_model(call)
     except UsageError:
         raise
     except EdgespecError as error:
@@ -41,9 +43,15 @@ def default_model(ctx: click.Context, output: Output, *, or_demo: bool = False) 
                 hint=f"use another model, such as -m {DEMO}; to download the default: edgespec pull {DEFAULT_MODEL}",
             ) from error
         # also shown with --quiet: the answer must not be mistaken for a real model's
-        output.aside(f"note: using the bundled {DEMO}, a toy whose answers make little sense: {why}")
+        call.output.aside(f"note: using the bundled {DEMO}, a toy whose answers make little sense: {why}")
         return DEMO
     return DEFAULT_MODEL
+
+
+def named_model(call: Call) -> str:
+    """Return the model that the command's argument or its option -m names, or the default model. Raises UsageError for
+    two models, and as `default_model` does."""
+    return one_model(call.values["target"], call.values["model"]) or default_model(call)
 
 
 def note_model_as_prompt(output: Output, prompt: str | None, model: str | None) -> None:
@@ -63,7 +71,7 @@ def answer_as_catalogued(ctx: click.Context, values: dict[str, Any]) -> None:
             values[name] = value
 
 
-def _have_default_model(ctx: click.Context, output: Output) -> None:
+def _have_default_model(call: Call) -> None:
     from edgespec.models.hub.cache import is_offline
 
     try:
@@ -71,7 +79,7 @@ def _have_default_model(ctx: click.Context, output: Output) -> None:
     except NotFetchedError as error:
         if is_offline():
             raise ModelNotFoundError(error.what, why="--offline or HF_HUB_OFFLINE forbids downloading it") from error
-        output.note(f"no model given; downloading {DEFAULT_MODEL} once (choose another model with -m)")
-        fetch_missing(ctx, [DEFAULT_MODEL], output, yes=True)
+        call.output.note(f"no model given; downloading {DEFAULT_MODEL} once (choose another model with -m)")
+        fetch_missing(call, [DEFAULT_MODEL], yes=True)
     else:
-        output.note(f"no model given; using {DEFAULT_MODEL} (choose a model with -m)")
+        call.output.note(f"no model given; using {DEFAULT_MODEL} (choose a model with -m)")

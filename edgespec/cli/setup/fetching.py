@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.cli.call import Call
 from edgespec.cli.terminal.output import Output
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.settings import AUTO_DRAFT, LoadSettings
@@ -29,13 +29,7 @@ def confirmed(question: str) -> bool:
 
 
 def fetch_models(
-    ctx: click.Context,
-    settings: LoadSettings,
-    output: Output,
-    *,
-    yes: bool,
-    modes: Sequence[str] = (),
-    ask: Ask = confirmed,
+    call: Call, settings: LoadSettings, *, modes: Sequence[str] = (), ask: Ask = confirmed
 ) -> LoadSettings:
     """Download the models that these settings need, or that these modes of a benchmark need.
 
@@ -43,12 +37,9 @@ def fetch_models(
     does.
     """
     named = None if settings.draft_model == AUTO_DRAFT else settings.draft_model
-    with_draft = named is None and uses_draft(settings, modes)
-    drafts_of = [settings.model] if with_draft else []
+    drafts_of = [settings.model] if named is None and uses_draft(settings, modes) else []
     drafts = [named] if named else []
-    has_all = fetch_missing(
-        ctx, [settings.model, *drafts], output, yes=yes, drafts_of=drafts_of, drafts=drafts, ask=ask
-    )
+    has_all = fetch_missing(call, [settings.model, *drafts], drafts_of=drafts_of, drafts=drafts, ask=ask)
     others = settings.without_draft
     return settings if has_all or others == "none" else replace(settings, spec_type=others)
 
@@ -65,19 +56,19 @@ def uses_draft(settings: LoadSettings, modes: Sequence[str] = ()) -> bool:
 
 
 def fetch_missing(
-    ctx: click.Context,
+    call: Call,
     specs: Sequence[str | None],
-    output: Output,
     *,
-    yes: bool,
+    yes: bool = False,
     drafts_of: Collection[str] = (),
     drafts: Collection[str] = (),
     ask: Ask = confirmed,
 ) -> bool:
     """Download the missing models among `specs`, and the catalogue's drafts of the models in `drafts_of`.
 
-    The question calls the models in `drafts` drafts. Returns whether all models exist now: a draft that fails is not an
-    error. Raises NotFetchedError if the user declines or cannot be asked, and the errors of downloading.
+    The question calls the models in `drafts` drafts; `yes` asks none, as `--yes` does. Returns whether all models exist
+    now: a draft that fails is not an error. Raises NotFetchedError if the user declines or cannot be asked, and the
+    errors of downloading.
     """
     missing: dict[str, NotFetchedError] = {}
     for spec in filter(None, specs):
@@ -85,22 +76,12 @@ def fetch_missing(
             resolve(spec)
         except NotFetchedError as error:
             missing[spec] = error
-    return not missing or _fetch(ctx, missing, output, yes=yes, drafts_of=drafts_of, drafts=drafts, ask=ask)
-
-
-def _fetch(
-    ctx: click.Context,
-    missing: dict[str, NotFetchedError],
-    output: Output,
-    *,
-    yes: bool,
-    drafts_of: Collection[str],
-    drafts: Collection[str],
-    ask: Ask,
-) -> bool:
+    if not missing:
+        return True
     from edgespec.models.hub.cache import is_offline
     from edgespec.models.hub.pulling import fetch_items, items_of, missing_bytes, plan_all, without_failed
 
+    output, yes = call.output, yes or call.values["yes"]
     refusal = next(iter(missing.values()))
     can_ask = sys.stdin is not None and sys.stdin.isatty() and output.stderr_is_terminal
     if is_offline() or not (yes or can_ask):
@@ -113,11 +94,11 @@ def _fetch(
         if with_drafts:
             refusal.hint += f", or without its draft: edgespec pull {with_drafts[0]} --no-draft"
         raise refusal
-    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
-    with interrupts.cancelling(cancel):
+    cancel = CancelFlag()
+    with call.interrupts.cancelling(cancel):
         fetch_items(possible, output, cancel)
     tell_stopped(possible, output)
-    interrupts.raise_if_received()
+    call.interrupts.raise_if_received()
     return without_failed(possible, output) == items
 
 

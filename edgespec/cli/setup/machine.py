@@ -172,26 +172,26 @@ def _build_advice(facts: Facts) -> Iterator[Advice]:
 
 def _folder_advice(facts: Facts) -> Iterator[Advice]:
     folders = facts["folders"]
-    if not folders["cache"]["writable"]:
-        yield Advice(
-            "the cache folder is not writable", "measurements are not saved; set EDGESPEC_HOME to another place"
-        )
-    if not folders["data"]["writable"]:
-        cost = "conversations and answers cannot be saved; set EDGESPEC_HOME to another place"
-        yield Advice("the data folder is not writable", cost)
-    if not facts["hub"]["writable"]:
-        cost = "no model can be downloaded; set HF_HOME to another place"
-        yield Advice("the hub cache is not writable", cost)
+    for folder, name, cost, variable in (
+        (folders["cache"], "cache folder", "measurements are not saved", "EDGESPEC_HOME"),
+        (folders["data"], "data folder", "conversations and answers cannot be saved", "EDGESPEC_HOME"),
+        (facts["hub"], "hub cache", "no model can be downloaded", "HF_HOME"),
+    ):
+        if not folder["writable"]:
+            yield Advice(f"the {name} is not writable", f"{cost}; set {variable} to another place")
 
 
 def gpu_build(gpu: Gpu) -> str:
     """Return the command that builds llama.cpp for a GPU."""
-    if _in_checkout():
-        if os.name == "nt":
-            return rf'$env:EDGESPEC_BACKEND = "{gpu.backend}"; scripts\edgespec doctor'
-        return f"EDGESPEC_BACKEND={gpu.backend} ./scripts/edgespec doctor"
-    options = f"-DGGML_{gpu.backend.upper()}=on"
-    return f'$env:CMAKE_ARGS = "{options}"; {REINSTALL}' if os.name == "nt" else f'CMAKE_ARGS="{options}" {REINSTALL}'
+    if not _in_checkout():
+        return _with_variable("CMAKE_ARGS", f"-DGGML_{gpu.backend.upper()}=on", REINSTALL)
+    script = r"scripts\edgespec" if os.name == "nt" else "./scripts/edgespec"
+    return _with_variable("EDGESPEC_BACKEND", gpu.backend, f"{script} doctor")
+
+
+def _with_variable(name: str, value: str, command: str) -> str:
+    """Return a line for the system's shell that runs a command with an environment variable."""
+    return f'$env:{name} = "{value}"; {command}' if os.name == "nt" else f'{name}="{value}" {command}'
 
 
 def _rebuild() -> str:

@@ -11,9 +11,10 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.kernels import have_bounds
 from edgespec.llama.rounding import Widths, measured_widths
-from edgespec.models.memory.defaults import exact_attention, usual_context, with_room_for_scores
+from edgespec.models.memory.defaults import usual_context, wanted_attention, with_room
 from edgespec.models.memory.estimate import Plan
 from edgespec.runtime.fitting import can_be_exact, fitted, open_model
+from edgespec.settings import LoadSettings
 
 MEASURED_CONTEXT = 512  # tokens; enough to measure rounding, and small enough to fit beside other programs
 
@@ -24,11 +25,11 @@ def model_facts(path: Path, progress: Callable[[str, float], None]) -> dict[str,
     `progress` is called with what is done and a number in 0..1. Raises ModelNotFoundError, ModelFileError,
     OutOfMemoryError, GenerationError.
     """
-    header, exact, notes = check_model(path), can_be_exact(), list[str]()
-    attention = exact_attention(header, "f16") if exact else "auto"
+    header, exact, usual, notes = check_model(path), can_be_exact(), LoadSettings(str(path)), list[str]()
+    attention = wanted_attention(header, usual, usual.cache_type_v, exact=exact)
     n_ctx = min(usual_context(header), MEASURED_CONTEXT)
     plan = Plan(header, n_ctx=n_ctx, max_outputs=NARROW, flash_attention=attention, exact=exact)
-    plan = fitted(with_room_for_scores(plan), notes.append)
+    plan = fitted(with_room(plan, usual), notes.append)
     with (
         open_model(plan, notes.append, lambda done: progress(f"loading {path.name}", done)) as model,
         Context(model, **plan.context) as context,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import click
-
+from edgespec.cli.call import Call
 from edgespec.cli.options.given import request, sampling_settings
 from edgespec.cli.setup.default_model import answer_as_catalogued
 from edgespec.errors import UsageError
@@ -19,48 +18,39 @@ if TYPE_CHECKING:
 IDLE_MINUTES = 30.0  # for models that are not named by -m
 
 
-@dataclass(frozen=True, slots=True)
 class Offered:
-    """The models of -m (`named`, by spec), and the settings for other models of this machine: those of the first model,
-    without its draft model, corpus and workers."""
+    """The models of -m (`named`, by spec), and the other models of this machine, which have the settings of the first
+    model without its draft model, corpus and workers. Raises UsageError if two models have the same name."""
 
-    named: Mapping[str, Offer]
-    offer: Callable[[str, LoadSettings, float | None], Offer]
-    idle_minutes: float | None
-    only: bool
+    def __init__(self, call: Call, settings: Sequence[LoadSettings]) -> None:
+        from edgespec.serve.shelf import name_for
+
+        self._call = call
+        self._defaults = request(call.values | {"system": None}, "", chat=False, seed=0)
+        self.named: dict[str, Offer] = {}
+        for each in settings:
+            name = name_for(each.model)
+            if any(name == other.name for other in self.named.values()):
+                raise UsageError(f"two models are called {name}", why="requests could not tell them apart")
+            self.named[each.model] = self._offer(name, each, call.values["idle_unload"])
 
     def look(self) -> Offers:
         """Return all models that requests can name now. Can be called from any thread."""
         from edgespec.serve.shelf import offers_here
 
-        return offers_here(self.named, None if self.only else self._another)
+        return offers_here(self.named, None if self._call.values["only"] else self._another)
 
     def _another(self, name: str, spec: str) -> Offer:
-        first = next(iter(self.named.values())).settings
-        minutes = IDLE_MINUTES if self.idle_minutes is None else self.idle_minutes
-        return self.offer(name, replace(_shared(first), model=spec), minutes)
+        first, minutes = next(iter(self.named.values())).settings, self._call.values["idle_unload"]
+        return self._offer(name, replace(_shared(first), model=spec), IDLE_MINUTES if minutes is None else minutes)
 
+    def _offer(self, name: str, settings: LoadSettings, minutes: float | None) -> Offer:
+        from edgespec.serve.pool import Offer
 
-def offered(ctx: click.Context, values: Mapping[str, Any], settings: Sequence[LoadSettings]) -> Offered:
-    """Return the models to offer. Raises UsageError if two models have the same name."""
-    from edgespec.serve.pool import Offer
-    from edgespec.serve.shelf import name_for
-
-    base = request(dict(values) | {"system": None}, "", chat=False, seed=0)
-
-    def offer(name: str, settings: LoadSettings, minutes: float | None) -> Offer:
-        own = dict(values) | {"model": settings.model, "system": None}
-        answer_as_catalogued(ctx, own)
-        defaults = replace(base, sampling=sampling_settings(own))
+        values = self._call.values | {"model": settings.model, "system": None}
+        answer_as_catalogued(self._call.ctx, values)
+        defaults = replace(self._defaults, sampling=sampling_settings(values))
         return Offer(name, settings, defaults, 60 * minutes if minutes else None)
-
-    named: dict[str, Offer] = {}
-    for each in settings:
-        name = name_for(each.model)
-        if any(name == other.name for other in named.values()):
-            raise UsageError(f"two models are called {name}", why="requests could not tell them apart")
-        named[each.model] = offer(name, each, values["idle_unload"])
-    return Offered(named, offer, values["idle_unload"], values["only"])
 
 
 def settings_for(specs: Sequence[str], first: LoadSettings) -> list[LoadSettings]:

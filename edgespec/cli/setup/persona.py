@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from edgespec.cli.call import Call
 from edgespec.cli.options.common import option
 
 if TYPE_CHECKING:
@@ -31,31 +32,30 @@ PERSONA = option(
 )  # fmt: skip
 
 
-def typed_fields(ctx: click.Context) -> set[str]:
+def typed_fields(call: Call) -> set[str]:
     """Return the settings that were typed, by the names of their fields."""
-    params = {str(param.name) for param in ctx.command.params}
-    typed = {name for name in params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    typed = set(filter(call.is_typed, call.values))
     return typed | {field for option, field in _FIELDS.items() if option in typed}
 
 
-def named_persona(ctx: click.Context, values: dict[str, Any]) -> Persona | None:
+def named_persona(call: Call) -> Persona | None:
     """Return the persona of the option, if any, and use its model unless one was typed. Raises UsageError."""
-    if values["persona"] is None:
+    if call.values["persona"] is None:
         return None
     from edgespec.chat.personas import persona
 
-    found = persona(values["persona"])
-    if found.model and "model" not in typed_fields(ctx):
-        values["model"] = found.model
+    found = persona(call.values["persona"])
+    if found.model and not call.is_typed("model"):
+        call.values["model"] = found.model
     return found
 
 
-def answer_as(ctx: click.Context, persona: Persona, values: dict[str, Any]) -> None:
+def answer_as(call: Call, persona: Persona) -> None:
     """Use the persona's system prompt and settings for the options that were not typed."""
     from edgespec.chat.settings import ChatSettings, setting
     from edgespec.settings import CONSTRAINTS
 
-    typed = typed_fields(ctx)
+    typed = typed_fields(call)
     settings = persona.applied(ChatSettings(), typed)
     options = {field: option for option, field in _FIELDS.items()}
     taken: dict[str, Any] = {"system": persona.system} if persona.system and "system" not in typed else {}
@@ -64,5 +64,5 @@ def answer_as(ctx: click.Context, persona: Persona, values: dict[str, Any]) -> N
         if is_free:
             taken[options.get(item.field, item.field)] = item.value(settings)
     for name, value in taken.items():
-        values[name] = value
-        ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)  # so that the catalogue does not change it
+        call.values[name] = value
+        call.ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)  # so that the catalogue does not change it

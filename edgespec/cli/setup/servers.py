@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from edgespec.cancel import CancelFlag
+from edgespec.cli.call import Call
 from edgespec.cli.options.common import Option, option
 from edgespec.cli.setup.default_model import answer_as_catalogued
 from edgespec.cli.terminal.output import Output
@@ -46,22 +46,17 @@ def server_options(help: str, *, multiple: bool = False) -> list[Option]:
     return [option("Server", "--server", metavar="URL", multiple=multiple, help=help), KEY_FILE]
 
 
-def check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
+def check_options(call: Call) -> None:
     """Refuse typed options that have no effect with a server, or without one. Raises UsageError."""
+    values = call.values
     if not values["server"]:
         if values["api_key_file"] is not None:
             raise UsageError("--api-key-file needs --server")
         return
     idle = [
-        max(
-            (*param.opts, *param.secondary_opts) if values[str(param.name)] is not False else param.secondary_opts,
-            key=len,
-        )
-        for param in ctx.command.params
-        if isinstance(param, Option)
-        and param.section in ("Model", "Speculation")
-        and param.name not in SENT
-        and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+        max((*each.opts, *each.secondary_opts) if values[str(each.name)] is not False else each.secondary_opts, key=len)
+        for each in call.typed_options()
+        if each.section in ("Model", "Speculation") and each.name not in SENT
     ]
     if idle:
         raise UsageError(
@@ -71,9 +66,7 @@ def check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
         )
 
 
-def open_servers(
-    ctx: click.Context, urls: Sequence[str], values: dict[str, Any], output: Output, *, also: Sequence[str] = ()
-) -> list[RemoteEngine]:
+def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -> list[RemoteEngine]:
     """Open the model of -m, one of `also`, or the first model, on each server that can be reached.
 
     Options that the user has not set become those of the first server. Raises EdgespecError.
@@ -82,8 +75,8 @@ def open_servers(
     from edgespec.remote.engine import RemoteEngine
     from edgespec.remote.member import LostError
 
-    is_typed = ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE
-    settings = _settings(values, values["model"] if is_typed else "")
+    values = call.values
+    settings = _settings(values, values["model"] if call.is_typed("model") else "")
     key, found, lost = _key(values), list[RemoteEngine](), list[LostError]()
     try:
         for url in dict.fromkeys(map(base_url, urls)):
@@ -98,11 +91,10 @@ def open_servers(
             engine.close()
         raise
     for error in lost:
-        output.note(f"{error.what}: continuing without this server")
+        call.output.note(f"{error.what}: continuing without this server")
     values["model"] = found[0].settings.model
-    answer_as_catalogued(ctx, values)
-    defaults = found[0].defaults.items()
-    values |= {name: value for name, value in defaults if ctx.get_parameter_source(name) is ParameterSource.DEFAULT}
+    answer_as_catalogued(call.ctx, values)
+    values |= {name: value for name, value in found[0].defaults.items() if call.is_unset(name)}
     return found
 
 

@@ -22,10 +22,11 @@ from edgespec.chat.persona_commands import edited
 from edgespec.chat.personas import Persona, save
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
+from edgespec.cli.call import Call
 from edgespec.cli.render.footer import footer
-from edgespec.cli.terminal.interrupt import Interrupted, Interrupts
+from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.terminal.interrupt import Interrupted
 from edgespec.cli.terminal.line_editor import LineEditor, inputs_of, piped_line
-from edgespec.cli.terminal.output import Output
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import PROGRESS
@@ -36,41 +37,25 @@ from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import ThinkingStream, split
 
-Fetch = Callable[[LoadSettings, Callable[[str], bool]], LoadSettings]
-
 SHOWN = 120  # characters of a system prompt
 
 
 class Repl:
-    """Reads messages and commands until the input ends.
+    """Reads messages and commands until the input ends."""
 
-    `details` shows the statistics of every answer, `remembers` saves typed lines for the next start. `fetch` downloads
-    missing models of settings after asking, and returns the settings, perhaps without a draft model.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        output: Output,
-        interrupts: Interrupts,
-        *,
-        details: bool,
-        remembers: bool,
-        makes_titles: bool = True,
-        fetch: Fetch = lambda settings, ask: settings,
-    ) -> None:
-        self._fetch = fetch
-        self.session, self.output, self._interrupts, self._details = session, output, interrupts, details
+    def __init__(self, call: Call, session: Session) -> None:
+        self._call, self.session, self.output, self._interrupts = call, session, call.output, call.interrupts
+        self._details = call.values["stats"]
         self.commands = Commands(session, self)
-        self._idle = Idle(session, makes_titles=makes_titles)
+        self._idle = Idle(session, makes_titles=call.values["titles"])
         self._failed = self._left = self._shows_tokens = False
         self._next: str | None = None
         self._seen: str | None = None  # the key of the last message that was shown
         self._marks = ""  # the drafter of the text being shown
         interactive = sys.stdin is not None and sys.stdin.isatty()
-        self._editor = LineEditor(self._completions, remembers=remembers) if interactive else None
+        self._editor = LineEditor(self._completions, remembers=call.values["history"]) if interactive else None
 
-    def run(self, first: str | None) -> bool:
+    def run(self) -> bool:
         """Run the conversation. Return whether something failed although no user was there, as with piped input."""
         self.load(self.session.load_settings)
         if self.session.turns:
@@ -82,7 +67,7 @@ class Repl:
         if self._editor is not None:
             self.output.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D quits")
         try:
-            if first:
+            if first := self._call.values["message"]:
                 self._do(first)
             inputs = inputs_of(self._line)
             while not self._left and (text := next(inputs, None)) is not None:
@@ -118,7 +103,7 @@ class Repl:
         if self.session.model.waits_for_workers:
             self.output.note("the next message loads the model again")
         elif self.session.engine is None and self.session.model.remedies() and not self.session.model.was_cancelled:
-            self.commands.do_restart("")
+            self.commands.run("/restart")
 
     # --- the interface for commands ---------------------------------------------------------------------------------
 
@@ -203,7 +188,8 @@ class Repl:
         """Load a model, and show its notes. Raises EdgespecError if there is no user who could choose another model."""
         cancel, system = CancelFlag(), self.session.system
         try:
-            settings = self._fetch(settings, self._agrees)
+            if not self._call.values["server"]:
+                settings = fetch_models(self._call, settings, ask=self._agrees)
             with self._interrupts.cancelling(cancel):
                 self.session.load(settings, lambda what, done: self._progress(settings, what, done), cancel)
         except Interrupted:  # during a download

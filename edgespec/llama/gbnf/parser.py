@@ -48,31 +48,30 @@ class _Parser:
 
     def rules(self) -> dict[str, Node]:
         rules: dict[str, Node] = {}
-        self._skip(_BLANK_LINES)
+        self._take(_BLANK_LINES)
         while self._at < len(self._text):
             name = self._take(_NAME) or self._expected("the name of a rule")
-            self._skip(_BLANKS)
+            self._take(_BLANKS)
             self._expect("::=")
-            self._skip(_BLANK_LINES)
+            self._take(_BLANK_LINES)
             rules[name] = self._choice(is_nested=False)
             if self._next() not in ("", "\r", "\n"):
                 self._expected("the end of the rule")
-            self._skip(_BLANK_LINES)
+            self._take(_BLANK_LINES)
         return rules
 
     def _choice(self, *, is_nested: bool) -> Node:
         options = [self._sequence(is_nested=is_nested)]
-        while self._continues_with_bar(is_nested=is_nested):
-            self._at += 1
-            self._skip(_BLANK_LINES)
+        while self._takes_bar(is_nested=is_nested):
+            self._take(_BLANK_LINES)
             options.append(self._sequence(is_nested=is_nested))
         return options[0] if len(options) == 1 else self._made(Choice(tuple(options)))
 
-    def _continues_with_bar(self, *, is_nested: bool) -> bool:
-        """Return True at a `|`. A rule may also continue on the next line if that line begins with one."""
+    def _takes_bar(self, *, is_nested: bool) -> bool:
+        """Take a `|`. A rule may also continue on the next line if that line begins with one."""
         at = self._at
-        self._skip(_BLANK_LINES)
-        if self._next() == "|":
+        self._take(_BLANK_LINES)
+        if self._takes("|"):
             return True
         self._at = self._at if is_nested else at
         return False
@@ -86,21 +85,20 @@ class _Parser:
                 parts[-1] = self._made(self._repeat(parts[-1]))
             else:
                 parts.append(self._made(self._part()))
-            self._skip(_BLANK_LINES if is_nested else _BLANKS)
+            self._take(_BLANK_LINES if is_nested else _BLANKS)
         return parts[0] if len(parts) == 1 else self._made(Sequence(tuple(parts)))
 
     def _part(self) -> Node:
-        letter, at = self._next(), self._at
-        if letter == '"':
+        at = self._at
+        if self._takes('"'):
             return self._literal()
-        if letter == "[":
+        if self._takes("["):
             return self._characters()
-        if letter == "(":
+        if self._takes("("):
             return self._group()
-        if letter == ".":
-            self._at += 1
+        if self._takes("."):
             return Characters(is_negated=True)
-        if letter in ("<", "!"):
+        if self._next() in ("<", "!"):
             self.fail("tokens (<...>) are not supported; write their text")
         name = self._take(_NAME) or self._expected("a string, characters, a group or the name of a rule")
         self.references.setdefault(name, at)
@@ -108,10 +106,9 @@ class _Parser:
 
     def _group(self) -> Node:
         if self._depth == DEEPEST:
-            self.fail(f"groups are nested more than {DEEPEST} levels deep")
+            self.fail(f"groups are nested more than {DEEPEST} levels deep", self._at - 1)
         self._depth += 1
-        self._at += 1
-        self._skip(_BLANK_LINES)
+        self._take(_BLANK_LINES)
         group = self._choice(is_nested=True)
         self._expect(")")
         self._depth -= 1
@@ -122,12 +119,11 @@ class _Parser:
         self._at += 1
         if letter != "{":
             return Repeat((part,), int(letter == "+"), 1 if letter == "?" else None)
-        self._skip(_BLANK_LINES)
+        self._take(_BLANK_LINES)
         least = self._number()
         most: int | None = least
-        if self._next() == ",":
-            self._at += 1
-            self._skip(_BLANK_LINES)
+        if self._takes(","):
+            self._take(_BLANK_LINES)
             most = None if self._next() == "}" else self._number()
         self._expect("}")
         if most is not None and most < least:
@@ -139,24 +135,20 @@ class _Parser:
         digits = self._take(_NUMBER) or self._expected("a number")
         if len(digits) > len(str(MOST_REPEATED)) or int(digits) > MOST_REPEATED:
             self.fail(f"more than {MOST_REPEATED:,} repetitions", at)
-        self._skip(_BLANK_LINES)
+        self._take(_BLANK_LINES)
         return int(digits)
 
     def _literal(self) -> Node:
-        self._at += 1
         letters = []
-        while self._next() != '"':
+        while not self._takes('"'):
             letters.append(self._take(_PLAIN_TEXT) or self._character())
-        self._at += 1
         return Literal(text="".join(letters))
 
     def _characters(self) -> Node:
-        at = self._at
-        self._at += 1
-        is_negated = self._next() == "^"
-        self._at += is_negated
+        at = self._at - 1
+        is_negated = self._takes("^")
         ranges: list[tuple[int, int]] = []
-        while self._next() != "]":
+        while not self._takes("]"):
             place = self._at
             first = last = ord(self._character())
             if self._next() == "-" and self._text[self._at + 1 : self._at + 2] != "]":
@@ -165,7 +157,6 @@ class _Parser:
             if last < first:
                 self.fail("the range is the wrong way round", place)
             ranges.append((first, last))
-        self._at += 1
         if not ranges and not is_negated:
             self.fail("no character is in these brackets", at)
         return Characters(ranges=tuple(ranges), is_negated=is_negated)
@@ -204,18 +195,20 @@ class _Parser:
     def _next(self) -> str:
         return self._text[self._at : self._at + 1]
 
-    def _skip(self, blanks: re.Pattern[str]) -> None:
-        self._take(blanks)
-
     def _take(self, pattern: re.Pattern[str]) -> str:
         found = pattern.match(self._text, self._at)
         self._at = found.end() if found else self._at
         return found[0] if found else ""
 
+    def _takes(self, mark: str) -> bool:
+        """Take a mark if it comes next."""
+        found = self._text.startswith(mark, self._at)
+        self._at += len(mark) if found else 0
+        return found
+
     def _expect(self, mark: str) -> None:
-        if not self._text.startswith(mark, self._at):
+        if not self._takes(mark):
             self._expected(mark)
-        self._at += len(mark)
 
     def _expected(self, what: str) -> NoReturn:
         if self._at >= len(self._text):

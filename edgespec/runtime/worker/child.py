@@ -171,10 +171,10 @@ class _Child:
             kind, id, *_ = command
             if kind == ADD:
                 self._flags[id] = CancelFlag()
-            elif kind in (CANCEL, CLOSE):
-                for flag in [self._flags.get(id)] if kind == CANCEL else [*self._flags.values()]:
-                    if flag is not None:
-                        flag.set()
+            # Set flags here, since the main thread may be in a long pass, which a flag stops in native code.
+            cancelled = [id] if kind == CANCEL else [*self._flags] if kind == CLOSE else []
+            for flag in filter(None, map(self._flags.get, cancelled)):
+                flag.set()
             if kind != CANCEL:
                 self._inbox.put(command)
 

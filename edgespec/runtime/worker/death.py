@@ -80,21 +80,20 @@ def lost_workers(settings: LoadSettings, error: Exception | None) -> bool:
 def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
     """Return the error for a process that ended with `code` (minus a signal's number) after printing these lines."""
     name = _signal_name(code)
-    cause = _SIGNALS.get(name) or _WINDOWS.get(code or 0)
+    cause = _CAUSES.get(name) or _CAUSES.get(code or 0)
     words = [line.strip() for line in said if line.strip()]
     if lost := [line.partition(LOST)[2].strip() for line in words if LOST in line]:
         return WorkerDiedError(LOST.rstrip(":"), why=lost[0], hint=LOST_HINT)
     last = words[-1].removeprefix("what():").strip() if words else ""  # C++ prints this for an uncaught exception
-    if cause in (None, "abort") and any(_NO_MEMORY.search(line) for line in words):
-        cause = "memory"
-    if cause is not None:
-        what, why, hint = _CAUSES[cause]
-        if cause == "abort":
-            why = next((line for line in words if "GGML_ASSERT" in line), last or why)
-        return WorkerDiedError(what, why=why, hint=hint, out_of_memory=hint == _LESS)
-    if name:
-        return WorkerDiedError(_ENDED, why=f"it received {name}", hint=_AGAIN)
-    return WorkerDiedError(_ENDED, why=last or ("" if code is None else f"it exited with code {code}"), hint=_AGAIN)
+    if cause in (None, _ABORT) and any(_NO_MEMORY.search(line) for line in words):
+        cause = _MEMORY
+    if cause is None:
+        why = f"it received {name}" if name else last or ("" if code is None else f"it exited with code {code}")
+        return WorkerDiedError(_ENDED, why=why, hint=_AGAIN)
+    what, why, hint = cause
+    if cause == _ABORT:
+        why = next((line for line in words if "GGML_ASSERT" in line), last or why)
+    return WorkerDiedError(what, why=why, hint=hint, out_of_memory=hint == _LESS)
 
 
 def hung() -> WorkerDiedError:
@@ -114,46 +113,39 @@ _ENDED, _CRASHED = "the model process has ended", "llama.cpp crashed"
 _AGAIN = "restart it; if that does not help, try another model file or another build of llama-cpp-python"
 _LESS = "restart it with less: a smaller context, no draft model, or a smaller model"
 
-_CAUSES = {  # what happened, why, what to do
-    "killed": (
-        "the model process was killed",
-        "by the system because memory ran out, or by hand",
-        _LESS,
-    ),
-    "memory": (_ENDED, "memory ran out", _LESS),
-    "ctrl-c": (_ENDED, "it was interrupted (Ctrl-C)", _AGAIN),
-    "abort": ("llama.cpp aborted", "an internal check failed", _AGAIN),
-    "access": (_CRASHED, "it accessed invalid memory", _AGAIN),
-    "arithmetic": (_CRASHED, "an arithmetic error", _AGAIN),
-    "file": (
-        _CRASHED,
-        "the model file may have been changed or removed while it was in use",
-        "restart it; if that does not help, download the file again",
-    ),
-    "build": (
-        _CRASHED,
-        "this build uses instructions that the processor does not support",
-        "reinstall llama-cpp-python, built on this machine",
-    ),
-}
-_SIGNALS = {
-    "SIGKILL": "killed",
-    "SIGABRT": "abort",
-    "SIGSEGV": "access",
-    "SIGFPE": "arithmetic",
-    "SIGBUS": "file",
-    "SIGILL": "build",
-}
-_WINDOWS = {
-    3: "abort",  # how abort() ends in older runtimes
-    0xC0000409: "abort",
-    0xC0000005: "access",
-    0xC00000FD: "access",  # the stack is full
-    0xC0000094: "arithmetic",
-    0xC0000006: "file",  # a page of a mapped file cannot be read
-    0xC000001D: "build",
-    0xC0000017: "memory",
-    0xC000012D: "memory",
-    0xC000013A: "ctrl-c",  # before it ignored the signal
+# what happened, why, what to do
+_KILLED = ("the model process was killed", "by the system because memory ran out, or by hand", _LESS)
+_MEMORY = (_ENDED, "memory ran out", _LESS)
+_CTRL_C = (_ENDED, "it was interrupted (Ctrl-C)", _AGAIN)
+_ABORT = ("llama.cpp aborted", "an internal check failed", _AGAIN)
+_ACCESS = (_CRASHED, "it accessed invalid memory", _AGAIN)
+_ARITHMETIC = (_CRASHED, "an arithmetic error", _AGAIN)
+_FILE = (
+    _CRASHED,
+    "the model file may have been changed or removed while it was in use",
+    "restart it; if that does not help, download the file again",
+)
+_BUILD = (
+    _CRASHED,
+    "this build uses instructions that the processor does not support",
+    "reinstall llama-cpp-python, built on this machine",
+)
+_CAUSES = {  # of signals, and of exit codes of Windows
+    "SIGKILL": _KILLED,
+    "SIGABRT": _ABORT,
+    3: _ABORT,  # how abort() ends in older runtimes
+    0xC0000409: _ABORT,
+    "SIGSEGV": _ACCESS,
+    0xC0000005: _ACCESS,
+    0xC00000FD: _ACCESS,  # the stack is full
+    "SIGFPE": _ARITHMETIC,
+    0xC0000094: _ARITHMETIC,
+    "SIGBUS": _FILE,
+    0xC0000006: _FILE,  # a page of a mapped file cannot be read
+    "SIGILL": _BUILD,
+    0xC000001D: _BUILD,
+    0xC0000017: _MEMORY,
+    0xC000012D: _MEMORY,
+    0xC000013A: _CTRL_C,  # before it ignored the signal
 }
 _NO_MEMORY = re.compile(r"bad_alloc|out of memory|cannot allocate|failed to allocate|MemoryError", re.IGNORECASE)

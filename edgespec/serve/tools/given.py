@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,10 @@ from edgespec.batch.fields import Fields
 from edgespec.batch.known import MOST_NOTES
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served
-from edgespec.serve.tools.described import described
 from edgespec.serve.tools.formats import FORCED, LLAMA, format_of
 from edgespec.serve.tools.grammar import calls_in_text, several_calls
 from edgespec.serve.tools.parser import ToolParser
-from edgespec.settings import Request, shown
+from edgespec.settings import Message, Request, shown
 
 MOST_TOOLS = 512
 _NAME = re.compile(r"[\w.:/-]{1,128}\Z")
@@ -25,6 +24,13 @@ _TEMPLATE_OWN = {  # variables of the template that requests cannot set directly
     *("messages", "tools", "tool_choice", "functions", "function_call", "add_generation_prompt"),
     *("bos_token", "eos_token", "raise_exception", "strftime_now"),
 }
+
+
+_INTRODUCTION = (
+    "You may call functions to help with the user's request. Their signatures are within <tools></tools>:\n"
+    "<tools>\n{}\n</tools>\n\nFor each call return a JSON object with the name of the function and its arguments "
+    'within <tool_call></tool_call>:\n<tool_call>\n{{"name": <name>, "arguments": <arguments>}}\n</tool_call>'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,38 +73,34 @@ def take_tools(fields: Fields) -> Tools:
 
 
 def _function(where: str, given: Any) -> dict[str, Any]:
-    kind = given.get("type", "function") if isinstance(given, dict) else None
-    if isinstance(kind, str) and kind != "function":
+    fields = Fields(given if isinstance(given, dict) else {}, where=where)
+    if (kind := fields.take("type", "function")) != "function":
         raise UnsupportedError(where, f"tools of type {shown(kind)} cannot be called, only functions")
-    function = given.get("function") if isinstance(given, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
+    function = fields.within("function")
+    name = function.take("name")
     if not isinstance(name, str) or not _NAME.match(name):
         raise BadInputError(f"{where} must be a function with a name of letters, digits, - and _", where)
-    assert isinstance(function, dict)
-    parameters = function.get("parameters")
-    if parameters is None:
-        parameters = {"type": "object", "properties": {}}
-    if not isinstance(parameters, dict):
-        raise BadInputError(f"parameters of {name} must be a schema", f"{where}.function.parameters")
-    if not isinstance(function.get("strict"), bool | None):
-        raise BadInputError(f"strict of {name} must be true or false", f"{where}.function.strict")
-    description = function.get("description") or ""
-    if not isinstance(description, str):
-        raise BadInputError(f"description of {name} must be a string", f"{where}.function.description")
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    parameters = function.mapping("parameters") if "parameters" in function else {"type": "object", "properties": {}}
+    function.flag("strict")
+    described = {"name": name, "description": function.text("description"), "parameters": parameters}
+    return {"type": "function", "function": described}
 
 
 def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the functions of which one has to be called."""
     if choice in ("none", "auto"):
         return ()
+    if choice == "required":
+        if not schemas:
+            raise BadInputError("there are no tools to call", "tool_choice")
+        return tuple(schemas)
     named = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
     name = named.get("name") if isinstance(named, dict) else None
-    if choice != "required" and not isinstance(name, str):
+    if not isinstance(name, str):
         raise wrong("tool_choice", "be none, auto, required or a function", choice)
-    names = tuple(schemas) if choice == "required" else (str(name),)
-    if not names or not set(names) <= set(schemas):
-        raise BadInputError(f"there is no tool {shown(name)}" if name else "there are no tools to call", "tool_choice")
-    return names
+    if name not in schemas:
+        raise BadInputError(f"there is no tool {shown(name)}", "tool_choice")
+    return (name,)
 
 
 def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def with_tools(
         raise BadInputError(f"a tool that must be called and {request.constraint[0]} exclude each other", "tool_choice")
     given = dict(arguments)
     if "tools" not in model.template:
-        request = replace(request, messages=described(request.messages, tools.functions))
+        request = replace(request, messages=_described(request.messages, tools.functions))
     elif tools.functions:
         given["tools"] = list(tools.functions)
     request = replace(request, template=json.dumps(given, ensure_ascii=False) if given else "")
@@ -146,6 +148,34 @@ def with_tools(
     return request, [
         "strict tools have no effect: calls in the format of this chat template cannot be held to a schema"
     ]
+
+
+def _described(messages: Sequence[Message], functions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    """Return messages whose system prompt describes the functions, with calls and results as text."""
+    told = [_as_text(message) for message in messages]
+    if functions:
+        said = _INTRODUCTION.format("\n".join(json.dumps(function, ensure_ascii=False) for function in functions))
+        if told[0].role == "system":
+            told[0] = replace(told[0], content=f"{told[0].content}\n\n{said}".lstrip())
+        else:
+            told.insert(0, Message("system", said))
+    merged: list[Message] = []
+    for message, original in zip(told, [None] * (len(told) - len(messages)) + list(messages), strict=True):
+        if original is not None and original.role == "tool" and merged and merged[-1].role == "user":
+            merged[-1] = replace(merged[-1], content=f"{merged[-1].content}\n{message.content}")
+        else:
+            merged.append(message)
+    return tuple(merged)
+
+
+def _as_text(message: Message) -> Message:
+    if message.role == "tool":
+        return Message("user", f"<tool_response>\n{message.content}\n</tool_response>")
+    extra = json.loads(message.extra) if message.extra else {}
+    calls = extra.pop("tool_calls", [])
+    written = [f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>" for call in calls]
+    left = json.dumps(extra, ensure_ascii=False) if extra else ""  # the name of the speaker
+    return replace(message, content="\n".join(filter(None, [message.content, *written])), extra=left)
 
 
 def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) -> None:

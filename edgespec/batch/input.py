@@ -1,4 +1,4 @@
-"""Shards of the input of a job: which rows belong to a shard, and what `merge` checks."""
+"""The input of a job: its lines, one at a time, and its shards."""
 
 from __future__ import annotations
 
@@ -7,12 +7,43 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, BinaryIO
 
-from edgespec.batch.lines import Line
 from edgespec.batch.row import Id
 
-MOST = 100_000  # shards of an input
+MOST_BYTES = 16_000_000  # of a line; longer lines are errors
+
+Line = tuple[int, bytes | None]
+"""The number of a line, counted from 1, and its bytes; None if it is too long."""
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_lines(file: BinaryIO) -> Iterator[Line]:
+    """Yield the lines that are not blank."""
+    number = 0
+    while line := file.readline(MOST_BYTES + 1):
+        number += 1
+        line = line.removeprefix(_BOM) if number == 1 else line
+        if len(line) > MOST_BYTES and not line.endswith(b"\n"):
+            _skip_rest(file)
+            yield number, None
+        elif line.strip():
+            yield number, line
+
+
+def count_lines(file: BinaryIO) -> int:
+    """Return the number of lines that `read_lines` yields."""
+    return sum(1 for _ in read_lines(file))
+
+
+def _skip_rest(file: BinaryIO) -> None:
+    while (part := file.readline(1 << 20)) and not part.endswith(b"\n"):
+        pass
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+MOST_SHARDS = 100_000  # shards of an input
 LINE = "input_line"
 """The last key in each result of a shard: the number of its input line."""
 
@@ -31,8 +62,8 @@ class Shard:
         if found is None:
             raise ValueError(f"{text!r} is not i/n, such as 0/4")
         index, count = int(found[1]), int(found[2])
-        if not 1 <= count <= MOST:
-            raise ValueError(f"there can be 1 to {MOST:,} shards, not {count:,}")
+        if not 1 <= count <= MOST_SHARDS:
+            raise ValueError(f"there can be 1 to {MOST_SHARDS:,} shards, not {count:,}")
         if index >= count:
             raise ValueError(f"shards are counted from 0: 0/{count} to {count - 1}/{count}")
         return cls(index, count)

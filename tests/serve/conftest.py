@@ -1,0 +1,38 @@
+"""Servers that all tests of this folder share: to load a model in another process takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from serving import Serving, serving
+from tiny_gguf import write_model
+
+from edgespec.runtime.worker import Worker
+from edgespec.serve.guard import Rules
+from edgespec.settings import LoadSettings
+
+TEMPLATE = (
+    "{{ reasoning_effort }}/{{ enable_thinking }}{% if tools %}[{% for t in tools %}{{ t | tojson }}{% endfor %}]"
+    "{% endif %}{{ mood }}{% for m in messages %}<|{{ m.role }}|>{{ m.name }}{{ m.content }}{% if m.tool_calls %}"
+    "<tool_call>{{ m.tool_calls[0].function | tojson }}{% endif %}{% endfor %}"
+    "{{ '<think>\n' if enable_thinking is not defined or enable_thinking }}"
+)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Serving]:
+    """The demo model with drafts, small limits, and an allowed web page."""
+    rules = Rules(origins=("http://page.example",), max_held=2**21)
+    settings = LoadSettings("demo", threads=1, sequences=4, store=False)
+    with Worker(settings) as worker, serving(worker, rules=rules, queue=16) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def templated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A model of random weights with a template that reads tools, reasoning and other variables."""
+    file = write_model(tmp_path_factory.mktemp("templated") / "tiny.gguf", "llama", chat_template=TEMPLATE)
+    settings = LoadSettings(str(file), threads=1, sequences=1, store=False)
+    with Worker(settings) as worker, serving(worker) as found:
+        yield found
