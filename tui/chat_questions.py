@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -18,12 +19,11 @@ Change = Callable[[Session], None]
 """Changes a chat of the session's store. Raises StoreError."""
 
 
+@dataclass
 class ChangeChat(Message):
     """A chat of the store is to be changed; `change` is None if a question was answered with no change."""
 
-    def __init__(self, change: Change | None) -> None:
-        super().__init__()
-        self.change = change
+    change: Change | None
 
 
 def rename(chat: str, title: str) -> Change:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -113,11 +114,6 @@ def _excerpt(hit: Hit) -> Content:
     return Content.assemble("    ", *_marked(before + BEGIN + rest if rest else before))
 
 
-def _marked(snippet: str) -> Iterator[str | tuple[str, str]]:
-    for index, part in enumerate(snippet.split(BEGIN)):
-        found, mark, rest = part.partition(END) if index else ("", "", part)
-        if mark:
-            yield printable(found), "bold underline $text-accent"
-        else:
-            rest = found + rest
-        yield printable(rest), "dim"
+def _marked(snippet: str) -> Iterator[tuple[str, str]]:
+    for index, part in enumerate(re.split(f"{BEGIN}(.*?){END}", snippet, flags=re.DOTALL)):
+        yield printable(part), "bold underline $text-accent" if index % 2 else "dim"

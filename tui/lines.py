@@ -106,14 +106,13 @@ class Text(Block):
 
 @dataclass(frozen=True, eq=False)
 class Fitting(Block):
-    """Shows the first of several texts that fits into one line, else the last one, wrapped."""
+    """Shows as many of several parts as fit into one line, from the first on."""
 
-    texts: tuple[Content, ...]
-    style: str = ""
+    parts: tuple[str, ...]
 
     def lines(self, brush: Brush, width: int) -> list[Strip]:
-        text = next((text for text in self.texts if text.cell_length <= width), self.texts[-1])
-        return brush.draw(text, width, self.style)
+        texts = [Content(" · ".join(self.parts[:end])) for end in range(len(self.parts), 0, -1)]
+        return brush.draw(next((text for text in texts if text.cell_length <= width), texts[-1]), width, "dim")
 
 
 class Lines(Widget):

@@ -31,20 +31,19 @@ HITS = 50
 FOLDED = "folded folders"  # the name of a preference in the store
 
 
+@dataclass
 class ChatChosen(Message):
     """The user wants to open a chat, at the message `key` if it is given."""
 
-    def __init__(self, chat: str, key: str | None = None) -> None:
-        super().__init__()
-        self.chat, self.key = chat, key
+    chat: str
+    key: str | None = None
 
 
+@dataclass
 class Searched(Message):
     """The search text has changed; "" means no search."""
 
-    def __init__(self, query: str) -> None:
-        super().__init__()
-        self.query = query
+    query: str
 
 
 class NewChat(Message):

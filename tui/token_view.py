@@ -59,7 +59,7 @@ class TokenText:
 def legend(sources: Sequence[str]) -> Content:
     """Return the meaning of the marks, with the name of each drafter in its style."""
     named = [part for source in sources for part in (" · ", (source, _style(source)))][1:]
-    drafted = ["   drafted by ", *named] if named else []
+    drafted = ["  drafted by ", *named] if named else []
     return Content.assemble("plain: target model", *drafted, "  ", STEP, " new model step")
 
 

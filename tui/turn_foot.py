@@ -29,7 +29,7 @@ def foot_of(answer: Answer | None) -> list[Block]:
     if end := ENDS.get(answer.finish_reason):
         lines.append(Text(Content(f"■ {end}"), style="$text-warning"))
     if said := LiveStatistics().finish(Stats.from_json(answer.stats)).words():
-        lines.append(in_one_line(said))
+        lines.append(Fitting(tuple(said)))
     return lines
 
 
@@ -41,11 +41,6 @@ def tools(actions: Sequence[tuple[str, str]], position: int, n_siblings: int) ->
         parts.append(Content.assemble(before, f" {position + 1}/{n_siblings} ", after))
     parts += [clickable(label, action) for action, label in actions]
     return Text(Content("  ").join(parts), style="dim")
-
-
-def in_one_line(parts: Sequence[str]) -> Fitting:
-    """Return a line with as many parts as fit, from the first on."""
-    return Fitting(tuple(Content(" · ".join(parts[:end])) for end in range(len(parts), 0, -1)), style="dim")
 
 
 def name_of(answer: Answer | None) -> str:

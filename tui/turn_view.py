@@ -24,11 +24,11 @@ from edgespec.text.figures import when
 from edgespec.text.thinking import split
 from edgespec.tui.attachments import file_blocks
 from edgespec.tui.code import Code
-from edgespec.tui.lines import Block, Lines, Text, clickable
+from edgespec.tui.lines import Block, Fitting, Lines, Text, clickable
 from edgespec.tui.live_answer import LiveAnswer, count_thought, shown, thought_blocks, thought_length
 from edgespec.tui.markdown import markdown
 from edgespec.tui.token_view import TokenText
-from edgespec.tui.turn_foot import foot_of, in_one_line, name_of, tools
+from edgespec.tui.turn_foot import foot_of, name_of, tools
 
 LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters shown at once of a user message, and of an answer
 WHEEL = 6  # cells that code scrolls per notch of the wheel
@@ -250,7 +250,7 @@ class TurnView(Lines, can_focus=True):
 
     def _foot(self) -> list[Block]:
         if self.turn is None:
-            return [in_one_line(self._doing)]
+            return [Fitting(tuple(self._doing))]
         actions: list[tuple[str, str]] = []
         if self.has_focus or self.mouse_hover:
             labels = {"edit": "edit", "copy": "copy", "regen": "again"}

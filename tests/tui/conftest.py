@@ -29,8 +29,9 @@ async def wait_for_messages(min_sleep: float = 0.0, max_sleep: float = 1.0) -> N
         await asyncio.sleep(0)
         widgets = [app, *app.screen_stack, *app.screen.walk_children()] if app.screen_stack else [app]
         n_quiet = n_quiet + 1 if all(widget._message_queue.empty() for widget in widgets) else 0
-        if n_quiet and app.screen_stack and (app.screen._layout_required or app.screen._callbacks):
-            app.screen._on_timer_update()  # lay out now: this may post messages
+        screen = app.screen if app.screen_stack else None
+        if n_quiet and screen and (screen._layout_required or screen._scroll_required or screen._callbacks):
+            screen._on_timer_update()  # lay out now: this may post messages
     await asyncio.sleep(0.001)
 
 

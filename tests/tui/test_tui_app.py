@@ -683,7 +683,7 @@ def test_a_system_prompt_of_many_lines_unfolds_where_it_is_seen_and_scrolls() ->
         await wait_until(pilot, lambda: "▾ System prompt" in shown(app))
         await pilot.press("down")
         assert isinstance(app.focused, SystemPrompt)
-        assert "▾ System prompt" not in shown(app)
+        await wait_until(pilot, lambda: "▾ System prompt" not in shown(app))
         await pilot.press("up")
         await wait_until(pilot, lambda: "▾ System prompt" in shown(app))
 

@@ -25,6 +25,7 @@ from edgespec.tui.app import ChatApp
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.picker_absent import HUB
+from edgespec.tui.picker_here import Picked
 
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
 TARGET = (BUNDLED / "target.gguf").stat().st_size
@@ -177,6 +178,7 @@ def test_without_the_hub_one_line_says_so(hub: FakeHub, monkeypatch: pytest.Monk
         await wait_until(pilot, lambda: told in listed(screen).get(HUB, ""))
         await wait_until(pilot, lambda: {"get:demo-pair", "get:demo-draft"} <= listed(screen).keys())
         assert not screen.query_one("#picker-said").has_class("-error")
+        await wait_until(pilot, lambda: screen._offer is not None and screen._offer.picked == Picked("demo", None))
         await pilot.press("enter")  # the model in use stays as it is
         await wait_until(pilot, lambda: not isinstance(app.screen, ModelPicker))
 
