@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.datastore.corpus import find
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, Progress
-from edgespec.files.paths import file_facts, read_cache, write_cache
+from edgespec.files.paths import cache_name, file_facts, read_cache, write_cache
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
@@ -340,29 +339,24 @@ class _Run:
 
 
 def speed_key(settings: LoadSettings, contest: Contest, items: Sequence[Item], tokens: int) -> str:
-    """Return the cache name of speeds: a digest of the files, how they are loaded, machine and build, and prompts."""
-    return _key(
-        "speed",
-        Path(settings.model),
-        __version__,
-        file_facts(Path(settings.draft_model)) if settings.draft_model else None,
-        file_facts(find(settings.corpus)) if settings.corpus else None,
-        {name: value for name, value in asdict(settings).items() if not name.endswith("model")},
-        [mode.name for mode in contest.modes],
-        [asdict(item) for item in items],
-        tokens,
-    )
+    """Return the cache name of speeds, which depend on the files, how they are loaded, the version, and the prompts."""
+    facts: dict[str, Any] = {name: value for name, value in asdict(settings).items() if not name.endswith("model")}
+    facts["model"] = file_facts(Path(settings.model))
+    facts["draft_model"] = settings.draft_model and file_facts(Path(settings.draft_model))
+    facts["corpus"] = settings.corpus and file_facts(find(settings.corpus))
+    facts["modes"] = [mode.name for mode in contest.modes]
+    return _key(facts | {"items": [asdict(item) for item in items], "tokens": tokens, "edgespec": __version__})
 
 
 def quality_key(target: Path, reference: Path, settings: LoadSettings, text: Sequence[Sequence[int]]) -> str:
-    """Return the cache name of a quality: a digest of both files, the text, and how the text is read."""
+    """Return the cache name of a quality, which depends on both files, the text, and how the text is read."""
     names = ("gpu_layers", "cache_type_k", "cache_type_v", "flash_attention")
-    return _key("quality", target, file_facts(reference), [getattr(settings, name) for name in names], text)
+    facts = {name: getattr(settings, name) for name in names}
+    return _key(facts | {"target": file_facts(target), "reference": file_facts(reference), "text": text})
 
 
-def _key(kind: str, target: Path, *rest: Any) -> str:
-    facts = [VERSION, kind, build_id(), file_facts(target), *rest]
-    return f"compare/{kind}-{sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]}.json"
+def _key(facts: dict[str, Any]) -> str:
+    return cache_name("compare", facts | {"version": VERSION, "build": build_id()})
 
 
 def _recalled(key: str) -> dict[str, Any] | None:

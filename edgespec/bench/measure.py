@@ -104,7 +104,7 @@ def run_bench(
             progress(left.line("measuring"), 0.0)
             for sample in runner.samples(questions, plan.temperatures, plan.repeat):
                 result.samples.append(sample)
-                left.add(1)
+                left.done += 1
                 progress(left.line("measuring"), left.share)
                 if keep is not None and len(result.samples) % len(runner.modes) == 0:
                     keep(result)

@@ -14,10 +14,6 @@ class TimeLeft:
         self._total, self.done = total, 0.0
         self._started_s = perf_counter()
 
-    def add(self, units: float) -> None:
-        """Record finished units."""
-        self.done += units
-
     @property
     def share(self) -> float:
         return min(1.0, self.done / self._total) if self._total > 0 else 1.0

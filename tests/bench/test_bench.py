@@ -26,8 +26,7 @@ from edgespec.settings import LoadSettings
 REPETITIVE = "the cat sat on the mat and " * 8
 ITEMS = [
     Item("one", "chat", ("Say something about cats.",), REPETITIVE),
-    Item("two", "code_completion", ("def quicksort(xs):\n",), "x = [1, 2, 3]\n" * 8),
-    Item("three", "chat", ("And now?", "Go on."), REPETITIVE),
+    Item("two", "code_completion", ("def quicksort(xs):\n", "Go on."), "x = [1, 2, 3]\n" * 8),
 ]
 ALL = ("suffix", "recycling", "draft")
 MODES = [Mode("draft", "fixed:2"), Mode("suffix", "fixed:4"), Mode("suffix,draft"), Mode("draft", "fixed:3", 2)]
@@ -172,7 +171,7 @@ def test_a_result_says_how_it_was_made_and_can_be_loaded(result: BenchResult, ll
     assert result.models["target"]["name"] == "demo" and result.models["draft"]["bytes"] > 10**5
     assert (result.settings["threads"], result.settings["tokens"]) == (1, 8)
     assert result.machine["cpu"] and result.build["llama_cpp_python"]
-    assert "three: only the first of 2 turns is used" in result.messages
+    assert "two: only the first of 2 turns is used" in result.messages
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
     loaded = load_result(tmp_path / "a.json")
     assert [(s.mode, s.item, s.tokens) for s in loaded.samples] == [(s.mode, s.item, s.tokens) for s in result.samples]

@@ -290,9 +290,9 @@ def test_a_disk_that_is_full_in_the_middle_is_reported(home: Path, monkeypatch: 
 def test_time_left_is_reported_between_begin_and_end() -> None:
     left = TimeLeft(4)
     assert (left.line("reading"), left.share) == ("reading", 0)
-    left.add(1)
+    left.done = 1
     assert left.line("reading").startswith("reading, ") and left.share == 0.25
-    left.add(3)
+    left.done = 4
     assert (left.line("reading"), left.share) == ("reading", 1)
 
 

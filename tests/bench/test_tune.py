@@ -28,8 +28,9 @@ BEGINNINGS = {True: ("worth it:",), False: ("not worth it (",), None: ("none: ",
 
 
 @pytest.fixture(autouse=True)
-def _short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few_short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.bench.tune.TOKENS", 16)
+    monkeypatch.setattr("edgespec.bench.suites.shipped", lambda: ITEMS)
 
 
 def test_a_pair_is_measured_from_costs_to_a_recommendation(home: Path) -> None:

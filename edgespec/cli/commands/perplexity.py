@@ -73,7 +73,7 @@ def perplexity(call: Call) -> None:
         left = TimeLeft(len(read))
 
         def tell(done: int, total: int) -> None:
-            left.add(done - left.done)
+            left.done = done
             output.progress(left.line(f"reading a text with {name}"), left.share)
 
         with call.cancelling() as cancel:
