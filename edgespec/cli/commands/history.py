@@ -84,7 +84,7 @@ def list_(limit: int | None, folder: str | None, as_json: bool) -> None:
     elif chats:
         rows = [
             (chat.id, str(chat.n_turns), when(chat.updated_s), one_line(chat.folder),
-             "* " * chat.is_pinned + first_line(chat.title))
+             "* " * chat.is_pinned + one_line(first_line(chat.title)))
             for chat in chats
         ]  # fmt: skip
         output.line("\n".join(table(("id", "messages", "last", "folder", "title"), rows, right=("messages",))))
