@@ -53,7 +53,7 @@ class Conversation:
         self._id = new_id()
         self.title = ""
         self.turns: list[Turn] = []
-        self.first_sent = self._left_told = self.used = 0
+        self.first_sent = self._reported_first = self.used = 0
 
     def open(self, name: str) -> None:
         """Resume a chat: `name` is its id, the beginning of its id, or "last". Raises StoreError."""
@@ -195,7 +195,7 @@ class Conversation:
         self.used = int(last.get("context_used", 0))
         starts = [str(turn.answer.settings.get("first_sent", "")) for turn in turns if turn.answer is not None]
         keys = {turn.key: index for index, turn in enumerate(turns)}
-        self.first_sent = self._left_told = keys.get(starts[-1], 0) if starts else 0
+        self.first_sent = self._reported_first = keys.get(starts[-1], 0) if starts else 0
 
     def _keep(self, turn: Turn) -> None:
         """Append a turn to the conversation, and save it."""

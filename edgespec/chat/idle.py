@@ -39,7 +39,7 @@ class Idle:
         if chat is None and not session.states.has_news:
             return
         self._stopped, self._cancel = threading.Event(), CancelFlag()
-        # The thread gets copies, because the user may go on to another chat meanwhile.
+        # The thread gets copies, because the user may open another chat meanwhile.
         work = (chat, list(session.turns), session.messages, self._stopped, self._cancel)
         self.thread = threading.Thread(target=self._work, args=work, name="idle", daemon=True)
         self.thread.start()
