@@ -557,7 +557,7 @@ def test_a_process_that_computes_for_long_is_not_ended(
     monkeypatch.setattr(worker.loop._replies, "recv", noting)
     with worker.submit(Request("x = 1\n" * 8000, max_tokens=1)) as answer:
         while PONG not in kinds:
-            worker.loop._sender.put((PING, 0))
+            worker.loop._send((PING, 0))
             worker.loop.wait(answer.stream)
     assert "events" not in kinds
 
