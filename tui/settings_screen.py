@@ -153,6 +153,6 @@ def changes(settings: ChatSettings, texts: Mapping[str, str]) -> tuple[dict[str,
     """Return the texts that differ from `settings` and are valid, and the errors of the others."""
     edited = {item.name: texts[item.name] for item in SETTINGS if texts[item.name] != as_typed(item, settings)}
     after, refused = all_changed(settings, edited)
-    errors = {name: f"{error.what}: {error.why}" if error.why else error.what for name, error in refused.items()}
+    errors = {name: error.line for name, error in refused.items()}
     valid = (setting(name) for name in edited if name not in errors)
     return {item.name: texts[item.name] for item in valid if item.value(after) != item.value(settings)}, errors
