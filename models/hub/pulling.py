@@ -14,9 +14,8 @@ from typing import Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
-from edgespec.models.hub import downloads
 from edgespec.models.hub.cache import is_offline
-from edgespec.models.hub.downloads import AnyDownload, check_space
+from edgespec.models.hub.downloads import AnyDownload, check_space, free_space
 from edgespec.models.hub.fetch import fetch
 from edgespec.models.hub.package import PackageDownload, check_package, fetch_package, plan_package
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Speed
@@ -225,7 +224,7 @@ def missing_bytes(items: Sequence[Item]) -> int:
 
 def free_bytes(items: Sequence[Item]) -> int:
     """Return the free disk space of the fullest disk, for at least one download."""
-    return downloads.free_bytes([item.download for item in items if item.download is not None])
+    return free_space([item.download for item in items if item.download is not None])
 
 
 def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag, *, needs_all: bool = True) -> None:
