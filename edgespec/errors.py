@@ -42,9 +42,13 @@ class EdgespecError(Exception):
         """Let other processes unpickle the error without its constructor, whose parameters are not `args`."""
         return type(self).__new__, (type(self), *self.args), vars(self)
 
+    @property
+    def line(self) -> str:
+        """The message without the hint."""
+        return f"{self.what}: {self.why}" if self.why else self.what
+
     def __str__(self) -> str:
-        reason = f": {self.why}" if self.why else ""
-        return f"{self.what}{reason}" + (f"\n  {self.hint}" if self.hint else "")
+        return self.line + (f"\n  {self.hint}" if self.hint else "")
 
 
 @contextmanager

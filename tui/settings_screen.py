@@ -122,7 +122,7 @@ class SettingRow(Vertical):
 
     def __init__(self, item: Setting, settings: ChatSettings) -> None:
         super().__init__()
-        self.setting, self.error = item, ""
+        self.setting, self.error, self._mark = item, "", ""
         placeholder = "default" if item.group == "drafting" else "none"
         self.field = Input(as_typed(item, settings), placeholder=placeholder, compact=True, id=f"setting-{item.name}")
         self.field.cursor_blink = False
@@ -135,13 +135,13 @@ class SettingRow(Vertical):
 
     def show_error(self, error: str) -> None:
         """Show an error, or with "" none, and whether the value differs from the default."""
-        self.error = error
-        self.set_class(bool(error), "-wrong")
-        self.query_one(".setting-error", Static).update(printable(error))
         is_default = self.field.value.strip() == as_typed(self.setting, ChatSettings())
-        self.query_one(".setting-name", Static).update(
-            f"{'✗' if error else ' ' if is_default else '•'} {self.setting.name}"
-        )
+        mark = "✗" if error else " " if is_default else "•"
+        if (error, mark) != (self.error, self._mark):  # drawing all rows at each key would be slow
+            self.error, self._mark = error, mark
+            self.set_class(bool(error), "-wrong")
+            self.query_one(".setting-error", Static).update(printable(error))
+            self.query_one(".setting-name", Static).update(f"{mark} {self.setting.name}")
 
 
 def as_typed(item: Setting, settings: ChatSettings) -> str:
@@ -153,6 +153,6 @@ def changes(settings: ChatSettings, texts: Mapping[str, str]) -> tuple[dict[str,
     """Return the texts that differ from `settings` and are valid, and the errors of the others."""
     edited = {item.name: texts[item.name] for item in SETTINGS if texts[item.name] != as_typed(item, settings)}
     after, refused = all_changed(settings, edited)
-    errors = {name: f"{error.what}: {error.why}" if error.why else error.what for name, error in refused.items()}
+    errors = {name: error.line for name, error in refused.items()}
     valid = (setting(name) for name in edited if name not in errors)
     return {item.name: texts[item.name] for item in valid if item.value(after) != item.value(settings)}, errors

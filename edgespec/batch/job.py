@@ -172,9 +172,8 @@ class Job:
     def _count_death(self, error: GenerationError) -> None:
         self._n_deaths += 1
         if self._n_deaths >= MOST_DEATHS:
-            why = error.what + (f": {error.why}" if error.why else "")
             raise GenerationError(
-                f"the model crashed {MOST_DEATHS} times without an answer in between", why=why, hint=error.hint
+                f"the model crashed {MOST_DEATHS} times without an answer in between", why=error.line, hint=error.hint
             ) from error
 
 

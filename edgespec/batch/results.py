@@ -63,7 +63,7 @@ class Results:
 
     def failed(self, row: Row, error: EdgespecError) -> Result:
         """Return the result of a row that the engine could not answer."""
-        why, is_request = error.what + (f": {error.why}" if error.why else ""), isinstance(error, UsageError)
+        why, is_request = error.line, isinstance(error, UsageError)
         failure = f"{shown(row.id)} (line {row.line}): {why}"
         if row.form != "own":
             made = openai.failed(row.id, why, is_request=is_request)

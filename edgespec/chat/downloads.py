@@ -65,16 +65,11 @@ class Fetching:
             self.said = next((item.stopped for item in possible if item.stopped), "stopped")
             return "stopped"
         here = [item for item in possible if item.error is None]
-        self._draft_with(here == items, others if others in [item.spec for item in here] else "")
+        if others in [item.spec for item in here]:
+            self.settings = replace(self.settings, draft_model=others)
+        elif here != items and self.settings.without_draft != "none":
+            self.settings = replace(self.settings, spec_type=self.settings.without_draft)
         return "ready"
-
-    def _draft_with(self, has_all: bool, draft: str) -> None:
-        """Load the model with a draft model that its name does not imply, or without one that was not downloaded."""
-        settings = self.settings
-        if draft:
-            self.settings = replace(settings, draft_model=draft)
-        elif not has_all and settings.without_draft != "none":
-            self.settings = replace(settings, spec_type=settings.without_draft)
 
     # --- `Display` of the download -------------------------------------------------------------------------------
 

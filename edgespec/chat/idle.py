@@ -38,10 +38,19 @@ class Idle:
         chat = session.chat if self._wants_title() else None
         if chat is None and not session.states.has_news:
             return
-        self._stopped, self._cancel = threading.Event(), CancelFlag()
-        # The thread gets copies, because the user may go on to another chat meanwhile.
-        work = (chat, list(session.turns), session.messages, self._stopped, self._cancel)
-        self.thread = threading.Thread(target=self._work, args=work, name="idle", daemon=True)
+        stopped, cancel = self._stopped, self._cancel = threading.Event(), CancelFlag()
+        turns, messages = list(session.turns), session.messages  # the user may open another chat meanwhile
+
+        def work() -> None:
+            try:
+                if chat is not None and not stopped.wait(TITLE_AFTER_S):
+                    self._make_title(chat, turns, messages, cancel)
+                if not stopped.wait(KEPT_AFTER_S):
+                    session.keep_states(KEPT_WITHIN_S)
+            except Exception:  # for example a model that is closed meanwhile; the chat works without title and state
+                log.debug("while idle", exc_info=True)
+
+        self.thread = threading.Thread(target=work, name="idle", daemon=True)
         self.thread.start()
 
     def stop(self) -> None:
@@ -60,22 +69,6 @@ class Idle:
         is_whole = answer is not None and answer.finish_reason in ("stop", "length")
         has_room = session.used + ROOM < session.context_size
         return is_whole and has_room and (session.chat, len(session.turns)) not in self._tried
-
-    def _work(
-        self,
-        chat: str | None,
-        turns: list[Turn],
-        messages: Sequence[Message],
-        stopped: threading.Event,
-        cancel: CancelFlag,
-    ) -> None:
-        try:
-            if chat is not None and not stopped.wait(TITLE_AFTER_S):
-                self._make_title(chat, turns, messages, cancel)
-            if not stopped.wait(KEPT_AFTER_S):
-                self._session.keep_states(KEPT_WITHIN_S)
-        except Exception:  # for example a model that is closed meanwhile; the chat works without title and state
-            log.debug("while idle", exc_info=True)
 
     def _make_title(self, chat: str, turns: list[Turn], messages: Sequence[Message], cancel: CancelFlag) -> None:
         session = self._session

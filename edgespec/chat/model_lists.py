@@ -74,5 +74,5 @@ def _absent(model: Absent, room: int) -> str:
     return f"{model.spec}  {', '.join(filter(None, (*model.facts, fit)))}"
 
 
-def _has(words: Sequence[str], told: str) -> bool:
-    return all(word in told.lower() for word in words)
+def _has(words: Sequence[str], text: str) -> bool:
+    return all(word in text.lower() for word in words)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
 from dataclasses import replace
 
 from edgespec.chat.front import Front
-from edgespec.chat.personas import Persona, differing, file_of, folder, persona, personas, read, save
+from edgespec.chat.personas import Persona, differing, file_of, folder, persona, personas, save
 from edgespec.chat.session import Session
 from edgespec.errors import UsageError
 from edgespec.models.names.spec import catalogued_settings
@@ -99,18 +96,3 @@ class PersonaCommands:
         self.front.say(f"saved persona {name} to {file}: {' and '.join(parts)} of this chat")
         if not session.system:
             self.front.say(f"it has no system prompt; /system TEXT sets one, and /persona save {name} adds it")
-
-
-def edited(chosen: Persona) -> Persona:
-    """Return a persona after the user changed its file in VISUAL or EDITOR. Raises UsageError."""
-    file = chosen.file or save(chosen)
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
-    if not editor:
-        raise UsageError("no editor is set", hint=f"set VISUAL or EDITOR, or edit {file}")
-    try:
-        done = subprocess.run([*shlex.split(editor, posix=os.sep == "/"), str(file)], check=False)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{editor} cannot edit {file}", why=str(error)) from error
-    if done.returncode:
-        raise UsageError(f"{editor} cannot edit {file}", why=f"it exited with {done.returncode}")
-    return read(file)

@@ -115,7 +115,7 @@ class Recording:
                     self._row = self._store.begin(self._chat, self._parent, self._answer)
                 pieces = self._pieces[:]
                 content = "".join(piece.text for piece in pieces)
-                self._store.grow(self._row, content, (), pieces)  # without ids: they may be ahead of the text
+                self._store.grow(self._row, content, pieces)
             except StoreError:  # the end of the answer writes it again, and reports a failure
                 continue
             saved = len(pieces)

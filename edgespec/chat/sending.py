@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgespec.chat.answerer import Answerer
@@ -101,20 +101,42 @@ class Sending(Conversation):
         self.first_sent, self.used = self._fitting(turns, last)
 
     def _fitting(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> tuple[int, int]:
-        return fitting(
-            lambda first: self.model.count([*self._messages(turns, first), *last]),
-            self.first_sent,
-            later_starts(turns, self.first_sent),
-            self.context_size,
-            self.settings.max_tokens,
-        )
+        """Return the first turn to send, and the number of tokens from that turn on.
+
+        If the turns that are sent now and an answer do not fit, the oldest are dropped until half of the context is
+        free: everything after a dropped message must be processed again, so dropping is rare. Raises UsageError if the
+        last message alone is too long.
+        """
+
+        def size(first: int) -> int:
+            return self.model.count([*self._messages(turns, first), *last])
+
+        n_ctx, start = self.context_size, self.first_sent
+        reserve = n_ctx // 4 if self.settings.max_tokens < 0 else min(self.settings.max_tokens, n_ctx // 4)
+        needed = size(start)
+        if needed <= n_ctx - reserve:
+            return start, needed
+        if later := self._later_starts(turns):
+            at = bisect_left(later, True, key=lambda start: size(start) <= n_ctx // 2)
+            start = later[min(at, len(later) - 1)]
+            needed = size(start)
+        if needed >= n_ctx - 1:
+            raise UsageError(
+                f"the message and the system prompt have {needed:,} tokens, the context holds {n_ctx:,}",
+                hint="shorten it, or use a larger context (-c)",
+            )
+        return start, needed
+
+    def _later_starts(self, turns: Sequence[Turn]) -> list[int]:
+        """Return the turns at which the sent part could begin later: those of the user."""
+        return [index for index, turn in enumerate(turns) if turn.role == "user" and index > self.first_sent]
 
     def _overflowed(self, recording: Recording, max_tokens: int) -> bool:
         """Return whether an answer ended because the context is full, and older messages can be dropped."""
         stats = recording.segment
         if recording.reason != "length" or stats is None or stats.generated_tokens == max_tokens:
             return False
-        return bool(later_starts(self.turns, self.first_sent))
+        return bool(self._later_starts(self.turns))
 
 
 class TokenCounts:
@@ -156,32 +178,3 @@ def as_message(turn: Turn, about: Mapping[str, Any]) -> Message:
     thinks = turn.content.lstrip().startswith(OPEN)
     changed = thinks and (about.get("drops_thinking") or about.get("opens_thinking"))
     return Message(turn.role, turn.content, () if changed else answer.ids)
-
-
-def later_starts(turns: Sequence[Turn], first: int) -> list[int]:
-    """Return the turns after `first` at which the sent part could begin: those of the user."""
-    return [index for index, turn in enumerate(turns) if turn.role == "user" and index > first]
-
-
-def fitting(
-    size: Callable[[int], int], first: int, later: Sequence[int], n_ctx: int, max_tokens: int
-) -> tuple[int, int]:
-    """Return the first turn to send, and the number of tokens; `size` counts the tokens from a turn on.
-
-    If the turns from `first` on and an answer do not fit, the oldest are dropped until half of the context is free:
-    everything after a dropped message must be processed again, so dropping is rare. Raises UsageError if the last
-    message alone is too long.
-    """
-    reserve = n_ctx // 4 if max_tokens < 0 else min(max_tokens, n_ctx // 4)
-    needed = size(first)
-    if needed <= n_ctx - reserve:
-        return first, needed
-    at = bisect_left(later, True, key=lambda start: size(start) <= n_ctx // 2)
-    start = later[min(at, len(later) - 1)] if later else first
-    needed = size(start)
-    if needed >= n_ctx - 1:
-        raise UsageError(
-            f"the message and the system prompt have {needed:,} tokens, the context holds {n_ctx:,}",
-            hint="shorten it, or use a larger context (-c)",
-        )
-    return start, needed

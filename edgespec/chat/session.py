@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Answerer, Events, Notice, Opener
@@ -22,7 +21,8 @@ from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn
 from edgespec.history.data import turn_of
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.settings import LoadSettings, Request
+from edgespec.text.figures import counted
 from edgespec.text.line_ends import with_unix_line_ends
 from edgespec.text.repetition import RepetitionDetector
 from edgespec.text.thinking import OPEN
@@ -124,14 +124,15 @@ class Session(Sending, Closable):
         text, files = with_unix_line_ends(text), self.attached
         self.check_room(files)
         turn = turn_of(self._id, self._head, "user", with_files(files, text))
+        failure: GenerationError | None = None
         try:
             self._make_room([*self.turns, turn])
-        except GenerationError:
-            self._keep(turn)  # /regen answers it when a model is loaded
-            self.attached = [file for file in self.attached if file not in files]
-            raise
+        except GenerationError as error:  # the model has died; /regen answers the message when a model is loaded
+            failure = error
         self._keep(turn)
         self.attached = [file for file in self.attached if file not in files]
+        if failure is not None:
+            raise failure
         return self._answer(cancel)
 
     def regenerate(
@@ -167,7 +168,7 @@ class Session(Sending, Closable):
         begun = self.turns[-1]
         self._show(self.turns[:-1])
         self.begun = begun.content
-        return self._answer(cancel, begun=begun)
+        return self._answer(cancel, begun=begun, replaced=[begun])
 
     @contextmanager
     def answering_as(self, settings: ChatSettings, model: ChatModel) -> Iterator[None]:
@@ -217,15 +218,8 @@ class Session(Sending, Closable):
     def info(self) -> ChatInfo:
         """Return the chat as the store lists it."""
         times = [turn.created_s for turn in self.turns] or [0.0]
-        return ChatInfo(
-            self._id,
-            self.title,
-            times[0],
-            times[-1],
-            self._head,
-            len(self.turns),
-            self.model.called(),
-        )
+        n_turns, model = len(self.turns), self.model.called()
+        return ChatInfo(self._id, self.title, times[0], times[-1], self._head, n_turns, model)
 
     @property
     def n_looped(self) -> int:
@@ -233,22 +227,6 @@ class Session(Sending, Closable):
         return self._loops.found.tokens if self._loops.found else 0
 
     # --- answers --------------------------------------------------------------------------------------------------
-
-    def request(self, messages: Sequence[Message], **changes: Any) -> Request:
-        """Return a request with the current settings."""
-        settings = self.settings
-        seed = settings.seed if settings.seed >= 0 else secrets.randbits(32)
-        as_set = Request(
-            messages=tuple(messages),
-            max_tokens=settings.max_tokens,
-            sampling=settings.sampling,
-            seed=seed,
-            stop=settings.stop,
-            verify=settings.verify,
-            lenient=True,
-            **settings.constraints,
-        )
-        return replace(as_set, **changes)
 
     def _answer(
         self,
@@ -258,14 +236,19 @@ class Session(Sending, Closable):
         replaced: Sequence[Turn] = (),
         sample: int = 0,
     ) -> Events:
-        """Answer the last turn, or continue the answer `begun`; if the model generates nothing, restore `replaced`."""
+        """Answer the last turn, or continue the answer `begun`.
+
+        If the request is refused, or the model generates nothing, the turns `replaced` are restored.
+        """
         self.model.needed()
         cancel = cancel or CancelFlag()
-        self.model.draft_as(self.settings)
+        try:
+            self.model.draft_as(self.settings)
+            request = self._request(sample, begun)
+        except EdgespecError:
+            self.turns, self.begun = [*self.turns, *replaced], ""
+            raise
         self._is_answering = True
-        request = self.request((), sample=sample)
-        if begun is not None and begun.answer is not None and self.settings.seed < 0:
-            request = replace(request, seed=begun.answer.seed)
         begun_ids = as_message(begun, self.about).tokens if begun else ()
         recording = Recording(self.store, self._id, self._head, self._as_answer(request), begun, begun_ids)
         failure: GenerationError | None = None
@@ -285,20 +268,35 @@ class Session(Sending, Closable):
         if failure is not None:
             raise failure
 
+    def _request(self, sample: int, begun: Turn | None) -> Request:
+        """Return the request for an answer, without messages. Raises UsageError if the file of a constraint is gone."""
+        settings, seed = self.settings, self.settings.seed
+        if seed < 0:
+            seed = begun.answer.seed if begun and begun.answer else secrets.randbits(32)
+        return Request(
+            max_tokens=settings.max_tokens,
+            sampling=settings.sampling,
+            seed=seed,
+            sample=sample,
+            stop=settings.stop,
+            verify=settings.verify,
+            lenient=True,
+            **settings.constraints,
+        )
+
     def _stretches(self, engine: Answerer, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
         """Yield the events of the answer. Each time it fills the context, drop older messages and continue."""
         self._loops = RepetitionDetector()
         opened = f"{OPEN}\n" if self.about.get("opens_thinking") and not recording.content else ""
         while True:
             messages, left = self._sent(recording)
-            if self.first_sent != self._left_told:
-                self._left_told = left_now = self.first_sent
-                dropped = "1 older message was" if left_now == 1 else f"{left_now} older messages were"
-                said = f"the context of {self.context_size:,} tokens is full: {dropped} dropped"
-                yield Notice(said, about="context")
-            told = request.max_tokens - recording.new_tokens if request.max_tokens >= 0 else -1
+            if self.first_sent != self._reported_first:
+                self._reported_first = n_dropped = self.first_sent
+                dropped = f"{counted(n_dropped, 'older message')} {'was' if n_dropped == 1 else 'were'} dropped"
+                yield Notice(f"the context of {self.context_size:,} tokens is full: {dropped}", about="context")
+            max_tokens = request.max_tokens - recording.new_tokens if request.max_tokens >= 0 else -1
             self.states.recall(engine, self._id, messages)
-            stretch = replace(request, messages=tuple(messages), left=left, max_tokens=told)
+            stretch = replace(request, messages=tuple(messages), left=left, max_tokens=max_tokens)
             with closing(engine.submit(stretch, cancel)) as events:
                 for event in events:
                     self.used += event.id >= 0
@@ -312,7 +310,7 @@ class Session(Sending, Closable):
                         yield from self.new_notes()
                     elif event.text:
                         yield replace(event, finish_reason=None, stats=None)
-            if not self._overflowed(recording, told):
+            if not self._overflowed(recording, max_tokens):
                 return
             self.new_notes()  # drop the note that the context is full: now it has room
 

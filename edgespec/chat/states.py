@@ -83,10 +83,6 @@ class ChatStates:
         if engine is not None:
             with suppress(EdgespecError):
                 self.keep(engine)
-        self.lost()
-
-    def lost(self) -> None:
-        """Note that the model was unloaded."""
         self._unkept, self._known = {}, set()
 
     def remove(self, chat: str) -> None:

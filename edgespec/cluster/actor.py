@@ -123,7 +123,7 @@ class Actor:
                 with closing(self._answers.read(worker.submit_all([request]))) as events:
                     return [event async for _, event in events]
             except WorkerDiedError as error:
-                note = f"{error.what}{f': {error.why}' if error.why else ''}; restarting it"
+                note = f"{error.line}; restarting it"
                 if note not in self._notes:
                     self._notes.append(note)
                 raise

@@ -119,11 +119,10 @@ class Nodes(Closable):
     def _welcome(self, node: Mapping[str, Any]) -> None:
         """Prepare a node in a separate thread."""
         id, name = str(node["NodeID"]), f"node {node['NodeManagerAddress']}"
-        with self._lock:
-            if name in self._names.values() and self._names.get(id) != name:
-                name = f"{name} ({id[:6]})"
-            self._names.setdefault(id, name)
-        self._prepare(id, self._names[id], partial(self._survey, node))
+        if name in self._names.values():  # of another node at this address
+            name = f"{name} ({id[:6]})"
+        self._names[id] = name
+        self._prepare(id, name, partial(self._survey, node))
 
     def has(self, node: str) -> bool:
         """True if a node is alive."""
@@ -145,8 +144,7 @@ class Nodes(Closable):
             if not self.is_closed:
                 self._refusals.append(error)
                 hint = f" ({error.hint})" if error.hint else ""
-                why = f": {error.why}" if error.why else ""
-                self.note(name, f"not used: {error.what}{why}{hint}")
+                self.note(name, f"not used: {error.line}{hint}")
         finally:
             with self._lock:
                 self._n_coming -= 1

@@ -181,17 +181,7 @@ class ReferenceSampler(Sampler):
     """
 
     def __init__(self, sampler: Sampler, start: int, reference: Sequence[int]) -> None:
-        super().__init__(
-            sampler.settings,
-            sampler.seed,
-            sampler.sample,
-            sampler.n_vocab,
-            sampler.logprobs,
-            sampler.banned,
-            sampler.rounding,
-            sampler.first,
-            sampler.constraint,
-        )
+        vars(self).update(vars(sampler))
         self._start, self._reference = start, tuple(reference)
 
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:

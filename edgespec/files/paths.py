@@ -84,7 +84,7 @@ def write_whole(file: Path, content: str | bytes) -> None:
 
 
 def free_name(stem: str, suffix: str) -> Path:
-    """Return the first of STEM.md, STEM-2.md and so on (with this suffix) in the working folder that does not exist."""
+    """Return the first of STEM.md, STEM-2.md and so on (with this suffix) that does not exist."""
     names = (Path(f"{stem}{f'-{number}' if number > 1 else ''}{suffix}") for number in count(1))
     return next(name for name in names if not name.exists())
 

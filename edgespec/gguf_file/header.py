@@ -184,7 +184,7 @@ def _read(walk: Walk) -> Header:
     walk.take(4)
     version = walk.u32()
     if version not in (2, 3):
-        raise ModelFileError(f"{walk.path} cannot be read", why=_version(version), hint=_another_version(version))
+        raise _other_version(walk.path, version)
     n_tensors = walk.count("tensors", 24)
     metadata = _read_metadata(walk, walk.count("metadata entries", 13))
     alignment = metadata.get("general.alignment", 32)
@@ -194,16 +194,13 @@ def _read(walk: Walk) -> Header:
     return Header(walk.path, metadata, tensors, alignment, walk.end)
 
 
-def _version(version: int) -> str:
+def _other_version(path: Path, version: int) -> ModelFileError:
+    why = f"it has version {version} of the format; llama.cpp reads 2 and 3"
+    hint = "Look for a newer conversion of the model." if version < 2 else AGAIN
     if not version & 0xFFFF:
-        return "it was written for big-endian machines"
-    return f"it has version {version} of the format; llama.cpp reads 2 and 3"
-
-
-def _another_version(version: int) -> str:
-    if not version & 0xFFFF:
-        return "Look for the little-endian file of the same model."
-    return "Look for a newer conversion of the model." if version < 2 else AGAIN
+        why = "it was written for big-endian machines"
+        hint = "Look for the little-endian file of the same model."
+    return ModelFileError(f"{path} cannot be read", why=why, hint=hint)
 
 
 def _read_metadata(walk: Walk, n: int) -> dict[str, Scalar | tuple[Scalar, ...] | Array]:

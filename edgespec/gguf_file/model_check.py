@@ -271,6 +271,17 @@ _LEFT_TO_RIGHT = """
 """
 ARCHITECTURES = frozenset(_LEFT_TO_RIGHT.split())
 
+# Architectures of llama.cpp 0c1e57098 with a state from which tokens cannot be removed, in all layers or in some
+_RECURRENT = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7"
+_HYBRID = """
+    bailingmoe3 deepseek4 falcon-h1 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe minimax-01 nemotron_h
+    nemotron_h_moe plamo2 qwen35 qwen35moe qwen3next qwen4exp
+"""
+# Hybrid ones without saved old states
+_HYBRID_WITHOUT_COPIES = "falcon-h1 granitehybrid jamba kimi-linear minimax-01 plamo2 qwen3next"
+NO_DRAFTS = frozenset(f"{_RECURRENT} {_HYBRID}".split())
+NO_TARGETS = frozenset(f"{_RECURRENT} {_HYBRID_WITHOUT_COPIES}".split())
+
 # Those it knows, but that cannot answer a prompt by themselves
 _EMBEDDING = "an embedding model: it produces vectors and cannot generate text"
 _DIFFUSION = "a diffusion model: it fills in a whole text at once instead of generating it from left to right"

@@ -36,7 +36,6 @@ from edgespec.history.data import (
     UnwritableError,
     first_line,
     pack_answer,
-    pack_ids,
     pack_pieces,
     turn_of,
     unpack_answer,
@@ -244,11 +243,11 @@ class Store(Closable):
         return row
 
     @_writes
-    def grow(self, db: sqlite3.Connection, row: str, content: str, ids: Sequence[int], pieces: Sequence[Piece]) -> None:
-        """Save the part of an answer that has been generated so far."""
+    def grow(self, db: sqlite3.Connection, row: str, content: str, pieces: Sequence[Piece]) -> None:
+        """Save the part of an answer that has been generated so far, without its ids: they may be ahead of the text."""
         db.execute(
-            "UPDATE making SET grown_s = ?, ids = ?, content = ?, pieces = ? WHERE id = ?",
-            (time.time(), pack_ids(ids), valid_text(content), pack_pieces(pieces), row),
+            "UPDATE making SET grown_s = ?, content = ?, pieces = ? WHERE id = ?",
+            (time.time(), valid_text(content), pack_pieces(pieces), row),
         )
 
     @_writes

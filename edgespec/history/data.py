@@ -145,8 +145,8 @@ def first_line(text: str, length: int = 60) -> str:
 def pack_answer(answer: Answer) -> tuple[str, bytes]:
     """Return `about` and `ids` of a row."""
     about = asdict(answer)
-    ids = pack_ids(about.pop("ids"))
-    return json.dumps(about), ids
+    ids = about.pop("ids")
+    return json.dumps(about), struct.pack(f"<{len(ids)}I", *ids)  # uint32, little end first
 
 
 def unpack_answer(about: str, ids: bytes) -> Answer:
@@ -154,11 +154,6 @@ def unpack_answer(about: str, ids: bytes) -> Answer:
     known, n_ids = unpack_object(about), len(ids) // 4
     values = {item.name: known[item.name] for item in fields(Answer) if item.name in known}
     return Answer(**values | {"ids": struct.unpack_from(f"<{n_ids}I", ids)})
-
-
-def pack_ids(ids: Sequence[int]) -> bytes:
-    """Return token ids as uint32, little end first."""
-    return struct.pack(f"<{len(ids)}I", *ids)
 
 
 def pack_pieces(pieces: Sequence[Piece]) -> bytes:

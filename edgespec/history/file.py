@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError
-from edgespec.files.paths import free_in
+from edgespec.files.paths import free_in, free_name
 from edgespec.history.copy import copied
 from edgespec.history.data import StoreError, UnwritableError
 from edgespec.history.rescue import rescue
@@ -186,7 +186,8 @@ class StoreFile(Closable):
             with FileLock(damaged.with_name(f"{damaged.name}.lock"), timeout=LOCK_S):
                 if _place(damaged) != opened:  # another process was faster
                     return
-                aside = _free_name(damaged)
+                stem = f"{damaged.stem}-damaged-{time.strftime('%Y-%m-%d-%H%M%S')}"
+                aside = free_name(str(damaged.with_name(stem)), damaged.suffix)
                 for end in ("-wal", "-shm", ""):
                     with suppress(FileNotFoundError):
                         damaged.with_name(damaged.name + end).rename(aside.with_name(aside.name + end))
@@ -250,12 +251,6 @@ def _place(file: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _free_name(file: Path) -> Path:
-    stem = f"{file.stem}-damaged-{time.strftime('%Y-%m-%d-%H%M%S')}"
-    names = (file.with_name(stem + end + file.suffix) for end in ("", *(f"-{number}" for number in range(2, 1000))))
-    return next(name for name in names if not name.exists())
 
 
 def _share(db: sqlite3.Connection) -> None:

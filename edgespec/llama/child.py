@@ -19,15 +19,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import IO, Any
+
+import psutil
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, UsageError
-from edgespec.llama.limits import LOOK_S, Limits, Meter
 
-START_LIMITS = Limits(cpu_s=60, clock_s=60, memory_bytes=1 << 30)
+LOOK_S = 0.02  # seconds between two checks of a child
 # Seconds after which a busy child ends by itself: its parent may have died, and can no longer end it. A child that
 # reports progress fails at the next report instead.
 ALONE_S = 90
@@ -36,6 +40,49 @@ ALONE_S = 90
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "PYTHONUTF8": "1", "GGML_NO_BACKTRACE": "1"}
 # Exit codes without memory: Rust aborts, Linux kills.
 _NO_MEMORY = {-signal.SIGABRT, -getattr(signal, "SIGKILL", 0), 0xC0000409}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one piece of work, or of the time between two reports of progress. Processor time is the usual
+    limit, since a busy machine does not use it up; `clock_s` is for a child that gets no processor time at all."""
+
+    cpu_s: float = inf
+    clock_s: float = inf
+    memory_bytes: float = inf
+
+
+class Meter:
+    """Measures the time and the memory that a process has used since the meter was made."""
+
+    def __init__(self, pid: int) -> None:
+        self._process: psutil.Process | None = None
+        with suppress(psutil.Error):  # it has just ended
+            self._process = psutil.Process(pid)
+        self._started_s = monotonic()
+        self._cpu_s, self._bytes = self._used()
+
+    def exceeded(self, limits: Limits) -> str:
+        """Return the first limit that the process has exceeded: "time", "memory", "clock" or ""."""
+        cpu_s, n_bytes = self._used()
+        if cpu_s - self._cpu_s > limits.cpu_s:
+            return "time"
+        if n_bytes - self._bytes > limits.memory_bytes:
+            return "memory"
+        return "clock" if monotonic() - self._started_s > limits.clock_s else ""
+
+    def _used(self) -> tuple[float, int]:
+        """Return seconds of processor time and bytes of memory; zero for a process that has just ended."""
+        if self._process is None:
+            return 0.0, 0
+        try:
+            times = self._process.cpu_times()
+            return times.user + times.system, self._process.memory_info().rss
+        except psutil.Error:
+            return 0.0, 0
+
+
+START_LIMITS = Limits(cpu_s=60, clock_s=60, memory_bytes=1 << 30)
 
 
 class NotWaitedForError(UsageError):

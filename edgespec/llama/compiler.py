@@ -15,9 +15,8 @@ from pathlib import Path
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, UsageError
-from edgespec.llama.child import Child, held, running
+from edgespec.llama.child import Child, Limits, held, running
 from edgespec.llama.constraint import TOO_DEEP, constraint_text, is_text
-from edgespec.llama.limits import Limits
 from edgespec.settings import CONSTRAINTS, Constraint
 
 QUICK_S, SLOW_S = 0.25, 2.0  # processor time: nearly all constraints take milliseconds

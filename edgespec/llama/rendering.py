@@ -14,8 +14,7 @@ from typing import Any
 
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError
-from edgespec.llama.child import Child, running
-from edgespec.llama.limits import Limits
+from edgespec.llama.child import Child, Limits, running
 from edgespec.text.figures import size_of
 
 # Processor time, which a busy machine does not use up. The largest templates take about a tenth of a second.

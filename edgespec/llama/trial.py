@@ -21,9 +21,8 @@ from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutO
 from edgespec.files.paths import cache_dir, cache_name, file_facts, read_cache, write_cache
 from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.walk import shown
-from edgespec.llama.child import Child, answer, running
+from edgespec.llama.child import Child, Limits, answer, running
 from edgespec.llama.library import build_id
-from edgespec.llama.limits import Limits
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:

@@ -269,7 +269,7 @@ class Fleet(Loop, Backend):
                     self.notes.append(f"{member.name} is back")
                 place.recovering, place.is_dead = None, False
             elif not place.is_dead and (gone is not None or monotonic() - place.lost_s > DEAD_S):
-                why = f" ({str(gone).splitlines()[0]})" if gone is not None else ""
+                why = f" ({gone.line})" if isinstance(gone, EdgespecError) else ""
                 others = "; its rows go to the others" if len(self._places) > 1 else ""
                 self.notes.append(f"{member.name} is lost{why}{others}")
                 place.is_dead = True

@@ -90,31 +90,17 @@ class Partial:
     """Statistics that are counted from the tokens of an answer, for one that is broken off, or without others."""
 
     def __init__(self, prompt_tokens: int = 0) -> None:
-        self._prompt_tokens = prompt_tokens
-        self._n_tokens = self._n_accepted = self._n_rounds = self._n_proposed = 0
-        self._round = -1
-        self._asked_s = perf_counter()
-        self._first_s = self._last_s = 0.0  # since `_asked_s`
+        self.stats = Stats(prompt_tokens=prompt_tokens)
+        self._asked_s, self._round = perf_counter(), -1
 
     def add(self, event: TokenEvent) -> None:
-        self._last_s = perf_counter() - self._asked_s
-        self._first_s = self._first_s or self._last_s
+        stats, passed_s = self.stats, perf_counter() - self._asked_s
+        stats.prompt_s = stats.prompt_s or passed_s
+        stats.generation_s = passed_s - stats.prompt_s
         if event.id >= 0:
-            self._n_tokens += 1
-            self._n_accepted += event.from_draft
+            stats.generated_tokens += 1
+            stats.accepted += event.from_draft
             if event.round != self._round:  # the next step, which has one figure for all of its tokens
                 self._round = event.round
-                self._n_rounds += 1
-                self._n_proposed += event.proposed
-
-    @property
-    def stats(self) -> Stats:
-        return Stats(
-            prompt_tokens=self._prompt_tokens,
-            prompt_s=self._first_s,
-            generated_tokens=self._n_tokens,
-            generation_s=self._last_s - self._first_s,
-            rounds=self._n_rounds,
-            proposed=self._n_proposed,
-            accepted=self._n_accepted,
-        )
+                stats.rounds += 1
+                stats.proposed += event.proposed

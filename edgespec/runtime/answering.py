@@ -99,6 +99,7 @@ class Answering(Loop):
         self.model, self.context, self.engine = loaded.model, loaded.context, loaded.engine
         self._added: deque[tuple[Stream, int, Prepared, CancelFlag]] = deque()
         self._answers: dict[Sequence, _Running] = {}
+        self._reported = 0.0  # of the prompts
 
     def add(self, stream: Stream, number: int, what: Prepared | EdgespecError, cancel: CancelFlag) -> None:
         if isinstance(what, EdgespecError):
@@ -187,10 +188,12 @@ class Answering(Loop):
         return b"".join(self.model.token_bytes(token) for token in begun[-3:])
 
     def _tell_progress(self) -> None:
-        """Report how much of the prompts is decoded, until all are."""
+        """Report how much of the prompts is decoded, until all are; not at each step while prompts wait for a slot."""
         reading = [sequence for sequence in self._answers if not sequence.stats.rounds]
-        if reading:
-            self._progress("prompt", sum(s.n_decoded for s in reading) / sum(s.n_prompt for s in reading))
+        done = sum(s.n_decoded for s in reading) / sum(s.n_prompt for s in reading) if reading else 0.0
+        if done not in (0.0, self._reported):
+            self._progress("prompt", done)
+        self._reported = done
 
     def _end_finished(self) -> None:
         finished = self.engine.scheduler.finished()

@@ -14,11 +14,12 @@ from edgespec.runtime.prompts import Prompts
 from edgespec.serve.blocks import BlockObject, Events, take_functions
 from edgespec.serve.chat import Call, End
 from edgespec.serve.known import MESSAGES
-from edgespec.serve.names import ORIGIN, names_of_call, origins, sent_as
+from edgespec.serve.messages import call_of, message_of
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
 from edgespec.serve.tools.formats import ToolCall
+from edgespec.settings import Message
 
 MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
@@ -31,8 +32,8 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     fields = Fields(body, MESSAGES)
     if not counts and "max_tokens" not in fields:
         raise BadInputError("max_tokens is missing", "max_tokens")
-    chat: dict[str, Any] = {"messages": _messages(fields.take("system"), fields.take("messages"))}
-    chat |= take_functions(fields, ("custom", None), _function)
+    messages = [*_messages(fields.take("system"), fields.take("messages"))]
+    chat = take_functions(fields, ("custom", None), _function)
     chat |= _choice(fields.within("tool_choice"))
     thinking = fields.within("thinking")
     if "type" in thinking:
@@ -43,8 +44,7 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     if "effort" in output:
         chat["reasoning_effort"] = output.take("effort")
     chat |= _format(fields, output.take("format"))
-    with sent_as(origins(chat["messages"])):
-        return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model)
+    return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
 
 
 def _format(fields: Fields, format: Any) -> dict[str, Any]:
@@ -71,58 +71,46 @@ async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]
     return {"input_tokens": await model.ask(lambda worker: worker.prompt_length(request))}
 
 
-def _messages(system: Any, given: Any) -> list[dict[str, Any]]:
-    made = []
+def _messages(system: Any, given: Any) -> Iterator[Message]:
     if system:
-        made.append({"role": "system", "content": content_of("system", system), ORIGIN: {"": "system"}})
+        yield message_of("system", content_of("system", system))
     if not isinstance(given, list) or not given:
         raise BadInputError("messages must be a list of at least one message", "messages")
     for index, message in enumerate(given):
-        where = f"messages[{index}]"
         role = message.get("role") if isinstance(message, dict) else None
         if role not in ("user", "assistant"):
-            raise wrong(where, "have the role user or assistant", role)
-        for part in _parted(f"{where}.content", role, message.get("content")):
-            part[ORIGIN] = {"": where} | part.get(ORIGIN, {})
-            made.append(part)
-    return made
+            raise wrong(f"messages[{index}]", "have the role user or assistant", role)
+        yield from _parted(f"messages[{index}].content", role, message.get("content"))
 
 
-def _parted(where: str, role: str, content: Any) -> Iterator[dict[str, Any]]:
+def _parted(where: str, role: str, content: Any) -> Iterator[Message]:
     """Yield the messages of a chat for a message of blocks. In a chat each result of a tool is a separate message."""
-    texts, reasoning, n_results = [], [], 0
-    calls: list[dict[str, Any]] = []
-    origin: dict[str, str] = {}
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _blocks(where, content)
-    for index, block in enumerate(blocks):
-        kind, at = block.get("type"), f"{where}[{index}]"
+    texts, reasoning, calls, n_results = [], [], [], 0
+    for index, block in enumerate(_blocks(where, content)):
+        at = f"{where}[{index}]"
+        fields, kind = Fields(block, where=at), block.get("type")
         if kind == "tool_result" and role == "user":
             n_results += 1
-            said = content_of(f"{at}.content", block.get("content") or "")
-            if block.get("is_error") is True:  # chat templates have no field for errors
+            said = content_of(f"{at}.content", fields.take("content", ""))
+            if fields.take("is_error") is True:  # chat templates have no field for errors
                 said = f"Error: {said}"
-            sent = {"": at, ".tool_call_id": f"{at}.tool_use_id"}
-            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": said, ORIGIN: sent}
+            yield message_of("tool", said, tool_call_id=fields.text("tool_use_id"))
         elif kind == "tool_use" and role == "assistant":
-            function = {"name": block.get("name"), "arguments": block.get("input")}
-            origin |= dict.fromkeys(names_of_call(len(calls)), at)
-            calls.append({"id": block.get("id"), "type": "function", "function": function})
+            function = {"name": fields.take("name"), "arguments": fields.take("input")}
+            calls.append(call_of(at, fields.text("id"), Fields(function, where=at)))
         elif kind == "thinking" and role == "assistant":
-            reasoning.append(str(block.get("thinking", "")))
+            reasoning.append(str(fields.take("thinking", "")))
         elif kind != "redacted_thinking":
             texts.append(content_of(where, [block]))
-    if role == "user" and (texts or not n_results):
-        yield {"role": "user", "content": "\n".join(texts)}
-    if role == "assistant":
-        more: dict[str, Any] = {"tool_calls": calls} if calls else {}
-        more[ORIGIN] = origin
-        yield {"role": role, "content": "\n".join(texts), "reasoning_content": "\n".join(reasoning) or None, **more}
+    if role == "assistant" or texts or not n_results:
+        yield message_of(role, "\n".join(texts), reasoning="\n".join(reasoning), tool_calls=calls)
 
 
 def _blocks(where: str, given: Any) -> list[dict[str, Any]]:
-    if not isinstance(given, list) or not all(isinstance(block, dict) for block in given):
+    blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise wrong(where, "be a string or a list of blocks", given)
-    return given
+    return blocks
 
 
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:

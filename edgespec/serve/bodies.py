@@ -109,8 +109,8 @@ class Bodies:
             raise
 
     def _hold(self, body: Body, n_bytes: int) -> None:
-        """Count bytes of a body, the first ones as small. If there are too many of all bodies, uploads that fall behind
-        the least rate are given up, the slowest first. Raises ApiError if that is not enough."""
+        """Count bytes of a body, the first ones as small. If there are too many of all bodies, uploads slower than
+        the least rate are given up, the slowest first. Raises ApiError if there are still too many."""
         small = min(n_bytes, SMALL - body.small)
         body.small, self._small = body.small + small, self._small + small
         body.large, self._large = body.large + n_bytes - small, self._large + n_bytes - small

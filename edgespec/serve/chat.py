@@ -16,7 +16,7 @@ from edgespec.events import TokenEvent
 from edgespec.serve.tools.formats import ToolCall
 from edgespec.serve.tools.parser import ToolParser
 from edgespec.settings import Request
-from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream
+from edgespec.text.thinking import OPEN, ThinkingStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +198,6 @@ class Thinking:
             if kept:
                 made.append((kept, "") if kind == "thinking" else ("", kept))
         return made
-
-
-def thought(reasoning: str, content: str) -> str:
-    """Return an earlier answer with its reasoning, between marks that templates know."""
-    return f"{OPEN}\n{reasoning}\n{CLOSE}\n\n{content}" if reasoning else content
 
 
 def timings(stats: Stats) -> dict[str, Any]:

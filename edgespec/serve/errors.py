@@ -98,7 +98,7 @@ def error_for(error: BaseException) -> ApiError:
     if not isinstance(error, EdgespecError):
         log.error("unexpected %s", type(error).__name__, exc_info=error)
         return ApiError(500, f"unexpected {type(error).__name__}", type="server_error", headers=once)
-    message = f"{error.what}: {error.why}" if error.why else error.what
+    message = error.line
     if isinstance(error, UsageError):
         about = error.what.partition(" ")[0].rstrip(":")
         return ApiError(400, message, param=about if about in Request.__dataclass_fields__ else None)

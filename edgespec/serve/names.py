@@ -1,12 +1,12 @@
 """Names of fields in errors, as the client sent them.
 
-Every format is converted to that of chats, in which fields have other names and messages have other numbers.
+Every format is converted to that of chats, in which fields have other names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,9 +41,6 @@ SCHEMAS = {
 }
 """Fields that may contain a schema for the answer, each with the name of the schema in an error."""
 
-ORIGIN = "sent as"
-"""The key of a converted message under which the names of its parts are kept, as the client sent them."""
-
 
 @contextmanager
 def sent_as(names: Names) -> Iterator[None]:
@@ -64,20 +61,6 @@ def names_in(body: Mapping[str, Any], names: Names) -> Names:
     schema = next((name for field, name in SCHEMAS.items() if body.get(field)), "json_schema")
     known = {**names, **aliases, "json_schema": schema}
     return {read: sent for read, sent in known.items() if read not in body}
-
-
-def origins(messages: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Remove the names of parts from converted messages, and return them by the names of the fields."""
-    names = {}
-    for index, message in enumerate(messages):
-        for part, origin in message.pop(ORIGIN, {}).items():
-            names[f"messages[{index}]{part}"] = origin
-    return names
-
-
-def names_of_call(number: int) -> tuple[str, str]:
-    """Return the names of the parts of a message that hold a tool call and its function."""
-    return f".tool_calls[{number}]", f".tool_calls[{number}].function"
 
 
 def _rename(error: ApiError, names: Names) -> None:

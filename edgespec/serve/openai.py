@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from edgespec import __version__
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.fields import Fields, content_of
+from edgespec.batch.fields import Fields
 from edgespec.batch.known import CHAT, TEXT, Known
 from edgespec.batch.openai import TokenBytes, check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.runtime.prompts import Prompts, request_notes
-from edgespec.serve.bodies import parsed
-from edgespec.serve.chat import Answer, Call, Piece, Writer, thought, timings
-from edgespec.serve.errors import ApiError
+from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
+from edgespec.serve.messages import chat_messages, check_count
 from edgespec.serve.served import Served
 from edgespec.serve.tools.formats import ToolCall
 from edgespec.serve.tools.given import take_arguments, take_tools, use_tools, with_tools
-from edgespec.settings import Message, Request, shown
+from edgespec.settings import Message, Request
 from edgespec.text.thinking import CLOSE
 
 MOST_LOGPROBS = 20
 MOST_ANSWERS = 64  # to one request
-MOST_MESSAGES = 4096
 MOST_CHARACTERS = 2**26  # of the prompts of all answers to one request
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -40,8 +36,11 @@ def chat_call(body: Mapping[str, Any], model: Served, known: Known = CHAT) -> Ca
     return chat_of(Fields(body, known), model)
 
 
-def chat_of(fields: Fields, model: Served) -> Call:
-    """Read the fields of a chat, to which several formats are converted. Raises BadInputError."""
+def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> Call:
+    """Read the fields of a chat, to which several formats are converted. Raises BadInputError.
+
+    Other formats read their messages themselves.
+    """
     n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
     given = {name: fields.take(name) for name in ("logprobs", "top_logprobs") if name in fields}
     if n_probs:
@@ -50,7 +49,8 @@ def chat_of(fields: Fields, model: Served) -> Call:
     what = _common(fields, model)
     what["logprobs"] = _checked_logprobs("top_logprobs", given.get("logprobs"))
     tools, arguments = take_tools(fields), take_arguments(fields, model.template)
-    messages = _messages(fields.take("messages"), model.n_ctx)
+    messages = tuple(messages) or chat_messages(fields.take("messages"), model.n_ctx)
+    check_count(messages, model.n_ctx)
     _check_end(fields, is_begun=messages[-1].role == "assistant")
     splits = fields.choice("reasoning_format", ("auto", "none", "deepseek"), "auto") != "none"
     begun = messages[-1].content if messages[-1].role == "assistant" else ""
@@ -126,64 +126,6 @@ def _checked_logprobs(name: str, value: Any) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_LOGPROBS):
         raise wrong(name, f"be an integer from 0 to {MOST_LOGPROBS}", value)
     return value
-
-
-def _messages(given: Any, most: int) -> tuple[Message, ...]:
-    if not isinstance(given, list) or not given:
-        raise BadInputError("messages must be a list of at least one message", "messages")
-    if len(given) > most:
-        raise BadInputError(f"{len(given)} messages do not fit into a context of {most} tokens", "messages")
-    if len(given) > MOST_MESSAGES:
-        raise BadInputError(f"a request may have {MOST_MESSAGES:,} messages, not {len(given):,}", "messages")
-    return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(given))
-
-
-def _message(where: str, given: Any) -> Message:
-    if not isinstance(given, dict):
-        raise BadInputError(f"{where} must be an object with role and content", where)
-    fields, role = Fields(given, where=where), given.get("role")
-    if role not in ("system", "developer", "user", "assistant", "tool"):
-        raise wrong(f"{where}.role", "be system, developer, user, assistant or tool", role)
-    if fields.take("function_call"):
-        raise UnsupportedError(f"{where}.function_call", "use tool_calls")
-    extra: dict[str, Any] = {name: fields.text(name) for name in ("tool_call_id", "name") if name in fields}
-    if role != "tool":
-        extra.pop("tool_call_id", None)
-    if calls := fields.take("tool_calls"):
-        if role != "assistant" or not isinstance(calls, list):
-            raise BadInputError(f"{where}.tool_calls must be a list, and the assistant's", f"{where}.tool_calls")
-        extra["tool_calls"] = [_called(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls)]
-    content = fields.take("content", fields.take("refusal") if role == "assistant" else None)
-    content = content_of(f"{where}.content", "" if extra and content is None else content)
-    if role != "assistant":
-        return Message("system" if role == "developer" else role, content, extra=_as_text(extra))
-    reasoning = fields.take("reasoning_content") or fields.take("reasoning")
-    if isinstance(reasoning, str):
-        content = thought(reasoning, content)
-    tokens = fields.take("tokens") or ()
-    if not isinstance(tokens, list | tuple) or not all(type(id) is int for id in tokens):
-        raise wrong(f"{where}.tokens", "be a list of token ids", tokens)
-    return Message(role, content, tuple(tokens), _as_text(extra))
-
-
-def _as_text(extra: Mapping[str, Any]) -> str:
-    return json.dumps(extra, ensure_ascii=False) if extra else ""
-
-
-def _called(where: str, given: Any) -> dict[str, Any]:
-    """Return a tool call of an earlier answer."""
-    fields = Fields(given if isinstance(given, dict) else {}, where=where)
-    id, function = fields.text("id"), fields.within("function")
-    if "name" not in function:
-        raise BadInputError(f"{where} must have an id, and a function with name and arguments", where)
-    name, arguments = function.text("name"), function.take("arguments") or {}
-    if isinstance(arguments, str):
-        with suppress(ApiError):  # templates write the object
-            read = parsed(arguments.encode())
-            arguments = read if isinstance(read, dict) else arguments
-    elif not isinstance(arguments, dict):
-        raise BadInputError(f"arguments of {where} must be the text of a JSON object, not {shown(arguments)}", where)
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.fields import Fields
+from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.openai import token_logprob
 from edgespec.serve.blocks import BlockObject, Event, Events, take_functions
 from edgespec.serve.chat import Call, End, Piece
 from edgespec.serve.errors import ApiError
 from edgespec.serve.known import RESPONSES
-from edgespec.serve.names import ORIGIN, names_of_call, origins, sent_as
+from edgespec.serve.messages import call_of, message_of, role_in
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.tools.formats import ToolCall
-from edgespec.settings import shown
+from edgespec.settings import Message, shown
 
 LOGPROBS = "message.output_text.logprobs"
 INCLUDED = (  # without effect: outputs of tools that the server does not have, and fields that are always included
@@ -33,9 +33,8 @@ INCLUDED = (  # without effect: outputs of tools that the server does not have, 
 def response_call(body: Mapping[str, Any], model: Served) -> Call:
     """Read a body of /v1/responses. Raises BadInputError."""
     fields = Fields(body, RESPONSES)
-    messages = list(_messages(fields.take("instructions"), fields.take("input")))
-    chat: dict[str, Any] = {"messages": messages}
-    chat |= take_functions(fields, ("function",), _function)
+    messages = [*_messages(fields.take("instructions"), fields.take("input"))]
+    chat = take_functions(fields, ("function",), _function)
     if "tool_choice" in fields:
         choice = fields.take("tool_choice")
         is_named = isinstance(choice, dict) and choice.get("type") == "function"
@@ -48,8 +47,7 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
     if (effort := fields.within("reasoning").take("effort")) is not None:
         chat["reasoning_effort"] = effort
     chat |= _logprobs(fields)
-    with sent_as(origins(messages)):
-        return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model)
+    return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
 
 
 def _logprobs(fields: Fields) -> dict[str, Any]:
@@ -63,57 +61,48 @@ def _logprobs(fields: Fields) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": alternatives} if alternatives or LOGPROBS in included else {}
 
 
-def _messages(instructions: Any, given: Any) -> Iterator[dict[str, Any]]:
+def _messages(instructions: Any, given: Any) -> Iterator[Message]:
     if instructions is not None:
-        yield {"role": "system", "content": instructions, ORIGIN: {".content": "instructions"}}
+        yield message_of("system", content_of("instructions", instructions))
     if isinstance(given, str):
-        yield {"role": "user", "content": given, ORIGIN: {".content": "input"}}
-        return
+        given = [{"role": "user", "content": given}]
     if not isinstance(given, list) or not given:
         raise wrong("input", "be a string or a list of items", given)
-    answer: dict[str, Any] | None = None  # several items of the assistant are one message
+    answer: dict[str, Any] = {}  # several items of the assistant are one message
     for index, item in enumerate(given):
         where = f"input[{index}]"
         if not isinstance(item, dict):
             raise wrong(where, "be an object", item)
-        kind, role = item.get("type", "message"), item.get("role")
-        if kind == "reasoning" or kind == "function_call" or (kind == "message" and role == "assistant"):
-            if answer is not None and (kind == "reasoning" or (kind == "message" and answer["content"])):
-                yield answer
-                answer = None
-            answer = answer or {"role": "assistant", "content": "", ORIGIN: {"": where}}
-            _add(answer, where, item)
-            continue
-        if answer is not None:
-            yield answer
-            answer = None
-        if kind == "function_call_output":
-            origin = {"": where, ".tool_call_id": f"{where}.call_id", ".content": f"{where}.output"}
-            output = item.get("output")
-            yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": output, ORIGIN: origin}
+        fields = Fields(item, where=where)
+        kind = fields.take("type", "message")
+        is_answer = kind == "message" and item.get("role") == "assistant"
+        if answer and kind != "function_call" and not (is_answer and not answer["content"]):
+            yield message_of("assistant", **answer)
+            answer = {}
+        if kind in ("reasoning", "function_call") or is_answer:
+            _add(answer or (answer := {"content": ""}), where, kind, fields)
+        elif kind == "function_call_output":
+            output = content_of(f"{where}.output", fields.take("output"))
+            yield message_of("tool", output, tool_call_id=fields.text("call_id"))
         elif kind == "message":
-            yield {"role": role, "content": item.get("content"), ORIGIN: {"": where}}
+            yield message_of(role_in(fields, where), content_of(f"{where}.content", fields.take("content")))
         else:
             raise UnsupportedError(where, f"items of type {shown(kind)} do not exist here")
-    if answer is not None:
-        yield answer
+    if answer:
+        yield message_of("assistant", **answer)
 
 
-def _add(answer: dict[str, Any], where: str, item: Mapping[str, Any]) -> None:
-    kind = item.get("type", "message")
-    if kind == "message":
-        answer["content"] = item.get("content")
-        answer[ORIGIN][".content"] = f"{where}.content"
-    elif kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments")}
-        calls = answer.setdefault("tool_calls", [])
-        answer[ORIGIN] |= dict.fromkeys(names_of_call(len(calls)), where)
-        calls.append({"id": item.get("call_id"), "type": "function", "function": function})
+def _add(answer: dict[str, Any], where: str, kind: str, fields: Fields) -> None:
+    """Add an item to the message of an earlier answer."""
+    if kind == "function_call":
+        answer.setdefault("tool_calls", []).append(call_of(where, fields.text("call_id"), fields))
+    elif kind == "message":
+        answer["content"] = content_of(f"{where}.content", fields.take("content"))
     else:
-        parts = item.get("content") or []
+        parts = fields.take("content") or []
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
             raise BadInputError(f"content of {where} must be a list of parts, not {shown(parts)}", where)
-        answer["reasoning_content"] = "\n".join(str(part.get("text", "")) for part in parts) or None
+        answer["reasoning"] = "\n".join(str(part.get("text", "")) for part in parts)
 
 
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,19 +85,13 @@ def link(blob: Path, place: Path, *, is_new: bool) -> None:
 
 
 def etag_of(path: Path, etag: str, read: Callable[[int], object]) -> str:
-    """Compute the hash of a file of the hub in the form of `etag`: SHA-256, or the SHA-1 of a git blob."""
+    """Compute the hash of a file of the hub in the form of `etag`: SHA-256, or the SHA-1 of a git blob.
+
+    Calls `read` with the size of each piece before it is hashed.
+    """
+    digest = hashlib.sha256()
     if len(etag) == 40:
-        start = f"blob {path.stat().st_size}\0".encode()
-        return _hash_of(path, hashlib.sha1(start, usedforsecurity=False), read)
-    return sha256_of(path, read)
-
-
-def sha256_of(path: Path, read: Callable[[int], object]) -> str:
-    """Compute the SHA-256 of a file. Calls `read` with the size of each piece before it is hashed."""
-    return _hash_of(path, hashlib.sha256(), read)
-
-
-def _hash_of(path: Path, digest: hashlib._Hash, read: Callable[[int], object]) -> str:
+        digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
     with path.open("rb") as content:
         while chunk := content.read(1 << 20):
             read(len(chunk))

@@ -31,7 +31,7 @@ def check_space(downloads: Sequence[AnyDownload]) -> None:
 
 def _check_disk(downloads: Sequence[AnyDownload]) -> None:
     """Raise DownloadError if the disk of these downloads has no room for all of them."""
-    folders, free = dict(map(_folder_of, downloads)), free_bytes(downloads)
+    folders, free = dict(map(_folder_of, downloads)), free_space(downloads)
     needed = sum(download.needed_bytes for download in downloads)
     if needed <= free:
         return
@@ -45,7 +45,7 @@ def _check_disk(downloads: Sequence[AnyDownload]) -> None:
     )
 
 
-def free_bytes(downloads: Sequence[AnyDownload]) -> int:
+def free_space(downloads: Sequence[AnyDownload]) -> int:
     """Return the free space of the fullest disk, for at least one download."""
     return min(free_in(_folder_of(download)[0]) for download in downloads)
 

@@ -23,7 +23,7 @@ from edgespec.models.hub.cache import commit_of, hub_cache, repository_folder
 from edgespec.models.hub.disk import LOOK_S, alone, disk_errors, etag_of, file_lock, link
 from edgespec.models.hub.listing import RemoteFile
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Tell
-from edgespec.models.hub.repository import Download, is_whole
+from edgespec.models.hub.repository import Download, is_whole, size_here
 from edgespec.models.hub.requests import (
     DownloadError,
     OtherAnswerError,
@@ -179,7 +179,7 @@ class _Job:
         Raises DownloadError, and removes the file, if the received content is wrong.
         """
         while True:
-            is_resumed = _size(partial) > 0
+            is_resumed = size_here(partial) > 0
             self._receive_all(file, partial)
             if etag_of(partial, file.etag, lambda _: self._check_stopped()) == file.etag:
                 break
@@ -197,20 +197,20 @@ class _Job:
 
     def _receive_all(self, file: RemoteFile, partial: Path) -> None:
         """Continue `partial` until it is as long as the file, pausing when the network does."""
-        if _size(partial) > file.size_bytes:
+        if size_here(partial) > file.size_bytes:
             partial.unlink()
         patience = Patience(retries.FETCHING_S)
-        while (here := _size(partial)) < file.size_bytes:
+        while (here := size_here(partial)) < file.size_bytes:
             error: Exception | None = None
             try:
                 self._receive(file, partial, here)
             except (http_error(), OtherAnswerError) as caught:
                 error = caught
             self._check_stopped()
-            if _size(partial) >= file.size_bytes:
+            if size_here(partial) >= file.size_bytes:
                 return
             error = error or ConnectionError("the download ended too early")
-            if _size(partial) > here:
+            if size_here(partial) > here:
                 patience.renew()
             wait_s = patience.wait_s(error)
             if wait_s is None:
@@ -266,10 +266,3 @@ def _first_byte(status: int, headers: Mapping[str, str], file: RemoteFile, reque
     if status == 200 and sent == str(file.size_bytes):
         return 0
     raise OtherAnswerError(f"received {headers.get('content-type') or 'something else'} instead")
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

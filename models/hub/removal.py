@@ -133,11 +133,13 @@ def unfinished() -> list[tuple[str, Path, int]]:
 def _model_files(spec: str) -> tuple[list[Path], Owner]:
     """Return the files of a model, all parts of it that are here, and their repository or package."""
     try:
-        path = _without_dots(resolve(spec).path.absolute())
+        path = resolve(spec).path.absolute()
     except NotFetchedError as error:
         if isinstance(error.wanted, PackageSpec):
             raise ModelNotFoundError(error.what, why=error.why, hint="'edgespec ls' lists the models") from None
         return _remaining_parts(error, error.wanted), error.wanted.repository
+    if ".." in path.parts:  # a link in the last place stays the link
+        path = path.parent.resolve() / path.name
     if path.parent.resolve() == BUNDLED.resolve():
         raise UsageError(f"'{spec}' is not deleted", why="the bundled pair is part of edgespec")
     if not path.is_file() or path.suffix.lower() != ".gguf":
@@ -145,11 +147,6 @@ def _model_files(spec: str) -> tuple[list[Path], Owner]:
     place = repository_of(path)
     parts = (path.with_name(name) for name in parts_of(path.name))
     return [part for part in parts if part.is_file()], place[0] if place else packaged_at(path) or ""
-
-
-def _without_dots(path: Path) -> Path:
-    """Return the path without dots in it; a link stays the link."""
-    return path.parent.resolve() / path.name if ".." in path.parts else path
 
 
 def _remaining_parts(missing: NotFetchedError, wanted: HubSpec) -> list[Path]:

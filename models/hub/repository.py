@@ -199,10 +199,15 @@ def examined(download: Download, read: Callable[[int], object]) -> Download:
 
 
 def is_whole(path: Path, file: RemoteFile) -> bool:
+    return size_here(path) == file.size_bytes
+
+
+def size_here(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if it is not here."""
     try:
-        return path.stat().st_size == file.size_bytes
+        return path.stat().st_size
     except OSError:
-        return False
+        return 0
 
 
 def _chosen(repository: Repository, quant: str) -> str:
@@ -240,10 +245,7 @@ def _answered(ask: Callable[[], Answer], wanted: HubSpec, tell: Tell) -> Answer:
 def _here_bytes(download: Download, file: RemoteFile) -> int:
     if is_whole(download.place(file), file) or is_whole(download.blob(file), file):
         return file.size_bytes
-    try:
-        here = download.partial(file).stat().st_size
-    except OSError:
-        return 0
+    here = size_here(download.partial(file))
     return here if here <= file.size_bytes else 0
 
 

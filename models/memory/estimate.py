@@ -14,8 +14,8 @@ from typing import Any, Literal
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
 from edgespec.gguf_file.head_check import MTP_ARCHITECTURES, NETWORKS, n_tokens
 from edgespec.gguf_file.header import Header, TensorInfo
+from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
 from edgespec.models.memory.kv_cache import bytes_per_token, values_per_token
-from edgespec.models.pair.check import NO_DRAFTS, NO_TARGETS
 
 CELLS = 256  # llama.cpp rounds the tokens of a cache up to a multiple of this number
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores

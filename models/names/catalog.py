@@ -96,10 +96,11 @@ def catalogue(user_file: Path | None = None) -> dict[str, Entry]:
     shipped = tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
     entries = {name: _entry(Entry(name), table) for name, table in shipped.items()}
     file = user_file or config_dir() / USER_FILE
+    parsed = _parsed(file)
     try:
-        return _extended(entries, _parsed(file))
-    except _Invalid as error:
-        raise UsageError(f"{file}: {error.args[0]}", hint=error.args[1]) from None
+        return _extended(entries, parsed)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error.what}", hint=error.hint) from None
 
 
 def folders(user_file: Path | None = None) -> list[Path]:
@@ -108,9 +109,10 @@ def folders(user_file: Path | None = None) -> list[Path]:
     Relative folders are relative to that file. Raises UsageError as `catalogue` does.
     """
     file = user_file or config_dir() / USER_FILE
+    parsed = _parsed(file)
     try:
-        return [file.parent.absolute() / Path(name).expanduser() for name in _folder_names(_parsed(file))]
-    except (_Invalid, RuntimeError) as error:
+        return [file.parent.absolute() / Path(name).expanduser() for name in _folder_names(parsed)]
+    except (UsageError, RuntimeError) as error:
         raise UsageError(f"{file}: '{FOLDERS}' cannot be used", hint=str(error.args[-1])) from None
 
 
@@ -125,10 +127,6 @@ def near(name: str) -> list[str]:
 
 
 # --- the user's file --------------------------------------------------------------------------------------------------
-
-
-class _Invalid(Exception):  # noqa: N818 - becomes a UsageError that names the file
-    """An error in the user's file, and a hint."""
 
 
 def _parsed(file: Path) -> dict[str, Any]:
@@ -151,20 +149,20 @@ def _folder_names(parsed: Mapping[str, Any]) -> list[str]:
     if isinstance(names, list) and all(isinstance(name, str) and name.strip() and "\0" not in name for name in names):
         return names
     hint = f'it takes a list of folders, such as {FOLDERS} = ["~/LLMs"]; it cannot be a model name'
-    raise _Invalid(f"'{FOLDERS}' cannot be used", hint)
+    raise UsageError(f"'{FOLDERS}' cannot be used", hint=hint)
 
 
 def _extended(shipped: Mapping[str, Entry], parsed: Mapping[str, Any]) -> dict[str, Entry]:
-    """Return the shipped entries, extended and overridden. Raises _Invalid."""
+    """Return the shipped entries, extended and overridden. Raises UsageError."""
     _folder_names(parsed)
     entries, own = dict(shipped), list[str]()
     for written, table in _tables(parsed):
         name = written.lower()
         if name in own:
-            raise _Invalid(f"model '{name}' is defined twice", "names are not case-sensitive")
+            raise UsageError(f"model '{name}' is defined twice", hint="names are not case-sensitive")
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith(".gguf") or name == "demo":
             hint = "a name consists of letters, digits, '.', '-' and '_', is not 'demo', and does not end in '.gguf'"
-            raise _Invalid(f"invalid model name '{name}'", hint)
+            raise UsageError(f"invalid model name '{name}'", hint=hint)
         for key, value in table.items():
             _check_value(name, key, value)
         entries[name] = _entry(entries.get(name, Entry(name)), table)
@@ -180,7 +178,7 @@ def _tables(parsed: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         if name == FOLDERS:
             continue
         if not isinstance(value, dict):
-            raise _Invalid(f"'{name}' is not a table", f'a model starts with its name: ["{name}"]')
+            raise UsageError(f"'{name}' is not a table", hint=f'a model starts with its name: ["{name}"]')
         yield from _with_dots(name, value)
 
 
@@ -199,7 +197,7 @@ def _check_value(name: str, key: str, value: Any) -> None:
         hint = f"did you mean '{similar[0]}'?" if similar else f"the keys of a model are {', '.join(VALUES)}"
         if key == FOLDERS:
             hint = f"'{FOLDERS}' must come before the first model of the file"
-        raise _Invalid(f"model '{name}': unknown key '{key}'", hint)
+        raise UsageError(f"model '{name}': unknown key '{key}'", hint=hint)
     takes, pattern = VALUES[key]
     if pattern:
         fits = isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
@@ -212,16 +210,16 @@ def _check_value(name: str, key: str, value: Any) -> None:
     else:
         fits = type(value) is int and value > 0
     if not fits:
-        raise _Invalid(f"model '{name}': invalid value for '{key}'", f"it takes {takes}")
+        raise UsageError(f"model '{name}': invalid value for '{key}'", hint=f"it takes {takes}")
 
 
 def _check_source(entry: Entry, table: Mapping[str, Any]) -> None:
     name = entry.name
     if "repository" in table and "package" in table:
-        raise _Invalid(f"model '{name}' has a repository and a package", "only one of them is possible")
+        raise UsageError(f"model '{name}' has a repository and a package", hint="only one of them is possible")
     needed = PACKAGED if entry.package else ("repository",)
     if missing := next((key for key in needed if not getattr(entry, key)), ""):
-        raise _Invalid(f"model '{name}' has no {missing}", f"{missing} is {VALUES[missing][0]}")
+        raise UsageError(f"model '{name}' has no {missing}", hint=f"{missing} is {VALUES[missing][0]}")
 
 
 def _check_drafts(entry: Entry, entries: Mapping[str, Entry]) -> None:
@@ -230,9 +228,9 @@ def _check_drafts(entry: Entry, entries: Mapping[str, Entry]) -> None:
         if draft not in entries:
             similar = difflib.get_close_matches(draft, entries, n=1)
             hint = f"did you mean '{similar[0]}'?" if similar else "define it in another table of this file"
-            raise _Invalid(f"{wrong}: no model has that name", hint)
+            raise UsageError(f"{wrong}: no model has that name", hint=hint)
         if draft == entry.name:
-            raise _Invalid(f"{wrong}: it is the model itself", "drafts are smaller models")
+            raise UsageError(f"{wrong}: it is the model itself", hint="drafts are smaller models")
 
 
 def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import platformdirs
 
 from edgespec.errors import UsageError
 from edgespec.files.paths import cache_dir, models_dir
@@ -76,14 +77,8 @@ def _of_other_tools() -> Iterator[Path]:
         home = Path.home()
         yield home / ".lmstudio" / "models"
         yield home / ".cache" / "lm-studio" / "models"
-        if chosen := os.environ.get("LLAMA_CACHE"):
-            yield Path(chosen)
-        elif os.name == "nt":
-            yield Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "llama.cpp"
-        elif sys.platform == "darwin":
-            yield home / "Library" / "Caches" / "llama.cpp"
-        else:
-            yield Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "llama.cpp"
+        usual = platformdirs.user_cache_path("llama.cpp", appauthor=False, opinion=False)
+        yield Path(os.environ.get("LLAMA_CACHE") or usual)
 
 
 # --- their content ----------------------------------------------------------------------------------------------------

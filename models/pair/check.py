@@ -11,7 +11,9 @@ from typing import Literal
 from edgespec.drafters.translation import LEAST_OVERLAP
 from edgespec.gguf_file.head_check import head_mismatch, is_head, n_tokens
 from edgespec.gguf_file.header import Header
-from edgespec.models.pair.sizes import RelativeSize, memory_bytes, read_bytes, relative_size
+from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
+from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.pair.sizes import RelativeSize, read_bytes, relative_size
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import percent
 
@@ -30,14 +32,12 @@ class PairVerdict:
         reasons: All obstacles and limits.
         overlap: The share of the target's tokens that the draft has, too.
         size: The relative size. A compatible draft may still slow its target down.
-        memory_bytes: The memory for the draft's weights and a 16-bit cache.
     """
 
     verdict: Compatibility
     reasons: list[str]
     overlap: float
     size: RelativeSize
-    memory_bytes: int
 
     @property
     def summary(self) -> str:
@@ -155,7 +155,6 @@ def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary
         reasons=obstacles + differences,
         overlap=overlap,
         size=relative_size(target, draft),
-        memory_bytes=memory_bytes(draft, _n_ctx(target)),
     )
 
 
@@ -217,12 +216,13 @@ def _side(header: Header, vocabulary: Vocabulary, n_ctx: int) -> Side:
     def special(id: int | None) -> Token | None:
         return None if id is None else _token(vocabulary, id)
 
+    memory = estimate(Plan(header, n_ctx=n_ctx))
     return Side(
         architecture=header.architecture,
         n_params=header.n_params,
         weights_bytes=header.weights_bytes,
         read_bytes=read_bytes(header),
-        memory_bytes=memory_bytes(header, n_ctx),
+        memory_bytes=memory.weights + memory.kv,
         n_ctx_train=header.number("context_length"),
         vocabulary=vocabulary.kind,
         tokenizer=vocabulary.tokenizer,
@@ -271,13 +271,3 @@ CHAT_TEMPLATE = "tokenizer.chat_template"
 _TURNS = "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <EOT> _<EOT> [EOT]"
 _DEEPSEEK = "<\uff5cend\u2581of\u2581sentence\uff5c>"
 _ENDS_OF_TURNS = [text.encode() for text in (*_TURNS.split(), _DEEPSEEK, "<end_of_utterance>")]  # the first one counts
-# Architectures of llama.cpp 0c1e57098 with a state from which tokens cannot be removed, in all layers or in some
-_RECURRENT = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7"
-_HYBRID = """
-    bailingmoe3 deepseek4 falcon-h1 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe minimax-01 nemotron_h
-    nemotron_h_moe plamo2 qwen35 qwen35moe qwen3next qwen4exp
-"""
-# Hybrid ones without saved old states
-_HYBRID_WITHOUT_COPIES = "falcon-h1 granitehybrid jamba kimi-linear minimax-01 plamo2 qwen3next"
-NO_DRAFTS = frozenset(f"{_RECURRENT} {_HYBRID}".split())
-NO_TARGETS = frozenset(f"{_RECURRENT} {_HYBRID_WITHOUT_COPIES}".split())

@@ -11,17 +11,11 @@ from edgespec.llama.quantize import TYPES, quantize
 from edgespec.models.pair.slice import slice_layers
 
 
-def check_self_draft(what: str) -> None:
-    """Raises UsageError unless `what` is a number of layers or a weight type."""
-    if not (what.isascii() and what.isdigit()) and what.upper() not in TYPES:
-        raise UsageError(
-            f"self:{what} is not a draft", hint=f"use a number of layers (self:8) or a type: {', '.join(TYPES)}"
-        )
-
-
 def self_draft(source: Path, what: str, progress: Callable[[float], None] = lambda done: None) -> Path:
     """Return the file of the draft that `what` names; make a missing file. Raises UsageError, ModelFileError."""
-    check_self_draft(what)
+    if not (what.isascii() and what.isdigit()) and what.upper() not in TYPES:
+        types = ", ".join(TYPES)
+        raise UsageError(f"self:{what} is not a draft", hint=f"use a number of layers (self:8) or a type: {types}")
     path = derived_file("drafts", source, what)
     if path.is_file():
         return path

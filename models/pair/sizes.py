@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from edgespec.gguf_file.head_check import NETWORKS
 from edgespec.gguf_file.header import Header
-from edgespec.models.memory.kv_cache import bytes_per_token
 from edgespec.text.figures import percent
 
 USUAL_RATIO = (5, 10)  # a draft this many times smaller than its target works best, as a rule of thumb
@@ -55,12 +54,6 @@ def relative_size(target: Header, draft: Header) -> RelativeSize:
         read_bytes(draft) / max(1, read_bytes(target)),
         os.path.realpath(target.path) == os.path.realpath(draft.path),
     )
-
-
-def memory_bytes(header: Header, n_ctx: int) -> int:
-    """Return the approximate memory of a model: weights and the 16-bit keys and values of `n_ctx` tokens."""
-    weights = _F32 * header.n_params if header.architecture in NETWORKS else header.weights_bytes
-    return weights + int(n_ctx * bytes_per_token(header))
 
 
 def read_bytes(header: Header) -> int:

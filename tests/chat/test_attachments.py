@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.chat import paths
@@ -105,6 +105,7 @@ def test_the_others_are_attached_where_one_cannot_be_and_a_file_is_attached_once
     assert [file.text for file in again][2:] == ["new"]
 
 
+@settings(max_examples=50)
 @given(st.lists(st.text(st.sampled_from("a`\n :.~"), min_size=1).filter(str.strip), max_size=3), st.text("a`\n :.~"))
 def test_files_are_found_again_in_the_message(texts: list[str], said: str) -> None:
     files = [Attachment(f"f{number}.txt", text.rstrip()) for number, text in enumerate(texts)]

@@ -655,6 +655,21 @@ def test_what_answers_are_made_of_changes_and_is_taken_away(runtime: Runtime, st
     assert session.settings == ChatSettings()
 
 
+def test_a_schema_whose_file_is_gone_is_an_error_and_the_chat_can_be_used(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text('{"type": "integer"}')
+    session = talking_to(FakeEngine("fine"), store, json_schema=str(file))
+    said(session.ask("hello"))
+    file.unlink()
+    acts: tuple[Any, ...] = (session.regenerate, session.go_on, partial(session.ask, "again"))
+    for act in acts:
+        with pytest.raises(UsageError, match=r"schema\.json"):
+            said(act())
+    assert contents(session) == ["hello", "fine", "again"]
+    session.change({"json-schema": "none"})
+    assert said(session.regenerate()) == "fine"
+
+
 def test_what_drafts_now_is_what_was_set(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store)
     session.change({"pace": "off"})

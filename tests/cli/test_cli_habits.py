@@ -21,7 +21,7 @@ from edgespec.cli.options.habits import command_hint, looks_like_model
         ("server", "'edgespec serve' is the server"),
         ("frobnicate", "'edgespec --help' lists the commands"),
         ("history lits", "did you mean 'edgespec history list'?"),
-        ("store frobnicate", "the commands are ls, clear"),
+        ("store frobnicate", "the commands are clear, ls"),
         ("help frobnicate", "'edgespec --help' lists the commands"),
         ("help history shwo", "did you mean 'edgespec history show'?"),
         ("-m demo hello", 'options follow a command: edgespec run -m MODEL "PROMPT"'),

@@ -62,7 +62,7 @@ def test_long_titles_are_shortened_in_the_list(home: Path, store: Store) -> None
     store.rename(ids(store)[0], "a long title " * 20)
     lines = history(home, "list").stdout.decode().splitlines()
     assert len(lines) == 4
-    assert re.fullmatch(rf"{ids(store)[0]} +2 +today \d\d:\d\d +(a long title ){{4}}a long …", lines[2])
+    assert re.fullmatch(rf"{ids(store)[0]} +2 +today \d\d:\d\d +(a long title ){{4}}a long…", lines[2])
 
 
 def test_a_list_as_json_has_times_that_programs_read(home: Path, store: Store) -> None:

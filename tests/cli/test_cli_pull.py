@@ -139,6 +139,7 @@ def test_a_beginning_that_is_whole_is_verified(hub: FakeHub, tmp_path: Path) -> 
     assert (model["verified"], model["transferred_bytes"]) == (True, 0)
 
 
+@pytest.mark.filterwarnings("ignore:flock not supported")
 @pytest.mark.skipif(os.name != "posix", reason="Windows locks files in another way")
 def test_a_file_system_without_locks_will_do(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:

@@ -200,7 +200,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(file: Path) -> None:
         n_pages = db.execute("PRAGMA page_count").fetchone()[0]
         db.execute(f"PRAGMA max_page_count = {n_pages + 2}")  # SQLite refuses to grow, as if the disk were full
         for write in (
-            lambda: store.grow(row, "x" * 100_000, [1], []),
+            lambda: store.grow(row, "x" * 100_000, []),
             lambda: store.finish(row, chat.id, chat.head, "x" * 100_000, ANSWER),
         ):
             with pytest.raises(StoreError, match="the disk is full"):

@@ -14,7 +14,7 @@ import pytest
 from edgespec.errors import GenerationError, ModelFileError, ModelNotFoundError, OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import child, trial
-from edgespec.llama.limits import Limits, Meter
+from edgespec.llama.child import Limits, Meter
 from edgespec.llama.trial import KNOWN_GOOD, extra_buffers_work, self_check
 from edgespec.models.names.spec import resolve
 

@@ -97,6 +97,14 @@ def test_the_type_of_the_package_itself_is_kept_as_it_is(tmp_path: Path, index: 
     done = edgespec_here("pull", "packed:q8_0", home=tmp_path, stdin=b"", **index.environment())
     assert done.returncode == 0, done.stderr
     assert files(tmp_path) == ["tiny.Q8_0.gguf"]
+    for content, code, said in (
+        (None, 0, b"already here, hash verified"),
+        (b"GGUF", 3, b"is damaged: its hash differs"),
+    ):
+        if content:
+            (tmp_path / FOLDER / "tiny.Q8_0.gguf").write_bytes(content)
+        done = edgespec_here("pull", "packed:q8_0", "--verify", home=tmp_path, stdin=b"", **index.environment())
+        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
     other = edgespec_here("pull", "packed:Q2_K", home=tmp_path, stdin=b"", **index.environment())
     assert other.returncode == 3
     assert b"it is available as Q4_0 and Q8_0" in other.stderr

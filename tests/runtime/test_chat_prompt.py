@@ -95,15 +95,15 @@ def test_a_message_with_private_characters_is_no_mark(llm: Runtime) -> None:
     assert text in llm.model.detokenize(tokens, special=True).decode()
 
 
-def test_whether_a_template_opens_or_drops_thinking_is_seen(tmp_path: Path) -> None:
-    for template, opens, drops in ((CHATML, False, False), (DROPS, False, True), (OPENS, True, False)):
-        with tiny(tmp_path, template) as llm:
-            about = llm.describe()
-            assert (about["opens_thinking"], about["drops_thinking"]) == (opens, drops)
+def test_whether_a_template_opens_or_drops_thinking_is_seen(llm: Runtime) -> None:
+    for text, opens, drops in ((CHATML, False, False), (DROPS, False, True), (OPENS, True, False)):
+        template = ChatTemplate(llm.model, text)
+        assert (template.opens_thinking, template.drops_thinking) == (opens, drops)
 
 
 def test_thinking_that_the_template_opens_is_not_opened_twice(tmp_path: Path) -> None:
     with tiny(tmp_path, OPENS) as llm:
+        assert llm.describe()["opens_thinking"] and not llm.describe()["drops_thinking"]
         begun = llm.tokenize(Request(messages=(QUESTION, Message("assistant", "<think>\nhmm"))))
         text = llm.model.detokenize(begun, special=True).decode()
     assert text.count("<think>") == 1

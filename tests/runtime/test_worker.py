@@ -225,6 +225,9 @@ def test_progress_is_told_while_loading_and_while_a_long_prompt_is_read(reader: 
     assert ("loading", 1.0) in told.progress
     list(worker.submit(Request("x = 1\n" * 500, max_tokens=2)))
     assert [what for what, done in told.progress if 0.4 < done < 1 and what == "prompt"]
+    n_before = len(told.progress)
+    list(worker.stream([replace(SHORT, max_tokens=20)] * 6))
+    assert len(told.progress) - n_before <= 6  # nothing is told at each step while prompts wait for a slot
 
 
 def test_drafting_changes_here_and_there(worker: Worker) -> None:
@@ -557,7 +560,7 @@ def test_a_process_that_computes_for_long_is_not_ended(
     monkeypatch.setattr(worker.loop._replies, "recv", noting)
     with worker.submit(Request("x = 1\n" * 8000, max_tokens=1)) as answer:
         while PONG not in kinds:
-            worker.loop._sender.put((PING, 0))
+            worker.loop._send((PING, 0))
             worker.loop.wait(answer.stream)
     assert "events" not in kinds
 

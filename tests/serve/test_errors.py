@@ -14,7 +14,7 @@ from serving import Serving
 from edgespec.errors import GenerationError, PromptTooLongError
 from edgespec.serve import app, native
 from edgespec.serve.errors import ApiError, anthropic_body, error_for
-from edgespec.serve.names import ORIGIN, origins, sent_as
+from edgespec.serve.names import sent_as
 from edgespec.serve.sse import EventStream
 
 CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
@@ -119,13 +119,9 @@ def test_an_error_of_messages_names_the_field_that_was_sent(server: Serving, bod
 
 
 def test_the_longest_name_counts() -> None:
-    messages: list[dict[str, Any]] = [{ORIGIN: {"": "system"}}, {ORIGIN: {"": "input[0]", ".content": "input"}}]
-    names = {"tools[].function": "tools[]", "messages": "prompt"} | origins(messages)
-    assert messages == [{}, {}]
+    names = {"tools[].function": "tools[]", "messages": "prompt", "messages[1].content": "text"}
     for read, sent in (
-        ("messages[1].content", "input"),
-        ("messages[1].role", "input[0].role"),
-        ("messages[0]", "system"),
+        ("messages[1].content", "text"),
         ("messages[12]", "prompt[12]"),
         ("tools[31].function.name", "tools[31].name"),
         ("messages_of", "messages_of"),

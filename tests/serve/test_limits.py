@@ -18,8 +18,8 @@ from serving import Serving, serving
 from edgespec.batch.bad_input import BadInputError
 from edgespec.batch.fields import Fields
 from edgespec.runtime.worker import Worker
-from edgespec.serve import openai
 from edgespec.serve.bodies import SMALL
+from edgespec.serve.messages import chat_messages
 from edgespec.settings import LoadSettings, Request
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -166,14 +166,14 @@ def test_a_large_body_is_not_read_on_the_event_loop(server: Serving, monkeypatch
 
     def noted(given: Any, *more: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return original(given, *more)
+        return chat_messages(given, *more)
 
-    original = openai._messages
-    monkeypatch.setattr(openai, "_messages", noted)
+    monkeypatch.setattr("edgespec.serve.openai.chat_messages", noted)
     with server.client() as client:
         for size in (1, SMALL):
             body = {"messages": [{"role": "user", "content": "x" * size}], "max_tokens": 1}
-            client.post("/v1/chat/completions", json=body)
+            status = client.post("/v1/chat/completions", json=body).status_code
+            assert status == (400 if size == SMALL else 200)  # it does not fit into the context
     assert len({*threads}) == 2
     assert threads[1] == "reads a request"
 

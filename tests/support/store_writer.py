@@ -27,7 +27,7 @@ def main(file: Path, chat: str, name: str, most: int | None) -> None:
             text = answer_to(number)
             for step in range(1, STEPS):
                 part = text[: len(text) * step // STEPS]
-                store.grow(row, part, range(step), ())
+                store.grow(row, part, ())
                 print("grown", number, flush=True)
             parent = store.finish(row, chat, question.key, text, Answer(model=name, ids=(1, 2, 3))).key
             print("finished", parent, flush=True)

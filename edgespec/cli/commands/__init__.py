@@ -42,9 +42,6 @@ SUBCOMMANDS = {
 class LazyGroup(Group):
     """A group that knows the names and summaries of its subcommands, so that its help imports none of them."""
 
-    def known(self) -> list[str]:
-        return list(SUBCOMMANDS)
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUBCOMMANDS)
 

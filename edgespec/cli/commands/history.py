@@ -33,11 +33,10 @@ from edgespec.files.bounded_folder import BoundedFolder
 from edgespec.files.paths import write_whole
 from edgespec.files.unfinished import check_destination
 from edgespec.history import ChatInfo, Store, default_file
+from edgespec.history.data import first_line
 from edgespec.history.search import BEGIN, END
 from edgespec.text.figures import size_of, when
 from edgespec.text.printable import one_line
-
-LONGEST_TITLE = 60  # characters of a title in the list
 
 
 class ChatName(Text):
@@ -85,7 +84,7 @@ def list_(limit: int | None, folder: str | None, as_json: bool) -> None:
     elif chats:
         rows = [
             (chat.id, str(chat.n_turns), when(chat.updated_s), one_line(chat.folder),
-             "* " * chat.is_pinned + _shortened(one_line(chat.title)))
+             "* " * chat.is_pinned + one_line(first_line(chat.title)))
             for chat in chats
         ]  # fmt: skip
         output.line("\n".join(table(("id", "messages", "last", "folder", "title"), rows, right=("messages",))))
@@ -232,10 +231,6 @@ def cache(clear: bool) -> None:
 def path() -> None:
     """Print the path of the history file."""
     Output(quiet=False).line(str(default_file()))
-
-
-def _shortened(title: str) -> str:
-    return title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 1]}…"
 
 
 def _store(output: Output) -> Store:

@@ -162,15 +162,11 @@ DRAFT_MODEL = _speculation(
     type=ModelSpec(), metavar="MODEL|auto", shown="the catalogue's draft for the model",
 )
 
-SPEC_TYPE_OPTION = _speculation(
-    "--spec-type", f"Drafters to use. {help_text()}", type=SPEC_TYPE, metavar="auto|none|DRAFTER,...",
-)
-
 CORPUS = _speculation("--corpus", "Also draft from these texts ('edgespec corpus').", type=Text(), metavar="NAME|FILE")
 
 SPECULATION = [
     DRAFT_MODEL,
-    SPEC_TYPE_OPTION,
+    _speculation("--spec-type", f"Drafters to use. {help_text()}", type=SPEC_TYPE, metavar="auto|none|DRAFTER,..."),
     _speculation(
         "--spec-draft-n-max", f"Maximum draft tokens per step, up to {MAX_DRAFT}. 0: no drafting.",
         shown=f"{DRAFT_N_MAX}, {STRICT_DRAFT_N_MAX} with --strict",
@@ -198,7 +194,7 @@ SPECULATION = [
         "--verify",
         "Verification rule. coupled: the same text as without drafts. rejection, block: another text from the same "
         "distribution. typical: changes the distribution.",
-        metavar="coupled|rejection|block|typical", advanced=True,
+        advanced=True,
     ),
     _speculation(
         "--exact/--fast exact",

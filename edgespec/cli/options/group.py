@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import click
 
@@ -45,18 +45,15 @@ class Group(click.Group):
         super().__init__(*args, **attrs)  # type: ignore[arg-type]
         self.context_settings.update(HELP_NAMES)
 
-    def known(self) -> Sequence[str]:
-        """Return the names of the commands in the help."""
-        return list(self.commands)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "help" and "help" not in self.known():
+        known = self.list_commands(ctx)
+        if cmd_name == "help" and "help" not in known:
             return show_help
-        name = next((name for name in (cmd_name, *ALIASES.get(cmd_name, ())) if name in self.known()), None)
+        name = next((name for name in (cmd_name, *ALIASES.get(cmd_name, ())) if name in known), None)
         return None if name is None else self.command_called(ctx, name)
 
     def command_called(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return the command of one of the `known` names."""
+        """Return the command of a name in `list_commands`."""
         return super().get_command(ctx, name)
 
     def resolve_command(
@@ -66,7 +63,7 @@ class Group(click.Group):
         if not (name.startswith("-") or ctx.resilient_parsing) and self.get_command(ctx, name) is None:
             path = ctx.command_path.partition(" ")[2]
             called = f"{path} {name}" if path else name
-            raise UsageError(f"there is no command '{called}'", hint=command_hint(name, self.known(), path))
+            raise UsageError(f"there is no command '{called}'", hint=command_hint(name, self.list_commands(ctx), path))
         found, command, rest = super().resolve_command(ctx, args)
         return (command.name if command is not None and command is not show_help else found), command, rest
 

@@ -135,7 +135,7 @@ class Parsed(ParamType):
             self.fail(f"{error}.", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(text) for text in self._complete(incomplete)]
+        return [CompletionItem(text) for text in self._complete(incomplete) if text.startswith(incomplete)]
 
 
 def _count(text: str) -> int:
@@ -175,9 +175,8 @@ def _spec_type(text: str) -> str:
 def _complete_drafters(incomplete: str) -> Sequence[str]:
     from edgespec.settings import DRAFTERS
 
-    before, comma, last = incomplete.rpartition(",")
-    names = DRAFTERS if comma else ("auto", "none", *DRAFTERS)
-    return [before + comma + name for name in names if name.startswith(last)]
+    before, comma, _ = incomplete.rpartition(",")
+    return [before + comma + name for name in (DRAFTERS if comma else ("auto", "none", *DRAFTERS))]
 
 
 def _pace(text: str) -> str:
@@ -186,10 +185,6 @@ def _pace(text: str) -> str:
     pace = text.replace(" ", "").lower()
     check_pace(pace)
     return pace
-
-
-def _complete_pace(incomplete: str) -> Sequence[str]:
-    return [name for name in ("auto", "fixed:", "off") if name.startswith(incomplete)]
 
 
 def _logit_bias(text: str) -> tuple[int, float]:
@@ -203,7 +198,7 @@ COUNT = Parsed("count", _count)  # 300000, 500k, 1.5M
 LAYERS = Parsed("layers", _layers, toml_types=(int, str))
 PARALLEL = Parsed("parallel", _parallel)  # answers to decode together; 0: auto
 SPEC_TYPE = Parsed("drafters", _spec_type, complete=_complete_drafters)
-PACE = Parsed("pace", _pace, complete=_complete_pace)
+PACE = Parsed("pace", _pace, complete=lambda incomplete: ("auto", "fixed:", "off"))
 LOGIT_BIAS = Parsed("bias", _logit_bias)
 
 

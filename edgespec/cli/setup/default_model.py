@@ -35,15 +35,14 @@ def default_model(call: Call, *, or_demo: bool = False) -> str:
     except UsageError:
         raise
     except EdgespecError as error:
-        why = f"{error.what}: {error.why}" if error.why else error.what
         if not or_demo:
             raise ModelNotFoundError(
                 "no model given, and the default model is not available",
-                why=why,
+                why=error.line,
                 hint=f"use another model, such as -m {DEMO}; to download the default: edgespec pull {DEFAULT_MODEL}",
             ) from error
         # also shown with --quiet: the answer must not be mistaken for a real model's
-        call.output.aside(f"note: using the bundled {DEMO}, a toy whose answers make little sense: {why}")
+        call.output.aside(f"note: using the bundled {DEMO}, a toy whose answers make little sense: {error.line}")
         return DEMO
     return DEFAULT_MODEL
 

@@ -41,8 +41,7 @@ class ReopenedModel(Closable):
             return Worker(self._settings, progress, self._cancel)
 
     def reopen(self, error: GenerationError) -> Worker:
-        why = f": {error.why}" if error.why else ""
-        self._output.note(f"{error.what}{why}; restarting it")
+        self._output.note(f"{error.line}; restarting it")
         self.worker.close()
         until_s = monotonic() + PATIENCE_S
         while True:

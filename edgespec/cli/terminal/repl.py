@@ -18,8 +18,7 @@ from edgespec.chat.commands import Commands
 from edgespec.chat.comparing import Comparison
 from edgespec.chat.idle import Idle
 from edgespec.chat.paths import pasted_files
-from edgespec.chat.persona_commands import edited
-from edgespec.chat.personas import Persona, save
+from edgespec.chat.personas import Persona, read, save
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.call import Call
@@ -248,7 +247,12 @@ class Repl:
     def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
         if self._editor is None:
             raise UsageError("an editor needs a terminal", hint=f"edit {chosen.file or save(chosen)}")
-        take(edited(chosen))
+        file = chosen.file or save(chosen)
+        try:
+            click.edit(filename=str(file))
+        except (click.ClickException, ValueError) as error:
+            raise UsageError(f"{file} cannot be edited", why=str(error), hint="set VISUAL or EDITOR") from error
+        take(read(file))
 
     def show_tokens(self) -> None:
         self._shows_tokens = not self._shows_tokens

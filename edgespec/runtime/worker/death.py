@@ -66,10 +66,8 @@ def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Excepti
     if not (quantised or settings.strict or settings.flash_attention == "off"):
         smaller = replace(settings, cache_type_k="q8_0", cache_type_v="q8_0")
         less.append(Remedy("Use less memory (8-bit KV cache)", smaller))
-    short_of_memory = isinstance(error, OutOfMemoryError) or (
-        isinstance(error, WorkerDiedError) and error.out_of_memory
-    )
-    return [*less, same] if short_of_memory else [same, *less]
+    is_short_of_memory = getattr(error, "out_of_memory", isinstance(error, OutOfMemoryError))
+    return [*less, same] if is_short_of_memory else [same, *less]
 
 
 def lost_workers(settings: LoadSettings, error: Exception | None) -> bool:

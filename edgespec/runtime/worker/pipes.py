@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import queue
 import secrets
 import signal
 import sys
@@ -17,6 +18,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -29,7 +31,6 @@ from edgespec.events import Progress, TokenEvent
 from edgespec.runtime.stream import Loop, Stream, closed_error
 from edgespec.runtime.worker.child import ADD, CALL, CANCEL, CLOSE, DEAF_TO, LOADED, PING, PONG, kill_all, run_child
 from edgespec.runtime.worker.death import LoadingStoppedError, NoReplyError, WorkerDiedError, explained, hung
-from edgespec.runtime.worker.sender import Sender
 from edgespec.runtime.worker.watch import MISSED, Watch
 from edgespec.settings import LoadSettings
 
@@ -112,7 +113,7 @@ class Pipes(Loop):
         message, id = pickle.dumps((name, args, settings)), next(self._ids)
         call = self._calls[id] = _Call(self, monotonic() + within_s)
         try:
-            self._sender.put((CALL, id, message))
+            self._send((CALL, id, message))
             while not call.has_news:
                 self.wait(call)
             return call.value()
@@ -123,13 +124,13 @@ class Pipes(Loop):
         message, id = pickle.dumps(what), next(self._ids)
         self.stats = Stats()
         self._asked[id] = _Asked(stream, number, cancel)
-        self._sender.put((ADD, id, message))
+        self._send((ADD, id, message))
 
     def turn(self) -> None:
         for id, asked in [*self._asked.items()]:
             if asked.cancel.is_set() and not asked.is_told:
                 asked.is_told = True
-                self._sender.put((CANCEL, id))
+                self._send((CANCEL, id))
         if self.death is None and not self.is_closed:
             self._hear()
         if self.death is not None:
@@ -143,7 +144,7 @@ class Pipes(Loop):
         for id, asked in [*self._asked.items()]:
             if asked.stream.is_closed:
                 del self._asked[id]
-                self._sender.put((CANCEL, id))
+                self._send((CANCEL, id))
 
     def close(self) -> None:
         """End all answers and the child, which saves its measurements first; safe to call twice."""
@@ -154,7 +155,7 @@ class Pipes(Loop):
             stream.close()
         with self.alone(GRACE_S) as is_alone:
             if is_alone and self.death is None:
-                self._sender.put((CLOSE, 0))
+                self._send((CLOSE, 0))
                 self._finish()
             self._end()
 
@@ -225,7 +226,7 @@ class Pipes(Loop):
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.log_file = Path(tempfile.gettempdir()) / f"edgespec-{secrets.token_hex(8)}.log"
-        commands, self._commands = spawn.Pipe(duplex=False)
+        commands, sending = spawn.Pipe(duplex=False)
         self._replies, replies = spawn.Pipe(duplex=False)
         level = logging.getLogger("edgespec").getEffectiveLevel()
         self.process = spawn.Process(
@@ -242,10 +243,13 @@ class Pipes(Loop):
         finally:
             commands.close()
             replies.close()
-        self._sender = Sender(self._commands)
-        self._watch = Watch(partial(self._sender.put, (PING, 0)), partial(_kill, self.process))
-        for thread in (self._sender, self._watch):
-            weakref.finalize(self, thread.close).atexit = False
+        unsent: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._send = unsent.put  # also called by the garbage collector, which a SimpleQueue allows in any other call
+        self._sender = threading.Thread(target=_send, args=(sending, unsent), name="commands", daemon=True)
+        self._sender.start()
+        self._watch = Watch(partial(unsent.put, (PING, 0)), partial(_kill, self.process))
+        for end in (partial(unsent.put, None), self._watch.close):
+            weakref.finalize(self, end).atexit = False
 
     def _died(self) -> None:
         """Find out why the child has closed its pipe."""
@@ -263,13 +267,26 @@ class Pipes(Loop):
     def _end(self) -> None:
         """Close the pipes, which ends the child, or kill it; remove its log file."""
         self._watch.close()
-        self._sender.close()
+        self._send(None)
         self.process.join(0.1)
         _kill(self.process)
         self.process.join(GRACE_S)  # the system cannot end a process that waits for a lost disk
         self._sender.join(GRACE_S)
         self._replies.close()
         self.log_file.unlink(missing_ok=True)
+
+
+def _send(connection: Connection, unsent: queue.SimpleQueue[Any]) -> None:
+    """Send messages to the child in order, and close the connection at None.
+
+    A pipe holds about 64 KB that are not read yet; so this thread waits for the child, and no caller does.
+    """
+    with connection:
+        while (message := unsent.get()) is not None:
+            try:
+                connection.send(message)
+            except OSError:  # the process has ended, which the reader of the other pipe notices
+                return
 
 
 def _kill(process: BaseProcess) -> None:
