@@ -47,24 +47,35 @@ def program(home: Path, *args: str, **variables: str) -> Iterator[tuple[subproce
 
 @posix
 @pytest.mark.cli
-def test_a_signal_lets_answers_finish(tmp_path: Path) -> None:
-    with program(tmp_path, "--parallel", "1", EDGESPEC_API_KEY="key") as (process, url):
-        body = {"prompt": "def f(", "max_tokens": 200, "ignore_eos": True, "stream": True}
+def test_a_signal_lets_answers_finish_and_models_load(tmp_path: Path) -> None:
+    headers = {"Authorization": "Bearer key"}
+    with (
+        program(tmp_path, EDGESPEC_API_KEY="key") as (process, url),
+        httpx2.Client(base_url=url, headers=headers, timeout=60) as client,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        body = {"prompt": "def f(", "max_tokens": 400, "ignore_eos": True, "stream": True}
         assert httpx2.post(f"{url}/v1/completions", json=body).status_code == 401
-        headers = {"Authorization": "Bearer key"}
-        with httpx2.stream("POST", f"{url}/v1/completions", json=body, headers=headers, timeout=60) as response:
+        with client.stream("POST", "/v1/completions", json=body) as response:
             lines = response.iter_lines()
             next(lines)
+            other = {"prompt": "def f(", "max_tokens": 2, "model": "demo:draft"}
+            answer = threads.submit(client.post, "/v1/completions", json=other)
+            while client.get("/v1/models/demo:draft").json()["status"]["value"] == "unloaded":
+                pass
             process.send_signal(signal.SIGTERM)
             said = [line for line in lines if line]
         assert said[-1] == "data: [DONE]"
-        assert json.loads(said[-2].removeprefix("data: "))["timings"]["predicted_n"] == 200
+        assert json.loads(said[-2].removeprefix("data: "))["timings"]["predicted_n"] == 400
+        assert answer.result().json()["usage"]["completion_tokens"] == 2
         assert process.wait(30) == 0
         assert process.stdout is not None
         records = [json.loads(line) for line in process.stdout]
-        assert [record["event"] for record in records] == ["request", "stopping", "request", "stopped"]
-        assert [record["status"] for record in records if record["event"] == "request"] == [401, 200]
-        assert (records[2]["path"], records[2]["tokens"]) == ("/v1/completions", 200)
+        kinds = [record["event"] for record in records if record["event"] != "request"]
+        assert (sorted(kinds[:-1]), kinds[-1]) == (["loaded", "stopping"], "stopped")
+        answers = [record for record in records if record.get("path") == "/v1/completions"]
+        assert sorted((record["status"], record.get("tokens")) for record in answers[1:]) == [(200, 2), (200, 400)]
+        assert answers[0]["status"] == 401
 
 
 @pytest.mark.long
@@ -99,11 +110,10 @@ def test_models_are_loaded_for_requests_and_the_log_says_so(tmp_path: Path) -> N
         assert [line["event"] for line in lines] == ["request", "loaded", "request"]
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @posix
 @pytest.mark.cli
-@pytest.mark.parametrize("signals", [1, 2])
-def test_a_signal_while_a_model_is_loaded(tmp_path: Path, signals: int) -> None:
+def test_a_second_signal_ends_a_load(tmp_path: Path) -> None:
     with program(tmp_path) as (process, url):
         body = {"prompt": "def f(", "max_tokens": 2, "model": "demo:draft"}
         with ThreadPoolExecutor(1) as threads:
@@ -114,13 +124,9 @@ def test_a_signal_while_a_model_is_loaded(tmp_path: Path, signals: int) -> None:
             assert process.stderr is not None
             while b"Ctrl-C again" not in process.stderr.readline():
                 pass
-            if signals == 2:
-                process.send_signal(signal.SIGTERM)
-                assert process.wait(30) == 128 + signal.SIGTERM
-                assert answer.exception() is not None
-            else:
-                assert answer.result().json()["usage"]["completion_tokens"] == 2
-                assert process.wait(30) == 0
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 128 + signal.SIGTERM
+            assert answer.exception() is not None
 
 
 @posix

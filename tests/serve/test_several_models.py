@@ -46,7 +46,7 @@ def serving_demo(**options: Any) -> Iterator[Serving]:
 @pytest.fixture(scope="module")
 def two() -> Iterator[Serving]:
     """A server of the demo model and of others that were not loaded before, of which two may be loaded at a time."""
-    with serving_demo(others=[offer(name) for name in "abcefg"], models_max=2) as server:
+    with serving_demo(others=[offer(name) for name in "abc"], models_max=2) as server:
         yield server
 
 
@@ -174,14 +174,14 @@ def test_answers_of_a_model_that_is_closed_end_with_an_error(two: Serving) -> No
 
 
 def test_a_worker_that_is_killed_fails_its_own_requests_alone(two: Serving) -> None:
-    with answering(two, "demo") as others, answering(two, "e") as lines:
-        psutil.Process(pid_of(two, "e")).kill()
+    with answering(two, "demo") as others, answering(two, "c") as lines:
+        psutil.Process(pid_of(two, "c")).kill()
         said = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         assert said[-1]["error"]["code"] == "engine_error"
-        assert ask(two, "e").status_code == 200  # restarted while the other one answers
+        assert ask(two, "c").status_code == 200  # restarted while the other one answers
         assert [line for line in others if line][-1] == "data: [DONE]"
-    assert events(two, "e") == [("loaded", "e"), ("died", "e"), ("loaded", "e")]
-    assert loaded(two) == {"demo", "e"}
+    assert events(two, "c")[-2:] == [("died", "c"), ("loaded", "c")]
+    assert loaded(two) == {"demo", "c"}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="stops a process")
@@ -190,29 +190,29 @@ def test_a_worker_that_is_stuck_holds_up_no_other_model(two: Serving, monkeypatc
     for name in ("watch.MISSED_LOADING", "pipes.MISSED"):
         monkeypatch.setattr(f"edgespec.runtime.worker.{name}", 10**9)
     with two.client() as client, ThreadPoolExecutor(40) as threads:
-        assert ask(two, "f").status_code == 200
-        psutil.Process(pid_of(two, "f")).suspend()
-        stuck = threads.submit(ask, two, "f", prompt="x" * 200_000)  # more than a pipe holds
+        assert ask(two, "c").status_code == 200
+        psutil.Process(pid_of(two, "c")).suspend()
+        stuck = threads.submit(ask, two, "c", prompt="x" * 200_000)  # more than a pipe holds
         for path in ("/tokenize", "/apply-template"):  # more than asyncio has threads
             for _ in range(16):
-                body = {"model": "f", "content": "x", "messages": [{"role": "user", "content": "x"}]}
+                body = {"model": "c", "content": "x", "messages": [{"role": "user", "content": "x"}]}
                 threads.submit(client.post, path, json=body)
         with monkeypatch.context() as soon:
             soon.setattr("edgespec.serve.native.STATE_S", 0.01)
             soon.setattr("edgespec.serve.served.FIGURES_S", 0.01)
-            refused = client.get("/slots", params={"model": "f"})
+            refused = client.get("/slots", params={"model": "c"})
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_reply")
             assert client.get("/metrics").status_code == 200
-        for path in ("/health", "/v1/models", "/props", "/slots", "/props?model=f"):
+        for path in ("/health", "/v1/models", "/props", "/slots", "/props?model=c"):
             assert client.get(path).status_code == 200
         assert client.post("/tokenize", json={"content": "x " * 2**16}).status_code == 200
         assert ask(two, "demo").status_code == 200
-        f = two.pool._places["f"].served
-        assert f is not None
-        f.worker.loop._watch.missed = 4
+        c = two.pool._places["c"].served
+        assert c is not None
+        c.worker.loop._watch.missed = 4
         assert "no sign of life" in stuck.result().json()["error"]["message"]
-        assert ask(two, "f").status_code == 200
-    assert events(two, "f") == [("loaded", "f"), ("died", "f"), ("loaded", "f")]
+        assert ask(two, "c").status_code == 200
+    assert events(two, "c")[-2:] == [("died", "c"), ("loaded", "c")]
 
 
 def test_short_memory_unloads_what_is_idle_and_says_what_is_not(two: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,12 +223,12 @@ def test_short_memory_unloads_what_is_idle_and_says_what_is_not(two: Serving, mo
 
     monkeypatch.setattr("edgespec.serve.pool.Worker", worker)
     with answering(two, "demo"):
-        refusal = ask(two, "g")
+        refusal = ask(two, "b")
     assert refusal.status_code == 503
     assert refusal.headers["retry-after"]
     assert "it needs 2 GB" in refusal.json()["error"]["message"]
-    assert ask(two, "g").status_code == 200
-    assert loaded(two) == {"g"}
+    assert ask(two, "b").status_code == 200
+    assert loaded(two) == {"b"}
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "./demo", "../models/demo/target.gguf", "hf:owner/name", "qwen2.5-7b"])
