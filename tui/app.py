@@ -14,28 +14,25 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 
-from edgespec.chat.answerer import Level
 from edgespec.chat.attachments import without_files
 from edgespec.chat.commands import Commands
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.session import Session
 from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import EdgespecError
 from edgespec.history import Piece, StoreError
 from edgespec.settings import LoadSettings
-from edgespec.tui.attachments import RemoveFile
-from edgespec.tui.base_app import BaseApp
-from edgespec.tui.chat_jobs import BusyError, ChatJobs
+from edgespec.tui.base_app import BaseApp, BusyError
+from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.chat_questions import ChangeChat
-from edgespec.tui.composer import Composer, Stop
+from edgespec.tui.composer import Composer
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
 from edgespec.tui.mode_footer import ModeFooter
-from edgespec.tui.prompt_input import FilesPasted, LongTextPasted, Paged, PasteUndone, Submitted
+from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted
 from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
-from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
@@ -80,8 +77,6 @@ class ChatApp(BaseApp):
         self._files = Files(self)
         self._front = ScreenFront(self, self.jobs, self._files)
         self.commands = Commands(session, self._front)
-        self._store_error = ""
-        self._measured = ""  # the message whose statistics are shown
 
     def compose(self) -> ComposeResult:
         yield TitleBar()
@@ -92,7 +87,8 @@ class ChatApp(BaseApp):
                 yield Transcript(pieces=self._pieces, siblings=self._siblings)
                 yield StatisticsLine(id="line")
                 yield DownloadLine()
-                yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], self._said_before())
+                said = [without_files(turn.content)[1] for turn in self.session.turns if turn.role == "user"]
+                yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], said)
             with Vertical(id="figures"):
                 yield StatisticsPanel()
         yield ModeFooter(show_command_palette=False, compact=True)
@@ -114,14 +110,6 @@ class ChatApp(BaseApp):
     def on_unmount(self) -> None:
         self.jobs.close()
 
-    @property
-    def is_busy(self) -> bool:
-        return self.jobs.is_busy
-
-    @property
-    def is_answering(self) -> bool:
-        return self.jobs.is_answering
-
     def load(self, settings: LoadSettings) -> None:
         self.jobs.load(settings)
 
@@ -142,7 +130,7 @@ class ChatApp(BaseApp):
 
     def submit(self, text: str) -> None:
         if is_command(text):
-            self._run(f"/file {text}" if pasted_files(text) else text, is_typed=True)
+            self.run_command(f"/file {text}" if pasted_files(text) else text, is_typed=True)
             return
         try:
             self.jobs.send(text.removeprefix("/"))
@@ -152,16 +140,13 @@ class ChatApp(BaseApp):
 
     def action_call(self, name: str) -> None:
         """Run a command without arguments."""
-        self._run(f"/{name}")
+        self.run_command(f"/{name}")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """On a screen above the chat, keys belong to that screen."""
         return action != "call" or len(self.screen_stack) == 1 or parameters == ("bye",)
 
-    def run_command(self, line: str) -> None:
-        self._run(line)
-
-    def _run(self, line: str, *, is_typed: bool = False) -> None:
+    def run_command(self, line: str, *, is_typed: bool = False) -> None:
         name, argument = name_and_argument(line)
         try:
             command = find(name)
@@ -178,24 +163,7 @@ class ChatApp(BaseApp):
             if is_typed and isinstance(error, BusyError):
                 self.composer.put(line)
             self.report(error)
-        self._show_system()
-        self._tell_store()
-
-    def say(self, text: str, level: Level = "info") -> None:
-        """Show a note after the messages, and above the screen where the end of the messages is out of sight."""
-        self.query_one(Welcome).display = False
-        self.transcript.display = True
-        if self.has_screen_above or not self.transcript.shows_end:
-            self.toast(text, level)
-        self.run_worker(self.transcript.note(text, level), group="notes")
-
-    def report(self, error: EdgespecError) -> None:
-        """Show an error: as a toast if it is over soon or the chat is empty, else as a note."""
-        if isinstance(error, BusyError) or (isinstance(error, UsageError) and self.query_one(Welcome).display):
-            self.clear_notifications()
-            self.toast(str(error), "warning")
-        else:
-            self.say(str(error), "error")
+        self.show_state()
 
     def action_stop(self) -> None:
         """Stop the answer or the loading; else hide the list of chats."""
@@ -211,56 +179,10 @@ class ChatApp(BaseApp):
             kept = "the chat is saved" if self.session.store.file else "this chat is not saved"
             self.notify(f"Ctrl+Q quits; {kept}")
 
-    @on(Stop)
-    def _stop(self) -> None:
-        self.action_stop()
-
     def leave_soon(self) -> None:
         """Quit, requested by another thread: the terminal is gone, or the system ends the program."""
         with suppress(RuntimeError):
             self.call_later(self.exit)
-
-    def show_statistics_of(self, key: str) -> None:
-        self._measured = key
-
-    def _tell_store(self) -> None:
-        """Show that something is not saved, and why once; and show the store's notes."""
-        error = str(self.session.store_error or "")
-        self.title_bar.unsaved(error)
-        if error and error != self._store_error:
-            self.say(f"not saved yet: {error}", "warning")
-        self._store_error = error
-        for notice in self.session.new_notes():
-            self.say(notice.text, notice.level)
-
-    # --- the conversation -----------------------------------------------------------------------------------------
-
-    async def redraw(self) -> None:
-        session = self.session
-        is_empty = not session.turns and not self.jobs.is_answering
-        self.query_one(Welcome).display = is_empty
-        self.transcript.display = not is_empty
-        await self.transcript.show(session.turns)
-        self.transcript.mark_context(session.first_sent)
-        head = session.turns[-1].key if session.turns else ""
-        if not self.jobs.is_answering and head != self._measured:
-            self._measured = head
-            for figures in self.figures:
-                figures.clear(session.used, session.context_size)
-        self.show_title()
-        self._tell_store()
-        self._show_system()
-        self._files.show()
-
-    def show_title(self) -> None:
-        self.title_bar.show(self.session)
-        sidebar = self.query_one(Sidebar)
-        sidebar.open_chat = self.session.chat
-        sidebar.refresh_chats()
-
-    def _show_system(self) -> None:
-        self.transcript.show_system(self.session.system, self.session.persona)
-        self.query_one(Welcome).show(self.session)
 
     def _pieces(self, key: str) -> list[Piece]:
         with suppress(StoreError):
@@ -273,19 +195,12 @@ class ChatApp(BaseApp):
                 return self.session.store.siblings(self.session.chat, key)
         return []
 
-    def _said_before(self) -> list[str]:
-        return [without_files(turn.content)[1] for turn in self.session.turns if turn.role == "user"]
-
     def _index(self, key: str) -> int:
         return next(index for index, turn in enumerate(self.session.turns) if turn.key == key)
 
     @on(TurnCommand)
     def _run_for_turn(self, event: TurnCommand) -> None:
-        self._run(f"/{event.name} {self._index(event.key) + 1}")
-
-    @on(EditSystem)
-    def _edit_system(self) -> None:
-        self._run("/system")
+        self.run_command(f"/{event.name} {self._index(event.key) + 1}")
 
     @on(CopyText)
     def _copy_text(self, event: CopyText) -> None:
@@ -293,41 +208,32 @@ class ChatApp(BaseApp):
 
     @on(SaveCode)
     def _save_code(self, event: SaveCode) -> None:
-        try:
+        with self.reporting():
             self.commands.save_code(event.block)
-        except EdgespecError as error:
-            self.report(error)
 
     @on(SwitchBranch)
     async def _switch_branch(self, event: SwitchBranch) -> None:
         index = self._index(event.key)
         is_by_key = self.focused is not None and self.transcript in self.focused.ancestors
-        try:
+        with self.reporting():
             self.session.step(event.key, event.step)
-        except EdgespecError as error:
-            self.report(error)
         await self.redraw()
         await self.transcript.reveal(self.session.turns[index].key, focuses=is_by_key)
 
-    @on(FilesPasted)
-    def _paste_files(self, event: FilesPasted) -> None:
-        self._files.paste(event.text)
-
-    @on(LongTextPasted)
-    def _attach_text(self, event: LongTextPasted) -> None:
-        self._files.attach_text(event.text)
+    @on(Pasted)
+    def _paste(self, event: Pasted) -> None:
+        self._files.paste(event.text, is_paths=event.is_paths)
 
     @on(PasteUndone)
     def _undo_paste(self) -> None:
         self._files.undo_paste()
 
-    @on(RemoveFile)
-    def _remove_file(self, event: RemoveFile) -> None:
-        self._files.remove(event.index)
+    def action_remove_file(self, index: int) -> None:
+        self._files.remove(index)
 
-    @on(Paged)
-    def _page(self, event: Paged) -> None:
-        self.transcript.scroll_relative(y=event.step * max(1, self.transcript.size.height - 2), animate=False)
+    def action_page(self, step: int) -> None:
+        """Scroll the messages by a page."""
+        self.transcript.scroll_relative(y=step * max(1, self.transcript.size.height - 2), animate=False)
 
     # --- the sidebar ----------------------------------------------------------------------------------------------
 
@@ -354,15 +260,14 @@ class ChatApp(BaseApp):
 
     @on(NewChat)
     def _new_chat(self) -> None:
-        self._run("/clear")
+        self.run_command("/clear")
         self.composer.input.focus()
 
     @on(ChangeChat)
     async def _change_chat(self, event: ChangeChat) -> None:
-        try:
-            event.change(self.session)
-        except EdgespecError as error:
-            self.report(error)
+        with self.reporting():
+            if event.change is not None:
+                event.change(self.session)
         await self.redraw()
 
     def _keep_theme(self, name: str) -> None:

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from textual.content import Content
-from textual.message import Message
-from textual.style import Style
 from textual.widgets import Static
 
 from edgespec.chat.attachments import Attachment, described
 from edgespec.text.printable import one_line
-from edgespec.tui.lines import Block, Text
+from edgespec.tui.lines import Block, Text, clickable, quoted
 from edgespec.tui.live_answer import shown
 
 CROSS = "\N{MULTIPLICATION SIGN}"
 MOST_LINES = 4  # files that are listed
 LONGEST = 40  # characters of a name; of a longer one the end is shown
-
-
-@dataclass
-class RemoveFile(Message):
-    """Do not send the attachment with this index."""
-
-    index: int
 
 
 class AttachmentBar(Static):
@@ -45,14 +35,11 @@ class AttachmentBar(Static):
             lines.append(Content.styled(f"▲ {warning}", "$text-warning"))
         self.update(Content("\n").join(lines))
 
-    def action_remove(self, index: int) -> None:
-        self.post_message(RemoveFile(index))
-
 
 def _line(index: int, name: str, about: str) -> Content:
     name = one_line(name)
     name = name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
-    cross = Content(CROSS).stylize(Style.from_meta({"@click": f"remove({index})"}))
+    cross = clickable(CROSS, f"app.remove_file({index})")
     return Content.assemble(" ", (name, "bold"), f" {about} ", cross, " ").stylize_before("on $primary 20%")
 
 
@@ -61,12 +48,11 @@ def file_blocks(files: Sequence[Attachment], opened: Collection[int], limit: int
     blocks: list[Block] = []
     for index, file in enumerate(files):
         is_open = index in opened
-        click = Style.from_meta({"@click": f"open_file({index})"})
         name = f"{'▾' if is_open else '▸'} {one_line(file.name)}"
-        line = Content.assemble((name, "bold"), (f"  {described([file])}", "dim")).stylize(click)
-        blocks.append(Text(line))
+        line = Content.assemble((name, "bold"), (f"  {described([file])}", "dim"))
+        blocks.append(Text(clickable(line, f"open_file({index})")))
         if is_open:
             text = shown(file.text)
-            more = [f"… {len(text) - limit:,} more characters"] if len(text) > limit else []
-            blocks += [Text(Content(line), "│ ", "│ ", style="dim") for line in [*text[:limit].split("\n"), *more]]
+            more = f"\n… {len(text) - limit:,} more characters" if len(text) > limit else ""
+            blocks.append(quoted(text[:limit] + more))
     return blocks

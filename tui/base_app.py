@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from textual.app import App
 from textual.events import Click, Event, Key, Paste
@@ -12,17 +14,24 @@ from textual.widget import Widget
 from edgespec.chat.answerer import Level
 from edgespec.chat.commands import Commands
 from edgespec.chat.session import Session
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.settings import LoadSettings
 from edgespec.text.printable import printable
 from edgespec.tui.composer import Composer
-from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
+from edgespec.tui.live_statistics import LiveStatistics
+from edgespec.tui.sidebar import Sidebar
+from edgespec.tui.statistics import Figures
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.transcript import Transcript
+from edgespec.tui.welcome import Welcome
 
 TOAST_S, LONG_TOAST = 6.0, 100  # a text of more characters is shown twice as long
 MOST_TOAST_LINES = 10
 CONTROL = ("Cc", "Cs")  # Unicode categories of characters that are not text
+
+
+class BusyError(EdgespecError):
+    """The running job must end first."""
 
 
 class BaseApp(App[None]):
@@ -33,16 +42,10 @@ class BaseApp(App[None]):
 
     session: Session
     commands: Commands
-
-    @property
-    @abstractmethod
-    def is_busy(self) -> bool:
-        """True while a model is loading or answering."""
-
-    @property
-    @abstractmethod
-    def is_answering(self) -> bool:
-        """True while a model is answering."""
+    is_busy = False  # while a model is loading or answering
+    is_answering = False
+    _store_error = ""
+    _measured = ""  # the message whose statistics are shown
 
     @property
     def composer(self) -> Composer:
@@ -56,11 +59,6 @@ class BaseApp(App[None]):
     def title_bar(self) -> TitleBar:
         return self.query_one(TitleBar)
 
-    @property
-    def figures(self) -> tuple[StatisticsPanel, StatisticsLine]:
-        """Both forms of the statistics; the width of the screen decides which is visible."""
-        return self.query_one(StatisticsPanel), self.query_one(StatisticsLine)
-
     @abstractmethod
     def submit(self, text: str) -> None:
         """Run a command, or send a message."""
@@ -70,14 +68,6 @@ class BaseApp(App[None]):
         """Run a line that begins with a slash."""
 
     @abstractmethod
-    def say(self, text: str, level: Level = "info") -> None:
-        """Show a note after the messages."""
-
-    @abstractmethod
-    def report(self, error: EdgespecError) -> None:
-        """Show an error."""
-
-    @abstractmethod
     def load(self, settings: LoadSettings) -> None:
         """Load models that are on this machine. Raises EdgespecError while a job runs."""
 
@@ -85,17 +75,73 @@ class BaseApp(App[None]):
     def offer_remedies(self) -> None:
         """Let the user choose how to load the model again after a failure."""
 
-    @abstractmethod
+    # --- the conversation -----------------------------------------------------------------------------------------
+
     async def redraw(self) -> None:
         """Show the conversation as the session has it."""
+        session = self.session
+        is_empty = not session.turns and not self.is_answering
+        self.query_one(Welcome).display = is_empty
+        self.transcript.display = not is_empty
+        await self.transcript.show(session.turns)
+        self.transcript.mark_context(session.first_sent)
+        head = session.turns[-1].key if session.turns else ""
+        if not self.is_answering and head != self._measured:
+            self.show_figures(LiveStatistics(None, session.used, session.context_size), head)
+        self.show_title()
+        self.show_state()
+        self.commands.front.show_files()
 
-    @abstractmethod
     def show_title(self) -> None:
         """Show the title of the chat, and the list of chats."""
+        self.title_bar.show(self.session)
+        sidebar = self.query_one(Sidebar)
+        sidebar.open_chat = self.session.chat
+        sidebar.refresh_chats()
 
-    @abstractmethod
-    def show_statistics_of(self, key: str) -> None:
-        """Note that the statistics are those of message `key`."""
+    def show_figures(self, figures: LiveStatistics, key: str = "") -> None:
+        """Show statistics; of the message `key` if its answer is complete."""
+        self._measured = key
+        for widget in self.query(Figures):  # the width of the screen decides which of them is visible
+            widget.show(figures)
+
+    def show_state(self) -> None:
+        """Show the system prompt, that something is not saved, and why once; and show the store's notes."""
+        self.transcript.show_system(self.session.system, self.session.persona)
+        self.query_one(Welcome).show(self.session)
+        error = str(self.session.store_error or "")
+        self.title_bar.unsaved(error)
+        if error and error != self._store_error:
+            self.say(f"not saved yet: {error}", "warning")
+        self._store_error = error
+        for notice in self.session.new_notes():
+            self.say(notice.text, notice.level)
+
+    # --- reports --------------------------------------------------------------------------------------------------
+
+    def say(self, text: str, level: Level = "info") -> None:
+        """Show a note after the messages, and above the screen where the end of the messages is out of sight."""
+        self.query_one(Welcome).display = False
+        self.transcript.display = True
+        if self.has_screen_above or not self.transcript.shows_end:
+            self.toast(text, level)
+        self.run_worker(self.transcript.note(text, level), group="notes")
+
+    def report(self, error: EdgespecError) -> None:
+        """Show an error: as a toast if it is over soon or the chat is empty, else as a note."""
+        if isinstance(error, BusyError) or (isinstance(error, UsageError) and self.query_one(Welcome).display):
+            self.clear_notifications()
+            self.toast(str(error), "warning")
+        else:
+            self.say(str(error), "error")
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Report an error of the block."""
+        try:
+            yield
+        except EdgespecError as error:
+            self.report(error)
 
     def toast(self, text: str, level: Level = "info") -> None:
         """Show a text in the corner for some seconds; of a long text only the first lines."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -16,7 +16,8 @@ from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
 from edgespec.text.printable import one_line
-from edgespec.tui.base_app import BaseApp
+from edgespec.tui.base_app import BaseApp, BusyError
+from edgespec.tui.live_statistics import LiveStatistics
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAME_S = 0.15
@@ -37,12 +38,12 @@ class Progressed:
     done: float
 
 
-JobEvent = TokenEvent | Notice | Begun | Progressed
-Tell = Callable[[JobEvent], None]
+@dataclass(slots=True)
+class Job:
+    """Work in a thread, which the screen never waits for, and the flag that stops it."""
 
-
-class BusyError(EdgespecError):
-    """The running job must end first."""
+    cancel: CancelFlag
+    future: Future[None]
 
 
 class ChatJobs:
@@ -52,36 +53,29 @@ class ChatJobs:
         self._app, self._session = app, app.session
         self.idle = Idle(app.session, makes_titles=makes_titles)
         self._job: Job | None = None
+        self._events = deque[TokenEvent | Notice | Begun | Progressed]()  # of the job, in its order
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
         self._pool = ThreadPoolExecutor(1, "chat")
         self._pool.submit(int).result()
-        self.is_answering = False
         self._asked = ""  # the last text sent, put back into the field if it is rejected
         self._loop = ""  # the warning that the answer repeats itself, if it does
         self._waiting = waiting  # a message sent before the model was loaded
         self._last: TokenEvent | None = None
         self._loads = 0
+        self._figures = LiveStatistics()
         self._uncounted: list[TokenEvent] = []  # tokens that are not in the statistics yet
         self._counted_s = self._began_s = 0.0
         self._read = 0.0  # the part of the prompt that the model has processed, from 0 to 1
 
-    @property
-    def is_busy(self) -> bool:
-        return self._job is not None
-
-    @property
-    def is_loading(self) -> bool:
-        return self.is_busy and not self.is_answering
-
     def check_free(self) -> None:
         """Raises BusyError while a job runs."""
-        if self.is_busy:
-            what = "an answer is being generated" if self.is_answering else "a model is loading"
+        if self._app.is_busy:
+            what = "an answer is being generated" if self._app.is_answering else "a model is loading"
             raise BusyError(what, hint="Esc stops it")
 
     def send(self, text: str) -> None:
         """Send a message, or keep it until the model is loaded. Raises BusyError while an answer is generated."""
-        if self.is_loading:
+        if self._app.is_busy and not self._app.is_answering:
             if self._waiting is not None:
                 raise BusyError("a message is waiting already", hint="send this one when the model is loaded")
             self._waiting = text
@@ -94,34 +88,32 @@ class ChatJobs:
         """Start an answer and show it as it streams. Raises BusyError while a job runs."""
         self.check_free()
 
-        def work(cancel: CancelFlag, tell: Tell) -> None:
+        def work(cancel: CancelFlag) -> None:
             events = start(cancel)
-            tell(Begun())
+            self._events.append(Begun())
             for event in events:
-                tell(event)
+                self._events.append(event)
 
-        self.is_answering, self._last, self._asked, self._loop, self._uncounted = True, None, "", "", []
+        self._app.is_answering, self._last, self._asked, self._loop, self._uncounted = True, None, "", "", []
         self._start(work)
 
     def load(self, settings: LoadSettings) -> None:
         """Load a model. Raises BusyError while a job runs."""
         self.check_free()
-
-        def work(cancel: CancelFlag, tell: Tell) -> None:
-            self._session.load(settings, self._progressed, cancel)
-
         self._loads += 1
         self._app.title_bar.loading_of(settings.model)
-        self._start(work)
+        self._start(lambda cancel: self._session.load(settings, self._progressed, cancel))
 
     def _progressed(self, what: str, done: float) -> None:
         """Show progress of loading, or later of processing a prompt, as an event of the current job."""
         if self._job is not None:
-            self._job.tell(Progressed(what, done))
+            self._events.append(Progressed(what, done))
 
-    def _start(self, work: Callable[[CancelFlag, Tell], None]) -> None:
+    def _start(self, work: Callable[[CancelFlag], None]) -> None:
         self.idle.stop()
-        self._job = Job(work, self._pool)
+        self._events.clear()
+        cancel = CancelFlag()
+        self._job, self._app.is_busy = Job(cancel, self._pool.submit(work, cancel)), True
         self._app.composer.say("Esc stops")
 
     def stop(self) -> bool:
@@ -136,7 +128,7 @@ class ChatJobs:
         self.idle.stop()
         if self._job is not None:
             self._job.cancel.set()
-            self._job.join(LEAVING_S)
+            wait([self._job.future], LEAVING_S)
 
     async def fetch(self) -> None:
         """Show the events that arrived since the last call."""
@@ -146,9 +138,9 @@ class ChatJobs:
                 self.idle.has_title = False
                 app.show_title()
             return
-        is_over = job.is_over
+        is_over = job.future.done()
         tokens: list[TokenEvent] = []
-        for event in job.take():
+        for event in [self._events.popleft() for _ in range(len(self._events))]:
             if isinstance(event, TokenEvent):
                 tokens.append(event)
                 self._last = event
@@ -165,24 +157,24 @@ class ChatJobs:
                 await app.transcript.note(event.text, event.level)
         self._uncounted += tokens
         now_s = perf_counter()
-        if self.is_answering and (is_over or now_s - self._counted_s >= COUNTED_EVERY_S):
-            for figures in app.figures:
-                figures.update_live(self._uncounted, now_s, self._session.used)
+        if app.is_answering and (is_over or now_s - self._counted_s >= COUNTED_EVERY_S):
+            self._figures.add(self._uncounted, now_s, self._session.used)
+            app.show_figures(self._figures)
             self._uncounted, self._counted_s = [], now_s
-        if self.is_answering and not is_over:
+        if app.is_answering and not is_over:
             frame = SPINNER[int(now_s / FRAME_S) % len(SPINNER)]
-            app.transcript.tell(frame, self._doing(now_s), app.figures[0].figures.words())
+            app.transcript.tell(frame, self._doing(now_s), self._figures.words())
         if tokens:
             await app.transcript.feed(tokens)
         if is_over:
-            self._job = None
+            self._job, app.is_busy = None, False
             app.composer.say("")
-            await self._end(job.error)
+            await self._end(job.future.exception())
             if self._job is None:
                 self.idle.begin()
 
     def _show_progress(self, event: Progressed) -> None:
-        if self.is_answering:
+        if self._app.is_answering:
             self._read = event.done
         else:
             self._app.title_bar.progress(PROGRESS[event.what].format(""), event.done)
@@ -202,18 +194,18 @@ class ChatJobs:
         await app.transcript.begin_answer(one_line(session.model.name))
         if session.begun:
             await app.transcript.feed([TokenEvent(-1, session.begun)])
-        for figures in app.figures:
-            figures.begin(perf_counter(), session.used, session.context_size)
+        self._figures = LiveStatistics(perf_counter(), session.used, session.context_size)
+        app.show_figures(self._figures)
 
-    async def _end(self, error: Exception | None) -> None:
+    async def _end(self, error: BaseException | None) -> None:
         app, session = self._app, self._session
-        was_answering, self.is_answering = self.is_answering, False
+        was_answering, app.is_answering = app.is_answering, False
         if was_answering:
             is_kept = bool(session.turns) and session.turns[-1].role == "assistant"
             await app.transcript.end_answer(session.turns[-1] if is_kept else None)
-            for figures in app.figures:
-                figures.finish(self._last.stats if self._last else None, session.used)
-            app.show_statistics_of(session.turns[-1].key if session.turns else "")
+            self._figures.context_used = session.used
+            self._figures.finish(self._last.stats if self._last else None)
+            app.show_figures(self._figures, session.turns[-1].key if session.turns else "")
         else:
             app.title_bar.loaded()
         await app.redraw()
@@ -229,7 +221,7 @@ class ChatJobs:
             if waiting is not None:
                 app.submit(waiting)
 
-    def _tell(self, error: Exception, was_answering: bool) -> None:
+    def _tell(self, error: BaseException, was_answering: bool) -> None:
         app, session = self._app, self._session
         if not isinstance(error, EdgespecError):
             app.log.error(repr(error))
@@ -245,39 +237,3 @@ class ChatJobs:
                 app.say("/restart offers ways to load a model again")
             else:
                 app.offer_remedies()
-
-
-class Job:
-    """Work in a thread of `pool`, which the screen never waits for.
-
-    `work` gets a flag that stops it, and a function that passes an event to the screen. `error` is the exception that
-    it raised. `is_over` is set after the last event.
-    """
-
-    def __init__(self, work: Callable[[CancelFlag, Tell], None], pool: Executor) -> None:
-        self.cancel = CancelFlag()
-        self.error: Exception | None = None
-        self.is_over = False
-        self._work = work
-        self._events: deque[JobEvent] = deque()
-        self._future = pool.submit(self._run)
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the end of the work, at most `timeout_s`."""
-        wait([self._future], timeout_s)
-
-    def _run(self) -> None:
-        try:
-            self._work(self.cancel, self.tell)
-        except Exception as error:
-            self.error = error
-        finally:
-            self.is_over = True
-
-    def tell(self, event: JobEvent) -> None:
-        """Pass an event to the screen, from any thread."""
-        self._events.append(event)
-
-    def take(self) -> list[JobEvent]:
-        """Return the events since the last call."""
-        return [self._events.popleft() for _ in range(len(self._events))]

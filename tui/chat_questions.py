@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -18,12 +19,11 @@ Change = Callable[[Session], None]
 """Changes a chat of the session's store. Raises StoreError."""
 
 
+@dataclass
 class ChangeChat(Message):
-    """A chat of the store is to be changed."""
+    """A chat of the store is to be changed; `change` is None if a question was answered with no change."""
 
-    def __init__(self, change: Change) -> None:
-        super().__init__()
-        self.change = change
+    change: Change | None
 
 
 def rename(chat: str, title: str) -> Change:
@@ -39,7 +39,7 @@ def rename(chat: str, title: str) -> Change:
 
 
 class Asking(Vertical):
-    """A question, answered with a change or with nothing."""
+    """A question, answered with a `ChangeChat`."""
 
     DEFAULT_CSS = """
     Asking {
@@ -52,18 +52,11 @@ class Asking(Vertical):
     """
     BINDINGS = [Binding("escape", "cancel", "Cancel", id="sidebar.cancel")]  # noqa: RUF012
 
-    class Answered(Message):
-        """The question was answered; `change` is None if nothing is to be done."""
-
-        def __init__(self, change: Change | None) -> None:
-            super().__init__()
-            self.change = change
-
     def on_mount(self) -> None:
         self.query("Input, Button").first().focus()
 
     def action_cancel(self) -> None:
-        self.post_message(self.Answered(None))
+        self.post_message(ChangeChat(None))
 
 
 class AskingText(Asking):
@@ -86,7 +79,7 @@ class AskingText(Asking):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         text = one_line(event.value)
-        self.post_message(self.Answered(self._change_to(text) if text != self._before else None))
+        self.post_message(ChangeChat(self._change_to(text) if text != self._before else None))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -119,7 +112,7 @@ class AskingYes(Asking):
             self.action_cancel()
 
     def action_confirm(self) -> None:
-        self.post_message(self.Answered(self._change))
+        self.post_message(ChangeChat(self._change))
 
     def action_other(self) -> None:
         self.screen.focus_next(Button)

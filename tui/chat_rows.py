@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -11,6 +12,7 @@ from textual.content import Content
 from textual.widgets.option_list import Option
 
 from edgespec.history import ChatInfo, Hit
+from edgespec.text.figures import counted
 from edgespec.text.printable import one_line, printable
 
 BEGIN, END = "\x02", "\x03"  # the marks around matches in a snippet
@@ -81,10 +83,6 @@ def ago(then_s: float, now_s: float) -> str:
     return "just now"
 
 
-def messages(n: int) -> str:
-    return "1 message" if n == 1 else f"{n} messages"
-
-
 def _heading(text: str) -> Row:
     return Row(Content.styled(text, "bold $text-primary"))
 
@@ -99,7 +97,7 @@ def _chat_row(chat: ChatInfo, open_chat: str | None, now_s: float, within: str =
     """Return the row of a chat; the open chat is marked. The folder is shown unless the row is `within` it."""
     is_open = chat.id == open_chat
     about = [one_line(chat.folder)] if chat.folder != within else []
-    about += [ago(chat.updated_s, now_s), messages(chat.n_turns)]
+    about += [ago(chat.updated_s, now_s), counted(chat.n_turns, "message")]
     content = Content.assemble(
         ("▸ " if is_open else "  ", "bold"),
         (one_line(chat.title) or "untitled", "bold" if is_open else ""),
@@ -116,11 +114,6 @@ def _excerpt(hit: Hit) -> Content:
     return Content.assemble("    ", *_marked(before + BEGIN + rest if rest else before))
 
 
-def _marked(snippet: str) -> Iterator[str | tuple[str, str]]:
-    for index, part in enumerate(snippet.split(BEGIN)):
-        found, mark, rest = part.partition(END) if index else ("", "", part)
-        if mark:
-            yield printable(found), "bold underline $text-accent"
-        else:
-            rest = found + rest
-        yield printable(rest), "dim"
+def _marked(snippet: str) -> Iterator[tuple[str, str]]:
+    for index, part in enumerate(re.split(f"{BEGIN}(.*?){END}", snippet, flags=re.DOTALL)):
+        yield printable(part), "bold underline $text-accent" if index % 2 else "dim"

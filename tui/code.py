@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from textual.content import Content
 from textual.strip import Strip
-from textual.style import Style
 from textual.widgets.markdown import MarkdownFence
 
-from edgespec.tui.lines import Block, Brush
+from edgespec.tui.lines import Block, Brush, clickable
 
 FILL = "on $surface"
 LEFT, RIGHT = "\u2039", "\u203a"  # single angle quotes
 TAB = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+@dataclass(frozen=True, eq=False)
+class Code(Block):
     """Source text in the colours of its language, below a line with the language and buttons.
 
     `number` counts the code blocks of the message from 1; a block without a number has no buttons. `offset` is the
@@ -27,28 +26,18 @@ class Code:
 
     code: str
     language: str
-    first: str = ""
-    rest: str = ""
-    has_gap: bool = False
     number: int = 0
     offset: int = 0
     continues: bool = False
 
-    def draw(self, brush: Brush, width: int) -> list[Strip]:
-        room = max(1, width - len(self.first))
+    def lines(self, brush: Brush, width: int) -> list[Strip]:
         content = MarkdownFence.highlight(
             self.code.expandtabs(TAB), self.language or "text", brush.is_ansi, brush.is_dark
         )
-        lines = [self._view(brush, line, room) for line in brush.draw(content, self.longest + 1, FILL)]
+        lines = [self._view(brush, line, width) for line in brush.draw(content, self.longest + 1, FILL)]
         if not self.continues:
-            lines.insert(0, brush.pad(brush.draw(self._title(room), room, FILL)[0].crop(0, room), room, FILL))
-        if self.first:
-            first, rest = (brush.draw(Content(lead), len(lead), "dim")[0] for lead in (self.first, self.rest))
-            lines = [Strip.join([rest if number else first, line]) for number, line in enumerate(lines)]
-        return [Strip([]), *lines] if self.has_gap else lines
-
-    def same_as(self, other: Block) -> bool:
-        return self == other
+            lines.insert(0, brush.pad(brush.draw(self._title(width), width, FILL)[0].crop(0, width), width, FILL))
+        return lines
 
     @property
     def longest(self) -> int:
@@ -70,15 +59,11 @@ class Code:
     def _title(self, room: int) -> Content:
         buttons: list[Content] = []
         if self.number and self.longest > room:
-            buttons += [_button(LEFT, "scroll_code(-1)"), _button(RIGHT, "scroll_code(1)")]
+            buttons += [clickable(LEFT, "scroll_code(-1)"), clickable(RIGHT, "scroll_code(1)")]
         if self.number:
-            buttons.append(_button("save", f"save_code({self.number})"))
-            buttons.append(_button(f"copy [{self.number}]", f"copy_code({self.number})"))
+            buttons.append(clickable("save", f"save_code({self.number})"))
+            buttons.append(clickable(f"copy [{self.number}]", f"copy_code({self.number})"))
         offers = Content("  ").join(buttons)
         name = Content(self.language[: max(0, room - offers.cell_length - 2)] or " ")
         gap = " " * max(1, room - name.cell_length - offers.cell_length)
         return Content.assemble(name, gap, offers).stylize("dim")
-
-
-def _button(label: str, action: str) -> Content:
-    return Content(label).stylize(Style.from_meta({"@click": action}))

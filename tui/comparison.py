@@ -204,22 +204,19 @@ class LaneView(VerticalScroll, can_focus=True):
 
     def show(self, differs_at: int | None = None) -> None:
         """Show the text so far; token `differs_at` is the first that differs from the other answer."""
-        lines = _marked([timed.event for timed in self._lane.events], differs_at)
-        self.query_one(Lines).replace(0, [Text(Content.assemble(*line)) for line in lines])
+        text = _marked([timed.event for timed in self._lane.events], differs_at)
+        self.query_one(Lines).replace(0, [Text(line) for line in text.split("\n", allow_blank=True)])
         if self._lane.is_over:
             n_tokens, tokens_per_s = len(self._lane.tokens), self._lane.stats.tokens_per_s
             self.border_subtitle = f"{n_tokens} tokens" + (f", {tokens_per_s:.0f} tok/s" if n_tokens > 1 else "")
 
 
-def _marked(events: Sequence[TokenEvent], differs_at: int | None) -> list[list[tuple[str, str]]]:
-    """Return the lines of the text in styled parts: accepted draft tokens are underlined and coloured, the first token
-    that differs is reversed."""
-    lines: list[list[tuple[str, str]]] = [[]]
-    for index, event in enumerate(events):
-        style = "underline $text-success" if event.from_draft else ""
-        if index == differs_at:
-            style += " reverse"
-        first, *others = printable(event.text).split("\n")
-        lines[-1].append((first, style))
-        lines += [[(other, style)] for other in others]
-    return lines
+def _marked(events: Sequence[TokenEvent], differs_at: int | None) -> Content:
+    """Return the text: accepted draft tokens are underlined and coloured, the first token that differs is reversed."""
+    drafted, differing = "underline $text-success", " reverse"
+    return Content.assemble(
+        *(
+            (printable(event.text), drafted * event.from_draft + differing * (index == differs_at))
+            for index, event in enumerate(events)
+        )
+    )

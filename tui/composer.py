@@ -11,25 +11,18 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from edgespec.chat.slash import is_command
 from edgespec.tui.attachments import AttachmentBar
-from edgespec.tui.prompt_input import Paged, PromptInput, Submitted
-
-__all__ = ["Composer", "Paged", "Stop", "Submitted"]
-
-
-class Stop(Message):
-    """The user wants to stop the current job."""
+from edgespec.tui.prompt_input import PromptInput
 
 
 class Composer(Vertical):
     """The input field for messages and commands. `commands` are pairs of a name with its slash and a help text.
 
-    Posts `Submitted`, `Paged` and `Stop`.
+    Posts `Submitted` and `Pasted`.
     """
 
     DEFAULT_CSS = """
@@ -41,19 +34,16 @@ class Composer(Vertical):
         Binding("escape", "stop", "Stop", show=False, id="composer.stop"),
     ]
 
-    def __init__(
-        self, commands: Sequence[tuple[str, str]] = (), history: Sequence[str] = (), *, id: str | None = None
-    ) -> None:
-        super().__init__(id=id)
-        self._commands = commands
-        self._history = history
+    def __init__(self, commands: Sequence[tuple[str, str]] = (), history: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._commands, self._history = commands, history
         self._offered_for = ""  # the text that the listed commands match
         self._is_chosen = False  # the arrow keys have selected a command
 
     def compose(self) -> ComposeResult:
         yield CommandChoices(compact=True)
         yield AttachmentBar()
-        yield _Field(self._history)
+        yield PromptInput(self._history, self._choose)
 
     @property
     def input(self) -> PromptInput:
@@ -77,18 +67,16 @@ class Composer(Vertical):
         self.input.set_class(warns, "-warning")
         self.input.border_subtitle = hint
 
-    def choose(self, step: int) -> bool:
-        """Move up or down in the list of commands. Returns False if no command is listed."""
+    def _choose(self, step: int) -> bool:
+        """Move up or down in the list of commands, or with 0 insert the command that the arrow keys have selected:
+        without that, Enter sends the typed text. Returns False if nothing is selected, or no command listed."""
         self._offer_commands()
+        if not step:
+            return self._is_chosen and self.complete()
         if self._list.display:
             (self._list.action_cursor_up if step < 0 else self._list.action_cursor_down)()
             self._is_chosen = True
         return self._list.display
-
-    def take_chosen(self) -> bool:
-        """Insert the command that the arrow keys have selected: without that, Enter sends the typed text."""
-        self._offer_commands()
-        return self._is_chosen and self.complete()
 
     def complete(self) -> bool:
         """Insert the highlighted command, unless a whole command is typed already."""
@@ -104,13 +92,13 @@ class Composer(Vertical):
             raise SkipAction
 
     def action_stop(self) -> None:
-        """Close the list of commands, else remove the typed command, else stop the current job."""
+        """Close the list of commands, else remove the typed command, else leave the key to the app."""
         if self._list.display:
             self._list.display = False
         elif is_command(self.text):
             self.input.put("")
         else:
-            self.post_message(Stop())
+            raise SkipAction
 
     @property
     def _list(self) -> CommandChoices:
@@ -157,24 +145,3 @@ class CommandChoices(OptionList, can_focus=False):
             for name, help in commands
         )
         self.highlighted = 0 if commands else None
-
-
-class _Field(PromptInput):
-    """The field of a composer; while commands are listed, Enter and the arrow keys act on the list."""
-
-    @property
-    def _composer(self) -> Composer:
-        assert isinstance(self.parent, Composer)
-        return self.parent
-
-    def action_submit(self) -> None:
-        if not self._composer.take_chosen():
-            super().action_submit()
-
-    def action_cursor_up(self, select: bool = False) -> None:
-        if not self._composer.choose(-1):
-            super().action_cursor_up(select)
-
-    def action_cursor_down(self, select: bool = False) -> None:
-        if not self._composer.choose(1):
-            super().action_cursor_down(select)

@@ -6,11 +6,11 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.timer import Timer
 from textual.widgets import Static
 
 from edgespec.chat.downloads import Downloads, Fetching, missing_of
 from edgespec.settings import LoadSettings
+from edgespec.text.figures import gauge, percent
 from edgespec.text.printable import one_line
 from edgespec.tui.base_app import BaseApp
 
@@ -39,13 +39,15 @@ class DownloadLine(Horizontal):
     def __init__(self) -> None:
         super().__init__()
         self.downloads = Downloads()
-        self._timer: Timer | None = None
         self._reported: set[Fetching] = set()  # downloads whose end, or question, was reported
         self._shown: Fetching | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("", id="download-said", markup=False)
         yield Static("✕", id="download-close", markup=False)
+
+    def on_mount(self) -> None:
+        self.set_interval(LOOK_S, self.look)
 
     def on_unmount(self) -> None:
         self.downloads.close()
@@ -71,8 +73,6 @@ class DownloadLine(Horizontal):
             self.show()
             return
         self.downloads.add(settings)
-        if self._timer is None:
-            self._timer = self.set_interval(LOOK_S, self.look)
         self.look()
 
     def look(self) -> None:
@@ -84,9 +84,6 @@ class DownloadLine(Horizontal):
             if each.state in ("asking", "ready", "stopped", "failed") and each not in self._reported:
                 self._reported.add(each)
                 self._report(each)
-        if self._timer is not None and not any(each.state in ("waiting", "active") for each in self.downloads.all):
-            self._timer.stop()
-            self._timer = None
         self.show()
 
     def _report(self, fetching: Fetching) -> None:
@@ -141,7 +138,7 @@ class DownloadLine(Horizontal):
 def state_of(fetching: Fetching) -> str:
     """Return the state of a download, in a few words."""
     if fetching.state == "active":
-        done = f" {fetching.done:.0%}".replace("%", " %") if fetching.done is not None else ""
+        done = f" {percent(fetching.done)}" if fetching.done is not None else ""
         return f"{fetching.what or 'downloading'}{done}"
     words = {"waiting": "waiting for another download", "asking": fetching.said, "ready": "ready"}
     return words.get(fetching.state, fetching.said)
@@ -160,10 +157,7 @@ def _line(fetching: Fetching, others: int) -> Content:
         return Content.assemble((f"✓ {name} is ready", "$text-success"), f": {_again(fetching)} loads it{more}")
     if fetching.state == "asking":
         return Content.assemble((f"? {name}", "bold"), f" {fetching.said}: {_again(fetching)} downloads it{more}")
-    bar = ""
-    if fetching.done is not None:
-        filled = round(fetching.done * BAR)
-        bar = f"{'━' * filled}{'─' * (BAR - filled)} {fetching.done:.0%}  ".replace("%", " %")
+    bar = f"{gauge(fetching.done, BAR)}  " if fetching.done is not None else ""
     what = fetching.what or ("waiting" if fetching.state == "waiting" else "starting")
     return Content.assemble("↓ ", (name, "bold"), f"  {bar}", (f"{one_line(what)}{more}", "$foreground 70%"))
 

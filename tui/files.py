@@ -24,28 +24,16 @@ class Files:
         if self._session.engine is not None and self._session.attached:
             self._app.run_worker(self._count, thread=True, exclusive=True, group="files", exit_on_error=False)
 
-    def paste(self, text: str) -> None:
-        """Attach the files whose paths were pasted; if that fails, insert the text."""
-        before = self._session.attached
+    def paste(self, text: str, *, is_paths: bool) -> None:
+        """Attach the files with these paths, or a long text; paths of files that cannot be attached are inserted."""
+        before, commands = self._session.attached, self._app.commands
         try:
-            self._app.commands.do_file(text)
+            (commands.do_file if is_paths else commands.attach_text)(text)
         except EdgespecError as error:
-            self._app.composer.input.insert(text)
+            if is_paths:
+                self._app.composer.input.insert(text)
             self._app.say(str(error), "warning")
             return
-        self._note_pasted(before)
-
-    def attach_text(self, text: str) -> None:
-        """Attach a long pasted text."""
-        before = self._session.attached
-        try:
-            self._app.commands.attach_text(text)
-        except EdgespecError as error:
-            self._app.report(error)
-            return
-        self._note_pasted(before)
-
-    def _note_pasted(self, before: list[Attachment]) -> None:
         self._before = before
         n_added = len(self._session.attached) - len(before)
         self._app.notify(f"{counted(n_added, 'file')} attached; Ctrl+Z pastes the text instead")

@@ -12,7 +12,6 @@ from edgespec.chat.comparing import PLAIN, Comparison, side_of
 from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import Persona, personas
 from edgespec.chat.slash import is_command
-from edgespec.errors import EdgespecError
 from edgespec.models.names.local import local_models
 from edgespec.settings import LoadSettings
 from edgespec.tui.base_app import BaseApp
@@ -110,11 +109,9 @@ class ScreenFront:
 
     def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
         def close(saved: Persona | None) -> None:
-            try:
+            with self._app.reporting():
                 if saved is not None:
                     take(saved)
-            except EdgespecError as error:
-                self._app.report(error)
             self.redraw()
 
         self._app.push_screen(PersonaEditor(chosen), close)
@@ -151,7 +148,7 @@ class ScreenFront:
         sidebar = self._app.query_one(Sidebar)
         if not sidebar.display:
             self._toggle_chats()
-        self._app.call_after_refresh(sidebar.focus_search)
+        self._app.call_after_refresh(sidebar.action_search)
 
     # --- screens above the chat -----------------------------------------------------------------------------------
 
@@ -227,15 +224,11 @@ class ScreenFront:
 
     def _show_settings(self) -> None:
         def take(texts: dict[str, str] | None) -> None:
-            try:
+            with self._app.reporting():
                 self._session.change(texts or {})
-            except EdgespecError as error:
-                self._app.report(error)
 
         self._app.push_screen(SettingsScreen(self._session.settings), take)
 
     def _load(self, settings: LoadSettings) -> None:
-        try:
+        with self._app.reporting():  # an answer may be being generated
             self.load(settings)
-        except EdgespecError as error:  # an answer is being generated
-            self._app.report(error)

@@ -7,10 +7,10 @@ would take half a second. Here a turn is one widget, and a layout takes millisec
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Protocol
 
 from rich.segment import Segment
 from rich.style import Style as RichStyle
@@ -53,51 +53,66 @@ def _rich(style: Style) -> RichStyle:
     return style.rich_style
 
 
-class Block(Hashable, Protocol):
-    """A part of a text that is rendered independently."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Block:
+    """A part of a text that is rendered independently; equal blocks look the same.
 
-    def draw(self, brush: Brush, width: int) -> list[Strip]: ...
+    `first` precedes its first line and `rest` the other lines; both have the same width. If it `has_gap`, an empty line
+    precedes it.
+    """
 
-    def same_as(self, other: Block) -> bool:
-        """Return whether the other block looks the same."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A wrapped text. `first` precedes its first line and `rest` the other lines; both have the same width."""
-
-    content: Content
     first: str = ""
     rest: str = ""
-    has_gap: bool = False  # whether an empty line precedes it
-    style: str = ""
+    has_gap: bool = False
+
+    @abstractmethod
+    def lines(self, brush: Brush, width: int) -> list[Strip]:
+        """Return the lines without what precedes them."""
 
     def draw(self, brush: Brush, width: int) -> list[Strip]:
-        room = width - len(self.first)
-        lines = brush.draw(self.content, room, self.style)
+        lines = self.lines(brush, max(1, width - len(self.first)))
         if self.first:
             first, rest = (brush.draw(Content(lead), len(lead), "dim")[0] for lead in (self.first, self.rest))
             lines = [Strip.join([rest if number else first, line]) for number, line in enumerate(lines)]
         return [Strip([]), *lines] if self.has_gap else lines
 
-    def same_as(self, other: Block) -> bool:
-        return self == other and isinstance(other, Text) and self.content.is_same(other.content)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Block) and type(self) is type(other) and self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash(self._facts())
+
+    def _facts(self) -> Hashable:
+        return tuple(_hashable(getattr(self, field.name)) for field in fields(self))
 
 
-@dataclass(frozen=True, slots=True)
-class Fitting:
-    """Shows the first of several texts that fits into one line, else the last one, wrapped."""
+def _hashable(value: object) -> object:
+    """Return a value that is equal to another only if the styles of texts are: `Content` compares without them."""
+    if isinstance(value, tuple):
+        return tuple(map(_hashable, value))
+    return (value.plain, *value.spans) if isinstance(value, Content) else value
 
-    texts: tuple[Content, ...]
+
+@dataclass(frozen=True, eq=False)
+class Text(Block):
+    """A wrapped text."""
+
+    content: Content
     style: str = ""
 
-    def draw(self, brush: Brush, width: int) -> list[Strip]:
-        text = next((text for text in self.texts if text.cell_length <= width), self.texts[-1])
-        return brush.draw(text, width, self.style)
+    def lines(self, brush: Brush, width: int) -> list[Strip]:
+        return brush.draw(self.content, width, self.style)
 
-    def same_as(self, other: Block) -> bool:
-        return self == other and isinstance(other, Fitting) and all(map(Content.is_same, self.texts, other.texts))
+
+@dataclass(frozen=True, eq=False)
+class Fitting(Block):
+    """Shows as many of several parts as fit into one line, from the first on."""
+
+    parts: tuple[str, ...]
+
+    def lines(self, brush: Brush, width: int) -> list[Strip]:
+        texts = [Content(" · ".join(self.parts[:end])) for end in range(len(self.parts), 0, -1)]
+        return brush.draw(next((text for text in texts if text.cell_length <= width), texts[-1]), width, "dim")
 
 
 class Lines(Widget):
@@ -130,12 +145,10 @@ class Lines(Widget):
         """Replace the blocks after the first `keep` with `blocks`."""
         start = keep
         for shown, block in zip(self._blocks[keep:], blocks, strict=False):
-            if not block.same_as(shown):
+            if block != shown:
                 break
             keep += 1
-        removed = {
-            block: (block, strips) for block, strips in zip(self._blocks[keep:], self._drawings[keep:], strict=False)
-        }
+        removed = dict(zip(self._blocks[keep:], self._drawings[keep:], strict=False))
         self._blocks[keep:] = blocks[keep - start :]
         if len(self._drawings) < keep or not self._drawn_for:
             if self.is_mounted:
@@ -180,18 +193,27 @@ class Lines(Widget):
             self._draw_rest({})
         return self._lines
 
-    def _draw_rest(self, known: Mapping[Block, tuple[Block, list[Strip]]]) -> None:
+    def _draw_rest(self, known: Mapping[Block, list[Strip]]) -> None:
         """Draw the remaining blocks, or take their lines from `known`."""
         width = self._drawn_for[0]
         assert isinstance(width, int)
         theme = self.app.current_theme
         brush = Brush(self.visual_style, self._get_style, theme.ansi, theme.dark)
         for block in self._blocks[len(self._drawings) :]:
-            shown, strips = known.get(block, (None, []))
-            if shown is None or not block.same_as(shown):
-                strips = block.draw(brush, width)
+            strips = known.get(block) or block.draw(brush, width)
             self._drawings.append(strips)
             self._lines += strips
+
+
+def clickable(text: str | Content, action: str) -> Content:
+    """Return a text that runs an action of its widget when it is clicked."""
+    content = text if isinstance(text, Content) else Content(text)
+    return content.stylize(Style.from_meta({"@click": action}))
+
+
+def quoted(text: str) -> Text:
+    """Return a text whose lines follow a bar."""
+    return Text(Content(text), "dim", first="│ ", rest="│ ")
 
 
 def _restyled(strip: Strip, span: tuple[int, int], style: Style) -> Strip:

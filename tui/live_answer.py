@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 from textual.content import Content
-from textual.style import Style
 
 from edgespec.events import TokenEvent
 from edgespec.history import Piece
 from edgespec.text.figures import clock
 from edgespec.text.printable import printable
 from edgespec.text.thinking import ThinkingStream
-from edgespec.tui.lines import Block, Text
+from edgespec.tui.lines import Block, Text, clickable, quoted
 from edgespec.tui.markdown import GrowingMarkdown
 from edgespec.tui.token_view import TokenText
 
@@ -23,9 +22,8 @@ class LiveAnswer:
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
-        self.sources: set[str] = set()  # the drafters of accepted tokens
         self._stream = ThinkingStream()
-        self._is_thinking = False
+        self.is_thinking = False
         self._thought, self._n_thought = "", 0
         self._thinking_s: tuple[float, float] | None = None  # when the reasoning began, and when its last token arrived
         self._markdown, self._new_text = GrowingMarkdown(), ""
@@ -35,14 +33,12 @@ class LiveAnswer:
 
     def add(self, events: Iterable[TokenEvent]) -> None:
         for event in events:
-            if event.from_draft:
-                self.sources.add(event.source)
             if event.id >= 0:
                 self.pieces.append(Piece(event.id, event.text, event.source if event.from_draft else "", event.round))
             parts = self._stream.push(event.text)
             for kind, text in parts:
-                self._is_thinking = kind == "thinking"
-                if self._is_thinking:
+                self.is_thinking = kind == "thinking"
+                if self.is_thinking:
                     self._thought += text
                     now_s = perf_counter()
                     self._thinking_s = (self._thinking_s or (now_s, now_s))[0], now_s
@@ -51,14 +47,9 @@ class LiveAnswer:
             self._n_thought += _is_thought(parts)
 
     @property
-    def is_thinking(self) -> bool:
-        return self._is_thinking
-
-    @property
-    def thought_s(self) -> float:
-        """The duration of the reasoning until now."""
-        began_s, last_s = self._thinking_s or (0.0, 0.0)
-        return last_s - began_s
+    def sources(self) -> set[str]:
+        """The drafters of the tokens that are shown."""
+        return self._tokens.sources
 
     def blocks(self, *, as_tokens: bool, opens_thought: bool) -> tuple[int, list[Block]]:
         """Return how many blocks of the last call stay, and the blocks after them."""
@@ -76,10 +67,11 @@ class LiveAnswer:
             self._new_text = ""
         thought: list[Block] = []
         if self._thought:
-            length = thought_length(self.thought_s, self._n_thought)
-            thought = thought_blocks(self._thought, length, is_open=opens_thought, goes_on=self._is_thinking)
-        shown_as = (False, opens_thought, self._is_thinking, len(thought))
-        if self._is_thinking or shown_as != self._shown_as:
+            began_s, last_s = self._thinking_s or (0.0, 0.0)
+            length = thought_length(last_s - began_s, self._n_thought)
+            thought = thought_blocks(self._thought, length, is_open=opens_thought, goes_on=self.is_thinking)
+        shown_as = (False, opens_thought, self.is_thinking, len(thought))
+        if self.is_thinking or shown_as != self._shown_as:
             self._shown_as = shown_as
             return 0, [*thought, *self._answer]
         return len(thought) + keep, self._answer[keep:]
@@ -94,11 +86,9 @@ def thought_length(seconds: float, n_tokens: int) -> str:
 def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = False) -> list[Block]:
     """Return the line that unfolds the reasoning, and the reasoning if it is unfolded."""
     said = f"{'▾' if is_open else '▸'} {'thinking' if goes_on else 'thought for'} {length}{' …' if goes_on else ''}"
-    click = Style.from_meta({"@click": "open"})
-    blocks: list[Block] = [Text(Content.assemble((said, "italic dim")).stylize(click))]
+    blocks: list[Block] = [Text(clickable(Content.styled(said, "italic dim"), "open"))]
     if is_open:
-        lines = shown(thought).strip("\n").split("\n")
-        blocks += [Text(Content(line), "│ ", "│ ", style="dim") for line in lines]
+        blocks.append(quoted(shown(thought).strip("\n")))
     return blocks
 
 

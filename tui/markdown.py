@@ -5,7 +5,6 @@ Line breaks are kept and HTML is shown as text: nothing that the model wrote is 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from markdown_it.token import Token
@@ -23,31 +22,18 @@ BULLETS = "•◦▪"
 HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
 INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
 
-ALIGNED = re.compile(r"text-align:\s*(\w+)")
 
-
-@dataclass(frozen=True, slots=True)
-class Rule:
+@dataclass(frozen=True, eq=False)
+class Rule(Block):
     """A horizontal line."""
 
-    first: str = ""
-    rest: str = ""
-    has_gap: bool = False
-
-    def draw(self, brush: Brush, width: int) -> list[Strip]:
-        line = Content("─" * (width - len(self.first)))
-        return Text(line, self.first, self.rest, self.has_gap, "dim").draw(brush, width)
-
-    def same_as(self, other: Block) -> bool:
-        return self == other
+    def lines(self, brush: Brush, width: int) -> list[Strip]:
+        return brush.draw(Content("─" * width), width, "dim")
 
 
-Part = Text | Code | Rule | Table
-
-
-def markdown(text: str) -> list[Part]:
+def markdown(text: str) -> list[Block]:
     """Return the blocks of a whole text."""
-    return [placed.block for placed in _parse(text)]
+    return [placed.block for placed in _Walk(text).placed]
 
 
 class GrowingMarkdown:
@@ -62,10 +48,10 @@ class GrowingMarkdown:
         self._has_gap = False  # whether an empty line precedes the tail
         self._in_code = False  # the tail begins with the next part of a code block
 
-    def append(self, text: str) -> tuple[int, list[Part]]:
+    def append(self, text: str) -> tuple[int, list[Block]]:
         """Add text; return how many of the previous blocks stay, and the blocks after them."""
         self._tail += text
-        keep, placed = self._n_settled, _parse(self._tail)
+        keep, placed = self._n_settled, _Walk(self._tail).placed
         if not placed:
             return keep, []
         first = replace(placed[0].block, has_gap=self._has_gap)
@@ -98,7 +84,7 @@ class GrowingMarkdown:
 class _Placed:
     """A block and its line in the text. If it `begins` a top-level block, the text before it is complete."""
 
-    block: Part
+    block: Block
     line: int
     begins: bool
 
@@ -112,17 +98,10 @@ class _Frame:
     is_open: bool = False  # whether its first line was added
 
 
-def _parse(text: str) -> list[_Placed]:
-    walk = _Walk()
-    for token in parser.parse(text):
-        walk.take(token)
-    return walk.placed
-
-
 class _Walk:
     """Collects the blocks of a text from its Markdown tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
         self.placed: list[_Placed] = []
         self._frames: list[_Frame] = []
         self._depth = 0  # of nested lists
@@ -133,8 +112,10 @@ class _Walk:
         self._line = 0  # the first line of the last top-level block or item
         self._rows: list[list[Content]] | None = None  # rows of the current table
         self._aligned: list[Aligned] = []  # alignments of its columns
+        for token in parser.parse(text):
+            self._take(token)
 
-    def take(self, token: Token) -> None:
+    def _take(self, token: Token) -> None:
         kind = token.type
         if token.map is not None and (token.level == 0 or (kind == "list_item_open" and token.level == 1)):
             self._line, self._begins = token.map[0], True
@@ -150,49 +131,41 @@ class _Walk:
             self._frames.append(_Frame("▌ ", "▌ "))
         elif kind in ("list_item_close", "blockquote_close"):
             if not self._frames[-1].is_open:
-                self._add(Text(Content("")))
+                self._add(Text(Content("")), is_tight=self._is_tight)
             self._frames.pop()
         elif kind == "paragraph_open":
             self._is_tight, self._style = token.hidden, ""
         elif kind == "heading_open":
             self._is_tight, self._style = False, HEADINGS.get(token.tag, "bold")
         elif kind == "inline" and self._rows is None:
-            self._add(Text(_inline(token), style=self._style))
+            self._add(Text(_inline(token), self._style), is_tight=self._is_tight)
         elif kind == "inline" and self._rows is not None:
             self._rows[-1].append(_inline(token))
         elif kind in ("fence", "code_block"):
-            self._is_tight = False
-            language = token.info.split()[0] if token.info.split() else ""
+            language = next(iter(token.info.split()), "")
             self._add(Code(token.content.removesuffix("\n"), language), margin="  ")
         elif kind == "hr":
-            self._is_tight = False
             self._add(Rule())
         elif kind == "table_open":
             self._rows, self._aligned = [], []
         elif kind == "tr_open" and self._rows is not None:
             self._rows.append([])
         elif kind == "th_open":
-            self._aligned.append(_alignment(token))
+            style = str(token.attrs.get("style", ""))  # text-align:right
+            self._aligned.append("right" if "right" in style else "center" if "center" in style else "left")
         elif kind == "table_close" and self._rows is not None:
-            self._is_tight = False
             self._add(Table(tuple(map(tuple, self._rows)), tuple(self._aligned)))
             self._rows = None
 
-    def _add(self, block: Part, margin: str = "") -> None:
+    def _add(self, block: Block, margin: str = "", *, is_tight: bool = False) -> None:
         first = "".join(frame.rest if frame.is_open else frame.first for frame in self._frames) + margin
         rest = "".join(frame.rest for frame in self._frames) + margin
         for frame in self._frames:
             frame.is_open = True
-        has_gap = bool(self.placed) and (not self._is_tight or self._list_begins)
+        has_gap = bool(self.placed) and (not is_tight or self._list_begins)
         block = replace(block, first=first, rest=rest, has_gap=has_gap)
         self.placed.append(_Placed(block, self._line, self._begins))
         self._begins = self._list_begins = False
-
-
-def _alignment(token: Token) -> Aligned:
-    """Return the alignment of a table column."""
-    found = ALIGNED.search(str(token.attrs.get("style", "")))
-    return "right" if found and found[1] == "right" else "center" if found and found[1] == "center" else "left"
 
 
 def _inline(token: Token) -> Content:

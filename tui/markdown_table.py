@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Literal
 
 from textual.content import Content
 from textual.strip import Strip
 
-from edgespec.tui.lines import Block, Brush, Text
+from edgespec.tui.lines import Block, Brush
 
 BETWEEN = Content.styled(" │ ", "dim")
 NARROWEST = 8  # minimum cells of a column whose text is wrapped
 Aligned = Literal["left", "center", "right"]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+@dataclass(frozen=True, eq=False)
+class Table(Block):
     """A table. The first row has the titles; `aligned` has a word for each column."""
 
     rows: tuple[tuple[Content, ...], ...]
     aligned: tuple[Aligned, ...]
-    first: str = ""
-    rest: str = ""
-    has_gap: bool = False
 
-    def draw(self, brush: Brush, width: int) -> list[Strip]:
-        room = width - len(self.rest)
-        widths = _widths([max(cell.cell_length for cell in column) for column in zip(*self.rows, strict=True)], room)
-        lines = self._in_columns(brush, widths) if widths else self._as_fields(brush, room)
-        lead = brush.draw(Content(self.rest), width, "dim")[0] if self.rest else Strip([])
-        return [*([Strip([])] if self.has_gap else []), *(Strip.join([lead, line]) for line in lines)]
-
-    def same_as(self, other: Block) -> bool:
-        if not isinstance(other, Table) or self != other:
-            return False
-        return all(map(Content.is_same, chain(*self.rows), chain(*other.rows)))
+    def lines(self, brush: Brush, width: int) -> list[Strip]:
+        widths = _widths([max(cell.cell_length for cell in column) for column in zip(*self.rows, strict=True)], width)
+        return self._in_columns(brush, widths) if widths else self._as_fields(brush, width)
 
     def _in_columns(self, brush: Brush, widths: list[int]) -> list[Strip]:
         between = brush.draw(BETWEEN, 3)[0]
@@ -58,8 +47,7 @@ class Table:
         for number, row in enumerate(rows):
             for title, cell in zip(titles, row, strict=True):
                 label = Content.assemble(title.stylize("bold"), ": ")
-                field = Text(Content.assemble(label, cell), "", "  ")
-                lines += field.draw(brush, room)
+                lines += brush.draw(Content.assemble(label, cell), room)
             if number < len(rows) - 1:
                 lines += brush.draw(Content("─" * min(room, 3)), room, "dim")
         return lines

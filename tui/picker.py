@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -22,10 +21,11 @@ from edgespec.models.names.local import LocalModel, local_model
 from edgespec.models.names.source import is_path
 from edgespec.models.pair.suggest import Suggestion, assessed, catalogue_drafts, to_fetch
 from edgespec.models.pair.vocabulary import Vocabulary
+from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.tui.choices import Choices
-from edgespec.tui.picker_absent import LEAST_SEARCHED, STOP, Elsewhere
-from edgespec.tui.picker_here import FETCH, NO_DRAFT, Here, Picked
+from edgespec.tui.picker_absent import LEAST_SEARCHED, Elsewhere
+from edgespec.tui.picker_here import FETCH, NO_DRAFT, About, Here, Offer, Picked
 
 REDRAW_S = 0.05  # delay after a result, so that many results are shown together
 SEARCH_S, LOOK_UP_S = 0.6, 0.3  # pauses of typing, and of moving, before the hub is asked
@@ -103,14 +103,13 @@ class ModelPicker(ModalScreen[Picked | None]):
         self._here, self._elsewhere = Here(current_model, current_draft), elsewhere
         self._read_models, self._text = models, text
         self._looked_up: set[str] = set()  # the models elsewhere whose sizes were requested
-        self._target = ""  # the key of the highlighted model
+        self._target, self._about = "", About()  # the highlighted model
         self._option = ""  # the option of it that the user has highlighted, "" for none
         self._refusal = ""  # why the user's last action was refused
         self._is_about_option = False  # whether the details are about the option or the model
         self._is_reading, self._is_redraw_due = True, False
         self._vocabulary: tuple[str, Vocabulary] | None = None  # of the last target whose drafts were checked
         self._judging: tuple[str, Worker[None]] | None = None  # the target whose drafts are being checked
-        self._judges = threading.Lock()  # held while a pair is checked
 
     def compose(self) -> ComposeResult:
         with Vertical(id="picker"):
@@ -145,11 +144,6 @@ class ModelPicker(ModalScreen[Picked | None]):
     def _options(self) -> Choices:
         return self.query_one("#picker-options", Choices)
 
-    @property
-    def _source(self) -> Here | Elsewhere:
-        """The part of the list that has the highlighted model."""
-        return self._elsewhere if self._elsewhere.has(self._target) else self._here
-
     # --- in threads -----------------------------------------------------------------------------------------------
 
     def _work(self, work: Callable[[], None], group: str, *, exclusive: bool = False) -> Worker[None]:
@@ -169,15 +163,13 @@ class ModelPicker(ModalScreen[Picked | None]):
 
     def _judge(self, key: str, target: LocalModel, header: Header, drafts: dict[str, LocalModel]) -> None:
         """Check which models can draft for a target, then which drafts the catalogue has."""
-        worker = get_current_worker()
+        worker, known = get_current_worker(), self._vocabulary
+        if drafts and (known is None or known[0] != key):
+            self._vocabulary = known = key, Vocabulary.of(header)
         for draft, model in drafts.items():
-            with self._judges:  # scrolling through the list leaves many cancelled workers
-                if worker.is_cancelled:
-                    return
-                if self._vocabulary is None or self._vocabulary[0] != key:
-                    self._vocabulary = key, Vocabulary.of(header)
-                found = assessed(header, self._vocabulary[1], model)
-            self.call_later(self._add_verdict, key, draft, found)
+            if worker.is_cancelled or known is None:
+                return
+            self.call_later(self._add_verdict, key, draft, assessed(header, known[1], model))
         if key not in self._here.looked_up:
             self._here.looked_up.add(key)
             for found in to_fetch(catalogue_drafts(target.spec, target.path)):
@@ -237,34 +229,26 @@ class ModelPicker(ModalScreen[Picked | None]):
             self._aim_at(moved_to)
         self.refresh_bindings()
         here.room_bytes = elsewhere.room_bytes
-        listed, absent = here.listed(text), elsewhere.listed(text)
-        choosable = listed + [key for key in absent if elsewhere.has(key)]
+        rows = [*here.rows(text), *elsewhere.rows(text)]
+        choosable = [str(row.id) for row in rows if not row.disabled]
         if self._target not in choosable:
             self._aim_at(choosable[0] if choosable else "")
-        n = len(here.listed(""))
-        found = f"{n} model{'s' if n != 1 else ''} here{' ...' if self._is_reading else ''}"
-        self._filter.placeholder = f"Type to filter {found}, or to find others"
-        options = [Option(here.model_lines(key), id=key) for key in listed]
-        options += [
-            Option(elsewhere.model_lines(key), id=key)
-            if elsewhere.has(key)
-            else Option(elsewhere.heading(key, text), id=key, disabled=True)
-            for key in absent
-        ]
-        self._models.show(options, self._target)
+        found = counted(len(here.rows()), "model")
+        self._filter.placeholder = f"Type to filter {found} here{' ...' * self._is_reading}, or to find others"
+        self._models.show(rows, self._target)
         self._redraw_options()
 
     def _redraw_options(self) -> None:
         """Draw the right list: the drafts, or the sizes, of the highlighted model."""
-        source, target = self._source, self._target
-        self._option = self._options.moved_to or self._option
-        self.query_one("#picker-title", Static).update(source.title(target))
-        keys = source.options(target)
-        self._option = self._option if self._option in keys else ""
-        options = [Option(source.option_lines(target, key), id=key) for key in keys]
-        self._options.show(options, self._option or source.preferred(target))
+        is_elsewhere = self._elsewhere.has(self._target)
+        self._about = (self._elsewhere if is_elsewhere else self._here).about(self._target)
+        chosen = self._options.moved_to or self._option
+        self._option = chosen if any(offer.key == chosen for offer in self._about.offers) else ""
+        self.query_one("#picker-title", Static).update(self._about.title)
+        options = [Option(offer.lines, offer.key) for offer in self._about.offers]
+        self._options.show(options, self._option or self._about.preferred)
         self._show_details()
-        if source is self._elsewhere:
+        if is_elsewhere:
             self._look_up_timer.stop()
             self._look_up_timer = self.set_timer(LOOK_UP_S, self._look_up)
         else:
@@ -274,7 +258,9 @@ class ModelPicker(ModalScreen[Picked | None]):
         if self._judging and self._judging[0] == self._target and not self._judging[1].is_finished:
             return
         target, unknown = self._here.models.get(self._target), self._here.unknown(self._target)
-        if target and target.header and (unknown or self._target not in self._here.looked_up):
+        if target is None or target.header is None or target.problem:
+            return
+        if unknown or self._target not in self._here.looked_up:
             work = partial(self._judge, self._target, target, target.header, unknown)
             self._judging = self._target, self._work(work, "verdicts", exclusive=True)
 
@@ -283,10 +269,15 @@ class ModelPicker(ModalScreen[Picked | None]):
             self._target, self._option = target, ""
             self._options.clear_options()
 
+    @property
+    def _offer(self) -> Offer | None:
+        """The highlighted draft or size."""
+        option = self._options.highlighted_option
+        return next((offer for offer in self._about.offers if option and offer.key == option.id), None)
+
     def _show_details(self) -> None:
         """Show why an action was refused, or the details of what is highlighted in the list that was used last."""
-        option = self._options.highlighted_option if self._is_about_option else None
-        known = self._source.details(self._target, str(option.id) if option else "")
+        known = self._offer.details if self._is_about_option and self._offer else self._about.details
         said = self.query_one("#picker-said", Static)
         said.update(one_line(self._refusal or known))
         said.set_class(bool(self._refusal), "-error")
@@ -317,23 +308,21 @@ class ModelPicker(ModalScreen[Picked | None]):
 
     def action_take(self) -> None:
         """Choose the highlighted model with its highlighted option."""
-        highlighted = self._options.highlighted_option
-        model = self._here.models.get(self._target)
-        if model is not None and model.problem:
-            self._refuse(model.problem)
-        elif highlighted is None:  # its sizes are not known yet
+        if self._about.problem:
+            self._refuse(self._about.problem)
+        elif self._offer is None:  # its sizes are not known yet
             self._options.focus()
-        elif highlighted.id == STOP:
+        elif self._offer.picked is None:
             self._refuse("this model is being downloaded already")
         else:
-            self.dismiss(self._source.picked(self._target, str(highlighted.id)))
+            self.dismiss(self._offer.picked)
 
     @on(OptionList.OptionSelected, "#picker-options")
-    def _choose(self, event: OptionList.OptionSelected) -> None:
-        if event.option_id == STOP:
-            self.action_stop()
+    def _choose(self) -> None:
+        if self._offer and self._offer.picked:
+            self.dismiss(self._offer.picked)
         else:
-            self.dismiss(self._source.picked(self._target, str(event.option_id)))
+            self.action_stop()
 
     @on(Input.Changed)
     def _narrow(self) -> None:
@@ -367,14 +356,14 @@ class ModelPicker(ModalScreen[Picked | None]):
 
     def action_stop(self) -> None:
         """Stop the download of the highlighted model."""
-        if self._elsewhere.has(self._target) and (fetching := self._elsewhere.fetching(self._target)):
+        if fetching := self._elsewhere.fetching(self._target):
             self._elsewhere.downloads.stop(fetching)
             self._redraw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave X and the keys to the filter as text where they have no effect."""
         if action == "stop":
-            return self._elsewhere.has(self._target) and self._elsewhere.fetching(self._target) is not None
+            return self._elsewhere.fetching(self._target) is not None
         return (action, parameters) != ("go_to", ("filter",)) or not self._filter.has_focus
 
     def action_leave(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from textual.content import Content
+from textual.widgets.option_list import Option
 
 from edgespec.chat.downloads import Downloads, Fetching
 from edgespec.errors import EdgespecError
@@ -24,7 +25,7 @@ from edgespec.models.names.catalog import DEFAULT_QUANT
 from edgespec.text.figures import size_of
 from edgespec.text.printable import one_line
 from edgespec.tui.download_line import state_of
-from edgespec.tui.picker_here import MUTED, Picked, two_lines
+from edgespec.tui.picker_here import MUTED, About, Offer, Picked, two_lines
 
 GET = "get:"  # prefix of the keys; a model's spec follows
 CATALOGUE, HUB = "heading:catalogue", "heading:hub"
@@ -54,34 +55,60 @@ class Elsewhere:
     def model(self, key: str) -> Absent:
         return self.catalogue.get(key) or self.found[key]
 
-    def listed(self, text: str) -> list[str]:
-        """Return the keys of the models that match `text`, and of the headings above them."""
+    def rows(self, text: str) -> list[Option]:
+        """Return the models that match `text`, below the headings of their sections."""
         words = text.lower().split()
-        passing = [key for key, model in self.catalogue.items() if _has(model, words)]
-        repositories = {self.catalogue[key].repository for key in passing}
+        passing = {key: model for key, model in self.catalogue.items() if _has(model, words)}
+        repositories = {model.repository for model in passing.values()}
         found = [key for key, model in self.found.items() if model.repository not in repositories]
-        return [*([CATALOGUE, *passing] if passing else []), HUB, *found]
+        in_catalogue = [_heading(CATALOGUE, "in the catalogue"), *map(self._row, passing)] if passing else []
+        return [*in_catalogue, _heading(HUB, self._state_of_search(text.strip())), *map(self._row, found)]
 
-    def heading(self, key: str, text: str) -> Content:
-        """Return the heading of a section; that of the hub reports the state of the search."""
-        if key == CATALOGUE:
-            words = "in the catalogue"
-        elif len(text.strip()) < LEAST_SEARCHED:
-            words = "type to search the hub, too"
-        elif self.searched != text.strip():
-            words = "searching the hub ..."
-        else:
-            words = self.trouble or ("on the hub" if self.found else "nothing else on the hub")
-        return Content.assemble("\n", (one_line(words), f"italic {MUTED}"))
+    def _state_of_search(self, text: str) -> str:
+        if len(text) < LEAST_SEARCHED:
+            return "type to search the hub, too"
+        if self.searched != text:
+            return "searching the hub ..."
+        return self.trouble or ("on the hub" if self.found else "nothing else on the hub")
 
-    def options(self, key: str) -> list[str]:
-        """Return the specs of the sizes that can be chosen, or the option that stops a running download."""
-        return [STOP] if self.fetching(key) else [choice.spec for choice in self._sizes(key)]
+    def _row(self, key: str) -> Option:
+        model, fetching = self.model(key), self.fetching(key)
+        name = model.repository if model.is_found else model.spec
+        if fetching is not None:
+            return Option(two_lines(name, (one_line(state_of(fetching)), "$text-accent")), key)
+        mark, style = self._mark(_needed(model))
+        return Option(
+            two_lines(name, (f"{mark} " if mark else "", style), (one_line(" · ".join(model.facts)), MUTED)), key
+        )
 
-    def preferred(self, key: str) -> str:
+    def fetching(self, key: str) -> Fetching | None:
+        """Return the running or waiting download of a model, in any size; None for models here."""
+        specs = [*(choice.spec for choice in self._sizes(key)), self.model(key).spec] if self.has(key) else []
+        return next(filter(None, map(self.downloads.of, specs)), None)
+
+    def about(self, key: str) -> About:
+        """Return all that is known of a model, with the sizes to choose from, or the option that stops its download."""
+        model, fetching = self.model(key), self.fetching(key)
+        draft = f", with its draft {model.draft}" if model.draft else ""
+        title = f"Download {model.repository if model.is_found else model.spec}{draft}"
+        if fetching is not None:
+            details = f"{fetching.spec}: {state_of(fetching)}; x stops it"
+            lines = two_lines("stop this download", ("what is downloaded is kept", MUTED))
+            return About(title, details, offers=[Offer(STOP, lines, details, None)], preferred=STOP)
+        offers = [
+            Offer(each.spec, self._lines(each), self._details(key, each), Picked(each.spec, None))
+            for each in self._sizes(key)
+        ]
+        preferred = self._preferred(key)
+        details = next((offer.details for offer in offers if offer.key == preferred), self._details(key, None))
+        return About(title, details, offers=offers, preferred=preferred)
+
+    def _sizes(self, key: str) -> list[Choice]:
+        """Return the sizes to choose from; the usual size until the hub has answered."""
+        return self.choices.get(key) or usual_choice(self.model(key))
+
+    def _preferred(self, key: str) -> str:
         """Return the initial choice: the catalogue's size, the usual one, or the largest that fits."""
-        if self.fetching(key):
-            return STOP
         choices = self._sizes(key)
         for quant in filter(None, (self.model(key).quant, DEFAULT_QUANT)):
             for choice in choices:
@@ -90,64 +117,23 @@ class Elsewhere:
         fitting = [each for each in choices if needed_by_size(each.size_bytes) <= self.room_bytes]
         return [*choices[:1], *fitting][-1].spec if choices else ""
 
-    def picked(self, key: str, spec: str) -> Picked:
-        return Picked(spec, None)
-
-    def fetching(self, key: str) -> Fetching | None:
-        """Return the running or waiting download of a model, in any size."""
-        specs = [*(choice.spec for choice in self._sizes(key)), self.model(key).spec]
-        return next(filter(None, map(self.downloads.of, specs)), None)
-
-    def _sizes(self, key: str) -> list[Choice]:
-        """Return the sizes to choose from; the usual size until the hub has answered."""
-        return self.choices.get(key) or usual_choice(self.model(key))
-
-    # --- texts ----------------------------------------------------------------------------------------------------
-
-    def title(self, key: str) -> str:
-        model = self.model(key)
-        draft = f", with its draft {model.draft}" if model.draft else ""
-        return f"Download {model.repository if model.is_found else model.spec}{draft}"
-
-    def model_lines(self, key: str) -> Content:
-        """Return the lines of a model in the list."""
-        model, fetching = self.model(key), self.fetching(key)
-        name = model.repository if model.is_found else model.spec
-        if fetching is not None:
-            return two_lines(name, (one_line(state_of(fetching)), "$text-accent"))
-        mark, style = self._mark(needed_by_size(model.size_bytes) if model.size_bytes else 0)
-        return two_lines(name, (f"{mark} " if mark else "", style), (one_line(" · ".join(model.facts)), MUTED))
-
-    def option_lines(self, key: str, spec: str) -> Content:
-        """Return the lines of a size in the list."""
-        if spec == STOP:
-            return two_lines("stop this download", ("what is downloaded is kept", MUTED))
-        choice = next(each for each in self._sizes(key) if each.spec == spec)
-        needed = needed_by_size(choice.size_bytes) if choice.size_bytes else 0
-        mark, style = self._mark(needed)
-        fit = f"{mark} {fit_of(needed, self.room_bytes) or 'size unknown'}".strip()
+    def _lines(self, choice: Choice) -> Content:
+        mark, style = self._mark(_needed(choice))
+        fit = f"{mark} {fit_of(_needed(choice), self.room_bytes) or 'size unknown'}".strip()
         here = "here · " if choice.is_here else ""
         name = one_line(choice.label or choice.spec)
         return Content.assemble(name, (f"  {_size(choice)}", MUTED), f"\n  {here}", (fit, style or MUTED))
 
-    def details(self, key: str, spec: str = "") -> str:
-        """Return all facts about a model and one of its sizes."""
-        model, fetching = self.model(key), self.fetching(key)
-        if fetching is not None:
-            return f"{fetching.spec}: {state_of(fetching)}; x stops it"
-        known = [model.about] if model.about else []
-        if model.is_gated:
-            known.append("gated: its licence must be accepted on the hub")
-        spec = spec or self.preferred(key)
-        choice = next((each for each in self._sizes(key) if each.spec == spec), None)
+    def _details(self, key: str, choice: Choice | None) -> str:
+        """Return all facts about a model and one of its sizes, None if they are not known."""
+        model, trouble = self.model(key), self.troubles.get(key, "")
+        gated = "gated: its licence must be accepted on the hub" if model.is_gated else ""
         if choice is None:
-            return "; ".join([*known, self.troubles.get(key) or "its sizes are being looked up ..."])
-        known.append(f"{_size(choice) or 'an unknown size'} to download, {size_of(free_for(model))} free on the disk")
-        if fit := fit_of(needed_by_size(choice.size_bytes) if choice.size_bytes else 0, self.room_bytes):
-            known.append(fit)
-        if model.begun_bytes:
-            known.append(f"{size_of(model.begun_bytes)} are here already, and the download resumes from there")
-        return "; ".join([*known, *([self.troubles[key]] if key in self.troubles else [])])
+            return "; ".join(filter(None, (model.about, gated, trouble or "its sizes are being looked up ...")))
+        size = f"{_size(choice) or 'an unknown size'} to download, {size_of(free_for(model))} free on the disk"
+        begun = f"{size_of(model.begun_bytes)} are here already, and the download resumes from there"
+        fit = fit_of(_needed(choice), self.room_bytes)
+        return "; ".join(filter(None, (model.about, gated, size, fit, begun if model.begun_bytes else "", trouble)))
 
     def _mark(self, needed: int) -> tuple[str, str]:
         """Return a sign that shows whether a model fits in memory, and its colour."""
@@ -177,6 +163,15 @@ class Elsewhere:
             self.choices[key] = choices_of(self.model(key))
         except EdgespecError as error:
             self.troubles[key] = str(error).replace("\n", ";")
+
+
+def _heading(key: str, words: str) -> Option:
+    return Option(Content.assemble("\n", (one_line(words), f"italic {MUTED}")), key, disabled=True)
+
+
+def _needed(model: Absent | Choice) -> int:
+    """Return the memory that a model takes; 0 if unknown."""
+    return needed_by_size(model.size_bytes) if model.size_bytes else 0
 
 
 def _size(choice: Choice) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,57 +36,23 @@ class Submitted(Message):
 
 
 @dataclass
-class Paged(Message):
-    """The user wants to scroll the messages a page up (-1) or down (1)."""
-
-    step: int
-
-
-@dataclass
-class FilesPasted(Message):
-    """The paths of files were pasted, as terminals do when a file is dragged onto them."""
+class Pasted(Message):
+    """A long text was pasted, or `is_paths` paths of files, as terminals do when a file is dragged onto them."""
 
     text: str
-
-
-@dataclass
-class LongTextPasted(Message):
-    """A long text was pasted, which is to be attached."""
-
-    text: str
+    is_paths: bool
 
 
 @dataclass
 class PasteUndone(Message):
-    """The last paste of one of these two kinds was inserted as text instead."""
+    """The last such paste was inserted as text instead."""
 
 
-class EnterSubmits(TextArea):
-    """A field where Enter submits the text, and where keys act in the order in which they were typed.
+class PromptInput(TextArea):
+    """Enter sends. Up on the first line and down on the last line go through `history`, the oldest text first.
 
-    Textual looks up a binding only when its key has reached the app: letters that were typed later would be handled
-    first. A priority binding would be handled before letters that were typed earlier.
+    `choose` gets these keys first, as 0, -1 and 1, and returns True if it has handled the key.
     """
-
-    async def _on_key(self, event: Key) -> None:
-        is_done = event.key == "enter"
-        if is_done:
-            self.action_submit()
-        elif not event.is_printable and (bound := self.screen.active_bindings.get(event.key)) is not None:
-            is_own = bound.node in (self, self.parent)
-            is_done = is_own and await self.app.run_action(bound.binding.action, bound.node)
-        if is_done:
-            event.stop()
-            event.prevent_default()
-        else:
-            await super()._on_key(event)
-
-    def action_submit(self) -> None:
-        raise NotImplementedError
-
-
-class PromptInput(EnterSubmits):
-    """Enter sends. Up on the first line and down on the last line go through `history`, the oldest text first."""
 
     DEFAULT_CSS = """
     PromptInput {
@@ -105,12 +71,15 @@ class PromptInput(EnterSubmits):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Send", id="composer.send"),
         Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", show=False, id="composer.newline"),
+        Binding("pageup", "app.page(-1)", show=False),
+        Binding("pagedown", "app.page(1)", show=False),
         Binding("f6", "app.call('persona')", show=False),  # selects a line in the base class
     ]
 
-    def __init__(self, history: Sequence[str] = (), *, id: str | None = None) -> None:
-        super().__init__(id=id, highlight_cursor_line=False, placeholder=HINTS[0])
+    def __init__(self, history: Sequence[str], choose: Callable[[int], bool]) -> None:
+        super().__init__(highlight_cursor_line=False, placeholder=HINTS[0])
         self.cursor_blink = False
+        self._choose = choose
         self._pasted = "", ""  # the last paste that became an attachment, and the field's text at that time
         self.is_recalled = False  # the text is an unchanged one of the history
         self._known_size = Size()
@@ -123,19 +92,33 @@ class PromptInput(EnterSubmits):
         self.replace(text, (0, 0), self.document.end)
         self.move_cursor(self.document.end)
 
-    def remember(self, text: str) -> None:
-        """Add `text` to the end of the history."""
-        if text and self._history[-1:] != [text]:
-            self._history.append(text)
-        self._position = len(self._history)
-
     # --- keys -----------------------------------------------------------------------------------------------------
+
+    async def _on_key(self, event: Key) -> None:
+        """Handle keys in the order in which they were typed.
+
+        Textual looks up a binding only when its key has reached the app: letters that were typed later would be handled
+        first. A priority binding would be handled before letters that were typed earlier.
+        """
+        is_done = event.key == "enter"
+        if is_done:
+            self.action_submit()
+        elif not event.is_printable and (bound := self.screen.active_bindings.get(event.key)) is not None:
+            is_own = bound.node in (self, self.parent)
+            is_done = is_own and await self.app.run_action(bound.binding.action, bound.node)
+        if is_done:
+            event.stop()
+            event.prevent_default()
+        else:
+            await super()._on_key(event)
 
     def action_submit(self) -> None:
         text = self.text
-        if not text.strip():
+        if self._choose(0) or not text.strip():
             return
-        self.remember(text)
+        if self._history[-1:] != [text]:
+            self._history.append(text)
+        self._position = len(self._history)
         self.put("")
         self.history.clear()
         self.post_message(Submitted(text))
@@ -150,7 +133,7 @@ class PromptInput(EnterSubmits):
         is_paths = bool(pasted_files(text))
         if not self.text.startswith("/") and (is_paths or len(text) > LONG):
             self._pasted = text, self.text
-            self.post_message(FilesPasted(text) if is_paths else LongTextPasted(text))
+            self.post_message(Pasted(text, is_paths))
         else:
             self._replace_via_keyboard(text, *self.selection)
 
@@ -167,18 +150,16 @@ class PromptInput(EnterSubmits):
         self._replace_via_keyboard("\n", *self.selection)
 
     def action_cursor_up(self, select: bool = False) -> None:
+        if self._choose(-1):
+            return
         if select or self._line_of_cursor() > 0 or not self._recall(-1):
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
+        if self._choose(1):
+            return
         if select or self._line_of_cursor() < self.wrapped_document.height - 1 or not self._recall(1):
             super().action_cursor_down(select)
-
-    def action_cursor_page_up(self) -> None:
-        self.post_message(Paged(-1))
-
-    def action_cursor_page_down(self) -> None:
-        self.post_message(Paged(1))
 
     def action_copy(self) -> None:
         """Copy the selection; without a selection another widget handles the key."""

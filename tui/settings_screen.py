@@ -122,7 +122,7 @@ class SettingRow(Vertical):
 
     def __init__(self, item: Setting, settings: ChatSettings) -> None:
         super().__init__()
-        self.setting, self.error = item, ""
+        self.setting, self.error, self._mark = item, "", ""
         placeholder = "default" if item.group == "drafting" else "none"
         self.field = Input(as_typed(item, settings), placeholder=placeholder, compact=True, id=f"setting-{item.name}")
         self.field.cursor_blink = False
@@ -135,13 +135,13 @@ class SettingRow(Vertical):
 
     def show_error(self, error: str) -> None:
         """Show an error, or with "" none, and whether the value differs from the default."""
-        self.error = error
-        self.set_class(bool(error), "-wrong")
-        self.query_one(".setting-error", Static).update(printable(error))
         is_default = self.field.value.strip() == as_typed(self.setting, ChatSettings())
-        self.query_one(".setting-name", Static).update(
-            f"{'✗' if error else ' ' if is_default else '•'} {self.setting.name}"
-        )
+        mark = "✗" if error else " " if is_default else "•"
+        if (error, mark) != (self.error, self._mark):  # drawing all rows at each key would be slow
+            self.error, self._mark = error, mark
+            self.set_class(bool(error), "-wrong")
+            self.query_one(".setting-error", Static).update(printable(error))
+            self.query_one(".setting-name", Static).update(f"{mark} {self.setting.name}")
 
 
 def as_typed(item: Setting, settings: ChatSettings) -> str:

@@ -19,9 +19,10 @@ from textual.widgets import Input, OptionList, Static
 from textual.worker import Worker, WorkerState
 
 from edgespec.history import ChatInfo, Hit, Store, StoreError
+from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.tui.chat_questions import Asking, AskingText, AskingYes, ChangeChat, rename
-from edgespec.tui.chat_rows import Place, Row, messages, rows_by_day, rows_found
+from edgespec.tui.chat_rows import Place, Row, rows_by_day, rows_found
 
 TYPING_S = 0.15  # pause of typing before the search starts
 MINUTE_S = 60.0
@@ -30,20 +31,19 @@ HITS = 50
 FOLDED = "folded folders"  # the name of a preference in the store
 
 
+@dataclass
 class ChatChosen(Message):
     """The user wants to open a chat, at the message `key` if it is given."""
 
-    def __init__(self, chat: str, key: str | None = None) -> None:
-        super().__init__()
-        self.chat, self.key = chat, key
+    chat: str
+    key: str | None = None
 
 
+@dataclass
 class Searched(Message):
     """The search text has changed; "" means no search."""
 
-    def __init__(self, query: str) -> None:
-        super().__init__()
-        self.query = query
+    query: str
 
 
 class NewChat(Message):
@@ -111,7 +111,7 @@ class Sidebar(Vertical):
             partial(_look, self._store, query, self._limit), thread=True, exclusive=True, exit_on_error=False
         )
 
-    def focus_search(self) -> None:
+    def action_search(self) -> None:
         self.query_one(SearchField).focus()
 
     # --- results of the store -------------------------------------------------------------------------------------
@@ -178,9 +178,6 @@ class Sidebar(Vertical):
     def action_to_list(self) -> None:
         self.query_one(ChatList).focus()
 
-    def action_search(self) -> None:
-        self.focus_search()
-
     def action_new(self) -> None:
         self.post_message(NewChat())
 
@@ -190,7 +187,7 @@ class Sidebar(Vertical):
 
     def action_delete(self) -> None:
         if (chat := self._highlighted_chat()) is not None:
-            question = f"Delete {one_line(chat.title) or 'untitled'!r} with its {messages(chat.n_turns)}?"
+            question = f"Delete {one_line(chat.title) or 'untitled'!r} with its {counted(chat.n_turns, 'message')}?"
             delete = AskingYes(question, "Yes, delete", "No, keep it", lambda session: session.delete(chat.id))
             self.mount(delete)
 
@@ -220,12 +217,13 @@ class Sidebar(Vertical):
         place = self.query_one(ChatList).place
         return next((chat for chat in self._found.chats if place is not None and chat.id == place.chat), None)
 
-    def on_asking_answered(self, event: Asking.Answered) -> None:
-        event.stop()
-        self.query(Asking).remove()
-        self.query_one(ChatList).focus()
-        if event.change is not None:
-            self.post_message(ChangeChat(event.change))
+    def on_change_chat(self, event: ChangeChat) -> None:
+        """Close the question that was answered, if there is one."""
+        if self.query(Asking):
+            self.query(Asking).remove()
+            self.query_one(ChatList).focus()
+        if event.change is None:
+            event.stop()
 
 
 def _look(store: Store, query: str, limit: int) -> _Found:

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from textual.content import Content
 from textual.widget import Widget
 
-from edgespec.core.stats import Stats
-from edgespec.events import TokenEvent
-from edgespec.text.figures import faster, percent, rate
+from edgespec.text.figures import percent, rate
 from edgespec.tui.live_statistics import LiveStatistics
 
 GAUGE = 10  # cells of the gauge in a line
@@ -18,40 +16,20 @@ BARS = "▁▂▃▄▅▆▇█"
 Part = str | tuple[str, str]
 
 
-class _Figures(Widget):
-    """Shows one answer after the other: call `begin`, `update_live` repeatedly, and `finish`."""
+class Figures(Widget):
+    """Shows the statistics of an answer."""
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
         self.figures = LiveStatistics()
-        self._waits = False  # waiting for the first token
 
-    def clear(self, context_used: int, context_size: int) -> None:
-        """Show no answer, only how full the context is."""
-        self.figures, self._waits = LiveStatistics(0.0, context_used, context_size), False
-        self.refresh()
-
-    def begin(self, now_s: float, context_used: int = 0, context_size: int = 0) -> None:
-        """Begin an answer."""
-        self.figures = LiveStatistics(now_s, context_used, context_size)
-        self._waits = True
-        self.refresh()
-
-    def update_live(self, events: Sequence[TokenEvent], now_s: float, context_used: int) -> None:
-        """Count new events, possibly none, and show the state at `now_s`."""
-        self.figures.add(events, now_s, context_used)
-        self._waits = not self.figures.tokens
-        self.refresh()
-
-    def finish(self, stats: Stats | None, context_used: int) -> None:
-        """Show the statistics of the complete answer, if there are any."""
-        self._waits, self.figures.context_used = False, context_used
-        if stats is not None:
-            self.figures.finish(stats)
+    def show(self, figures: LiveStatistics) -> None:
+        """Show these statistics as they are now."""
+        self.figures = figures
         self.refresh()
 
 
-class StatisticsLine(_Figures):
+class StatisticsLine(Figures):
     """Shows how full the context is; on narrow screens the other figures are below the answer."""
 
     DEFAULT_CSS = """
@@ -66,7 +44,7 @@ class StatisticsLine(_Figures):
         return Content.assemble("context ", *_gauge(figures.context_fill, GAUGE), said)
 
 
-class StatisticsPanel(_Figures):
+class StatisticsPanel(Figures):
     """Shows all statistics and a history of draft lengths. The height is constant, so that nothing jumps."""
 
     DEFAULT_CSS = """
@@ -76,9 +54,9 @@ class StatisticsPanel(_Figures):
     def render(self) -> Content:
         figures, width = self.figures, max(4, self.content_size.width)
         lines: list[list[Part]] = [[] for _ in range(ABOVE)]
-        if self._waits:
+        if figures.is_waiting:
             lines[0] = [(f"reading, {figures.elapsed_s:.1f} s", "dim")]
-        elif figures.tokens:
+        elif figures.stats.generated_tokens:
             known = [*self._known()]
             lines[: len(known)] = known
             longest = max(figures.draft_lengths[-width:], default=0)
@@ -94,15 +72,16 @@ class StatisticsPanel(_Figures):
 
     def _known(self) -> Iterator[list[Part]]:
         """Yield a line for each known figure."""
-        figures = self.figures
+        figures, stats = self.figures, self.figures.stats
         if figures.tokens_per_s is not None:
             yield [(rate(figures.tokens_per_s), "bold"), " tok/s"]
-        if figures.acceptance is not None:
-            yield [(f"{figures.tokens_per_round or 0:.1f}", "bold"), " tokens per step"]
-            yield [(percent(figures.acceptance), "bold"), " of drafts accepted"]
-            if said := faster(figures.speedup, figures.tokens):
+        if stats.proposed:
+            yield [(f"{stats.tokens_per_round:.1f}", "bold"), " tokens per step"]
+            yield [(percent(stats.acceptance_rate), "bold"), " of drafts accepted"]
+            if said := figures.gain:
                 yield [(said, "$text-success" if said[0].isdigit() else "")]
-        yield [(f"{figures.tokens:,} token{'s' * (figures.tokens != 1)}, {figures.elapsed_s:.1f} s", "dim")]
+        n_tokens = stats.generated_tokens
+        yield [(f"{n_tokens:,} token{'s' * (n_tokens != 1)}, {figures.elapsed_s:.1f} s", "dim")]
 
 
 def bars(lengths: Sequence[int], width: int) -> str:

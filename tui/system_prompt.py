@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
 from edgespec.text.printable import one_line, printable
 
 LONG = 8_000  # characters that are shown
-
-
-@dataclass
-class EditSystem(Message):
-    """The user wants to edit the system prompt."""
 
 
 class SystemPrompt(Static, can_focus=True):
@@ -40,7 +33,7 @@ class SystemPrompt(Static, can_focus=True):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("e", "edit", "Edit", id="system.edit"),
+        Binding("e", "app.call('system')", "Edit", id="system.edit"),
         Binding("enter", "open", "Show all", id="system.open"),
     ]
 
@@ -71,6 +64,3 @@ class SystemPrompt(Static, can_focus=True):
         self._draw()
         if isinstance(self.parent, Widget):  # the parent would keep the messages in place, and this widget out of view
             self.call_after_refresh(self.parent.scroll_home, animate=False)
-
-    def action_edit(self) -> None:
-        self.post_message(EditSystem())

@@ -11,6 +11,7 @@ from textual.widgets import Static
 
 from edgespec.chat.session import Session
 from edgespec.models.names.known import short_name
+from edgespec.text.figures import gauge
 from edgespec.text.printable import one_line
 
 
@@ -56,10 +57,7 @@ class TitleBar(Horizontal):
     def progress(self, what: str, done: float) -> None:
         """Show the progress of loading, from 0 to 1."""
         if self._loading:
-            width = 10
-            filled = round(done * width)
-            percent = f"{done:4.0%}".replace("%", " %")
-            self._loading = f"{what.strip()} {'━' * filled}{'─' * (width - filled)} {percent}"
+            self._loading = f"{what.strip()} {gauge(done)}"
             self._refresh_model()
 
     def loaded(self) -> None:

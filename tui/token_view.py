@@ -58,16 +58,11 @@ class TokenText:
 
 def legend(sources: Sequence[str]) -> Content:
     """Return the meaning of the marks, with the name of each drafter in its style."""
-    faces = [(source, _style(source)) for source in sources]
-    words = [part for face in faces for part in (" · ", face)]
-    drafted = ["  drafted by", *words[1:]] if faces else []
-    return Content.assemble("plain: target model", *_spaced(drafted), "  ", STEP, " new model step")
+    named = [part for source in sources for part in (" · ", (source, _style(source)))][1:]
+    drafted = ["  drafted by ", *named] if named else []
+    return Content.assemble("plain: target model", *drafted, "  ", STEP, " new model step")
 
 
 def _style(source: str) -> str:
     """The style of a drafter's tokens; an answer of an earlier version may name a drafter that is gone."""
     return REGISTRY[source].style if source in REGISTRY else OTHER
-
-
-def _spaced(parts: list[str | tuple[str, str]]) -> list[str | tuple[str, str]]:
-    return [parts[0], " ", *parts[1:]] if parts else []

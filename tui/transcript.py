@@ -20,7 +20,7 @@ from edgespec.history import Piece, Turn
 from edgespec.tui.live_answer import shown
 from edgespec.tui.system_prompt import SystemPrompt
 from edgespec.tui.token_view import legend
-from edgespec.tui.turn_view import TurnView
+from edgespec.tui.turn_view import Shared, TurnView
 from edgespec.tui.turn_window import Entry, Note, TurnWindow
 
 
@@ -52,10 +52,8 @@ class Transcript(TurnWindow):
         id: str | None = None,
     ) -> None:
         super().__init__(id=id)
-        self._pieces, self._siblings = pieces, siblings
+        self._shared = Shared(pieces, siblings)
         self._answer: TurnView | None = None  # the streaming answer
-        self._left: tuple[str, int] = ("", 0)  # the first turn that is still sent, and how many before it are not
-        self._searched = ""  # the search whose matches are marked
         self._target: Widget | None = None  # the widget that is about to get the focus
         self._sources: set[str] = set()  # the drafters in the legend
 
@@ -86,7 +84,7 @@ class Transcript(TurnWindow):
     async def begin_answer(self, name: str = "assistant") -> None:
         """Scroll to the end and show an empty streaming answer of the model with this name."""
         await self._drop_answer()
-        self._answer = self._turn_view(None, name)
+        self._answer = TurnView(None, self._shared, name)
         await self.begin_live(self._answer)
 
     def tell(self, frame: str, doing: str, figures: Sequence[str]) -> None:
@@ -115,10 +113,11 @@ class Transcript(TurnWindow):
         """Show above turn `index` how many earlier turns were dropped from the context."""
         turns = [entry for entry in self.entries if isinstance(entry, Turn)]
         n_left = sum(turn.role != "system" for turn in turns[:index])
-        self._left = (turns[index].key, n_left) if n_left and index < len(turns) else ("", 0)
-        for view in self._turn_views():
-            if view.turn:
-                view.mark_left(self._n_left(view.turn))
+        before = self._shared.first_sent
+        self._shared.first_sent = (turns[index].key, n_left) if n_left and index < len(turns) else ("", 0)
+        for view in self._turn_views() if self._shared.first_sent != before else ():
+            if view.turn and view.turn.key in (before[0], self._shared.first_sent[0]):
+                view.build()
 
     async def reveal(self, key: str, *, focuses: bool = False) -> None:
         """Scroll to a turn, and focus it if `focuses`."""
@@ -129,27 +128,15 @@ class Transcript(TurnWindow):
 
     def mark_found(self, query: str) -> None:
         """Mark the matches of a search in the messages; "" removes the marks."""
-        self._searched = query
+        self._shared.searched = query
         for view in self._turn_views():
-            view.mark_found(query)
+            view.mark_found()
 
     def view_of(self, entry: Entry) -> Widget:
         if isinstance(entry, Turn):
-            return self._turn_view(entry)
+            return TurnView(entry, self._shared)
         sign = "" if entry.level == "info" else "! "
         return Static(Content(sign + shown(entry.text)), classes=f"note -{entry.level}")
-
-    def _turn_view(self, turn: Turn | None, name: str = "") -> TurnView:
-        view = TurnView(
-            turn,
-            pieces=self._pieces,
-            siblings=self._siblings,
-            shows_tokens=self.show_tokens,
-            n_left=self._n_left(turn) if turn else 0,
-            name=name,
-        )
-        view.mark_found(self._searched)
-        return view
 
     def _turn_views(self) -> list[TurnView]:
         views = [*self.views, self._answer]
@@ -165,10 +152,6 @@ class Transcript(TurnWindow):
                 n_turns += 1
         return len(self.entries), n_turns
 
-    def _n_left(self, turn: Turn) -> int:
-        key, n_left = self._left
-        return n_left if turn.key == key else 0
-
     async def _drop_answer(self) -> None:
         view, self._answer, self.live = self._answer, None, None
         if view is not None:
@@ -178,6 +161,7 @@ class Transcript(TurnWindow):
 
     def watch_show_tokens(self, shows: bool) -> None:
         self._sources.clear()
+        self._shared.shows_tokens = shows
         legend_line = self.query_one("#legend", Static)
         legend_line.display = shows
         legend_line.update(legend([]))
@@ -185,10 +169,9 @@ class Transcript(TurnWindow):
 
     async def _show_tokens(self) -> None:
         """Change the views, the visible ones first, and yield to the event loop in between."""
-        views = self._turn_views()
-        visible = [view for view in views if view.region.overlaps(self.region)]
-        for view in [*visible, *reversed(views)]:
-            view.show_tokens(self.show_tokens)
+        views = reversed(self._turn_views())
+        for view in sorted(views, key=lambda view: not view.region.overlaps(self.region)):
+            view.build()
             self._update_legend(view)
             await asyncio.sleep(0)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from textual.content import Content
-from textual.style import Style
 
 from edgespec.core.stats import Stats
 from edgespec.history import Answer
 from edgespec.text.printable import one_line
-from edgespec.tui.lines import Block, Fitting, Text
+from edgespec.tui.code import LEFT, RIGHT
+from edgespec.tui.lines import Block, Fitting, Text, clickable
 from edgespec.tui.live_statistics import LiveStatistics
 
-PREVIOUS, NEXT = "\u2039", "\u203a"  # single angle quotes
 ENDS = {
     "interrupted": "interrupted; /continue resumes",
     "cancelled": "stopped by you",
@@ -30,7 +29,7 @@ def foot_of(answer: Answer | None) -> list[Block]:
     if end := ENDS.get(answer.finish_reason):
         lines.append(Text(Content(f"■ {end}"), style="$text-warning"))
     if said := LiveStatistics().finish(Stats.from_json(answer.stats)).words():
-        lines.append(in_one_line(said))
+        lines.append(Fitting(tuple(said)))
     return lines
 
 
@@ -38,19 +37,10 @@ def tools(actions: Sequence[tuple[str, str]], position: int, n_siblings: int) ->
     """Return a line with the number of versions and clickable actions, given as (action, label)."""
     parts: list[Content] = []
     if n_siblings > 1:
-        before, after = _button("switch(-1)", PREVIOUS), _button("switch(1)", NEXT)
+        before, after = clickable(LEFT, "switch(-1)"), clickable(RIGHT, "switch(1)")
         parts.append(Content.assemble(before, f" {position + 1}/{n_siblings} ", after))
-    parts += [_button(action, label) for action, label in actions]
+    parts += [clickable(label, action) for action, label in actions]
     return Text(Content("  ").join(parts), style="dim")
-
-
-def _button(action: str, label: str) -> Content:
-    return Content(label).stylize(Style.from_meta({"@click": action}))
-
-
-def in_one_line(parts: Sequence[str]) -> Fitting:
-    """Return a line with as many parts as fit, from the first on."""
-    return Fitting(tuple(Content(" · ".join(parts[:end])) for end in range(len(parts), 0, -1)), style="dim")
 
 
 def name_of(answer: Answer | None) -> str:

@@ -12,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Key, MouseEvent, MouseScrollDown, MouseScrollLeft, MouseScrollRight, MouseScrollUp
 from textual.message import Message
-from textual.style import Style
 from textual.timer import Timer
 
 from edgespec.chat.attachments import Attachment, without_files
@@ -25,11 +24,11 @@ from edgespec.text.figures import when
 from edgespec.text.thinking import split
 from edgespec.tui.attachments import file_blocks
 from edgespec.tui.code import Code
-from edgespec.tui.lines import Block, Lines, Text
+from edgespec.tui.lines import Block, Fitting, Lines, Text, clickable
 from edgespec.tui.live_answer import LiveAnswer, count_thought, shown, thought_blocks, thought_length
 from edgespec.tui.markdown import markdown
 from edgespec.tui.token_view import TokenText
-from edgespec.tui.turn_foot import foot_of, in_one_line, name_of, tools
+from edgespec.tui.turn_foot import foot_of, name_of, tools
 
 LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters shown at once of a user message, and of an answer
 WHEEL = 6  # cells that code scrolls per notch of the wheel
@@ -69,11 +68,22 @@ class SwitchBranch(Message):
     step: int
 
 
+@dataclass(slots=True)
+class Shared:
+    """What the messages of a chat share. `pieces` and `siblings` return the tokens and the versions of a message by its
+    key."""
+
+    pieces: Callable[[str], Sequence[Piece]]
+    siblings: Callable[[str], Sequence[str]]
+    shows_tokens: bool = False
+    searched: str = ""  #: the search whose matches are marked
+    first_sent: tuple[str, int] = ("", 0)  #: the first message that is still sent, and how many before it are not
+
+
 class TurnView(Lines, can_focus=True):
     """Shows a stored message, or without `turn` a streaming answer: call `feed`, then `finish`.
 
-    `pieces` and `siblings` return the tokens and the other versions of a message by its key. While the message has the
-    focus, letters are commands; so only keys can focus it, never a click.
+    While the message has the focus, letters are commands; so only keys can focus it, never a click.
     """
 
     FOCUS_ON_CLICK = False
@@ -103,32 +113,22 @@ class TurnView(Lines, can_focus=True):
         Binding("enter", "open", "Show more", show=False, id="turn.open"),
     ]
 
-    def __init__(
-        self,
-        turn: Turn | None = None,
-        *,
-        pieces: Callable[[str], Sequence[Piece]] = lambda key: (),
-        siblings: Callable[[str], Sequence[str]] = lambda key: (),
-        shows_tokens: bool = False,
-        n_left: int = 0,
-        name: str = "",
-    ) -> None:
+    def __init__(self, turn: Turn | None, chat: Shared, name: str = "") -> None:
         role = turn.role if turn else "assistant"
         super().__init__(classes=f"-{role}" if role in ROLES else None)
         self.turn = turn
         self.sources: set[str] = set()  # drafters of the shown tokens
         self._files: Sequence[Attachment] = ()
         self._open_files = set[int]()  # indexes of the unfolded files
-        self._pieces, self._siblings_of = pieces, siblings
-        self._shows_tokens, self._n_left = shows_tokens, n_left
-        self._name, self._doing = name, [""]
-        self._siblings: Sequence[str] = siblings(turn.key) if turn else ()
+        self._chat, self._name, self._doing = chat, name, [""]
+        self._siblings: Sequence[str] = chat.siblings(turn.key) if turn else ()
         self._live = None if turn else LiveAnswer()
         self._opens_thought = False
         self._limit = LONG_ANSWER if role == "assistant" else LONG_TEXT
         self._rest: Timer | None = None
         self._offset = 0  # cells by which code is scrolled to the left
-        self._build()
+        self.mark_found()
+        self.build()
 
     # --- a streaming answer ---------------------------------------------------------------------------------------
 
@@ -152,15 +152,15 @@ class TurnView(Lines, can_focus=True):
         if self._rest is not None:
             self._rest.stop()
         self.turn, self._live, self._rest = turn, None, None
-        self._siblings = self._siblings_of(turn.key)
-        self._build()
+        self._siblings = self._chat.siblings(turn.key)
+        self.build()
 
     def _draw_live(self) -> None:
         self._rest = None
         if self._live is None:
             return
         started_s = perf_counter()
-        keep, blocks = self._live.blocks(as_tokens=self._shows_tokens, opens_thought=self._opens_thought)
+        keep, blocks = self._live.blocks(as_tokens=self._chat.shows_tokens, opens_thought=self._opens_thought)
         self.sources = self._live.sources
         lead = [] if self._blocks else self._head()
         self.replace(len(self._blocks[:1]) + keep, [*lead, *blocks, *self._foot()])
@@ -182,24 +182,13 @@ class TurnView(Lines, can_focus=True):
             placed.append(block)
         super().replace(keep, placed)
 
-    def show_tokens(self, shows: bool) -> None:
-        """Show an answer as tokens with their drafters, or as text."""
-        if shows != self._shows_tokens:
-            self._shows_tokens = shows
-            self._build()
-
-    def mark_left(self, n_left: int) -> None:
-        """Show above the message that `n_left` earlier messages are no longer sent; 0 shows nothing."""
-        if n_left != self._n_left and self.turn is not None:
-            self._n_left = n_left
-            self._build()
-
-    def mark_found(self, query: str) -> None:
-        """Mark the matches of a search in the message."""
+    def mark_found(self) -> None:
+        """Mark the matches of the search in the message."""
         if self.turn is not None:
-            self.mark(found_in(query, self.turn.content))
+            self.mark(found_in(self._chat.searched, self.turn.content))
 
-    def _build(self) -> None:
+    def build(self) -> None:
+        """Show the message again: what it shares with the others has changed."""
         if self._live is not None:
             self._draw_live()
         elif self.turn is not None:
@@ -215,18 +204,19 @@ class TurnView(Lines, can_focus=True):
             who, style = shown(name), "bold $text-secondary"
         said = when(self.turn.created_s).removeprefix("today ") if self.turn else ""
         head: list[Block] = [Text(Content.assemble((who, style), (f"  {said}" if said else "", "dim")))]
-        if not self._n_left:
+        key, n_left = self._chat.first_sent
+        if not n_left or self.turn is None or self.turn.key != key:
             return head
-        if self._n_left == 1:
+        if n_left == 1:
             left = "1 older message no longer fits the context and was dropped"
         else:
-            left = f"{self._n_left} older messages no longer fit the context and were dropped"
+            left = f"{n_left} older messages no longer fit the context and were dropped"
         return [Text(Content(f"┄┄ {left} ┄┄"), style="$text-warning"), Text(Content("")), *head]
 
     def _body(self, turn: Turn) -> list[Block]:
         if turn.role != "assistant":
             return self._plain(turn)
-        if self._shows_tokens and (pieces := self._pieces(turn.key)):
+        if self._chat.shows_tokens and (pieces := self._chat.pieces(turn.key)):
             tokens = TokenText()
             _, lines = tokens.add(pieces)
             self.sources = tokens.sources
@@ -234,7 +224,7 @@ class TurnView(Lines, can_focus=True):
         blocks: list[Block] = []
         for kind, text in split(turn.content):
             if kind == "thinking":
-                n_tokens = count_thought(self._pieces(turn.key))
+                n_tokens = count_thought(self._chat.pieces(turn.key))
                 length = f"{len(text.split()):,} words"
                 if n_tokens:
                     rate = Stats.from_json(turn.answer.stats).tokens_per_s if turn.answer else 0
@@ -250,18 +240,17 @@ class TurnView(Lines, can_focus=True):
         self._files, content = without_files(turn.content) if turn.role == "user" else ((), turn.content)
         text = shown(content)
         blocks = file_blocks(self._files, self._open_files, self._limit)
-        blocks += [Text(Content(line)) for line in text[: self._limit].split("\n")]
-        return [*blocks, *self._more(len(text))]
+        return [*blocks, Text(Content(text[: self._limit])), *self._more(len(text))]
 
     def _more(self, length: int) -> list[Block]:
         if length <= self._limit:
             return []
-        click = Style(underline=True) + Style.from_meta({"@click": "open"})
-        return [Text(Content(f"… {length - self._limit:,} more characters").stylize(click), style="dim")]
+        more = Content.styled(f"… {length - self._limit:,} more characters", "underline")
+        return [Text(clickable(more, "open"), "dim")]
 
     def _foot(self) -> list[Block]:
         if self.turn is None:
-            return [in_one_line(self._doing)]
+            return [Fitting(tuple(self._doing))]
         actions: list[tuple[str, str]] = []
         if self.has_focus or self.mouse_hover:
             labels = {"edit": "edit", "copy": "copy", "regen": "again"}
@@ -352,12 +341,12 @@ class TurnView(Lines, can_focus=True):
         self._open_files = set() if self._open_files else set(range(len(self._files)))
         self._opens_thought = not self._opens_thought
         self._limit *= 4
-        self._build()
+        self.build()
 
     def action_open_file(self, index: int) -> None:
         """Unfold or fold a file."""
         self._open_files ^= {index}
-        self._build()
+        self.build()
 
     def action_link(self, href: str) -> None:
         """Open a clicked web link. Other links are refused: a model must not start programs."""

@@ -61,6 +61,12 @@ def faster(speedup: float | None, n_tokens: int) -> str:
     return f"trying drafts took {percent(1 - speedup)} of the time"
 
 
+def gauge(share: float, width: int = 10) -> str:
+    """A bar of `width` characters, and the share in whole per cent."""
+    filled = round(share * width)
+    return f"{'━' * filled}{'─' * (width - filled)} {percent(share):>5}"
+
+
 def percent(share: float) -> str:
     """A share in whole per cent; 100 only if it is exactly 1."""
     return f"{min(share, 0.99) if share < 1 else share:.0%}".replace("%", " %")

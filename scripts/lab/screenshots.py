@@ -85,7 +85,7 @@ async def ask(app: ChatApp, pilot: Pilot[None], text: str) -> None:
 
 
 async def idle(app: ChatApp, pilot: Pilot[None]) -> None:
-    while app.jobs.is_busy:
+    while app.is_busy:
         await pilot.pause(0.05)
     await pilot.pause(0.3)
 

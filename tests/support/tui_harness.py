@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -15,7 +16,7 @@ from textual.widget import Widget
 from edgespec.events import TokenEvent
 from edgespec.history import Turn
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 async def wait_until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
@@ -28,14 +29,56 @@ async def wait_until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
     await pilot.pause()
 
 
+Play = Callable[[Pilot[Any]], Awaitable[None]]
+
+
+class Stage:
+    """An app that stays open for several tests: starting one takes longer than most of them."""
+
+    def __init__(self, app: App[Any], size: tuple[int, int]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._plays = asyncio.Queue[tuple[Play | None, asyncio.Future[None]]]()
+        self._task = self._loop.create_task(self._run(app, size))
+
+    async def _run(self, app: App[Any], size: tuple[int, int]) -> None:
+        async with app.run_test(size=size, notifications=False) as pilot:
+            while True:
+                play, is_over = await self._plays.get()
+                try:
+                    if play is not None:
+                        await play(pilot)
+                except BaseException as error:
+                    is_over.set_exception(error)
+                else:
+                    is_over.set_result(None)
+                if play is None:
+                    return
+
+    def play(self, play: Play | None) -> None:
+        """Let a test use the app, or with None close it. Raises what the test or the app raises."""
+        is_over: asyncio.Future[None] = self._loop.create_future()
+        self._plays.put_nowait((play, is_over))
+        waiting = asyncio.wait({is_over, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        self._loop.run_until_complete(waiting)
+        if is_over.done():
+            is_over.result()
+        if play is None or self._task.done():
+            self._loop.run_until_complete(self._task)
+            self._loop.close()
+
+
 class Harness(App[None]):
-    """Holds widgets one below the other; keeps messages of some kinds that reach it, and the links it is to open."""
+    """Holds widgets one below the other; keeps messages of some kinds that reach it, the actions of the chat's app that
+    are called, and the links it is to open."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop")]
 
     def __init__(self, *widgets: Widget, keeps: tuple[type[Message], ...] = ()) -> None:
         super().__init__()
         self._widgets, self._keeps = widgets, keeps
         self.messages: list[Message] = []
         self.opened: list[str] = []
+        self.called: list[str] = []
 
     def compose(self) -> ComposeResult:
         yield from self._widgets
@@ -44,6 +87,12 @@ class Harness(App[None]):
         if isinstance(message, self._keeps):
             self.messages.append(message)
         return super().post_message(message)
+
+    def action_stop(self) -> None:
+        self.called.append("stop")
+
+    def action_page(self, step: int) -> None:
+        self.called.append(f"page {step}")
 
     def open_url(self, url: str, *, new_tab: bool = True) -> None:
         self.opened.append(url)

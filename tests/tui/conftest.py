@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import pytest
 import textual.app
 import textual.pilot
+import textual.screen
 from textual._context import active_app
 
 from edgespec.tui import app as chat_app
 
 ROUNDS = 2  # without a message: the handling of one may post another a moment later
+FRAME_S = 0.1  # time between two frames; most of the time of a test goes into drawing
 
 
 async def wait_for_messages(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
@@ -27,8 +29,9 @@ async def wait_for_messages(min_sleep: float = 0.0, max_sleep: float = 1.0) -> N
         await asyncio.sleep(0)
         widgets = [app, *app.screen_stack, *app.screen.walk_children()] if app.screen_stack else [app]
         n_quiet = n_quiet + 1 if all(widget._message_queue.empty() for widget in widgets) else 0
-        if n_quiet and app.screen_stack:
-            app.screen._on_timer_update()  # lay out now: this may post messages
+        screen = app.screen if app.screen_stack else None
+        if n_quiet and screen and (screen._layout_required or screen._scroll_required or screen._callbacks):
+            screen._on_timer_update()  # lay out now: this may post messages
     await asyncio.sleep(0.001)
 
 
@@ -37,5 +40,6 @@ def pilot_waits_for_messages() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(textual.app, "wait_for_idle", wait_for_messages)
         patch.setattr(textual.pilot, "wait_for_idle", wait_for_messages)
+        patch.setattr(textual.screen, "UPDATE_PERIOD", FRAME_S)
         patch.setattr(chat_app, "FETCHED_EVERY_S", 0.02)
         yield

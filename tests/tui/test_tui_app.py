@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine, drafted_events
+from fake_engine import FakeEngine
 from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from textual.widgets._toast import Toast
-from tui_harness import wait_until
+from tui_harness import Stage, wait_until
 
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
@@ -22,7 +24,7 @@ from edgespec.chat.transcript import ImportedChat, import_chat
 from edgespec.core.stats import Stats
 from edgespec.errors import ModelFileError
 from edgespec.events import TokenEvent
-from edgespec.history import Store
+from edgespec.history import Answer, Store
 from edgespec.runtime.worker import LoadingStoppedError, WorkerDiedError
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
@@ -42,17 +44,79 @@ from edgespec.tui.welcome import Welcome
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
 
 
-def on_screen(
+SIZE = (106, 24)  # where everything is shown
+
+
+class OpenChat:
+    """An app that tests use one after the other."""
+
+    def __init__(self) -> None:
+        self.engines: list[FakeEngine] = []
+        session = Session(Store.in_memory(), lambda *_: self.engines[0], LoadSettings("demo"))
+        self.app = ChatApp(session)
+        self.engines.append(FakeEngine())
+        self.stage = Stage(self.app, SIZE)
+
+    async def begin(self, pilot: Pilot[None], engine: FakeEngine) -> None:
+        """Leave nothing of the last test."""
+        app = self.app
+        while app.has_screen_above:
+            app.pop_screen()
+        app.jobs.stop()
+        await idle(app, pilot)
+        self.engines[:] = [engine]
+        app.load(LoadSettings("demo"))
+        await idle(app, pilot)
+        app.session.settings, app.session.attached = ChatSettings(seed=3), []
+        app.transcript.show_tokens = False
+        app.query_one(SearchField).value = ""
+        app.query_one(Sidebar).remove_class("-asked", "-usual")
+        app.query_one(SystemPrompt).remove_class("-open")
+        app.composer.input._history.clear()
+        app.composer.input._position = 0
+        await app.transcript.set_entries(0, [])
+        await start_again(app, pilot)
+
+
+_open: list[OpenChat] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def chats_are_closed() -> Iterator[None]:
+    yield
+    while _open:
+        _open.pop().stage.play(None)
+
+
+def on_screen(steps: Steps, engine: FakeEngine | None = None) -> None:
+    """Drive an app that other tests have used."""
+    if not _open:
+        _open.append(OpenChat())
+    shared = _open[0]
+
+    async def play(pilot: Pilot[None]) -> None:
+        await shared.begin(pilot, engine or FakeEngine("one", "two", "three"))
+        await steps(shared.app, pilot)
+
+    try:
+        shared.stage.play(play)
+    except BaseException:  # the next test begins with another app
+        _open.clear()
+        with suppress(Exception):
+            shared.stage.play(None)
+        raise
+
+
+def on_new_screen(
     steps: Steps,
     *engines: FakeEngine,
     store: Store | None = None,
-    size: tuple[int, int] = (120, 40),
+    size: tuple[int, int] = SIZE,
     message: str | None = None,
     model: str = "demo",
     toasts: bool = False,
-    **settings: Any,
-) -> ChatApp:
-    """Drive the app; each time a model is loaded the next of `engines` answers."""
+) -> None:
+    """Drive an app from its start; each time a model is loaded the next of `engines` answers."""
     waiting = list(engines or (FakeEngine("one", "two", "three"),))
 
     def open_engine(wanted: LoadSettings, progress: Any, cancel: Any) -> FakeEngine:
@@ -63,18 +127,17 @@ def on_screen(
         engine.settings = wanted
         return engine
 
-    async def drive() -> ChatApp:
+    async def drive() -> None:
         opened = store or Store.in_memory()
-        session = Session(opened, open_engine, LoadSettings(model), ChatSettings(**({"seed": 3} | settings)))
+        session = Session(opened, open_engine, LoadSettings(model), ChatSettings(seed=3))
         app = ChatApp(session, message=message)
         async with app.run_test(size=size, notifications=toasts) as pilot:
-            await wait_until(pilot, lambda: not app.jobs.is_busy)
+            await wait_until(pilot, lambda: not app.is_busy)
             await steps(app, pilot)
         if store is None:
             opened.close()
-        return app
 
-    return asyncio.run(drive())
+    asyncio.run(drive())
 
 
 async def type_in(app: ChatApp, pilot: Pilot[None], text: str) -> None:
@@ -85,7 +148,7 @@ async def type_in(app: ChatApp, pilot: Pilot[None], text: str) -> None:
 
 
 async def idle(app: ChatApp, pilot: Pilot[None]) -> None:
-    await wait_until(pilot, lambda: not app.jobs.is_busy)
+    await wait_until(pilot, lambda: not app.is_busy)
 
 
 def contents(app: ChatApp) -> list[str]:
@@ -116,7 +179,7 @@ def test_a_message_from_the_command_line_is_sent_when_the_model_is_there() -> No
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await wait_until(pilot, lambda: contents(app) == ["hello", "one"])
 
-    on_screen(steps, message="hello")
+    on_new_screen(steps, message="hello")
 
 
 def test_text_is_text_whatever_it_says() -> None:
@@ -149,9 +212,9 @@ def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.composer.put("count")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.jobs.is_answering and len(app.session.turns) == 1)
+        await wait_until(pilot, lambda: app.is_answering and len(app.session.turns) == 1)
         for command in ("/regen", "/undo", "/clear", "/fork", "/load last", "/model x", "/race", "/edit 1 x"):
-            app._run(command)
+            app.run_command(command)
         assert contents(app) == ["count"]
         for text in ("/regen 1", "more"):
             app.composer.put(text)
@@ -164,7 +227,7 @@ def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
         await pilot.press("escape")
         await idle(app, pilot)
 
-    on_screen(steps, FakeEngine("word " * 400, round_s=0.02), toasts=True)
+    on_new_screen(steps, FakeEngine("word " * 400, round_s=0.02), toasts=True)
 
 
 def test_what_the_program_says_is_seen_wherever_the_user_has_scrolled_to() -> None:
@@ -179,7 +242,7 @@ def test_what_the_program_says_is_seen_wherever_the_user_has_scrolled_to() -> No
             await type_in(app, pilot, line)
             await wait_until(pilot, lambda said=said: said in shown(app))  # type: ignore[misc]
 
-    on_screen(steps, FakeEngine("line\n\n" * 60), toasts=True)
+    on_new_screen(steps, FakeEngine("line\n\n" * 60), toasts=True)
 
 
 # --- commands and keys ------------------------------------------------------------------------------------------------
@@ -194,13 +257,19 @@ SCREENS = {
 KEYS = {command.key: command.name for command in COMMANDS if command.key}
 
 
-async def start_again(app: ChatApp, pilot: Pilot[None]) -> None:
-    """An empty chat and store, and the first answers again: an app for several tests is quicker than one for each."""
-    engine = app.session.engine
-    assert isinstance(engine, FakeEngine)
-    engine._answers = [drafted_events(text) for text in ("one", "two", "three")]
-    app.session.new()
-    app.session.store.remove([chat.id for chat in app.session.store.chats()])
+async def start_again(app: ChatApp, pilot: Pilot[None], *said: str) -> None:
+    """Begin with these messages and with nothing else in the store: an app for several tests is quicker than one for
+    each, and messages that are in the store already are quicker than answers."""
+    session = app.session
+    session.new()
+    session.store.remove([chat.id for chat in session.store.chats()])
+    if said:
+        session.store.create("chat", title=said[0])
+        parent = None
+        for role, text in zip(cycle(("user", "assistant")), said, strict=False):
+            answer = Answer(stats=Stats(generated_tokens=1).as_json()) if role == "assistant" else None
+            parent = session.store.append("chat", parent, role, text, answer).key
+        session.open("chat")
     app.composer.put("")
     app.composer.input.focus()
     await app.redraw()
@@ -211,7 +280,7 @@ def test_every_key_does_what_its_command_does(monkeypatch: pytest.MonkeyPatch) -
     called: list[str] = []
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        monkeypatch.setattr(app, "_run", called.append)
+        monkeypatch.setattr(app, "run_command", called.append)
         await pilot.press(*KEYS)
         await pilot.pause()
         assert called == [f"/{name}" for name in KEYS.values()]
@@ -272,11 +341,10 @@ def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:
 
 
 def after(*lines: str, expects: Callable[[ChatApp], object]) -> Steps:
-    """Send two messages, then these lines, and wait for what is expected."""
+    """After two messages and their answers, send these lines, and wait for what is expected."""
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        await type_in(app, pilot, "first")
-        await type_in(app, pilot, "second")
+        await start_again(app, pilot, "first", "one", "second", "two")
         for line in lines:
             await type_in(app, pilot, line)
         await wait_until(pilot, lambda: bool(expects(app)))
@@ -318,13 +386,12 @@ DONE: dict[str, Steps] = {
 def test_every_command_does_what_it_says() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         for name, steps in DONE.items():
-            await start_again(app, pilot)
             try:
                 await steps(app, pilot)
             except AssertionError as error:
                 raise AssertionError(f"/{name} does not do it") from error
 
-    on_screen(steps)
+    on_new_screen(steps, FakeEngine("three"))
 
 
 def test_no_command_goes_untested() -> None:
@@ -359,7 +426,7 @@ def test_an_unknown_command_is_reported_and_nothing_sent() -> None:
         await type_in(app, pilot, "//not a command")
         assert contents(app)[0] == "/not a command"
 
-    on_screen(steps, toasts=True)
+    on_new_screen(steps, toasts=True)
 
 
 # --- chats ------------------------------------------------------------------------------------------------------------
@@ -408,8 +475,7 @@ def test_versions_of_an_answer_are_switched_by_keys() -> None:
 def test_whatever_opens_or_changes_a_chat_leaves_the_focus_where_one_types() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         for key in ("ctrl+n", "f9", "f5", "ctrl+r", "r"):
-            await start_again(app, pilot)
-            await type_in(app, pilot, "first")
+            await start_again(app, pilot, "first", "one")
             await pilot.press("shift+tab")
             assert isinstance(app.focused, TurnView)
             await pilot.press(key)
@@ -418,10 +484,9 @@ def test_whatever_opens_or_changes_a_chat_leaves_the_focus_where_one_types() -> 
             await pilot.press(*"typed")
             assert app.composer.text == "typed", key
         for command in ("/load last", "/branches 1", "/clear", "/undo", "/fork"):
-            await start_again(app, pilot)
-            await type_in(app, pilot, "first")
+            await start_again(app, pilot, "first", "one")
             await pilot.press("shift+tab")
-            app._run(command)
+            app.run_command(command)
             await wait_until(pilot, lambda: app.focused is app.composer.input)
 
     on_screen(steps)
@@ -533,7 +598,7 @@ def test_toasts_leave_the_composer_free() -> None:
             assert not toast.region.overlaps(app.composer.region)
             assert toast.region.bottom < app.size.height // 2
 
-    on_screen(steps, toasts=True)
+    on_new_screen(steps, toasts=True)
 
 
 def test_the_number_of_a_missing_code_block_is_reported_and_not_typed() -> None:
@@ -544,7 +609,7 @@ def test_the_number_of_a_missing_code_block_is_reported_and_not_typed() -> None:
         assert [note.message for note in app._notifications][1:] == ["this message has no code block 2"]
         assert app.composer.text == ""
 
-    on_screen(steps, FakeEngine("```\nx\n```"), toasts=True)
+    on_new_screen(steps, FakeEngine("```\nx\n```"), toasts=True)
 
 
 # --- the system prompt ------------------------------------------------------------------------------------------------
@@ -578,7 +643,7 @@ def test_the_system_prompt_of_an_imported_chat_is_seen_changed_and_left_behind()
         await type_in(app, pilot, "hello")
         assert [message.role for message in engine.requests[-1].messages] == ["user"]
 
-    on_screen(steps, engine, store=store)
+    on_new_screen(steps, engine, store=store, size=(120, 24))
     store.close()
 
 
@@ -618,7 +683,7 @@ def test_a_system_prompt_of_many_lines_unfolds_where_it_is_seen_and_scrolls() ->
         await wait_until(pilot, lambda: "▾ System prompt" in shown(app))
         await pilot.press("down")
         assert isinstance(app.focused, SystemPrompt)
-        assert "▾ System prompt" not in shown(app)
+        await wait_until(pilot, lambda: "▾ System prompt" not in shown(app))
         await pilot.press("up")
         await wait_until(pilot, lambda: "▾ System prompt" in shown(app))
 
@@ -632,7 +697,7 @@ def test_a_long_system_prompt_is_cut_where_the_screen_ends_after_clear_too() -> 
         await type_in(app, pilot, "/clear")
         await wait_until(pilot, lambda: "System prompt: You are a helpful assistant. You" in shown(app))
 
-    on_screen(steps)
+    on_new_screen(steps)
 
 
 # --- while an answer comes --------------------------------------------------------------------------------------------
@@ -644,9 +709,9 @@ def test_while_an_answer_comes_the_way_to_stop_it_and_the_context_in_use_are_rep
         app.composer.put(question)
         await pilot.press("enter")
         await wait_until(pilot, lambda: "Esc stops" in shown(app))
-        await wait_until(pilot, lambda: app.query_one(StatisticsPanel).figures.tokens > 0)
+        await wait_until(pilot, lambda: app.query_one(StatisticsPanel).figures.stats.generated_tokens > 0)
         figures = app.query_one(StatisticsPanel).figures
-        assert figures.context_used >= 10 + figures.tokens
+        assert figures.context_used >= 10 + figures.stats.generated_tokens
         before = figures.context_used
         await wait_until(pilot, lambda: figures.context_used > before)
         await pilot.press("escape")
@@ -666,7 +731,7 @@ def test_a_new_chat_knows_nothing_of_the_last_ones_figures() -> None:
         await type_in(app, pilot, "/stats")
         await wait_until(pilot, lambda: "answer 1 tokens" in shown(app))
 
-    on_screen(steps, toasts=True)
+    on_new_screen(steps, toasts=True)
 
 
 def test_a_complete_answer_has_nothing_to_go_on_with_and_no_speed() -> None:
@@ -728,11 +793,11 @@ def test_when_the_model_dies_the_screen_offers_to_go_on(tmp_path: Path) -> None:
         assert "the system killed the process" in shown(app)
         assert contents(app) == ["count", "one two"]
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.session.engine is not None and not app.jobs.is_busy)
+        await wait_until(pilot, lambda: app.session.engine is not None and not app.is_busy)
         await type_in(app, pilot, "/regen")
         assert contents(app) == ["count", "all of it"]
 
-    on_screen(steps, died, FakeEngine("all of it"))
+    on_new_screen(steps, died, FakeEngine("all of it"))
 
 
 def test_a_model_that_cannot_be_loaded_is_reported_and_another_can_be() -> None:
@@ -747,7 +812,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_another_can_be() -> None:
         await type_in(app, pilot, "/model demo")
         await wait_until(pilot, lambda: app.session.engine is not None)
 
-    on_screen(steps, broken, FakeEngine("one"))
+    on_new_screen(steps, broken, FakeEngine("one"))
 
 
 def test_loading_that_was_cancelled_says_so_and_how_to_load_again() -> None:
@@ -757,10 +822,10 @@ def test_loading_that_was_cancelled_says_so_and_how_to_load_again() -> None:
         await wait_until(pilot, lambda: "loading demo was cancelled" in shown(app))
         assert "/restart loads it again, /model MODEL loads another one" in shown(app)
         assert len(app.screen_stack) == 1, "the model has not failed: there is nothing to ask"
-        app._run("/model demo:draft")
-        await wait_until(pilot, lambda: not app.jobs.is_busy and app.session.load_settings.model == "demo:draft")
+        app.run_command("/model demo:draft")
+        await wait_until(pilot, lambda: not app.is_busy and app.session.load_settings.model == "demo:draft")
 
-    on_screen(steps, cancelled, FakeEngine("one"))
+    on_new_screen(steps, cancelled, FakeEngine("one"))
 
 
 def test_a_model_that_is_not_there_is_reported_once() -> None:
@@ -769,10 +834,10 @@ def test_a_model_that_is_not_there_is_reported_once() -> None:
         await pilot.press("escape")
         for _ in range(5):
             await pilot.pause(0.1)
-        assert not app.jobs.is_busy
+        assert not app.is_busy
         assert shown(app).count("was not found") == 1
 
-    on_screen(steps, model="/nowhere/x.gguf")
+    on_new_screen(steps, model="/nowhere/x.gguf")
 
 
 def test_what_the_store_does_not_take_is_marked(tmp_path: Path) -> None:
@@ -790,7 +855,7 @@ def test_what_the_store_does_not_take_is_marked(tmp_path: Path) -> None:
         await type_in(app, pilot, "/rename kept")
         assert not mark.display
 
-    on_screen(steps, store=store)
+    on_new_screen(steps, store=store)
     with Store(tmp_path / "chats.db") as again:
         assert len(again.path(again.find("last").head)) == 4
     store.close()
@@ -799,7 +864,7 @@ def test_what_the_store_does_not_take_is_marked(tmp_path: Path) -> None:
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "panel"), [((120, 40), True), ((60, 24), False), ((40, 20), False)])
+@pytest.mark.parametrize(("size", "panel"), [((106, 24), True), ((40, 20), False)])
 def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "hello there")
@@ -814,7 +879,7 @@ def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
         await pilot.pause()
         assert "hello there" in shown(app)
 
-    on_screen(steps, size=size)
+    on_new_screen(steps, size=size)
 
 
 def test_a_screen_that_shrinks_at_once_with_all_of_its_columns() -> None:
@@ -829,7 +894,7 @@ def test_a_screen_that_shrinks_at_once_with_all_of_its_columns() -> None:
         assert app.composer.region.right <= 40
         assert "hello there" in shown(app)
 
-    on_screen(steps, size=(120, 40))
+    on_new_screen(steps, size=(120, 40))
 
 
 def test_the_theme_is_remembered(tmp_path: Path) -> None:
@@ -842,8 +907,8 @@ def test_the_theme_is_remembered(tmp_path: Path) -> None:
     async def look(app: ChatApp, pilot: Pilot[None]) -> None:
         assert app.theme == "textual-light"
 
-    on_screen(choose, store=store)
-    on_screen(look, store=store)
+    on_new_screen(choose, store=store)
+    on_new_screen(look, store=store)
     store.close()
 
 
@@ -874,9 +939,9 @@ def test_figures_are_those_of_the_chat_that_is_shown() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "hello")
         await wait_until(pilot, lambda: "1 token" in shown(app))
-        assert app.query_one(StatisticsPanel).figures.tokens == 1
+        assert app.query_one(StatisticsPanel).figures.stats.generated_tokens == 1
         await type_in(app, pilot, "/clear")
-        await wait_until(pilot, lambda: app.query_one(StatisticsPanel).figures.tokens == 0)
+        await wait_until(pilot, lambda: app.query_one(StatisticsPanel).figures.stats.generated_tokens == 0)
         await pilot.press("ctrl+r")
         await wait_until(pilot, lambda: "there is nothing to answer yet" in shown(app))
         assert app.composer.text == ""

@@ -26,7 +26,7 @@ WORDS = "[b]one[/b] two\n three four five six seven eight nine \x1b[31mten"
 Step = Callable[[Pilot[Any]], Awaitable[None]]
 
 
-def drive(engine: FakeEngine, step: Step, text: str = "count", size: tuple[int, int] = (120, 40)) -> Session:
+def drive(engine: FakeEngine, step: Step, text: str = "count", size: tuple[int, int] = (106, 24)) -> Session:
     """Open a comparison on `engine` and let `step` use it."""
     session = Session(Store.in_memory(), lambda *_: engine, LoadSettings("demo"))
     session.load()

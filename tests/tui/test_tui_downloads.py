@@ -25,6 +25,7 @@ from edgespec.tui.app import ChatApp
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.picker_absent import HUB
+from edgespec.tui.picker_here import Picked
 
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
 TARGET = (BUNDLED / "target.gguf").stat().st_size
@@ -40,7 +41,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         yield hub
 
 
-def on_screen(steps: Steps, size: tuple[int, int] = (120, 40)) -> list[LoadSettings]:
+def on_screen(steps: Steps, size: tuple[int, int] = (84, 22)) -> list[LoadSettings]:
     """Drive the app; returns what was loaded."""
     loaded: list[LoadSettings] = []
 
@@ -52,7 +53,7 @@ def on_screen(steps: Steps, size: tuple[int, int] = (120, 40)) -> list[LoadSetti
         with Store.in_memory() as store:
             app = ChatApp(Session(store, open_engine, LoadSettings("demo"), ChatSettings(seed=3)))
             async with app.run_test(size=size) as pilot:
-                await wait_until(pilot, lambda: not app.jobs.is_busy)
+                await wait_until(pilot, lambda: not app.is_busy)
                 await steps(app, pilot)
 
     asyncio.run(drive())
@@ -61,7 +62,7 @@ def on_screen(steps: Steps, size: tuple[int, int] = (120, 40)) -> list[LoadSetti
 
 async def say(app: ChatApp, pilot: Pilot[None], text: str) -> None:
     app.submit(text)
-    await wait_until(pilot, lambda: not app.jobs.is_busy)
+    await wait_until(pilot, lambda: not app.is_busy)
 
 
 def line(app: ChatApp) -> str:
@@ -72,11 +73,13 @@ def notes(app: ChatApp) -> str:
     return "\n".join(str(note.content) for note in app.transcript.query(Static))
 
 
-async def picker(app: ChatApp, pilot: Pilot[None], *keys: str) -> ModelPicker:
+async def picker(app: ChatApp, pilot: Pilot[None], text: str = "") -> ModelPicker:
+    """Open the list of models, filtered by a text."""
     await pilot.press("ctrl+l")
     await wait_until(pilot, lambda: isinstance(app.screen, ModelPicker) and app.screen._filter.has_focus)
     assert isinstance(app.screen, ModelPicker)
-    await pilot.press(*keys)
+    app.screen._filter.value = text
+    await pilot.pause()
     return app.screen
 
 
@@ -87,14 +90,14 @@ def listed(screen: ModelPicker) -> dict[str, str]:
 
 def test_a_model_of_the_catalogue_is_chosen_downloaded_and_loaded(hub: FakeHub) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        screen = await picker(app, pilot, *"demo-pair")
+        screen = await picker(app, pilot, "demo-pair")
         await wait_until(pilot, lambda: "get:demo-pair" in listed(screen))
         await wait_until(pilot, lambda: [each.id for each in screen._options.options] == ["demo-pair:Q8_0"])
         assert str(screen.query_one("#picker-title", Static).content).endswith("with its draft demo-draft")
         await wait_until(pilot, lambda: "fits in memory" in str(screen._options.options[0].prompt))
         assert "10.9 MB to download" in str(screen.query_one("#picker-said", Static).content)
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair:Q8_0" and not app.jobs.is_busy)
+        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair:Q8_0" and not app.is_busy)
         assert not app.query_one(DownloadLine).display
 
     assert [each.model for each in on_screen(steps)] == ["demo", "demo-pair:Q8_0"]
@@ -110,14 +113,14 @@ def test_the_chat_goes_on_meanwhile_and_keeps_its_model(hub: FakeHub) -> None:
         assert line(app).startswith("↓ demo-pair")
         await say(app, pilot, "how are you?")
         assert app.session.turns[-1].content == "two"
-        screen = await picker(app, pilot, *"demo-pair")
+        screen = await picker(app, pilot, "demo-pair")
         await wait_until(pilot, lambda: "5.4 MB of 10.9 MB" in listed(screen).get("get:demo-pair", ""))
         await pilot.press("escape", "escape")
         hub.released.set()
         await wait_until(pilot, lambda: "is ready: /model demo-pair loads it" in line(app))
         assert app.session.load_settings.model == "demo"
         await click_on(pilot, app.query_one("#download-said"), "ready")
-        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair" and not app.jobs.is_busy)
+        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair" and not app.is_busy)
         assert not app.query_one(DownloadLine).display
 
     on_screen(steps)
@@ -129,7 +132,7 @@ def test_x_stops_a_download_and_it_goes_on_later(hub: FakeHub) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.submit("/model demo-pair")
         await wait_until(pilot, lambda: "5.4 MB" in line(app))
-        screen = await picker(app, pilot, *"demo-pair")
+        screen = await picker(app, pilot, "demo-pair")
         await wait_until(pilot, lambda: "5.4 MB" in listed(screen).get("get:demo-pair", ""))
         await pilot.press("right", "x")
         await wait_until(pilot, lambda: not app.query_one(DownloadLine).downloads.open)
@@ -149,7 +152,8 @@ def test_the_hub_is_searched_while_typing(hub: FakeHub) -> None:
     hub.about["other/pocket-GGUF"] = {"downloads": 3400, "likes": 5}
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        screen = await picker(app, pilot, *"pocket")
+        screen = await picker(app, pilot)
+        await pilot.press(*"pocket")
         await wait_until(pilot, lambda: "get:hf:other/pocket-GGUF" in listed(screen))
         assert listed(screen)["get:hf:other/pocket-GGUF"] == "other/pocket-GGUF 3k downloads, 5 likes".replace(
             ",", " ·"
@@ -169,11 +173,12 @@ def test_without_the_hub_one_line_says_so(hub: FakeHub, monkeypatch: pytest.Monk
     hub.faults.busy = 1000
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        screen = await picker(app, pilot, *"demo")
+        screen = await picker(app, pilot, "demo")
         told = "offline: the hub is not searched" if is_offline else "responds with status 503"
         await wait_until(pilot, lambda: told in listed(screen).get(HUB, ""))
         await wait_until(pilot, lambda: {"get:demo-pair", "get:demo-draft"} <= listed(screen).keys())
         assert not screen.query_one("#picker-said").has_class("-error")
+        await wait_until(pilot, lambda: screen._offer is not None and screen._offer.picked == Picked("demo", None))
         await pilot.press("enter")  # the model in use stays as it is
         await wait_until(pilot, lambda: not isinstance(app.screen, ModelPicker))
 
@@ -197,7 +202,7 @@ def test_a_large_download_is_asked_about(hub: FakeHub, monkeypatch: pytest.Monke
     monkeypatch.setattr(chat_downloads, "HUGE_BYTES", 1_000_000)
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        screen = await picker(app, pilot, *"demo-pair")
+        screen = await picker(app, pilot, "demo-pair")
         await wait_until(pilot, lambda: [each.id for each in screen._options.options] == ["demo-pair:Q8_0"])
         await pilot.press("enter")
         await wait_until(pilot, lambda: "/model demo-pair:Q8_0 downloads it" in notes(app))
@@ -211,10 +216,10 @@ def test_a_large_download_is_asked_about(hub: FakeHub, monkeypatch: pytest.Monke
 def test_the_list_opens_while_an_answer_is_generated(hub: FakeHub) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.submit("hello")
-        assert app.jobs.is_busy
+        assert app.is_busy
         await picker(app, pilot)
         await pilot.press("escape")
         app.submit("/model demo:draft")
-        await wait_until(pilot, lambda: not app.jobs.is_busy)
+        await wait_until(pilot, lambda: not app.is_busy)
 
     on_screen(steps)

@@ -35,8 +35,8 @@ def on_screen(
         with Store.in_memory() as other:
             chat_settings = ChatSettings(**({"seed": 3} | settings))
             app = ChatApp(Session(store or other, lambda *_: FakeEngine("fine"), LoadSettings("demo"), chat_settings))
-            async with app.run_test(size=(120, 40), notifications=False) as pilot:
-                await wait_until(pilot, lambda: not app.jobs.is_busy)
+            async with app.run_test(size=(106, 24), notifications=False) as pilot:
+                await wait_until(pilot, lambda: not app.is_busy)
                 await steps(app, pilot)
 
     asyncio.run(drive())
@@ -45,7 +45,7 @@ def on_screen(
 async def type_in(app: ChatApp, pilot: Pilot[None], text: str) -> None:
     app.composer.put(text)
     await pilot.press("enter")
-    await wait_until(pilot, lambda: not app.jobs.is_busy)
+    await wait_until(pilot, lambda: not app.is_busy)
 
 
 def shown(app: ChatApp) -> str:

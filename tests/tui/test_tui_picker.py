@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,11 +27,11 @@ from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.tui.choices import Choices
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.picker_absent import Elsewhere
-from edgespec.tui.picker_here import Picked
+from edgespec.tui.picker_here import Here, Picked
 
 Models = Callable[[], Iterator[LocalModel]]
 Script = Callable[["Picking", Pilot[None]], Awaitable[None]]
-SIZES = [(110, 32), (40, 20)]
+SIZES = [(84, 22), (40, 20)]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ def show(
     *,
     model: str = "demo",
     draft: str | None = None,
-    size: tuple[int, int] = (110, 32),
+    size: tuple[int, int] = (84, 22),
     elsewhere: Elsewhere | None = None,
 ) -> list[Picked | None]:
     """Run a script on a picker, and return what was picked."""
@@ -147,7 +148,7 @@ def test_one_enter_chooses_what_is_highlighted(size: tuple[int, int]) -> None:
 
 
 def test_escape_leaves_without_a_choice() -> None:
-    for keys in (["escape"], ["tab", "escape"], [*"llama", "escape", "escape"]):
+    for keys in (["tab", "escape"], [*"ll", "escape", "escape"]):
         assert show(pressing(*keys), reading("demo", "demo:draft")) == [None]
 
 
@@ -177,7 +178,13 @@ def test_the_draft_in_use_is_highlighted(files: dict[str, str]) -> None:
         (files["target"], files["partly"]),
         (files["target"], "none"),
     ):
-        assert show(pressing("enter"), models, model=model, draft=draft) == [Picked(model, draft)]
+        here = Here(model, draft)
+        for each in models():
+            here.add(each)
+        about = here.about(os.path.realpath(here.in_use.path) if here.in_use else "")
+        (preferred,) = [offer for offer in about.offers if offer.key == about.preferred]
+        assert preferred.picked == Picked(model, draft)
+        assert "in use" in preferred.lines.plain
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -28,16 +28,16 @@ async def drive(other: StandIn, store: Store) -> None:
     )
     app = ChatApp(session)
     async with app.run_test(size=(100, 40)) as pilot:
-        await wait_until(pilot, lambda: not app.jobs.is_busy)
+        await wait_until(pilot, lambda: not app.is_busy)
         other.fails += ["busy", "lost"]
         app.submit("one two three")
-        await wait_until(pilot, lambda: len(session.turns) == 2 and not app.jobs.is_busy)
+        await wait_until(pilot, lambda: len(session.turns) == 2 and not app.is_busy)
         assert session.turns[-1].content == "one two"
         await wait_until(pilot, lambda: "went away in the middle" in notes(app))
         assert "is busy: waiting for it" in notes(app)
         app.submit("/regen")
         await wait_until(pilot, lambda: session.turns[-1].content == "one two three and so on")
-        await wait_until(pilot, lambda: not app.jobs.is_busy)
+        await wait_until(pilot, lambda: not app.is_busy)
         app.submit("/models")
         await wait_until(pilot, lambda: f"models of {other.url}" in notes(app))
     session.close()

@@ -63,7 +63,7 @@ class Harness(App[Any]):
 
 def change(store: Store, message: Message) -> None:
     """Apply a change that the sidebar has asked for."""
-    assert isinstance(message, ChangeChat)
+    assert isinstance(message, ChangeChat) and message.change is not None
     message.change(Session(store, lambda *_: FakeEngine(), LoadSettings("demo")))
 
 

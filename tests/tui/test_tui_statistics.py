@@ -29,10 +29,11 @@ def test_tokens_steps_and_drafts_are_counted() -> None:
     figures.add(round_of(0, proposed=0, accepted=0), 10.5, 101)
     figures.add([*round_of(1, proposed=4, accepted=3), *round_of(2, proposed=2, accepted=0)[:1]], 11.0, 106)
     figures.add([END], 11.5, 106)
-    assert (figures.tokens, figures.rounds, figures.proposed, figures.accepted) == (6, 3, 6, 3)
+    stats = figures.stats
+    assert (stats.generated_tokens, stats.rounds, stats.proposed, stats.accepted) == (6, 3, 6, 3)
     assert figures.draft_lengths == [0, 4, 2]
-    assert figures.tokens_per_round == 2.0
-    assert figures.acceptance == 0.5
+    assert stats.tokens_per_round == 2.0
+    assert stats.acceptance_rate == 0.5
     assert figures.context_used == 106
     assert figures.context_fill == pytest.approx(0.265)
     assert figures.elapsed_s == 1.5
@@ -54,22 +55,21 @@ def test_a_step_that_comes_in_two_parts_is_one() -> None:
     events = round_of(0, proposed=3, accepted=3)
     figures.add(events[:2], 1.0, 0)
     figures.add(events[2:], 1.1, 0)
-    assert (figures.rounds, figures.proposed, figures.tokens) == (1, 3, 4)
+    assert (figures.stats.rounds, figures.stats.proposed, figures.stats.generated_tokens) == (1, 3, 4)
 
 
 def test_without_anything_there_are_no_figures() -> None:
     figures = LiveStatistics()
     figures.add([END], 1.0, 0)
-    assert figures.tokens_per_s is figures.tokens_per_round is figures.acceptance is figures.context_fill is None
+    assert figures.tokens_per_s is figures.context_fill is None
+    assert figures.words() == []
 
 
 def test_the_end_brings_the_exact_figures() -> None:
     figures = LiveStatistics(context_used=7, context_size=100)
     figures.add(round_of(0, proposed=3, accepted=1), 1.0, 9)
     figures.finish(Stats(prompt_tokens=10, generated_tokens=30, generation_s=2.0, rounds=20, proposed=40, accepted=10))
-    assert figures.tokens_per_s == 15.0
-    assert figures.tokens_per_round == 1.5
-    assert figures.acceptance == 0.25
+    assert figures.words() == ["15 tok/s", "25 % of drafts accepted", "1.5 tokens per step"]
 
 
 def test_an_answer_that_the_prompts_pass_ended_has_no_speed() -> None:
@@ -96,11 +96,12 @@ def both(width: int) -> tuple[str, str]:
 
     async def script() -> None:
         async with Harness(panel, line).run_test(size=(width, 24)) as pilot:
+            figures = LiveStatistics(0.0, context_used=300, context_size=1024)
+            figures.add(round_of(0, proposed=0, accepted=0), 1.0, 301)
+            for number in range(1, 25):
+                figures.add(round_of(number, proposed=4, accepted=1), 1.0 + number / 48, 301 + 2 * number)
             for widget in (panel, line):
-                widget.begin(0.0, context_used=300, context_size=1024)
-                widget.update_live(round_of(0, proposed=0, accepted=0), 1.0, 301)
-                for number in range(1, 25):
-                    widget.update_live(round_of(number, proposed=4, accepted=1), 1.0 + number / 48, 301 + 2 * number)
+                widget.show(figures)
             await pilot.pause()
             for widget in (panel, line):
                 strips = widget.render_lines(widget.outer_size.region)
@@ -146,14 +147,14 @@ def test_a_short_answer_does_not_tell_what_drafts_gain() -> None:
 
 
 def test_before_the_first_token_the_clock_shows_that_the_prompt_is_read() -> None:
-    panel = StatisticsPanel()
+    panel, figures = StatisticsPanel(), LiveStatistics(100.0)
 
     async def script() -> None:
         async with Harness(panel).run_test(size=(60, 20)):
-            panel.begin(100.0)
-            panel.update_live([], 102.5, 0)
+            figures.add([], 102.5, 0)
+            panel.show(figures)
             assert "reading, 2.5 s" in str(panel.render())
-            panel.finish(None, 0)
+            panel.show(figures.finish(None))
             assert "reading" not in str(panel.render())
 
     asyncio.run(script())

@@ -437,35 +437,37 @@ def first_line(transcript: Transcript) -> str:
 
 
 def test_of_a_long_chat_the_newest_messages_are_mounted_and_earlier_ones_come_when_one_goes_there() -> None:
+    turns = chat(400)
+
     async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
-        await transcript.show(chat(2000))
+        await transcript.show(turns)
         await wait_until(pilot, lambda: len(transcript.views) == MOUNTED)
-        assert view(transcript).turn == chat(2000)[-1]
+        assert view(transcript).turn == turns[-1]
         assert transcript.is_vertical_scroll_end
-        assert "1,960 earlier" in str(transcript.query(Edge).first().render())
+        assert "360 earlier" in str(transcript.query(Edge).first().render())
         transcript.scroll_to(y=1, animate=False)
         await pilot.pause()
         transcript.scroll_to(y=0, animate=False)
         await wait_until(pilot, lambda: len(transcript.views) > MOUNTED)
-        await wait_until(pilot, lambda: first_line(transcript) == "message 1959")  # where the edge was
+        await wait_until(pilot, lambda: first_line(transcript) == "message 359")  # where the edge was
 
         def first() -> int:
             turn = view(transcript, 0).turn
             return int(turn.key[1:]) if turn is not None else -1
 
         for _ in range(40):
-            if first() < 1800:
+            if first() < 260:
                 break
             transcript.scroll_home(animate=False)
             await pilot.pause()
-        assert first() < 1800
+        assert first() < 260
         assert len(transcript.views) <= 2 * MOST
         for _ in range(40):
-            if view(transcript).turn == chat(2000)[-1]:
+            if view(transcript).turn == turns[-1]:
                 break
             transcript.scroll_to(y=transcript.max_scroll_y, animate=False)
             await pilot.pause()
-        assert view(transcript).turn == chat(2000)[-1]
+        assert view(transcript).turn == turns[-1]
 
     run(script)
 
@@ -482,13 +484,14 @@ def test_a_click_on_the_edge_of_what_is_mounted_brings_more() -> None:
 
 def test_the_screen_holds_no_more_widgets_however_long_a_chat_grows() -> None:
     async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
-        for number, turn in enumerate(chat(3 * MOST)):
+        turns = chat(MOST + 20)
+        await transcript.show(turns[: MOST - 5])
+        await wait_until(pilot, lambda: len(transcript.views) == MOUNTED)
+        for turn in turns[MOST - 5 :]:
             await transcript.append(turn)
-            if number % 20 == 0:
-                await pilot.pause()
         await pilot.pause()
         assert len(transcript.views) == MOST
-        assert view(transcript).turn == chat(3 * MOST)[-1]
+        assert view(transcript).turn == turns[-1]
         assert transcript.is_vertical_scroll_end
 
     run(script)
@@ -590,27 +593,23 @@ def test_what_one_reads_stays_while_the_window_changes_its_width() -> None:
     run(script)
 
 
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark", "ansi-light"])
-def test_every_theme_can_draw_it(theme: str) -> None:
+def test_every_theme_can_draw_it() -> None:
     async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
         await transcript.show([said("user", "hello"), said("assistant", MARKDOWN)])
         await pilot.pause()
         before = view(transcript).plain
-        pilot.app.theme = theme
-        await pilot.pause()
-        assert view(transcript).plain == before
-        styles = {
-            segment.style
-            for strip in view(transcript).render_lines(view(transcript).outer_size.region)
-            for segment in strip
-        }
-        assert len({style.color for style in styles if style}) > 2
+        for theme in ("textual-light", "textual-dark", "ansi-light", "ansi-dark"):
+            pilot.app.theme = theme
+            await pilot.pause()
+            assert view(transcript).plain == before
+            drawn = view(transcript).render_lines(view(transcript).outer_size.region)
+            styles = {segment.style for strip in drawn for segment in strip}
+            assert len({style.color for style in styles if style}) > 2, theme
 
     run(script)
 
 
 def test_content_of_blocks_is_compared_with_its_styles() -> None:
     bold, plain = markdown("**x**")[0], markdown("x")[0]
-    assert bold == plain  # Content compares text
-    assert not bold.same_as(plain)
-    assert bold.same_as(markdown("**x**")[0])
+    assert bold != plain  # although `Content` compares text
+    assert bold == markdown("**x**")[0]
