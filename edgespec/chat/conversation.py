@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from edgespec.chat.saving import Write, Writes
 from edgespec.chat.settings import ChatSettings
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
-from edgespec.history import Branch, Store, StoreError, Turn, new_id
+from edgespec.history import Answer, Branch, Store, StoreError, Turn, new_id
 from edgespec.history.data import first_line
 
 
@@ -152,8 +152,7 @@ class Conversation:
     def rename(self, title: str) -> None:
         """Give the chat another title."""
         self.title = title
-        if (chat := self.chat) is not None:
-            self._writes.write(lambda: self.store.rename(chat, title))
+        self._write(self.store.rename, title)
 
     @property
     def unsaved(self) -> int:
@@ -168,8 +167,13 @@ class Conversation:
     @property
     def last_stats(self) -> Stats | None:
         """The statistics of the last answer, None without one."""
-        last = next((turn.answer for turn in reversed(self.turns) if turn.answer is not None), None)
-        return Stats.from_json(last.stats) if last is not None and last.stats.get("timings") else None
+        stats = self._last_answer.stats
+        return Stats.from_json(stats) if stats.get("timings") else None
+
+    @property
+    def _last_answer(self) -> Answer:
+        """How the last answer was generated; `Answer()` without one."""
+        return next((turn.answer for turn in reversed(self.turns) if turn.answer is not None), Answer())
 
     def _check_idle(self) -> None:
         """Raise UsageError while an answer is being generated."""
@@ -183,49 +187,44 @@ class Conversation:
     def _go_to(self, head: str | None) -> None:
         self._show(self.store.path(head))
 
-    def _save_head(self) -> None:
-        if (chat := self.chat) is not None:
-            head = self._head
-            self._writes.write(lambda: self.store.set_head(chat, head))
-
     def _show(self, turns: list[Turn]) -> None:
         """Make these turns the open branch. The context begins where it did when their last answer was generated."""
         self.turns = turns
-        last = next((turn.answer.stats for turn in reversed(turns) if turn.answer is not None), {})
-        self.used = int(last.get("context_used", 0))
-        starts = [str(turn.answer.settings.get("first_sent", "")) for turn in turns if turn.answer is not None]
-        keys = {turn.key: index for index, turn in enumerate(turns)}
-        self.first_sent = self._reported_first = keys.get(starts[-1], 0) if starts else 0
+        last, keys = self._last_answer, [turn.key for turn in turns]
+        self.used, first = int(last.stats.get("context_used", 0)), last.settings.get("first_sent")
+        self.first_sent = self._reported_first = keys.index(first) if first in keys else 0
 
     def _keep(self, turn: Turn) -> None:
         """Append a turn to the conversation, and save it."""
-        chat, settings = self._id, self._settings_as_json()
         if self.chat is None:
-            title = self.title
             files, text = without_files(turn.content)
-            title = title or (first_line(text) if files else "")
-            self.chat, self.title = chat, title or first_line(turn.content)
-            self._writes.write(lambda: self.store.create(chat, settings, title))
+            title = self.title or (first_line(text) if files else "")
+            self.chat, self.title = self._id, title or first_line(turn.content)
+            self._write(self.store.create, self._settings_as_json(), title)
         self.turns = [*self.turns, turn]
-        self._writes.write(lambda: self.store.append(chat, turn.parent, turn.role, turn.content, turn.answer))
+        self._write(self.store.append, turn.parent, turn.role, turn.content, turn.answer)
+
+    def _write(self, method: Callable[..., object], *arguments: Any) -> None:
+        """Call a method of the store for this chat, if the chat is saved."""
+        if self.chat is not None:
+            self._writes.write(partial(method, self.chat, *arguments))
+
+    def _save_head(self) -> None:
+        self._write(self.store.set_head, self._head)
+
+    def _save_settings(self) -> None:
+        self._write(self.store.save_settings, self._settings_as_json())
 
     def _settings_as_json(self) -> dict[str, Any]:
         return self.settings.as_json() | {"system": self.system, "persona": self.persona} | self.model.as_json()
-
-    def _save_settings(self) -> None:
-        if self.chat is not None:
-            chat, settings = self.chat, self._settings_as_json()
-            self._writes.write(lambda: self.store.save_settings(chat, settings))
 
     def _everything(self) -> list[Write]:
         """Return the writes that save the whole conversation again; none if no chat is open."""
         if self.chat is None:
             return []
-        chat, settings, title = self._id, self._settings_as_json(), self.title
-        appends = [
-            partial(self.store.append, chat, turn.parent, turn.role, turn.content, turn.answer) for turn in self.turns
-        ]
-        return [partial(self.store.create, chat, settings, title), *appends]
+        create = partial(self.store.create, self.chat, self._settings_as_json(), self.title)
+        append = partial(self.store.append, self.chat)
+        return [create, *(partial(append, turn.parent, turn.role, turn.content, turn.answer) for turn in self.turns)]
 
 
 def _fork_title(title: str) -> str:

@@ -33,7 +33,7 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     if not counts and "max_tokens" not in fields:
         raise BadInputError("max_tokens is missing", "max_tokens")
     messages = [*_messages(fields.take("system"), fields.take("messages"))]
-    chat = take_functions(fields, ("custom", None), _function)
+    chat = take_functions(fields, ("custom", None), "input_schema")
     chat |= _choice(fields.within("tool_choice"))
     thinking = fields.within("thinking")
     if "type" in thinking:
@@ -111,11 +111,6 @@ def _blocks(where: str, given: Any) -> list[dict[str, Any]]:
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise wrong(where, "be a string or a list of blocks", given)
     return blocks
-
-
-def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    named = {name: tool.get(name) for name in ("name", "description", "strict")}
-    return named | {"parameters": tool.get("input_schema")}
 
 
 def _choice(given: Fields) -> dict[str, Any]:

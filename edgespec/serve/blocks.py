@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from edgespec.batch.bad_input import UnsupportedError, wrong
@@ -16,11 +16,12 @@ Event = dict[str, Any]
 Events = Iterator[Event]
 
 
-def take_functions(
-    fields: Fields, kinds: Collection[Any], function: Callable[[Mapping[str, Any]], dict[str, Any]]
-) -> dict[str, Any]:
-    """Take `tools`, and return them as those of a chat. `kinds` are the types of tools that can be called; None stands
-    for a missing type. Raises BadInputError."""
+def take_functions(fields: Fields, kinds: Collection[Any], parameters: str) -> dict[str, Any]:
+    """Take `tools`, and return them as those of a chat. Raises BadInputError.
+
+    `kinds` are the types of tools that can be called; None stands for a missing type. `parameters` is the name of the
+    field with the schema.
+    """
     tools = fields.take("tools", [])
     if not isinstance(tools, list):
         raise wrong("tools", "be a list", tools)
@@ -31,7 +32,8 @@ def take_functions(
             raise wrong(where, "be an object", tool)
         if tool.get("type") not in kinds:
             raise UnsupportedError(where, f"tools of type {shown(tool.get('type'))} do not exist here")
-        made.append({"type": "function", "function": function(tool)})
+        function = {name: tool.get(name) for name in ("name", "description", "strict")}
+        made.append({"type": "function", "function": function | {"parameters": tool.get(parameters)}})
     return {"tools": made} if made else {}
 
 

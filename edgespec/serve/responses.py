@@ -34,7 +34,7 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
     """Read a body of /v1/responses. Raises BadInputError."""
     fields = Fields(body, RESPONSES)
     messages = [*_messages(fields.take("instructions"), fields.take("input"))]
-    chat = take_functions(fields, ("function",), _function)
+    chat = take_functions(fields, ("function",), "parameters")
     if "tool_choice" in fields:
         choice = fields.take("tool_choice")
         is_named = isinstance(choice, dict) and choice.get("type") == "function"
@@ -103,10 +103,6 @@ def _add(answer: dict[str, Any], where: str, kind: str, fields: Fields) -> None:
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
             raise BadInputError(f"content of {where} must be a list of parts, not {shown(parts)}", where)
         answer["reasoning"] = "\n".join(str(part.get("text", "")) for part in parts)
-
-
-def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tool.get(name) for name in ("name", "description", "parameters", "strict")}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

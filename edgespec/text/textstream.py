@@ -63,10 +63,6 @@ def _first_stop(text: str, stop: Sequence[str]) -> slice | None:
 
 
 def _undecided(text: str, stop: Sequence[str]) -> int:
-    """Length of the longest suffix of `text` that a stop string begins with."""
-    longest = max((len(string) for string in stop), default=0) - 1
-    for length in range(min(longest, len(text)), 0, -1):
-        end = text[-length:]
-        if any(string.startswith(end) for string in stop):
-            return length
-    return 0
+    """Return the length of the longest end of `text` that a stop string begins with."""
+    begun = (n for string in stop for n in range(1, len(string)) if text.endswith(string[:n]))
+    return max(begun, default=0)

@@ -28,6 +28,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -161,11 +162,9 @@ def measured(args: argparse.Namespace) -> list[Sample]:
     with Runtime(load) as llm:
         asked = list(read_prompts(llm, prompts(args.per_kind), args.tokens))
         ways: dict[str, Callable[[Prompt], Answer]] = {
-            f"llama.cpp {name}": lambda prompt, options=options: native_answer([*native, *options], prompt)  # type: ignore[misc]
-            for name, options in settings.items()
+            f"llama.cpp {name}": partial(native_answer, [*native, *options]) for name, options in settings.items()
         }
-        ways[OWN_PLAIN] = lambda prompt: own_answer(llm, "none", prompt)
-        ways[OWN_AUTO] = lambda prompt: own_answer(llm, "auto", prompt)
+        ways |= {OWN_PLAIN: partial(own_answer, llm, "none"), OWN_AUTO: partial(own_answer, llm, "auto")}
         ways[OWN_PLAIN](asked[0])  # to warm up
         try:
             for number, (turn, prompt) in enumerate(product(range(args.turns), asked)):

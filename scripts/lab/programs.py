@@ -126,7 +126,7 @@ def _is_ready(url: str) -> bool:
         return False
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Return a table in Markdown; all columns but the first `left` are numbers."""
-    rule = ["---" if at < left else "---:" for at in range(len(header))]
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown; all columns but the first are numbers."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))

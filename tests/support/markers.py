@@ -10,7 +10,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 CALLS = {
-    "edgespec.load": "native",
+    "edgespec.runtime.load.load": "native",
     "edgespec.llama.model.Model": "native",
     "edgespec.llama.quantize.quantize": "native",
     "edgespec.bench.comparison.run_comparison": "native",
@@ -67,7 +67,8 @@ def mentioned(function: FunctionType) -> Iterator[Any]:
     for name in names:
         thing = function.__globals__.get(name)
         if isinstance(thing, ModuleType):
-            yield from (vars(thing)[attribute] for attribute in names if attribute in vars(thing))
+            known = {*vars(thing), *getattr(thing, "__all__", ())}  # `edgespec` imports its names at their first use
+            yield from (getattr(thing, name) for name in names & known)
         else:
             yield thing
 
