@@ -120,6 +120,7 @@ class Fleet(Loop, Backend):
         self.tell: Callable[[], None] = lambda: None
 
     def close(self) -> None:
+        self.is_closed = True
         with ExitStack() as stack:
             if self._recruits is not None:
                 stack.callback(self._recruits.close)
