@@ -122,9 +122,9 @@ class Lines(Widget):
     Lines { height: auto; width: 1fr; }
     """
 
-    def __init__(self, blocks: Sequence[Block] = (), *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
-        self._blocks = list(blocks)
+    def __init__(self, *, classes: str | None = None) -> None:
+        super().__init__(classes=classes)
+        self._blocks: list[Block] = []
         self._drawings: list[list[Strip]] = []  # the lines of each block
         self._lines: list[Strip] = []  # the lines of all blocks
         self._drawn_for: tuple[object, ...] = ()

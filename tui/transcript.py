@@ -49,11 +49,9 @@ class Transcript(TurnWindow):
         *,
         pieces: Callable[[str], Sequence[Piece]] = lambda key: (),
         siblings: Callable[[str], Sequence[str]] = lambda key: (),
-        id: str | None = None,
     ) -> None:
-        super().__init__(id=id)
+        super().__init__()
         self._shared = Shared(pieces, siblings)
-        self._answer: TurnView | None = None  # the streaming answer
         self._target: Widget | None = None  # the widget that is about to get the focus
         self._sources: set[str] = set()  # the drafters in the legend
 
@@ -84,8 +82,7 @@ class Transcript(TurnWindow):
     async def begin_answer(self, name: str = "assistant") -> None:
         """Scroll to the end and show an empty streaming answer of the model with this name."""
         await self._drop_answer()
-        self._answer = TurnView(None, self._shared, name)
-        await self.begin_live(self._answer)
+        await self.begin_live(TurnView(None, self._shared, name))
 
     def tell(self, frame: str, doing: str, figures: Sequence[str]) -> None:
         """Show the state of the streaming answer below it."""
@@ -105,7 +102,7 @@ class Transcript(TurnWindow):
             if turn is not None:
                 await self.append(turn)
             return
-        view, self._answer, self.live = self._answer, None, None
+        view, self.live = self._answer, None
         view.finish(turn)
         await self.append(turn, view)
 
@@ -152,8 +149,13 @@ class Transcript(TurnWindow):
                 n_turns += 1
         return len(self.entries), n_turns
 
+    @property
+    def _answer(self) -> TurnView | None:
+        """The streaming answer."""
+        return self.live if isinstance(self.live, TurnView) else None
+
     async def _drop_answer(self) -> None:
-        view, self._answer, self.live = self._answer, None, None
+        view, self.live = self.live, None
         if view is not None:
             await view.remove()
 

@@ -51,8 +51,8 @@ class TurnWindow(VerticalScroll, can_focus=False):
     }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.entries: list[Entry] = []
         self.views: list[Widget] = []  # the views of the mounted entries
         self.live: Widget | None = None  # the view after the last entry

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgespec.core.stats import Stats
-from edgespec.errors import GenerationError
+from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.remote import fleet as module
 from edgespec.remote.fleet import Fleet
@@ -100,6 +100,8 @@ def test_a_member_that_joins_later_gets_rows() -> None:
     with Fleet([Fake("first")], recruits=Coming({5: late})) as fleet:
         assert answers(fleet, PROMPTS) == ALL
         assert fleet.n_members == 2
+    with pytest.raises(UsageError, match="closed"):
+        fleet.submit(Request("x"))
     assert late.asked
     assert late.is_closed
 
