@@ -264,8 +264,9 @@ class Fleet(Loop, Backend):
         for place in [*self._places]:
             if place.recovering is None:
                 continue
-            member, gone = place.member, place.recovering.exception() if place.recovering.done() else None
-            if place.recovering.done() and gone is None:
+            member, is_decided = place.member, place.recovering.done()  # asked once: it may change at any time
+            gone = place.recovering.exception() if is_decided else None
+            if is_decided and gone is None:
                 if place.is_dead:
                     self.notes.append(f"{member.name} is back")
                 place.recovering, place.is_dead = None, False
