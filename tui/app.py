@@ -29,6 +29,7 @@ from edgespec.tui.composer import Composer
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
+from edgespec.tui.live_statistics import LiveStatistics
 from edgespec.tui.mode_footer import ModeFooter
 from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted
 from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
@@ -72,7 +73,7 @@ class ChatApp(BaseApp):
     ) -> None:
         super().__init__()
         self.theme = theme
-        self.session = session
+        self.session, self.figures = session, LiveStatistics()
         self.jobs = ChatJobs(self, waiting=message, makes_titles=makes_titles)
         self._files = Files(self)
         self._front = ScreenFront(self, self.jobs, self._files)

@@ -42,6 +42,7 @@ class BaseApp(App[None]):
 
     session: Session
     commands: Commands
+    figures: LiveStatistics  # of the answer that is shown, or of the last one
     is_busy = False  # while a model is loading or answering
     is_answering = False
     _store_error = ""
@@ -101,7 +102,7 @@ class BaseApp(App[None]):
 
     def show_figures(self, figures: LiveStatistics, key: str = "") -> None:
         """Show statistics; of the message `key` if its answer is complete."""
-        self._measured = key
+        self.figures, self._measured = figures, key
         for widget in self.query(Figures):  # the width of the screen decides which of them is visible
             widget.show(figures)
 

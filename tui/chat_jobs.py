@@ -62,7 +62,6 @@ class ChatJobs:
         self._waiting = waiting  # a message sent before the model was loaded
         self._last: TokenEvent | None = None
         self._loads = 0
-        self._figures = LiveStatistics()
         self._uncounted: list[TokenEvent] = []  # tokens that are not in the statistics yet
         self._counted_s = self._began_s = 0.0
         self._read = 0.0  # the part of the prompt that the model has processed, from 0 to 1
@@ -158,12 +157,12 @@ class ChatJobs:
         self._uncounted += tokens
         now_s = perf_counter()
         if app.is_answering and (is_over or now_s - self._counted_s >= COUNTED_EVERY_S):
-            self._figures.add(self._uncounted, now_s, self._session.used)
-            app.show_figures(self._figures)
+            app.figures.add(self._uncounted, now_s, self._session.used)
+            app.show_figures(app.figures)
             self._uncounted, self._counted_s = [], now_s
         if app.is_answering and not is_over:
             frame = SPINNER[int(now_s / FRAME_S) % len(SPINNER)]
-            app.transcript.tell(frame, self._doing(now_s), self._figures.words())
+            app.transcript.tell(frame, self._doing(now_s), app.figures.words())
         if tokens:
             await app.transcript.feed(tokens)
         if is_over:
@@ -194,8 +193,7 @@ class ChatJobs:
         await app.transcript.begin_answer(one_line(session.model.name))
         if session.begun:
             await app.transcript.feed([TokenEvent(-1, session.begun)])
-        self._figures = LiveStatistics(perf_counter(), session.used, session.context_size)
-        app.show_figures(self._figures)
+        app.show_figures(LiveStatistics(perf_counter(), session.used, session.context_size))
 
     async def _end(self, error: BaseException | None) -> None:
         app, session = self._app, self._session
@@ -203,9 +201,9 @@ class ChatJobs:
         if was_answering:
             is_kept = bool(session.turns) and session.turns[-1].role == "assistant"
             await app.transcript.end_answer(session.turns[-1] if is_kept else None)
-            self._figures.context_used = session.used
-            self._figures.finish(self._last.stats if self._last else None)
-            app.show_figures(self._figures, session.turns[-1].key if session.turns else "")
+            app.figures.context_used = session.used
+            app.figures.finish(self._last.stats if self._last else None)
+            app.show_figures(app.figures, session.turns[-1].key if session.turns else "")
         else:
             app.title_bar.loaded()
         await app.redraw()
