@@ -305,7 +305,7 @@ def test_a_model_is_described_from_its_header(home: Path, kept: Repository) -> N
 
 def test_text_tells_the_same_and_fits_the_terminal(home: Path, kept: Repository) -> None:
     text = text_of(home, "show", "owner/tiny-GGUF:F16", columns=80)
-    assert "\nKV cache       1.0 kB per token of context (F16): 2.1 MB for 2048\n" in text
+    assert "\nKV cache        1.0 kB per token of context (F16): 2.1 MB for 2048\n" in text
     assert all(len(line) <= 80 for line in text.splitlines() if "snapshots" not in line)
 
 
@@ -330,6 +330,7 @@ def test_the_metadata_is_printed_if_asked_for(home: Path) -> None:
     ("architecture", "said"),
     [
         ("mamba", "KV cache .*none"),
+        ("qwen2moe", "experts .*4 in a layer, 2 used"),
         ("gemma3", r"sliding\s+window\s+of\s+32"),
     ],
 )
@@ -345,6 +346,19 @@ def test_what_its_makers_say_is_reported(home: Path) -> None:
     assert (facts["licence"], facts["author"]) == ("mit", "some \x1b[31mpeople")
     assert "quantised_by" not in facts
     assert re.search(r"\nlicence +mit\nauthor +some", text_of(home, "show", "m.gguf"))
+
+
+def test_attention_special_tokens_and_drafts_of_a_model_are_shown(home: Path, kept: Repository) -> None:
+    [facts] = objects(home, "show", "owner/tiny-GGUF:F16")
+    assert (facts["heads"], facts["kv_heads"], facts["head_size"]) == ([4], [2], 64)
+    assert facts["special_tokens"] == {"bos": "<|endoftext|>", "eos": "<|im_end|>"}
+    assert sum(facts["tensors_by_type"].values()) == 21
+    assert (facts["drafts"][0]["spec"], facts["drafts"][0]["verdict"]) == ("owner/tiny-GGUF:Q8_0", "works")
+    text = text_of(home, "show", "owner/tiny-GGUF:Q8_0", columns=80)
+    assert "\nattention       4 heads, 2 for keys and values, 16 numbers each\n" in text
+    assert re.search(
+        r"\ndrafts +3 models here cannot draft for it: 'edgespec pair suggest\s+owner/tiny-GGUF:Q8_0'", text
+    )
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "hydra"])

@@ -102,13 +102,13 @@ def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
     with _store(output) as store:
         hits = store.search(" ".join(query), limit)
     for hit in hits:
-        excerpt = hit.snippet.replace(BEGIN, "").replace(END, "")
         if as_json:
+            excerpt = hit.snippet.replace(BEGIN, "").replace(END, "")
             about = {"chat": hit.chat, "title": hit.title, "created": iso(hit.created_s), "message": hit.key}
             output.json(about | {"role": hit.role, "excerpt": excerpt})
         else:
             output.line(f"{hit.chat}  {when(hit.created_s)}  {one_line(hit.title)}")
-            output.line(f"    {hit.role}: {one_line(excerpt)}")
+            output.excerpt(f"    {hit.role}: ", " ".join(hit.snippet.split()), BEGIN, END)
     if not hits:
         output.note("nothing was found")
 

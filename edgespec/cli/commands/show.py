@@ -1,4 +1,4 @@
-"""`edgespec show`: details of a model or a draft head, from its header alone."""
+"""`edgespec show`: details of a model or a draft head, from its header alone, and the drafts for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from edgespec.text.figures import count_of, counted, percent, size_of
 if TYPE_CHECKING:
     from edgespec.gguf_file.header import Header
     from edgespec.models.names.local import LocalModel
+    from edgespec.models.pair.suggest import Suggestion
 
 Facts = dict[str, Any]
 
@@ -43,10 +45,10 @@ LONGEST, LONGEST_ARRAY = 300, 16  # characters of a text and elements of an arra
 @click.option("--metadata", is_flag=True, help="Also print the metadata of the file.")
 @JSON
 def show(model: str | None, model_too: str | None, template: bool, metadata: bool, as_json: bool) -> None:
-    """Show the details of MODEL.
+    """Show the details of MODEL, and the models here that can draft for it.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'; it may be a draft head. The model is not loaded.
-    'edgespec pair suggest MODEL' lists the models that can draft for it.
+    The last lines are the models here that can draft for MODEL; 'edgespec pair suggest MODEL' says more about them.
     """
     from edgespec.models.names.local import local_model
 
@@ -59,12 +61,15 @@ def show(model: str | None, model_too: str | None, template: bool, metadata: boo
     assert header is not None  # a file without a valid header is an error
     facts = _facts(found, header)
     text = header.metadata.get("tokenizer.chat_template")
+    drafts = None if "head" in facts else _drafts(header, output)
     if as_json:
         facts |= {"chat_template_text": text} if template else {}
         facts |= {"metadata": _metadata(header)} if metadata else {}
+        facts |= {} if drafts is None else {"drafts": [asdict(each) for each in drafts if each.verdict != "no"]}
         output.json(facts)
         return
-    _print(output, [*_rows(facts), *_catalogue_rows(model)])
+    draft_rows = [] if drafts is None else _draft_rows(model, drafts)
+    _print(output, [*_rows(facts), *_catalogue_rows(model), *draft_rows])
     if metadata:
         output.line("")
         _print(output, [Row(key, _shortened(str(value))) for key, value in _metadata(header).items()])
@@ -95,6 +100,7 @@ def _facts(model: LocalModel, header: Header) -> Facts:
         "parameters": model.n_params,
         "quantisation": model.quantisation,
         "bytes_by_type": dict(bytes_by_type.most_common()),
+        "tensors_by_type": dict(Counter(tensor.type for tensor in header.tensors.values())),
         "n_vocab": header.n_vocab,
         "tokenizer": str(header.metadata.get("tokenizer.ggml.model", "unknown")),
         "ctx_trained": header.number("context_length"),
@@ -103,7 +109,40 @@ def _facts(model: LocalModel, header: Header) -> Facts:
         "kv_bytes_per_token": int(bytes_per_token(header)),
     }
     facts |= {name: text for name, keys in ABOUT.items() if (text := _first(header, keys))}
-    return facts | (_head_facts(header) if is_head(header) else {})
+    return facts | (_head_facts(header) if is_head(header) else _model_facts(header))
+
+
+def _model_facts(header: Header) -> Facts:
+    """Return the facts that only complete models have: attention, experts and special tokens."""
+    from edgespec.models.pair.vocabulary import Vocabulary
+
+    vocabulary = Vocabulary.of(header)
+    ids: dict[str, Any] = {"bos": vocabulary.bos, "eos": vocabulary.eos}
+    for key, value in header.metadata.items():
+        if key.startswith("tokenizer.ggml.") and key.endswith("_token_id"):
+            ids.setdefault(key.removeprefix("tokenizer.ggml.").removesuffix("_token_id"), value)
+    texts = vocabulary.texts
+    return {
+        "heads": _per_layer(header, "attention.head_count"),
+        "kv_heads": _per_layer(header, "attention.head_count_kv"),
+        "head_size": header.head_sizes[0],
+        "experts": header.number("expert_count"),
+        "experts_used": header.number("expert_used_count"),
+        "vocabulary": vocabulary.kind,
+        "adds_bos": vocabulary.adds_bos,
+        "special_tokens": {
+            name: texts[id].decode("utf-8", "replace")
+            for name, id in ids.items()
+            if isinstance(id, int) and 0 <= id < len(texts)
+        },
+    }
+
+
+def _per_layer(header: Header, key: str) -> list[int]:
+    """Return the values that the layers have, each once and in order."""
+    value = header.metadata.get(f"{header.architecture}.{key}")
+    values = [value] if isinstance(value, int) else header.numbers(f"{header.architecture}.{key}").tolist()
+    return sorted({int(each) for each in values})
 
 
 def _head_facts(header: Header) -> Facts:
@@ -170,10 +209,12 @@ def _rows(facts: Facts) -> Iterator[Row]:
         yield Row("architecture", f"{facts['architecture']}, {facts['layers']} layers, width {facts['width']}")
     yield Row("parameters", count_of(facts["parameters"]))
     yield Row("weights", f"{facts['quantisation']}: {types} of {size_of(total)}")
+    yield Row("tensors", ", ".join(f"{n} of {name}" for name, n in facts["tensors_by_type"].items()))
     if "head" in facts:
         yield from _head_rows(facts)
     else:
         yield Row("vocabulary", f"{facts['n_vocab']} tokens, tokenizer {facts['tokenizer']}")
+        yield from _model_rows(facts)
         yield Row("chat template", "yes" if facts["chat_template"] else "none")
         yield Row("context", f"trained for {facts['ctx_trained']} tokens")
     if facts["kv_bytes_per_token"] or "head" not in facts:
@@ -181,6 +222,22 @@ def _rows(facts: Facts) -> Iterator[Row]:
     for name in ABOUT:
         if name in facts and not ("head" in facts and name == "made_from"):
             yield Row(name.replace("_", " "), facts[name])
+
+
+def _model_rows(facts: Facts) -> Iterator[Row]:
+    bos = "begin with BOS" if facts["adds_bos"] else "do not begin with BOS"
+    special = ", ".join(f"{name} {text!r}" for name, text in facts["special_tokens"].items())
+    yield Row("tokens", f"{facts['vocabulary']}; prompts {bos}")
+    yield Row("special tokens", special or "none")
+    if any(facts["heads"]):
+        shared = f", {_range(facts['kv_heads'])} for keys and values" if facts["kv_heads"] else ""
+        yield Row("attention", f"{_range(facts['heads'])} heads{shared}, {facts['head_size']} numbers each")
+    if facts["experts"]:
+        yield Row("experts", f"{facts['experts']} in a layer, {facts['experts_used']} used for a token")
+
+
+def _range(values: Sequence[int]) -> str:
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
 def _shape_of_head(facts: Facts) -> str:
@@ -221,6 +278,31 @@ def _catalogue_rows(model: str) -> Iterator[Row]:
     if entry is not None and entry.settings:
         settings = ", ".join(f"{name} {value}" for name, value in entry.settings.items())
         yield Row("answers with", f"{settings} (unless you set them)")
+
+
+def _drafts(target: Header, output: Output) -> list[Suggestion]:
+    """Return the models here as drafts for the target, the best first, with a verdict each."""
+    from edgespec.models.names.local import local_models
+    from edgespec.models.pair.suggest import suggestions
+
+    def shown() -> Iterator[LocalModel]:
+        for model in local_models():
+            output.progress(f"comparing with {model.path.name}", None)
+            yield model
+
+    try:
+        return suggestions(target, shown())
+    finally:
+        output.end_progress()
+
+
+def _draft_rows(model: str, drafts: Sequence[Suggestion]) -> Iterator[Row]:
+    fitting = [f"{each.spec}, {each.why}" for each in drafts if each.verdict != "no"]
+    if n_unfit := len(drafts) - len(fitting):
+        others = counted(n_unfit, "other model" if fitting else "model")
+        fitting.append(f"{others} here cannot draft for it: 'edgespec pair suggest {model}' shows why")
+    for number, text in enumerate(fitting or ["none here"]):
+        yield Row("" if number else "drafts", text)
 
 
 def _print(output: Output, rows: Sequence[Row]) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import sys
 import traceback
@@ -80,6 +81,13 @@ class Output:
     def line(self, text: str) -> None:
         """Print a line of a command's result."""
         self._write(text + "\n")
+
+    def excerpt(self, label: str, text: str, begin: str, end: str) -> None:
+        """Print text of which the parts between `begin` and `end` are highlighted on a terminal with colours."""
+        parts = [printable(part) for part in re.split(f"{begin}(.*?){end}", text)]
+        if _has_colour(self._stdout):  # every second part was between the marks
+            parts[1::2] = [click.style(part, bold=True, underline=True) for part in parts[1::2]]
+        self._write(printable(label) + "".join(parts) + "\n", as_is=True)
 
     def say(self, text: str) -> None:
         """Print lines for people, wrapped to the terminal's width."""
