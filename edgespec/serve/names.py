@@ -50,9 +50,10 @@ def sent_as(names: Names) -> Iterator[None]:
     except (ApiError, BadInputError, EdgespecError) as error:
         told = error_for(error)
         _rename(told, names)
-        if told is error:
-            raise
-        raise told from error
+        try:
+            raise told from (error.__cause__ if told is error else error)
+        finally:
+            del told  # its traceback refers to this frame, and so would keep a body in memory until the next collection
 
 
 def names_in(body: Mapping[str, Any], names: Names) -> Names:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
+import weakref
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from serving import Serving
 
+from edgespec.batch.bad_input import BadInputError
 from edgespec.errors import GenerationError, PromptTooLongError
 from edgespec.serve import app, native
 from edgespec.serve.errors import ApiError, anthropic_body, error_for
@@ -129,6 +133,20 @@ def test_the_longest_name_counts() -> None:
         with pytest.raises(ApiError) as error, sent_as(names):
             raise ApiError(400, f"{read} must not be {read}s", param=read)
         assert (error.value.param, error.value.message) == (sent, f"{sent} must not be {read}s")
+
+
+def test_an_error_keeps_no_body_in_memory_until_the_next_garbage_collection() -> None:
+    def fail() -> weakref.ref[set[int]]:
+        body = {1}  # weak references can refer to a set
+        with suppress(ApiError), sent_as({"a": "b"}):
+            raise BadInputError("a must be a number", "a")
+        return weakref.ref(body)
+
+    gc.disable()
+    try:
+        assert fail()() is None
+    finally:
+        gc.enable()
 
 
 # --- stop strings -----------------------------------------------------------------------------------------------------
