@@ -11,7 +11,7 @@ import pytest
 from edgespec.llama import trial
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)  # a package is the whole run where folders have no __init__.py
 def no_trials_of_written_models() -> Iterator[None]:
     """Leave out the trial load of models that tests have just written: each takes a process and half a second."""
     crashed = trial._crashed
