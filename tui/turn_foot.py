@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
+from edgespec.chat.ends import end_of
 from edgespec.core.stats import Stats
 from edgespec.history import Answer
 from edgespec.text.printable import one_line
@@ -13,21 +14,15 @@ from edgespec.tui.code import LEFT, RIGHT
 from edgespec.tui.lines import Block, Fitting, Text, clickable
 from edgespec.tui.live_statistics import LiveStatistics
 
-ENDS = {
-    "interrupted": "interrupted; /continue resumes",
-    "cancelled": "stopped by you",
-    "length": "cut off at the token limit",
-    "error": "stopped by an error",
-}
-
 
 def foot_of(answer: Answer | None) -> list[Block]:
     """Return the statistics of an answer, and how it ended if it was not complete."""
     if answer is None:
         return []
     lines: list[Block] = []
-    if end := ENDS.get(answer.finish_reason):
-        lines.append(Text(Content(f"■ {end}"), style="$text-warning"))
+    if end := end_of(answer):
+        hint = "; /continue resumes" if answer.finish_reason == "interrupted" else ""
+        lines.append(Text(Content(f"■ {end}{hint}"), style="$text-warning"))
     if said := LiveStatistics().finish(Stats.from_json(answer.stats)).words():
         lines.append(Fitting(tuple(said)))
     return lines

@@ -18,6 +18,7 @@ from fake_engine import FakeEngine, drafted_events
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Notice
 from edgespec.chat.attachments import Attachment, attachment
+from edgespec.chat.ends import FULL, end_of
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings, setting
 from edgespec.chat.transcript import ImportedChat, import_chat
@@ -284,6 +285,17 @@ def test_an_answer_goes_on_while_old_messages_leave(runtime: Runtime, store: Sto
     assert last.stats.generated_tokens == 230
     assert session.first_sent > before
     assert session.turns[-1].content == said(events)
+
+
+def test_each_answer_that_fills_the_context_is_known_to(runtime: Runtime, store: Store) -> None:
+    endless = SamplingSettings(logit_bias=tuple((token, -math.inf) for token in runtime.model.end_tokens))
+    session = talking_to(runtime, store, max_tokens=-1, sampling=endless)
+    for message in ("What does os.walk do?", "And os.scandir?"):
+        said(session.ask(message))
+        assert end_of(session.turns[-1].answer) == FULL
+    session.change({"max-tokens": "5"})
+    said(session.ask("Thanks."))
+    assert end_of(session.turns[-1].answer) == "cut off at the token limit"
 
 
 def test_a_message_too_long_for_the_context_is_refused_and_nothing_kept(runtime: Runtime, store: Store) -> None:

@@ -170,6 +170,12 @@ def test_an_answer_that_did_not_come_to_its_end_says_why(reason: str, mark: str)
     assert mark not in show(said("assistant", "text", Answer()))
 
 
+@pytest.mark.parametrize(("used", "mark"), [(256, "the context is full"), (255, "the token limit")])
+def test_an_answer_that_filled_the_context_says_so(used: int, mark: str) -> None:
+    answer = Answer(finish_reason="length", settings={"ctx_size": 256}, stats={"context_used": used})
+    assert mark in show(said("assistant", "text", answer))
+
+
 def test_an_answer_tells_its_model_and_figures() -> None:
     stats = Stats(generated_tokens=90, generation_s=2.0, rounds=50, proposed=60, accepted=40)
     shown = show(said("assistant", "text", Answer("big.gguf", "small.gguf", stats=stats.as_json())))
