@@ -22,6 +22,9 @@ PROGRESS = {
 }
 """Descriptions of the tasks; the braces are replaced by the name of the model."""
 
+CONTEXT_FULL = "the context of {} tokens is full"
+"""The note of a model, once per process, when an answer has filled the context."""
+
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 

@@ -6,7 +6,7 @@ from edgespec.history import Answer
 
 ENDS = {
     "interrupted": "interrupted",
-    "generating": "not finished",
+    "generating": "not finished yet",
     "cancelled": "stopped by you",
     "length": "cut off at the token limit",
     "error": "stopped by an error",

@@ -18,7 +18,7 @@ from edgespec.chat.states import ChatStates
 from edgespec.closable import Closable
 from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.errors import EdgespecError, GenerationError, UsageError
-from edgespec.events import Progress
+from edgespec.events import CONTEXT_FULL, Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn
 from edgespec.history.data import turn_of
 from edgespec.settings import LoadSettings, Request
@@ -312,7 +312,6 @@ class Session(Sending, Closable):
                         yield replace(event, finish_reason=None, stats=None)
             if not self._overflowed(recording, max_tokens):
                 return
-            self.new_notes()  # drop the note that the context is full: now it has room
 
     def _finish(self, recording: Recording, replaced: Sequence[Turn]) -> None:
         self.begun = ""
@@ -334,6 +333,10 @@ class Session(Sending, Closable):
         )
 
     def new_notes(self) -> list[Notice]:
-        """Return the notes of the store and the model since the last call."""
+        """Return the notes of the store and the model since the last call.
+
+        That the context is full is left out: the end of each answer says so (`ends.end_of`).
+        """
         notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))]
-        return [Notice(text) for text in [*notes, *self.model.new_notes()]]
+        full = CONTEXT_FULL.format(self.context_size)
+        return [Notice(text) for text in [*notes, *self.model.new_notes()] if text != full]

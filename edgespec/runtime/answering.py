@@ -14,7 +14,7 @@ from edgespec.core.sampler import ReferenceSampler, Sampler
 from edgespec.engine.prefix import Reuse
 from edgespec.engine.sequence import Sequence, StepOutput
 from edgespec.errors import EdgespecError, UsageError, for_users
-from edgespec.events import Progress, TokenEvent
+from edgespec.events import CONTEXT_FULL, Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.runtime.ends import Ends, ends_of
 from edgespec.runtime.loading import ModelSession
@@ -202,7 +202,7 @@ class Answering(Loop):
             if sequence.error is None and answer.is_remembered:
                 self._remember(sequence)
             if sequence.finish == "length" and len(sequence.tokens) >= self.context.n_ctx:
-                self._note(f"the context of {self.context.n_ctx} tokens is full")
+                self._note(CONTEXT_FULL.format(self.context.n_ctx))
             self.engine.finish(sequence)
             answer.stream.put(answer.number, sequence.error or answer.last_event())
         if finished and not self._answers:

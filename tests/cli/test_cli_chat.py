@@ -97,6 +97,20 @@ def test_an_answer_that_is_cut_off_before_it_fits_is_an_error(home: Path) -> Non
     assert len(contents(home)) == 4
 
 
+@pytest.mark.parametrize(
+    ("limits", "note"),
+    [
+        (["-c", "128", "-n", "-1"], "the answer was cut off because the context is full; -c gives a larger one"),
+        (["-n", "9"], "the answer was cut off at the token limit; /continue resumes it"),
+    ],
+)
+def test_each_answer_that_was_cut_off_says_why(home: Path, limits: list[str], note: str) -> None:
+    done = chat("hello", "more", home=home, args=[*ENDLESS, *limits])
+    said = done.stderr.decode()
+    assert said.count(note) == 2
+    assert "tokens is full\n" not in said
+
+
 def test_commands_work_in_a_pipe(home: Path) -> None:
     done = chat(
         "/set temp 0.5", "/system be brief", "hello", "/stats", "/regen", "/branches", "/fork", "/list",

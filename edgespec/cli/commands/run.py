@@ -23,7 +23,7 @@ from edgespec.cli.terminal.prompt import read_prompt
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW
 from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError, UsageError
-from edgespec.events import TokenEvent
+from edgespec.events import CONTEXT_FULL, TokenEvent
 from edgespec.settings import CONSTRAINTS, LoadSettings, Request
 from edgespec.text.figures import counted
 from edgespec.text.repetition import Repetition, RepetitionDetector
@@ -196,7 +196,7 @@ def _cut_off(llm: Runtime, asked: Request, samples: _Samples) -> GenerationError
     if _is_within_context(llm, asked, samples):
         why, hint = f"-n {asked.max_tokens} is reached", "raise -n, or leave it out"
     else:
-        why, hint = f"the context of {llm.context.n_ctx} tokens is full", "use a larger one (-c)"
+        why, hint = CONTEXT_FULL.format(llm.context.n_ctx), "use a larger one (-c)"
     return GenerationError(f"{which} cut off and may not fit the {kind}", why=why, hint=hint)
 
 

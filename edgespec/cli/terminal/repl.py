@@ -16,6 +16,7 @@ from edgespec.chat.attachments import described, without_files
 from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
 from edgespec.chat.comparing import Comparison
+from edgespec.chat.ends import end_of, is_full
 from edgespec.chat.idle import Idle
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.personas import Persona, read, save
@@ -29,7 +30,7 @@ from edgespec.cli.terminal.line_editor import LineEditor, inputs_of, piped_line
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import PROGRESS
-from edgespec.history import Turn
+from edgespec.history import Answer, Turn
 from edgespec.models.names.known import short_name
 from edgespec.settings import CONSTRAINTS, LoadSettings
 from edgespec.text.figures import counted
@@ -150,6 +151,9 @@ class Repl:
         if asked and finish == "length":
             hint = "/continue resumes it, /set max-tokens -1 removes the limit"
             raise GenerationError(f"the answer is cut off and may not fit the {asked[0]}", hint=hint)
+        last = self.session.turns[-1].answer if self.session.turns else None
+        if finish == "length" and last is not None:
+            self.output.note(_end_note(last))
 
     def redraw(self) -> None:
         """Show the title and the last messages."""
@@ -305,8 +309,8 @@ class Repl:
         self.output.line(f"{turn.role}: " + "".join(text for kind, text in parts if kind == "answer"))
         for file in files:
             self.output.note(f"attached: {file.name} ({described([file], self.session.counts.count(file))})")
-        if turn.answer is not None and turn.answer.finish_reason not in ("stop", "length"):
-            self.output.note(f"the answer is incomplete ({turn.answer.finish_reason}); /continue resumes it")
+        if turn.answer is not None and end_of(turn.answer):
+            self.output.note(_end_note(turn.answer))
 
     def _show_tokens(self) -> None:
         last = next((turn for turn in reversed(self.session.turns) if turn.role == "assistant"), None)
@@ -359,3 +363,9 @@ class Repl:
                 return [f"/load {chat.id}" for chat in self.session.store.chats() if chat.id.startswith(line[6:])]
         names = (f"/{command.name}" for command in COMMANDS)
         return [name for name in names if line.startswith("/") and name.startswith(line)]
+
+
+def _end_note(answer: Answer) -> str:
+    """Return how an incomplete answer ended, and what continues it."""
+    hint = "-c gives a larger one" if is_full(answer) else "/continue resumes it"
+    return f"the answer was {end_of(answer)}; {hint}"
