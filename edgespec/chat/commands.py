@@ -76,16 +76,16 @@ class Commands(StoreCommands, PersonaCommands):
             raise UsageError("the server chooses the draft model")
         self.front.load(drafting_with(session.load_settings, None if spec == "auto" else spec))
 
-    def do_restart(self, number: str) -> Iterator[str]:
-        session = self.session
-        offers = session.model.remedies()
-        is_plain = session.model.was_cancelled and len(offers) == 1  # the model did not fail: nothing to choose
-        if not number and offers and not is_plain:
-            yield from (f"{place}  {offer.label}" for place, offer in enumerate(offers, 1))
-            yield "/restart N loads with these settings"
-            return
-        again = offers[0].settings if offers else session.load_settings
-        self.front.load(offers[_number(number, len(offers))].settings if number else again)
+    def do_restart(self, number: str) -> None:
+        """`/restart`: load the model again as it was; `/restart N`: after a failure, load with other settings."""
+        offers = self.session.model.remedies()
+        self.front.load(offers[_number(number, len(offers))].settings if number else self.session.model.wanted)
+
+    def remedies(self) -> str:
+        """Return what `/restart` can do after a failure, as a list."""
+        offers = self.session.model.remedies()
+        lines = [f"{place}  {offer.label}" for place, offer in enumerate(offers, 1)]
+        return "\n".join([*lines, "/restart N loads with these settings, /restart with those of before"])
 
     def do_system(self, text: str) -> Iterator[str]:
         session = self.session

@@ -102,6 +102,11 @@ class ChatModel:
         return found
 
     @property
+    def wanted(self) -> LoadSettings:
+        """The settings that the model is loaded with, or was to be loaded with."""
+        return self._failed[0] if self._failed else self.settings
+
+    @property
     def was_cancelled(self) -> bool:
         """True if no model is loaded because the user cancelled loading."""
         return self._failed is not None and isinstance(self._failed[-1], LoadingStoppedError)

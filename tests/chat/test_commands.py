@@ -13,6 +13,7 @@ from edgespec.chat.commands import Commands
 from edgespec.chat.session import Session
 from edgespec.errors import UsageError
 from edgespec.history import Store
+from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import LoadSettings
 
 CODE = "Here:\n\n```python\nprint(1)\n```\n\n```cpp title=x\nint x;\n```\n\n```nonsense\n?\n```"
@@ -24,8 +25,13 @@ class Said:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
+        self.loads: list[LoadSettings] = []
+
     def say(self, text: str, level: str = "info") -> None:
         self.texts.append(text)
+
+    def load(self, settings: LoadSettings) -> None:
+        self.loads.append(settings)
 
 
 @pytest.fixture
@@ -80,3 +86,12 @@ def test_a_persona_is_saved_if_there_is_something_to_save(
     commands.run("/system Be brief.")
     commands.run("/persona save mine")
     assert commands.front.texts[-1] == f"saved persona mine to {file}: the system prompt and 1 setting of this chat"
+
+
+def test_a_restart_without_a_number_loads_the_model_as_it_was(commands: Any) -> None:
+    with pytest.raises(WorkerDiedError), commands.session.model.watched():
+        raise WorkerDiedError("the model process was killed", out_of_memory=True)
+    assert commands.remedies().startswith("1  Use half the context (512 tokens)\n")
+    for line in ("/restart", "/restart 1"):
+        commands.run(line)
+    assert [settings.ctx_size for settings in commands.front.loads] == [0, 512]

@@ -103,7 +103,7 @@ class Repl:
         if self.session.model.waits_for_workers:
             self.output.note("the next message loads the model again")
         elif self.session.engine is None and self.session.model.remedies() and not self.session.model.was_cancelled:
-            self.commands.run("/restart")
+            self.say(self.commands.remedies())
 
     # --- the interface for commands ---------------------------------------------------------------------------------
 
