@@ -214,7 +214,8 @@ class ChatJobs:
             self._tell(error, was_answering)
         elif not was_answering:
             if self._loads > 1:
-                app.notify(f"{session.about['description']} is loaded")
+                about = session.about
+                app.notify(f"{about['description']} is loaded, with a context of {about['ctx_size']:,} tokens")
             waiting, self._waiting = self._waiting, None
             if waiting is not None:
                 app.submit(waiting)

@@ -26,7 +26,10 @@ class Choice:
 
 
 class ChoiceScreen(ModalScreen[str | None]):
-    """Shows a text and below it the choices; the result is the key of the chosen one, or None."""
+    """Shows a text and below it the choices; the result is the key of the chosen one, or None.
+
+    `current` is highlighted, else the first choice; with `is_error` nothing.
+    """
 
     DEFAULT_CSS = """
     ChoiceScreen {
@@ -53,6 +56,7 @@ class ChoiceScreen(ModalScreen[str | None]):
     ) -> None:
         super().__init__(classes="-error" if is_error else None)
         self._title, self._text, self._choices, self._current = title, text, choices, current
+        self._is_error = is_error
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
@@ -61,7 +65,8 @@ class ChoiceScreen(ModalScreen[str | None]):
                 yield Static(Content(printable(self._text).strip()))
             options = OptionList(*map(self._option, self._choices), compact=True)
             keys = [choice.key for choice in self._choices]
-            options.highlighted = keys.index(self._current) if self._current in keys else 0
+            # An error opens while the user may be typing: Enter must not choose anything yet.
+            options.highlighted = keys.index(self._current) if self._current in keys else None if self._is_error else 0
             yield options
         yield Footer(show_command_palette=False, compact=True)
 

@@ -792,8 +792,12 @@ def test_when_the_model_dies_the_screen_offers_to_go_on(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
         assert "the system killed the process" in shown(app)
         assert contents(app) == ["count", "one two"]
-        await pilot.press("enter")
+        await pilot.press("enter")  # of a user who is typing: chooses nothing
+        await pilot.pause()
+        assert isinstance(app.screen, ChoiceScreen)
+        await pilot.press("down", "enter")
         await wait_until(pilot, lambda: app.session.engine is not None and not app.is_busy)
+        await wait_until(pilot, lambda: "1,024 tokens" in [note.message for note in app._notifications][-1])
         await type_in(app, pilot, "/regen")
         assert contents(app) == ["count", "all of it"]
 
@@ -809,6 +813,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_another_can_be() -> None:
         await type_in(app, pilot, "hello")
         assert contents(app) == []
         assert app.composer.text == "hello"
+        await pilot.press("escape")
         await type_in(app, pilot, "/model demo")
         await wait_until(pilot, lambda: app.session.engine is not None)
 
