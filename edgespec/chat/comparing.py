@@ -138,6 +138,7 @@ class Comparison:
         self.lanes = (Lane(), Lane())
         self._seed = secrets.randbits(32) if session.settings.seed < 0 else None  # both answers use the same seed
         self.notes: list[str] = []
+        self.had: str | None = None  # the answer of the chat to this message, if it had one
         self._chat: str | None = None
 
     @property
@@ -163,7 +164,7 @@ class Comparison:
         heard: Callable[[int], None] = lambda side: None,
         progress: Progress | None = None,
     ) -> None:
-        """Generate both answers; the chat continues from the first.
+        """Generate both answers. The chat continues from the answer that it had, else from the first of the two.
 
         `heard` is called for each event with the index of its side, `progress` while another model is loaded. `cancel`
         ends the running answer and skips the other one. Raises what Session.ask raises.
@@ -172,13 +173,15 @@ class Comparison:
         for side in self.sides:
             if side.loads is not None:
                 self.session.model.check(side.loads)
+        last = self.session.turns[-1] if self.session.turns and not self.text else None
+        self.had = last.key if last and last.role == "assistant" else None
         order = (1, 0) if self.is_race and self.sides[0].is_plain else (0, 1)
         for number in order:
             if cancel.is_set():
                 break
             with self._as(self.sides[number], cancel, progress):
                 self._answer(number, "" if number != order[0] else self.text, cancel, heard)
-        if key := self.lanes[0].key or self.lanes[1].key:
+        if key := self.had or self.lanes[0].key or self.lanes[1].key:
             self.session.switch(key)
 
     def keep(self, number: int) -> None:

@@ -104,10 +104,12 @@ def test_the_last_message_is_answered_again_where_none_is_given() -> None:
     engine = FakeEngine("old", "one", "two")
     session = talking_to(engine)
     deque(session.ask("hello"), maxlen=0)
-    compared(session, "temp=0 --")
-    assert [turn.content for turn in session.turns] == ["hello", "one"]
+    comparison = compared(session, "temp=0 --")
+    assert [turn.content for turn in session.turns] == ["hello", "old"], "until one of the others is kept"
     assert branches(session) == {"hello", "old", "one", "two"}
     assert [request.sampling.temperature for request in engine.requests] == [0.8, 0.8, 0.0]
+    comparison.keep(0)
+    assert [turn.content for turn in session.turns] == ["hello", "one"]
 
 
 def test_both_have_the_same_seed_and_the_same_conversation() -> None:

@@ -243,7 +243,9 @@ class Repl:
         self._interrupts.resume()
         self.output.line(comparison.verdict())
         if all(lane.key for lane in comparison.lanes):
-            self.output.note("the chat continues from answer 1; /keep 2 chooses the other answer")
+            own = "keeps its own answer; /keep 1 or /keep 2 chooses one of these"
+            first = "continues from answer 1; /keep 2 chooses the other answer"
+            self.output.note(f"the chat {own if comparison.had else first}")
 
     def show_files(self) -> None:
         (self.output.note if self._editor is None else self.output.say)(self.commands.files())  # a pipe gets answers
