@@ -141,7 +141,17 @@ def test_a_chat_is_shown_whole(home: Path, store: Store) -> None:
     assert texts[0] == texts[1] == texts[2]
     title, created, *rest = texts[0].split("\n")
     assert (title, created[:2]) == ("about bread", "20")
-    assert rest == ["", "user:", "about bread", "", "assistant:", "with flour", "and \x1b[31mwater", "(length)", ""]
+    assert rest == [
+        "",
+        "user:",
+        "about bread",
+        "",
+        "assistant:",
+        "with flour",
+        "and \x1b[31mwater",
+        "(cut off at the token limit)",
+        "",
+    ]
     [found] = objects(history(home, "show", "last", "--json"))
     assert [message["content"] for message in found["messages"]] == ["about bread", "with flour\nand \x1b[31mwater"]
     answer = found["messages"][1]["answer"]
@@ -166,7 +176,9 @@ def test_without_any_chat_nothing_is_made(home: Path) -> None:
 
 def test_chats_are_exported_and_imported_again(home: Path, store: Store) -> None:
     markdown = history(home, "export", "last").stdout.decode()
-    assert markdown.startswith(MARKDOWN_MAGIC.decode() + "# about bread\n") and markdown.endswith("*(length)*\n")
+    assert markdown.startswith(MARKDOWN_MAGIC.decode() + "# about bread\n") and markdown.endswith(
+        "*(cut off at the token limit)*\n"
+    )
     lines = history(home, "export", "--all", "--format", "jsonl").stdout
     assert lines.startswith(b'{"chat": "') and len(lines.splitlines()) == 2
     file = home / "chats.jsonl"

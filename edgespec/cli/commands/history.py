@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from edgespec.chat.ends import end_of
 from edgespec.chat.states import remove_states, states_folder
 from edgespec.chat.transcript import (
     ImportedChat,
@@ -125,8 +126,8 @@ def show(name: str, as_json: bool) -> None:
     if not as_json:
         output.line(f"{chat.title or chat.id}\n{iso(chat.created_s)}")
         for turn in turns:
-            end = turn.answer.finish_reason if turn.answer else "stop"
-            output.line(f"\n{turn.role}:\n{turn.content}" + (f"\n({end})" if end != "stop" else ""))
+            end = end_of(turn.answer)
+            output.line(f"\n{turn.role}:\n{turn.content}" + (f"\n({end})" if end else ""))
         return
     messages = []
     for turn in turns:
