@@ -18,6 +18,7 @@ from edgespec.history.search import BEGIN, END
 from edgespec.text.figures import counted
 
 LISTED = 20
+LONGEST_STEM = 40  # characters of the file name of an export
 
 
 class StoreCommands:
@@ -115,7 +116,7 @@ class StoreCommands:
             info = replace(info, folder=place.folder, is_pinned=place.is_pinned)
         is_jsonl = argument == "jsonl" or argument.endswith((".jsonl", ".json"))
         name = "" if argument in ("md", "jsonl") else argument
-        title = re.sub(r"\W+", "-", session.title).strip("-")[:40] or session.chat
+        title = file_stem(session.title) or session.chat
         text = (to_jsonl if is_jsonl else to_markdown)(info, turns)
         self.write("export", name, title, ".jsonl" if is_jsonl else ".md", text)
 
@@ -141,3 +142,9 @@ def _line(chat: ChatInfo) -> str:
     places = [f"{chat.n_turns} messages", *(["pinned"] if chat.is_pinned else [])]
     places += [f"in {chat.folder}"] if chat.folder else []
     return f"{chat.title or '(no title)'}  ({', '.join(places)})"
+
+
+def file_stem(title: str) -> str:
+    """Return a title as the beginning of a file name, cut after a whole word if it is long."""
+    words = re.sub(r"\W+", "-", title).strip("-")
+    return words if len(words) <= LONGEST_STEM else words[: LONGEST_STEM + 1].rpartition("-")[0] or words[:LONGEST_STEM]

@@ -12,6 +12,7 @@ from fake_engine import FakeEngine
 
 from edgespec.chat.commands import Commands
 from edgespec.chat.session import Session
+from edgespec.chat.store_commands import file_stem
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 from edgespec.history import Answer, Store
@@ -111,3 +112,17 @@ def test_a_prompt_that_was_read_again_for_a_full_context_is_explained(
     session.used = context_used
     commands.run("/stats")
     assert commands.front.texts[-1].startswith(f"prompt 500 tokens{parts}, 0 from the KV cache")
+
+
+@pytest.mark.parametrize(
+    ("title", "stem"),
+    [
+        ("Name three fruits, and say why you like them", "Name-three-fruits-and-say-why-you-like"),
+        ("x" * 50, "x" * 40),
+        ("a" * 20 + " " + "b" * 19 + " c", "a" * 20 + "-" + "b" * 19),
+        ("What is it?", "What-is-it"),
+        ("?", ""),
+    ],
+)
+def test_a_file_name_from_a_long_title_ends_with_a_whole_word(title: str, stem: str) -> None:
+    assert file_stem(title) == stem
