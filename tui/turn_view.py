@@ -70,8 +70,10 @@ class SwitchBranch(Message):
 
 @dataclass(slots=True)
 class Shared:
-    """What the messages of a chat share. `pieces` and `siblings` return the tokens and the versions of a message by its
-    key."""
+    """The state that all messages of a chat share.
+
+    `pieces` and `siblings` return the tokens and the versions of the message with a key.
+    """
 
     pieces: Callable[[str], Sequence[Piece]]
     siblings: Callable[[str], Sequence[str]]

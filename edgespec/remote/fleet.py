@@ -1,4 +1,4 @@
-"""Several members as one backend: requests of a lost member go to the others."""
+"""Several members as one backend. If a member is lost, other members answer its requests."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ class Fleet(Loop, Backend):
             self._present_s = monotonic()
         elif self._recruits is None or not self._recruits.are_expected(monotonic() - self._present_s):
             which = self._places[0].member.name if len(self._places) == 1 else f"every {self.kind}"
-            raise LostError(f"{which} is lost", hint=f"start {_WHAT[self.kind]} again, and this job with it")
+            raise LostError(f"{which} is lost", hint=f"start {_WHAT[self.kind]} again, then run the same command again")
 
 
 _WHAT = {"server": "'edgespec serve'", "node": "the cluster"}
