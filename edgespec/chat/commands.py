@@ -123,7 +123,7 @@ class Commands(StoreCommands, PersonaCommands):
             raise UsageError("there is no answer in this chat yet")
         speed = f"{stats.tokens_per_s:.1f} tokens/s, " if stats.generated_tokens > 1 else ""
         cached = f"{stats.cached_tokens:,} from the KV cache"
-        in_parts = stats.prompt_tokens + stats.generated_tokens > session.used
+        in_parts = 0 < session.used < stats.prompt_tokens + stats.generated_tokens
         parts = " in several parts because the context was full" if in_parts else ""
         yield f"prompt {stats.prompt_tokens:,} tokens{parts}, {cached}, {stats.prompt_s:.2f} s"
         yield f"answer {stats.generated_tokens:,} tokens, {speed}{stats.generation_s:.2f} s"

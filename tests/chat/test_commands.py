@@ -101,7 +101,7 @@ def test_a_restart_without_a_number_loads_the_model_as_it_was(commands: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("context_used", "parts"), [(550, ""), (500, " in several parts because the context was full")]
+    ("context_used", "parts"), [(550, ""), (0, ""), (500, " in several parts because the context was full")]
 )
 def test_a_prompt_that_was_read_again_for_a_full_context_is_explained(
     commands: Any, context_used: int, parts: str
