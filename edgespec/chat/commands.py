@@ -285,7 +285,7 @@ class Commands(StoreCommands, PersonaCommands):
         for turn in reversed(self.session.turns):
             if turn.role == "assistant":
                 return turn
-        raise UsageError("there is no answer yet")
+        raise UsageError("the answer is not finished" if self.session.is_answering else "there is no answer yet")
 
     def do_help(self, name: str) -> Iterator[str]:
         if name:

@@ -165,6 +165,11 @@ class Conversation:
         return self._writes.error
 
     @property
+    def is_answering(self) -> bool:
+        """True while an answer is generated."""
+        return self._is_answering
+
+    @property
     def last_stats(self) -> Stats | None:
         """The statistics of the last answer, None without one."""
         stats = self._last_answer.stats

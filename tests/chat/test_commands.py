@@ -33,6 +33,9 @@ class Said:
     def say(self, text: str, level: str = "info") -> None:
         self.texts.append(text)
 
+    def copy(self, text: str) -> None:
+        self.texts.append(text)
+
     def load(self, settings: LoadSettings) -> None:
         self.loads.append(settings)
 
@@ -126,3 +129,16 @@ def test_a_prompt_that_was_read_again_for_a_full_context_is_explained(
 )
 def test_a_file_name_from_a_long_title_ends_with_a_whole_word(title: str, stem: str) -> None:
     assert file_stem(title) == stem
+
+
+def test_the_first_answer_is_neither_copied_nor_saved_before_it_ends(commands: Any) -> None:
+    commands.session.new()
+    with pytest.raises(UsageError, match="there is no answer yet"):
+        commands.run("/save")
+    events = commands.session.ask("code, please")
+    next(events)
+    for line in ("/save", "/copy code", "/copy"):
+        with pytest.raises(UsageError, match="the answer is not finished"):
+            commands.run(line)
+    deque(events, maxlen=0)
+    commands.run("/save")
