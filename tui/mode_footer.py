@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.widget import Widget
 from textual.widgets import Footer, Static, TextArea
+from textual.widgets._footer import FooterKey
 
 from edgespec.tui.sidebar import Sidebar
 from edgespec.tui.transcript import Transcript
@@ -14,6 +15,8 @@ MODES: tuple[tuple[type[Widget], str], ...] = (
     (Transcript, "Messages"),
     (Sidebar, "Chats"),
 )
+NOT_OF_CHATS = {"call('tokens')", "call('clear')", "call('list')", "command_palette"}
+"""Actions for which the line has no room while the chats have the focus. Their keys work."""
 
 
 class ModeFooter(Footer):
@@ -34,7 +37,9 @@ class ModeFooter(Footer):
         mode = mode_of(self.screen.focused)
         if mode:
             yield Static(mode, classes="mode" if mode == MODES[0][1] else "mode -commands", markup=False)
-        yield from super().compose()
+        for key in super().compose():
+            if not (mode == MODES[-1][1] and isinstance(key, FooterKey) and key.action in NOT_OF_CHATS):
+                yield key
 
 
 def mode_of(focused: Widget | None) -> str:

@@ -234,7 +234,7 @@ class ModelPicker(ModalScreen[Picked | None]):
         if self._target not in choosable:
             self._aim_at(choosable[0] if choosable else "")
         found = counted(len(here.rows()), "model")
-        self._filter.placeholder = f"Type to filter {found} here{' ...' * self._is_reading}, or to find others"
+        self._filter.placeholder = f"Filter {found}{' ...' * self._is_reading}, or find others"
         self._models.show(rows, self._target)
         self._redraw_options()
 

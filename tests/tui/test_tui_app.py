@@ -768,6 +768,15 @@ def test_an_answer_that_loops_is_reported_once_and_can_be_stopped() -> None:
     on_screen(steps, FakeEngine(events, "fine", round_s=0.002))
 
 
+def test_the_keys_of_the_chats_fit_on_a_narrow_screen() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello")
+        app.run_command("/list")
+        await wait_until(pilot, lambda: shown(app).rstrip().endswith("f Folder ^q Quit f1 Help"))
+
+    on_new_screen(steps, size=(80, 24))
+
+
 def test_code_of_the_last_answer_is_copied_by_its_number() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "write")
