@@ -203,7 +203,7 @@ def test_rows_that_fail_are_reported_in_their_rows_and_by_the_exit_code(home: Pa
     assert done.returncode == 6
     said = done.stderr.decode()
     assert " · 3 failed · " in said
-    assert "3 of 5 rows failed: the first is line 3: it is not JSON" in said
+    assert "3 of 5 rows failed; the first: line 3 is not JSON" in said
     assert "corrected lines are read again, other rows with --retry-errors" in said
     assert sum("error" in row for row in rows(home / "out.jsonl")) == 3
     again = batch(home, "in.jsonl", "-o", "out.jsonl")

@@ -155,10 +155,11 @@ def batch(call: Call) -> None:
             output.note(f"{len(target.done)} rows of {target.name} match no row of the input")
     failed = target.n_failed + meter.n_failed
     if failed:
-        why = f"the first is {meter.first_failure}" if meter.first_failure else ""
+        first = "; the first" if meter.first_failure else ""
         hint = 'each has its reason in "error"; corrected lines are read again, other rows with --retry-errors'
         hint = "" if target.name == STDIO else hint
-        raise FailedRowsError(f"{failed} of {target.n_done + meter.n_rows} rows failed", why=why, hint=hint)
+        what = f"{failed} of {target.n_done + meter.n_rows} rows failed{first}"
+        raise FailedRowsError(what, why=meter.first_failure, hint=hint)
 
 
 def _keep(target: OutputFile | StdoutRows, meter: Meter, most_failed: int | None, result: Result) -> None:
