@@ -21,9 +21,11 @@ from tiny_gguf import CHATML, write_model
 
 from edgespec.batch.meter import Meter
 from edgespec.batch.results import Result
+from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError
 from edgespec.events import TokenEvent
+from edgespec.runtime.worker.death import LoadingStoppedError
 from edgespec.text.figures import clock
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
@@ -515,6 +517,17 @@ def test_whatever_ends_it_the_same_command_goes_on_to_the_same_rows(
     rest = edgespec_alone("batch", "in.jsonl", "-o", "out.jsonl", *STRICT, *args, home=home)
     assert rest.returncode == 0
     assert (home / "out.jsonl").read_bytes() == uninterrupted
+
+
+def test_a_job_that_ends_before_its_first_row_does_not_claim_any(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(_settings: Any, _progress: Any, cancel: CancelFlag) -> FakeWorkers:
+        cancel.set()
+        raise LoadingStoppedError("stopped")
+
+    monkeypatch.setattr("edgespec.cli.setup.reopened.Worker", stopped)
+    write(home, *prompts(2))
+    note = batch(home, "in.jsonl", "-o", "out.jsonl").stderr.decode().splitlines()[-1]
+    assert note == "note: no row is saved yet; the same command starts again"
 
 
 def test_a_slow_pipe_holds_up_neither_results_nor_ctrl_c(home: Path) -> None:

@@ -292,7 +292,10 @@ def _run(
         if not is_done and target.name != STDIO and (target.n_done or meter.n_rows or cancel.is_set()):
             without = " without --overwrite" if values["overwrite"] else ""
             dropped = f" except {n_waiting} that were waiting for an earlier one (--ordered)" if n_waiting else ""
-            output.note(f"the rows in {target.name} are saved{dropped}; the same command{without} resumes")
+            if target.n_done or meter.n_rows:
+                output.note(f"the rows in {target.name} are saved{dropped}; the same command{without} resumes")
+            else:
+                output.note("no row is saved yet; the same command starts again")
     call.interrupts.raise_if_received()
 
 
