@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parent.parent
 # PYTHONPYCACHEPREFIX keeps compiled tests out of the tree, and keeps them at all where PYTHONDONTWRITEBYTECODE is set:
 # compiling the tests takes longer than running many of them.
@@ -23,14 +25,16 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
     "PYTHONPYCACHEPREFIX": str(ROOT / ".venv/pycache")
 }
 LINTS = {"ruff check": ["ruff", "check", "."], "ruff format": ["ruff", "format", "--check", "."]}
+CORES = psutil.cpu_count(logical=False) or os.cpu_count() or 1
 # "worksteal" gives each worker whole files as long as there are any: the tests of a file share what they load.
-PYTEST = ["pytest", "-n", "auto", "--dist", "worksteal"]
+QUICK = ["pytest", "--dist", "worksteal", "-n", str(CORES)]
+PYTEST = ["pytest", "--dist", "worksteal", "-n", str(CORES + 1)]  # many of these tests wait for other processes
 CHECKS = {
     "": {**LINTS, "mypy": ["mypy"], "pytest": [*PYTEST, "-m", "not long"]},
     "--all": {**LINTS, "mypy": ["mypy"], "pytest": PYTEST},
     "--fast": {
         **LINTS,
-        "pytest": [*PYTEST, "--ignore=tests/tui", "-p", "no:anyio", "-m", "not (native or cli or slow or long)"],
+        "pytest": [*QUICK, "--ignore=tests/tui", "-p", "no:anyio", "-m", "not (native or cli or slow or long)"],
     },
 }
 

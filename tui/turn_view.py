@@ -70,8 +70,10 @@ class SwitchBranch(Message):
 
 @dataclass(slots=True)
 class Shared:
-    """What the messages of a chat share. `pieces` and `siblings` return the tokens and the versions of a message by its
-    key."""
+    """The state that all messages of a chat share.
+
+    `pieces` and `siblings` return the tokens and the versions of the message with a key.
+    """
 
     pieces: Callable[[str], Sequence[Piece]]
     siblings: Callable[[str], Sequence[str]]
@@ -83,7 +85,7 @@ class Shared:
 class TurnView(Lines, can_focus=True):
     """Shows a stored message, or without `turn` a streaming answer: call `feed`, then `finish`.
 
-    While the message has the focus, letters are commands; so only keys can focus it, never a click.
+    While the message has the focus, letters are commands. Therefore only keys focus the message, and a click does not.
     """
 
     FOCUS_ON_CLICK = False
@@ -133,14 +135,14 @@ class TurnView(Lines, can_focus=True):
     # --- a streaming answer ---------------------------------------------------------------------------------------
 
     def feed(self, events: Sequence[TokenEvent]) -> None:
-        """Show more tokens of the answer; if drawing takes long, a moment later."""
+        """Add tokens to the answer. They are shown at once, or a little later if the last drawing took long."""
         assert self._live is not None
         self._live.add(events)
         if self._rest is None:
             self._draw_live()
 
     def tell(self, frame: str, doing: str, figures: Sequence[str]) -> None:
-        """Show a moving sign, the state of the answer, and its statistics."""
+        """Show an animated sign, the state of the answer, and its statistics."""
         if self._live is not None and self._live.is_thinking:
             doing = "thinking"
         self._doing = [f"{frame} {doing}", *figures]
@@ -283,7 +285,7 @@ class TurnView(Lines, can_focus=True):
         return role is not None and role == {"edit": "user", "regen": "assistant"}.get(command, role)
 
     def on_key(self, event: Key) -> None:
-        """Handle the number of a missing code block, which would become text in the field."""
+        """Show a warning for the number of a missing code block; otherwise the digit would be typed into the field."""
         if event.key in CODE_KEYS and not any(self._code(int(event.key))):
             self.notify(f"this message has no code block {event.key}", severity="warning")
             event.stop()

@@ -17,8 +17,8 @@ from edgespec.events import TokenEvent
 from edgespec.settings import Request
 
 MOST_WAITING = 256  # results that were not taken yet
-POLL_S = 0.05  # how long a cancel may go unnoticed while rows are waited for
-MOST_DEATHS = 12  # of the engine, without an answer in between
+POLL_S = 0.05  # how often a job that waits for rows checks whether it was cancelled
+MOST_DEATHS = 12  # deaths of the engine without an answer in between
 
 Events = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
 
@@ -32,7 +32,8 @@ class Engine(Protocol):
 
 
 class Job:
-    """Answers `rows` with `engine`, and makes `results`; iterate over `run`. Rows that may be slow are `Arriving`.
+    """Answers `rows` with `engine`; iterate over `run` for the results. If rows may arrive slowly, `rows` is
+    `Arriving`.
 
     With `ordered`, results have the order of the rows. `reopen` returns another engine after an error that ended all
     answers; without it the error is raised. `heard` is called with each event.
@@ -64,10 +65,10 @@ class Job:
         return len(self._early)
 
     def run(self) -> Generator[Result, None, None]:
-        """Yield the results. Rows whose answers were cancelled have none.
+        """Yield the results. A row whose answers were cancelled has no result.
 
-        If the engine dies, its rows are retried once, one at a time, so that a row that kills the engine spoils no
-        other. Raises GenerationError when the engine dies again and again.
+        If the engine dies, its rows are retried once, one at a time, so that a row that kills the engine does not
+        make other rows fail. Raises GenerationError when the engine dies again and again.
         """
         suspects: deque[_Flight] = deque()
         while not self._cancel.is_set() and (suspects or not self._is_last):
@@ -101,10 +102,10 @@ class Job:
     # --- rows on their way to the engine ------------------------------------------------------------------------------
 
     def take_row(self, *, may_wait: bool) -> Iterator[Request] | None:
-        """Return the requests of the next row, none for a refused row; None if no row is there and `may_wait` is False.
+        """Return the requests of the next row, an empty iterator if it is refused, or None if it is not there yet.
 
-        If too many results wait for an earlier row, or to be taken, rows end (StopIteration), and start again when the
-        engine is idle.
+        Raises StopIteration after the last row. Also raises it if too many results wait for an earlier row or for the
+        reader: the engine then finishes its answers, and `run` asks for rows again.
         """
         if len(self._ready) + len(self._early) >= MOST_WAITING:
             raise StopIteration

@@ -14,13 +14,15 @@ in the KV cache. An *exact* context therefore keeps these rules:
    fast. The kernels of wide passes agree with each other, and so a prompt may be cut anywhere, but no piece may be
    narrow (`piece_of_read`). A shorter prompt is read in narrow passes.
 4. **Reuse.** A prompt uses cached tokens of another prompt only if it would read the same tokens in passes of the same
-   kind, from the same place on (`shared_read`). Only the next turn of a chat uses generated tokens (`Slot.prefix`).
+   kind that begin at the same position (`shared_read`). Only the next turn of a chat uses generated tokens
+   (`Slot.prefix`).
 5. **Branches.** If the accepted path of a tree is not its first one, its tokens are decoded again: their cells lie
    after those of the first path, and the order of cells is the order of sums (`branches_decoded_again`).
-6. **Streams.** Several sequences have a part of the KV cache each, as if each were alone, and so without branches,
-   which they would share (`allows_branches`). Prompts never share a pass with generated tokens or with each other
-   (`takes_turns`).
-7. **Saved states.** Restored cells must lie where they lay before, those of sliding windows too (`llama/window.py`).
+6. **Streams.** Each of several sequences has a separate part of the KV cache, as if it were alone. The branches of a
+   tree would have to share cells across these parts, so drafts are then chains (`allows_branches`). Prompts never share
+   a pass with generated tokens or with each other (`takes_turns`).
+7. **Saved states.** Restored cells must be at the same places in the cache as before, also those of sliding windows
+   (`llama/window.py`).
 
 `tests/test_exact.py` checks the rules together.
 """
@@ -34,7 +36,7 @@ WIDE = NARROW + 1
 LAST = 2
 """Tokens of a prompt that are always decoded: a pass over a single token counts as verification."""
 LEAST_VERIFIED = 4
-"""Tokens of a pass. With room for fewer, drafting does not pay off."""
+"""Fewest tokens of a pass that are enough to verify drafts: in a narrower pass, drafting does not pay off."""
 
 
 def end_of_read(n_tokens: int, *, exact: bool) -> int:
@@ -48,8 +50,8 @@ def end_of_read(n_tokens: int, *, exact: bool) -> int:
 def shared_read(n_shared: int, n_read: int, n_prompt: int, *, exact: bool) -> int:
     """Return how many cached tokens a prompt of `n_prompt` tokens can use of a read of `n_read` tokens.
 
-    The first `n_shared` tokens are equal. None of them can be used if one of the two is read in wide passes and the
-    other in narrow passes.
+    The prompt and the read begin with the same `n_shared` tokens. None of these can be used if the prompt needs wide
+    passes and the read took narrow passes, or the reverse.
     """
     if exact and (n_read >= WIDE) != (n_prompt >= WIDE):
         n_shared = 0
@@ -59,7 +61,7 @@ def shared_read(n_shared: int, n_read: int, n_prompt: int, *, exact: bool) -> in
 def piece_of_read(n_left: int, most: int, room: int, *, exact: bool) -> int:
     """Return how many of the `n_left` tokens of a prompt to read now: about `most`, in a pass with room for `room`.
 
-    If the rest of the prompt would be narrow, this piece includes the rest, or leaves enough tokens for a wide pass.
+    If fewer than WIDE tokens would remain, this piece includes them, or is cut so that WIDE tokens remain.
     """
     n = max(0, min(most, n_left))
     if not exact or not 0 < n_left - n < WIDE:
@@ -73,7 +75,7 @@ def takes_turns(n_sequences: int, *, exact: bool) -> bool:
 
 
 def branches_decoded_again(*, exact: bool) -> bool:
-    """Return whether accepted tokens of another path than the first must be decoded again."""
+    """Return whether accepted tokens that are not on the first path of a tree must be decoded again."""
     return exact
 
 

@@ -90,7 +90,7 @@ _ENTRIES = (
     ),
     Entry(
         "lookahead",
-        "tokens that the target predicted after rejected tokens",
+        "tokens that the target predicted after the tokens of the last draft",
         make=lambda parts: _new("lookahead.LookaheadDrafter"),
         in_auto=False,
     ),

@@ -118,7 +118,8 @@ class Scheduler:
     # --- states exchanged with other processes ---------------------------------------------------------------------
 
     def held(self, tokens: list[int]) -> tuple[Slot, State | None]:
-        """Return the idle slot, or the saved slot and its state, that has most tokens in common with a text."""
+        """Return the idle slot, or the saved slot with its state, that has the longest beginning in common with a
+        text."""
         found: list[tuple[Slot, State | None]] = [(Slot(NO_SLOT), None)]
         found += [(slot, None) for slot in self.slots if slot.running is None and self.cache.is_known(slot)]
         if saved := self.cache.holds(tokens):
@@ -158,7 +159,8 @@ class Scheduler:
 
         Sequences with few tokens to decode come first, and among them those with the fewest steps, so that each
         gets its turn even if a pass has no room for all. Prompts fill the remaining room. While other sequences
-        generate, only a small piece of a prompt is read at a time, so that reading does not stall them.
+        generate, only a small piece of a prompt is read at a time, so that reading does not stall them. In an exact
+        context with several sequences, a pass has either a piece of one prompt or generated tokens.
         """
         self.mark_cancelled()
         for sequence in self.active:
@@ -197,8 +199,8 @@ class Scheduler:
     def _piece(self, sequence: Sequence, most: int, room: int) -> int:
         """Return how many tokens of a prompt to read now, at most up to its next checkpoint.
 
-        In an exact context each piece of a wide read must itself be wide, the last one too: this piece may be larger
-        for that.
+        In an exact context each piece of a wide read must itself be wide, also the last one. Therefore this piece may
+        have more than `most` tokens.
         """
         n_left = (sequence.stops[0] if sequence.stops else len(sequence.tokens)) - sequence.n_decoded
         return piece_of_read(n_left, most, room, exact=self.context.exact)
@@ -224,10 +226,10 @@ class Scheduler:
     def _place(self, sequence: Sequence) -> None:
         """Choose a slot for a sequence and fill it with the longest cached prefix of the prompt.
 
-        The slot that holds this prefix is used if the prompt repeats all that was read there, which loses an old answer
-        at most. Otherwise the least recently used free slot gets a copy. If a running sequence is still reading a
-        longer part of the same prompt, the new sequence waits for it. If a longer part was saved in main memory, it is
-        restored.
+        The slot that holds this prefix is used if the prompt repeats all prompt tokens of this slot, so that at most an
+        old answer is discarded. Otherwise the least recently used free slot gets a copy. If a running sequence is still
+        reading a longer part of the same prompt, the new sequence waits for it. If a longer part was saved in main
+        memory, it is restored.
         """
         sequence.started_s = sequence.first_token_s = perf_counter()
         shared = self.cache.shared(sequence.prompt)
@@ -259,7 +261,7 @@ class Scheduler:
 
     @property
     def _least_copied(self) -> int:
-        """The fewest tokens that are worth waiting for or copying; a stream is always copied as a whole."""
+        """The fewest tokens that are worth waiting for or copying. Between streams llama.cpp copies the whole cache."""
         return max(LEAST_SHARED, self.context.n_ctx // 128 if self.context.streams else 0)
 
     def _begin(self, sequence: Sequence, source: Slot, prefix: Prefix) -> None:
@@ -319,7 +321,7 @@ class Scheduler:
         return slot.running, prefix
 
     def _waits(self, sequence: Sequence) -> bool:
-        """Return whether another sequence must first decode the shared prompt; once it has, copy the cells."""
+        """Return whether another sequence must first decode the shared prompt; if it has, copy its cells."""
         while sequence.shares is not None:
             other, prefix = sequence.shares
             slot = self.slots[other.slot]
@@ -340,8 +342,8 @@ class Scheduler:
         """Choose the positions in a prompt where checkpoints are made.
 
         One is a little before the end of the prompt: an answer can be generated again from there, and a chat can
-        continue even if its template leaves out a part of the answer. Another is after the first `shared` tokens, the
-        beginning that an earlier text has too.
+        continue even if its template leaves out a part of the answer. Another is after the first `shared` tokens,
+        with which an earlier text begins, too.
         """
         if sequence.reuse == "running" or not self.cache.makes_checkpoints:
             return

@@ -16,15 +16,16 @@ LEFT_OUT = 4  # tokens at the end of a prompt that templates leave out in the ne
 class Slot:
     """A sequence id of the KV cache and the tokens that it holds.
 
-    In an exact context, reads (`reads`) decide about bits: a read of at least WIDE tokens takes wide passes; shorter
-    reads and generated tokens take narrow passes. The kernels of wide passes agree with each other, and so do those of
-    narrow passes, but the bits of a wide pass differ from those of a narrow one.
+    In an exact context, the bits of cached tokens depend on how the tokens were decoded. A read (see `reads`) of at
+    least WIDE tokens takes wide passes; shorter reads and generated tokens take narrow passes. The kernels of wide
+    passes agree with each other, and so do those of narrow passes, but the bits of a wide pass differ from those of a
+    narrow one.
 
     **The rule.** A prompt uses a cached read only as far as it would read the same tokens in the same way from the same
-    position. Only a chat uses generated tokens: all tokens of an answer that it repeats except the last one. It reads
-    the rest of its prompt from there. So the position where the next read begins depends on the text of the chat alone.
-    It must not depend on how the answer ended, or on how many tokens had been decoded then: drafts change this number,
-    and a read that begins elsewhere may have another width.
+    position. Only a chat uses generated tokens: the next prompt repeats the answer, and uses all tokens of the answer
+    except the last one. The rest of this prompt is then read. So the position where the next read begins depends on the
+    text of the chat alone. This position must not depend on how the answer ended, or on how many tokens had been
+    decoded then: drafts change this number, and a read that begins elsewhere may have another width.
     """
 
     number: int
@@ -36,7 +37,7 @@ class Slot:
     following: int | None = None
     #: The sequence that uses the slot now.
     running: Sequence | None = None
-    #: A counter value: the smallest one is the least recently used slot.
+    #: A counter value: the least recently used slot has the smallest one.
     last_use: int = 0
     #: Saved states of memories that cannot be cut, by their number of tokens.
     checkpoints: dict[int, State] = field(default_factory=dict)
@@ -51,8 +52,8 @@ class Slot:
         return [*self.checkpoints, *(self.running.stops if self.running else [len(self.tokens)])]
 
     def is_repeated_in(self, prompt: list[int]) -> bool:
-        """Return whether a prompt begins with all that was read here, so that reusing the slot loses an answer at
-        most."""
+        """Return whether a prompt begins with all prompt tokens of this slot: reusing the slot then discards only
+        generated tokens."""
         n_read = min(self.reads[-1][1], len(self.tokens)) if self.reads else 0
         return n_read > 0 and common_prefix(self.tokens, prompt) >= n_read - LEFT_OUT
 

@@ -1,4 +1,4 @@
-"""Several members as one backend: requests of a lost member go to the others."""
+"""Several members as one backend. If a member is lost, other members answer its requests."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Place:
 
     @property
     def is_alone(self) -> bool:
-        """True if the only request here is a suspect: an error is final then."""
+        """True if a suspect is here, which is always the only request: its next error is final."""
         return any(flight.is_suspect for flight, _ in self.flights.values())
 
     @property
@@ -87,18 +87,18 @@ class _Place:
 class Fleet(Loop, Backend):
     """Several members that answer as one.
 
-    Each gets `room` requests at a time. With 0 it is one more than the member has slots, so that no slot is idle while
-    a request is being sent.
+    Each member gets up to `room` requests at a time. With 0, a member gets one request more than it has slots, so that
+    no slot is idle while a request is being sent.
 
-    A lost member is waited for, and its requests go to others. Requests at which the engine
-    failed, or that were at two lost members, are tried again alone, at another member if there is one; then their error
-    is final. Answers end with LostError when no member is left. Raises UsageError if members differ in what texts
-    depend on.
+    If a member is lost, the fleet tries to reach it again, and other members answer its requests. A request that made
+    an engine fail, or that two lost members had, is tried again alone, at another member if there is one; a further
+    error is final. Answers end with LostError when no member is left. Raises UsageError if members differ in a property
+    on which texts depend.
 
     Attributes:
-        notes: what happened to members.
-        kind: what messages call a member.
-        tell: called after new notes.
+        notes: messages about lost and returned members.
+        kind: the word for a member in messages.
+        tell: called after new notes were added.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Fleet(Loop, Backend):
         return found if found is not None and found.free > 0 else None
 
     def _idle(self, suspect: _Flight) -> _Place | None:
-        """Return an idle place for a suspect: where it has not failed, unless it failed everywhere."""
+        """Return an idle place where the suspect has not failed; if it has failed everywhere, any idle place."""
         there = [place for place in self._places if not place.is_lost]
         others = [place for place in there if id(place) not in suspect.failed_at]
         return next((place for place in others or there if place.free > 0 and not place.flights), None)
@@ -235,7 +235,7 @@ class Fleet(Loop, Backend):
             place.remove(token).put(event)
 
     def _lose(self, place: _Place, error: LostError) -> None:
-        """Give the requests of a member to others, and wait for it. A request that was alone fails."""
+        """Queue the requests of a lost member for others, and try to reach it again. A request that was alone fails."""
         was_alone = place.is_alone
         for token in [*place.flights]:
             flight = place.remove(token)
@@ -258,7 +258,7 @@ class Fleet(Loop, Backend):
             place.lost_s, place.is_dead = self._present_s, False
 
     def _muster(self) -> None:
-        """Add new members, and look after lost ones. Raises LostError when all are dead."""
+        """Add new members, and note which lost members are dead or back. Raises LostError when all are dead."""
         if self._recruits is not None:
             self._places += map(self._place, self._recruits.joined())
         for place in [*self._places]:
@@ -285,7 +285,7 @@ class Fleet(Loop, Backend):
             self._present_s = monotonic()
         elif self._recruits is None or not self._recruits.are_expected(monotonic() - self._present_s):
             which = self._places[0].member.name if len(self._places) == 1 else f"every {self.kind}"
-            raise LostError(f"{which} is lost", hint=f"start {_WHAT[self.kind]} again, and this job with it")
+            raise LostError(f"{which} is lost", hint=f"start {_WHAT[self.kind]} again, then run the same command again")
 
 
 _WHAT = {"server": "'edgespec serve'", "node": "the cluster"}

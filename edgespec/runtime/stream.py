@@ -1,4 +1,4 @@
-"""Streams of events, for readers in any threads: a thread that waits for an event runs the loop that makes them."""
+"""Streams of events, for readers in any threads. One of the threads that wait for events runs the loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Waiter(Protocol):
 
 
 class Loop(ABC):
-    """Makes the events of all streams, in turns of at most one forward pass.
+    """Generates the events of all streams; each turn of the loop runs at most one forward pass.
 
     One of the waiting threads takes a turn for all, while the others sleep until they have an event. So nothing runs
     while no thread waits, and a single reader needs no extra thread.
@@ -46,7 +46,7 @@ class Loop(ABC):
         self.is_closed = False
 
     def check(self) -> None:
-        """Raise EdgespecError if nothing can be asked for any more."""
+        """Raise EdgespecError if no request can be accepted any more."""
         if self.is_closed:
             raise closed_error()
 
@@ -79,7 +79,7 @@ class Loop(ABC):
     def alone(self, timeout_s: float | None = None) -> Iterator[bool]:
         """Keep other threads from taking a turn during this block.
 
-        Yields False if another thread takes a turn until the timeout, or if this thread takes one already.
+        Yields False if another thread is still taking a turn when the timeout ends, or if this thread is taking one.
         """
         with self._condition:
             is_own = self._leader == threading.get_ident()
@@ -114,7 +114,8 @@ class Loop(ABC):
             raise
 
     def _has_led(self) -> bool:
-        """Let other threads lead, unless a stream was closed meanwhile; then settle first."""
+        """Let another thread lead and return True, unless a stream was closed meanwhile: then return False to
+        settle."""
         with self._condition:
             was_settled, self._is_settled = self._is_settled, True
             if was_settled:
@@ -126,7 +127,7 @@ class Loop(ABC):
 class Stream(Closable):
     """The events of some answers, for one reader, each with the number of its request.
 
-    If the engine fails, the error ends all answers of the stream; with `apart`, only those it happened to.
+    If the engine fails, the error ends all answers of the stream; with `apart`, only the answers that failed.
 
     Attributes:
         open: the numbers of the answers that are not over.
@@ -152,7 +153,7 @@ class Stream(Closable):
             self.open.discard(number)
 
     def fail(self, number: int, error: EdgespecError) -> None:
-        """End an answer, after its last event, with an error of the engine (called by the loop)."""
+        """End an answer with an error of the engine, after its earlier events (called by the loop)."""
         if self._apart:
             self.put(number, error)
             return
@@ -206,8 +207,8 @@ class Stream(Closable):
 class Answer(Closable, Iterator[TokenEvent]):
     """The events of one answer, for one reader; the last one has its finish reason.
 
-    `close` cancels the answer, also from another thread; then there is no last event. Raises EdgespecError if the
-    answer fails, after a last event if it had started.
+    `close` cancels the answer, also from another thread; then there is no last event. If the answer fails, reading
+    raises EdgespecError; a GenerationError comes after a last event with the finish reason "error".
     """
 
     def __init__(self, stream: Stream) -> None:

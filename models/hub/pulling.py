@@ -1,4 +1,4 @@
-"""Models to download. All are planned before the first starts, so that no model is downloaded that is useless alone.
+"""Downloads of models. All are planned before the first starts: one model may be useless without another.
 
 The command line and the chat use the same functions, with different displays (`Display`).
 """
@@ -37,7 +37,7 @@ class Display(Protocol):
 
 
 class LeftOut(EdgespecError):  # noqa: N818 - nothing is wrong with it
-    """A model was not started because of another one."""
+    """A download was not started because the download of another model failed."""
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ def refuse_revision(spec: str, revision: str | None, why: str) -> None:
 
 
 def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
-    """Plan a download, with `verify` also of damaged files; an error is recorded in the item."""
+    """Plan a download, with `verify` also of damaged files that are here. An error is recorded in the item."""
     wanted = item.wanted
     if wanted is None:
         return
@@ -161,7 +161,7 @@ def _examined(item: Item, download: AnyDownload, display: Display) -> AnyDownloa
 
 
 def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
-    """Return the error if models that fit one by one do not fit together."""
+    """Return the error if there is not enough disk space for all planned models together."""
     coming = [item for item in items if item.download is not None and item.error is None]
     try:
         check_space([item.download for item in coming if item.download is not None])
@@ -190,8 +190,8 @@ def announce(item: Item, display: Display) -> None:
 def plan_all(items: Sequence[Item], display: Display) -> list[Item]:
     """Plan and announce downloads that a command or a chat needs, and return the possible ones.
 
-    A draft that cannot be downloaded, or for which there is no room, is left out with a note. Raises the error of
-    another model.
+    A draft that cannot be downloaded, or for which there is no disk space, is left out with a note. Raises the error
+    of a model that is not a draft.
     """
     for item in items:
         plan_item(item, display)
@@ -208,7 +208,7 @@ def plan_all(items: Sequence[Item], display: Display) -> list[Item]:
 
 
 def without_failed(items: Sequence[Item], display: Display) -> list[Item]:
-    """Return the items without drafts that cannot be downloaded, which are noted. Raises the error of another model."""
+    """Return the items except failed drafts, for which a note is shown. Raises the error of a named model."""
     for item in items:
         if item.error is not None and not item.is_draft:
             raise item.error
@@ -223,15 +223,15 @@ def missing_bytes(items: Sequence[Item]) -> int:
 
 
 def free_bytes(items: Sequence[Item]) -> int:
-    """Return the free disk space of the fullest disk, for at least one download."""
+    """Return the smallest free space of the disks of the downloads, of which there must be one."""
     return free_space([item.download for item in items if item.download is not None])
 
 
 def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag, *, needs_all: bool = True) -> None:
-    """Download what was planned, one model after another, and no draft without its target.
+    """Download the planned models one after another, but no draft whose target was not downloaded.
 
-    With `needs_all` a named model that fails ends it: the other models are useless without it. The outcome is recorded
-    in the items.
+    With `needs_all`, no further models are downloaded after a named model failed: they would be useless alone. The
+    outcome is recorded in the items.
     """
     for item in items:
         if item.is_draft and item.error is None and not any(target.is_done for target in item.targets):

@@ -118,8 +118,8 @@ def _load(settings: LoadSettings, call: Call) -> Runtime:
 
 
 class _Samples:
-    """The samples of an answer and their total `stats`. A single one streams; several are shown when all are complete,
-    because they are generated together."""
+    """The samples of an answer and their total `stats`. A single sample is shown while it is generated; several are
+    generated together, and shown when all are complete."""
 
     def __init__(self, n: int, output: Output, *, as_json: bool) -> None:
         self.events: list[list[TokenEvent]] = [[] for _ in range(n)]
@@ -151,12 +151,12 @@ class _Samples:
 
     @property
     def repetitions(self) -> list[Repetition | None]:
-        """Return the repetition that was found in each sample, if any."""
+        """The repetition that was found in each sample, if any."""
         return [loop.found for loop in self._loops]
 
     @property
     def n_cut_off(self) -> int:
-        """Return how many samples a limit cut off."""
+        """The number of samples that ended at the token limit or at the end of the context."""
         return sum(events[-1].finish_reason == "length" for events in self.events if events)
 
     @property

@@ -25,19 +25,19 @@ from edgespec.core.draft import Budget, Draft
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.policy import LENGTHS, Proposal, ProposalContext, Verified
 
-# Each comment ends with another value and the speed that replays of recorded answers lose with it on average;
-# "sequences" and "trees" name the replays that lose most. "Bound": it limits the cost of drafting that gains nothing.
+# A comment that ends with "8: 1.2 %" means: with the value 8, replays of recorded answers are 1.2 % slower on average;
+# "sequences" and "trees" name the replays that lose most. "Bound": the constant limits the cost of useless drafting.
 TRIAL_SHARE = 0.005  # share of the time of plain steps for trials of drafters that are backed off; bound
-CREDIT = 3.0  # tokens that all drafters together may lose before they gain any, and may save up; 8: 1.2 %
+CREDIT = 3.0  # credit at the start, and its maximum, in tokens for all drafters together; 8: 1.2 %
 DEBT = 1.0  # tokens that a trial may cost beyond the credit, for the drafter's prefill; 0: 2.0 % (sequences)
 PAUSE = 32  # steps before a drafter whose prefill is too long is considered again; 128: 2.2 %
-UNTRIED, ANSWER = 0.05, 256  # assumed for the prefill of an untried drafter: gain per step, steps per answer; bound
-ANSWERS = 4  # answers in the mean length of answers, in which a prefill has to pay off
+UNTRIED, ANSWER = 0.05, 256  # to decide on an untried drafter's prefill: assumed gain per step, steps per answer; bound
+ANSWERS = 4  # answers in the mean length of an answer; a prefill has to pay off within this length
 FIRST_GAIN = 1.0  # assumed gain of an untried drafter, compared with the drafts of others; 0: 1.9 %
 STEPS, DRAFTS = 48, 12  # steps in the mean of the rate, drafts in the mean of the gain; 24 both: 2.5 % (sequences)
-CHANCE = 0.7  # probability at first that the token after an accepted one is accepted; never updated: 1.7 %
+CHANCE = 0.7  # initial probability that the token after an accepted token is accepted; never updated: 1.7 %
 TRUST = 4.0  # weight, in tokens, of the assumption that a drafter is calibrated; not reset by answers: 1.2 %
-RATE, RATED = 1.6, 20.0  # tokens per plain pass at first, and the weight of this in passes; 1: 1.7 %, 8 % (trees)
+RATE, RATED = 1.6, 20.0  # initial tokens per plain pass, and the weight of this value in passes; 1: 1.7 %, 8 % (trees)
 AHEAD = 12  # tokens that a decision looks ahead; 1: 2.4 %
 EVERY = 4  # one of this many plain passes is measured; 1: 4 us a token, 1 % of the bundled model's time
 SHOWN_WIDTHS = (2, 3, 4, 8)
@@ -48,7 +48,7 @@ class PolicyVerdict:
     """Why a drafter drafts or is backed off. Times are in target passes over one token."""
 
     drafter: str
-    #: True if the drafter is backed off
+    #: True if the drafter is backed off, and not asked for drafts
     rests: bool
     #: mean number of tokens that a draft adds to a step, less the cost of the wider target pass
     gain: float
@@ -80,7 +80,7 @@ class Record:
     credit: float = CREDIT
     #: step until which the drafter is backed off
     due: float = 0
-    #: step of the answer in which the drafter was last asked
+    #: number of the step, within its answer, in which the drafter was last asked
     step: float = 0
 
     @property
@@ -107,7 +107,7 @@ class SamplingMode:
 
     @property
     def rate(self) -> float:
-        """Tokens per plain pass. Plain decoding has 1, so that less is a disturbed measurement."""
+        """Tokens per plain pass, at least 1: plain decoding has 1, so a lower value is a disturbed measurement."""
         return max(1.0, self.tokens / self.passes)
 
     def count(self, context: ProposalContext) -> None:
@@ -120,19 +120,20 @@ class SamplingMode:
 
 
 class MeasuredPolicy:
-    """Drafts as many tokens as pay off, or none. The state holds for one pair of models.
+    """Drafts as many tokens as pay off, or none. The measurements are valid for one pair of models.
 
     Every drafter has a credit in tokens: a draft spends its cost and earns its gain. A drafter without credit whose
     drafts have gained nothing lately is backed off. So a drafter never loses more than it has gained before, its share
     of `CREDIT`, and `TRIAL_SHARE` of the time, which pays for a trial now and then. The draft of a trial is verified
-    only if this is expected to pay off. Otherwise it is only compared with the generated tokens, in no wider pass.
+    only if this is expected to pay off. Otherwise the draft is only compared with the tokens that are generated without
+    it.
 
     Target passes are padded to `least_width` tokens, trees have at most `leaves` leaves, and `drafters` is the number
     of drafters that share the allowed losses.
     """
 
     longest = 0
-    """The longest possible draft, which may be cut to this length in addition to `LENGTHS`."""
+    """The length of the longest possible draft, which is allowed in addition to `LENGTHS`."""
 
     def __init__(self, costs: Costs, least_width: int = 1, leaves: int = 1, drafters: int = 1) -> None:
         self.costs, self.least_width, self.leaves = costs, least_width, leaves
@@ -243,7 +244,8 @@ class MeasuredPolicy:
             self.costs.observe_step(proposal.drafter, proposal.seconds / proposal.passes, *where)
 
     def _prices(self, context: ProposalContext, drafter: str, n_unread: int) -> tuple[float, float]:
-        """Return the time of a drafter's pass, and the extra time of its prefill, in plain passes of a sequence."""
+        """Return the time of a drafter's pass, and the extra time of its prefill; the unit is a plain pass of a
+        sequence."""
         where, plain_s = (context.depth, self.leaves, context.sequences), self._plain_s(context)
         step_s, reading_s = self.costs.step(drafter, *where), self.costs.read(drafter, n_unread, *where)
         return step_s / plain_s, max(0.0, reading_s - step_s) / plain_s
@@ -279,7 +281,7 @@ class MeasuredPolicy:
         return sorted(worths, reverse=True)
 
     def _cut(self, context: ProposalContext, worths: Sequence[float]) -> tuple[int, float]:
-        """Return how many nodes to verify, and their value, if other sequences in the pass verify as many."""
+        """Return how many nodes to verify, and their value, if the other sequences in the pass verify equally many."""
         lengths = range(1, 1 + min(len(worths), context.n_max))
         return _most(worths, [self._wider(context, n) if self._is_length(n) else math.inf for n in lengths])
 
