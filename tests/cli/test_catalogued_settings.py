@@ -52,7 +52,7 @@ def test_a_model_answers_as_catalogued(tmp_path: Path) -> None:
 
 
 def test_show_quotes_the_texts_among_the_settings(tmp_path: Path, index: FakeIndex) -> None:
-    assert edgespec_here("pull", "packed", home=tmp_path, **index.environment()).returncode == 0
+    assert edgespec_here("pull", "packed", home=tmp_path, stdin=b"", **index.environment()).returncode == 0
     shown = edgespec_here("show", "packed", home=tmp_path).stdout.decode()
     assert 'answers with system "Be brief.", temperature 0.25, top_p 0.5 (unless you set them)' in " ".join(
         shown.split()

@@ -155,10 +155,10 @@ def batch(call: Call) -> None:
             output.note(f"{len(target.done)} rows of {target.name} match no row of the input")
     failed = target.n_failed + meter.n_failed
     if failed:
-        first = "; the first" if meter.first_failure else ""
+        and_first = "; the first" if meter.first_failure else ""
         hint = 'each has its reason in "error"; corrected lines are read again, other rows with --retry-errors'
         hint = "" if target.name == STDIO else hint
-        what = f"{failed} of {target.n_done + meter.n_rows} rows failed{first}"
+        what = f"{failed} of {target.n_done + meter.n_rows} rows failed{and_first}"
         raise FailedRowsError(what, why=meter.first_failure, hint=hint)
 
 
