@@ -288,7 +288,7 @@ def test_the_same_command_gets_past_lines_that_stay_bad(home: Path, fake: FakeWo
     write(home, "no json", *prompts(1), "no json", "no json", *prompts(3)[1:])
     args = ("in.jsonl", "-o", "out.jsonl", "--max-errors", "1")
     said = [batch(home, *args).stderr.decode() for _ in range(2)]
-    assert "stopped: 2 rows failed: line 1: " in said[0]
+    assert "stopped: 2 rows failed: line 1 is not JSON" in said[0]
     assert "3 of 6 rows failed" in said[1]
     assert sorted(ids(home / "out.jsonl"), key=str) == [None, None, None, "r0", "r1", "r2"]
 
