@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+_STEP = r"\[\d+/\d+\]"  # of ninja
+
 
 class CommandError(Exception):
     """A failed step, with the reason and what to do."""
@@ -51,7 +53,7 @@ def run_logged(title: str, command: Sequence[str], log: Path, cwd: Path, environ
     Raises CommandError with the cause and `hint`. The command ends when this process is interrupted or killed.
     """
     started = time.monotonic()
-    progress = Progress(title)
+    progress, detail = Progress(title), ""
     with log.open("ab") as sink:
         sink.write(f"\n$ {' '.join(command)}\n".encode())
         sink.flush()
@@ -69,7 +71,8 @@ def run_logged(title: str, command: Sequence[str], log: Path, cwd: Path, environ
     assert child.stdin is not None
     try:
         while child.poll() is None:
-            progress.show(started, _last_line(log, begin))
+            detail = latest(log, begin, detail)
+            progress.show(started, detail)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(0.2)
     finally:
@@ -181,15 +184,18 @@ def _cause(output: str) -> list[str]:
     return lines[first : first + 15]
 
 
-def _last_line(log: Path, begin: int) -> str:
+def latest(log: Path, begin: int, before: str) -> str:
+    """Return the file that ninja compiled last, or until it starts the last line of the output."""
     with log.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
-        file.seek(max(begin, end - 2000))
+        file.seek(max(begin, end - 20_000))
         lines = file.read().decode("utf-8", "replace").split("\n")
-    # Ninja prints its progress and the whole command; warnings of compilers in between are not shown.
-    compiling = [found for line in lines if (found := re.match(r"\s*(\[\d+/\d+\]) .*/(\S+\.\w+)$", line.rstrip()))]
+    # Ninja prints its progress and the whole command; what compilers print in between, such as warnings, is not shown.
+    compiling = [found for line in lines if (found := re.match(rf"\s*({_STEP}) .*/(\S+\.\w+)$", line.rstrip()))]
     if compiling:
         return " ".join(compiling[-1].groups())
+    if re.match(_STEP, before):
+        return before
     return next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
 
 

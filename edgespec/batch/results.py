@@ -54,7 +54,7 @@ class Results:
 
     def refused(self, row: BadRow) -> Result:
         """Return the result of an invalid row."""
-        why = f"line {row.line}: {row.why}"
+        why = f"line {row.line} {row.why[3:]}" if row.why.startswith("it ") else f"line {row.line}: {row.why}"
         if row.form != "own":
             made = {**openai.failed(row.id, why, is_request=True), "line": row.line}
         else:

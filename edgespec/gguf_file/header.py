@@ -180,7 +180,8 @@ def _appearance(start: bytes) -> str:
 
 def _read(walk: Walk) -> Header:
     if (start := walk.data[:4]) != b"GGUF":
-        raise ModelFileError(f"{walk.path} is not a GGUF file", why=_appearance(walk.data[:4096] or start))
+        why, hint = _appearance(walk.data[:4096] or start), "'edgespec ls' lists the models of this machine."
+        raise ModelFileError(f"{walk.path} is not a GGUF file", why=why, hint=hint)
     walk.take(4)
     version = walk.u32()
     if version not in (2, 3):

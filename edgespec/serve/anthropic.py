@@ -175,7 +175,7 @@ class MessageObject(BlockObject):
         self._blocks.append(dict(block))
         yield {"type": "content_block_start", "index": self._number, "content_block": block}
 
-    def _close(self) -> Events:
+    def _close(self, end: End | None = None) -> Events:
         if self._is_open:
             self._is_open = False
             yield {"type": "content_block_stop", "index": self._number}

@@ -66,7 +66,7 @@ class BlockObject(Writer):
             yield from self._tool(piece.tool)
             yield from self._close()
         if piece.end is not None:
-            yield from self._close()
+            yield from self._close(piece.end)
             self.object = self.object | self._ended(piece.end)
             self.object |= {"timings": timings(piece.end.stats), "seed": self.call.requests[0].seed}
             yield from self._last(piece.end)
@@ -90,8 +90,8 @@ class BlockObject(Writer):
         """Write a whole call, and leave its block open."""
 
     @abstractmethod
-    def _close(self) -> Events:
-        """End the last block if it is open."""
+    def _close(self, end: End | None = None) -> Events:
+        """End the last block if it is open; `end` is that of the answer, if it ends with the block."""
 
     @abstractmethod
     def _ended(self, end: End) -> dict[str, Any]:

@@ -205,11 +205,11 @@ class ResponseObject(BlockObject):
         item = dict(self._blocks[-1])
         yield self._event("response.output_item.added", output_index=self._number, item=item)
 
-    def _close(self) -> Events:
+    def _close(self, end: End | None = None) -> Events:
         if not self._is_open:
             return
         self._is_open, item = False, self._blocks[-1]
-        item["status"] = "completed"
+        item["status"] = "incomplete" if end is not None and end.reason == "length" else "completed"
         for part in item.get("content", ()):
             where, more = {**self._where(), "content_index": 0}, dict[str, Any]()
             if item["type"] == "message":

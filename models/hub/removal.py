@@ -23,7 +23,7 @@ from edgespec.models.hub.disk import file_lock
 from edgespec.models.hub.listing import offers
 from edgespec.models.hub.package import package_lock
 from edgespec.models.hub.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
-from edgespec.models.names.source import BUNDLED, NAMES, HubSpec, PackageSpec, is_path, packaged_at
+from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path, packaged_at
 from edgespec.models.names.spec import NotFetchedError, resolve, sources
 
 Owner = str | PackageSpec  # a repository of the hub, or a package; "" for other files
@@ -140,8 +140,8 @@ def _model_files(spec: str) -> tuple[list[Path], Owner]:
         return _remaining_parts(error, error.wanted), error.wanted.repository
     if ".." in path.parts:  # a link in the last place stays the link
         path = path.parent.resolve() / path.name
-    if path.parent.resolve() == BUNDLED.resolve():
-        raise UsageError(f"'{spec}' is not deleted", why="the bundled pair is part of edgespec")
+    if path.parent.resolve() in (each.parent.resolve() for each in NAMES.values()):
+        raise UsageError(f"'{spec}' is not deleted", why="it is part of edgespec")
     if not path.is_file() or path.suffix.lower() != ".gguf":
         raise UsageError(f"'{spec}' is not deleted", why="it is not a GGUF file")
     place = repository_of(path)
@@ -201,7 +201,7 @@ def _all_in(spec: str) -> tuple[list[Path], Owner]:
 
 def _unfinished_in(spec: str) -> tuple[list[Path], Owner]:
     if spec in NAMES:
-        raise UsageError(f"'{spec}' is not deleted", why="the bundled pair is part of edgespec")
+        raise UsageError(f"'{spec}' is not deleted", why="it is part of edgespec")
     wanted = sources(spec)[0]
     if isinstance(wanted, PackageSpec) or not partial_files(wanted.repository):
         name = wanted.name if isinstance(wanted, PackageSpec) else wanted.repository

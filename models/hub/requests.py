@@ -162,9 +162,7 @@ def reason(error: Exception) -> str:
 
 def how_to_resume(repository: str) -> str:
     """Say what happens to an incomplete download, as a part of a hint."""
-    if partial_bytes(repository):
-        return "the part already downloaded is kept, and the same command resumes"
-    return "the same command tries again"
+    return "try again" + (": the part already downloaded is kept" if partial_bytes(repository) else "")
 
 
 def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
@@ -180,10 +178,11 @@ def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
         return DownloadError(f"{host()} does not send the file", why=str(error), hint=hint)
     if is_kind(error, "TimeoutException"):
         why = f"no data for {timeout_s()} s"
-        return DownloadError(f"{host()} does not respond", why=why, hint=f"try later: {again}")
+        return DownloadError(f"{host()} does not respond", why=why, hint=again)
     if is_kind(error, "ConnectError"):
         hint = f"is there a network? {again}"
-        return DownloadError(f"{host()} cannot be reached", why=str(error), hint=hint)
+        why = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+        return DownloadError(f"{host()} cannot be reached", why=why, hint=hint)
     return DownloadError(f"the connection to {host()} broke", why=str(error), hint=again)
 
 
@@ -215,7 +214,7 @@ def _refused(error: Exception, wanted: HubSpec, status: int) -> EdgespecError:
         return DownloadError(what, hint=f"wait a few minutes: {again}{more}")
     why = f"it responds with status {status}"  # the error's own message contains the address
     if status >= 500:
-        return DownloadError(f"{host()} has a problem right now", why=why, hint=f"try later: {again}")
+        return DownloadError(f"{host()} has a problem right now", why=why, hint=again)
     return DownloadError(f"{host()} refuses {wanted.repository}", why=why)
 
 

@@ -11,15 +11,15 @@ from edgespec.errors import UsageError
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_of
 from edgespec.models.hub.quants import models_in, quant_of
 from edgespec.models.names.catalog import catalogue
-from edgespec.models.names.source import BUNDLED, NAMES, HubSpec, cached, is_path, packaged, packaged_at
+from edgespec.models.names.source import NAMES, HubSpec, cached, is_path, packaged, packaged_at
 
 
 def name_of(path: Path) -> str:
-    """Return the shortest spec of this file: for the bundled pair and packages its name, for the hub's cache
+    """Return the shortest spec of this file: for bundled files and packages its name, for the hub's cache
     `owner/repo:QUANT`."""
     file = os.path.realpath(path)
-    for name, bundled in zip(NAMES, ("target.gguf", "draft.gguf"), strict=True):
-        if file == os.path.realpath(BUNDLED / bundled):
+    for name, bundled in NAMES.items():
+        if file == os.path.realpath(bundled):
             return name
     if package := packaged_at(path):
         return package.name if package == packaged(package.entry) else str(package)
@@ -51,7 +51,7 @@ def with_tilde(path: Path) -> str:
 
 
 def known_names() -> Iterator[str]:
-    """Yield all specs except files: the bundled pair, the catalogue, the hub's cache."""
+    """Yield all specs except files: the bundled ones, the catalogue, the hub's cache."""
     yield from NAMES
     with suppress(UsageError):
         yield from catalogue()

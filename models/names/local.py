@@ -14,7 +14,7 @@ from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.models.hub.quants import part_of, parts_of
 from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.source import NAMES
+from edgespec.models.names.source import PAIR
 from edgespec.models.names.spec import resolve
 
 
@@ -53,7 +53,7 @@ def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
     out.
     """
     seen: set[str] = set()
-    for spec in NAMES:
+    for spec in PAIR:
         with suppress(ModelNotFoundError):
             path = resolve(spec).path
             seen.add(os.path.realpath(path))

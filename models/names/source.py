@@ -16,7 +16,10 @@ from edgespec.models.hub.quants import SeveralFitError, choose, models_in, parts
 from edgespec.models.names.catalog import Entry, catalogue
 
 BUNDLED = Path(__file__).parents[1] / "demo"
-NAMES = ("demo", "demo:draft")
+HEADS = BUNDLED.with_name("heads")
+PAIR = {"demo": BUNDLED / "target.gguf", "demo:draft": BUNDLED / "draft.gguf"}
+NAMES = PAIR | {head.stem: head for head in sorted(HEADS.glob("*.gguf"))}
+"""The files that come with the program, by their names."""
 
 HUB = re.compile(
     r"(?:hf://|hf:|(?P<web>(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/))(?P<rest>.*)", re.IGNORECASE

@@ -14,7 +14,6 @@ from edgespec.models.names.similar import HOW_TO_NAME_A_MODEL, hint_for_file, hi
 from edgespec.models.names.source import (
     ADDRESS,
     BRANCH_OF_HUB,
-    BUNDLED,
     HUB,
     NAMES,
     HubSpec,
@@ -64,14 +63,12 @@ class ResolvedModel:
 def resolve(spec: str) -> ResolvedModel:
     """Return the file on this machine that `spec` means.
 
-    A spec is `demo`, `demo:draft`, a path, a repository of the hub, or a name of the catalogue, whose draft is included
-    if it is here. The file is not opened. Raises ModelNotFoundError, including NotFetchedError if the file must be
-    downloaded first.
+    A spec is the name of a bundled file, such as `demo`, a path, a repository of the hub, or a name of the catalogue,
+    whose draft is included if it is here. The file is not opened. Raises ModelNotFoundError, including NotFetchedError
+    if the file must be downloaded first.
     """
-    if spec == "demo":
-        return ResolvedModel(_bundled("target.gguf"), _bundled("draft.gguf"), "demo")
-    if spec == "demo:draft":
-        return ResolvedModel(_bundled("draft.gguf"), None, "demo:draft")
+    if spec in NAMES:
+        return ResolvedModel(_bundled(spec), _bundled("demo:draft") if spec == "demo" else None, spec)
     path = _local(spec)
     if path is not None:
         return ResolvedModel(path, None, path.name)
@@ -192,8 +189,8 @@ def _local(spec: str) -> Path | None:
     return None
 
 
-def _bundled(file: str) -> Path:
-    path = BUNDLED / file
+def _bundled(name: str) -> Path:
+    path = NAMES[name]
     if not path.is_file():
         raise ModelNotFoundError(
             "the bundled pair is not installed", why=f"{path} is missing", hint="reinstall edgespec, or use -m FILE"

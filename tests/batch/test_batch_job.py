@@ -106,7 +106,7 @@ def test_samples_of_a_prompt_are_choices_of_one_result() -> None:
 def test_what_is_wrong_with_a_row_is_its_result_and_the_others_are_answered() -> None:
     found = results(FakeStream(), [row("a"), 7, row("b", "too long"), row("c", wrong=1), row("d", "fails"), row("e")])
     by_id = {each["id"]: each for each in found}
-    assert by_id[None]["error"] == {"message": "line 2: it is not a JSON object", "type": "invalid_request_error"}
+    assert by_id[None]["error"] == {"message": "line 2 is not a JSON object", "type": "invalid_request_error"}
     assert by_id[None]["line"] == 2
     assert by_id["b"]["error"] == {"message": "the prompt is too long", "type": "invalid_request_error"}
     assert by_id["c"]["error"]["message"] == "line 4: 'wrong' is not supported"

@@ -51,6 +51,14 @@ def test_a_model_answers_as_catalogued(tmp_path: Path) -> None:
     assert answered_with(tmp_path, model="demo") == answered_with(tmp_path, model="tiny.gguf") != catalogued
 
 
+def test_show_quotes_the_texts_among_the_settings(tmp_path: Path, index: FakeIndex) -> None:
+    assert edgespec_here("pull", "packed", home=tmp_path, stdin=b"", **index.environment()).returncode == 0
+    shown = edgespec_here("show", "packed", home=tmp_path).stdout.decode()
+    assert 'answers with system "Be brief.", temperature 0.25, top_p 0.5 (unless you set them)' in " ".join(
+        shown.split()
+    )
+
+
 @pytest.mark.usefixtures("index")
 def test_what_the_user_sets_goes_before_the_catalogue(tmp_path: Path) -> None:
     assert answered_with(tmp_path, "--temp", "0.8") == {"system": "Be brief.", "temperature": 0.8, "top_p": 0.5}

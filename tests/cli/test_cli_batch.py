@@ -21,9 +21,11 @@ from tiny_gguf import CHATML, write_model
 
 from edgespec.batch.meter import Meter
 from edgespec.batch.results import Result
+from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError
 from edgespec.events import TokenEvent
+from edgespec.runtime.worker.death import LoadingStoppedError
 from edgespec.text.figures import clock
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
@@ -203,7 +205,7 @@ def test_rows_that_fail_are_reported_in_their_rows_and_by_the_exit_code(home: Pa
     assert done.returncode == 6
     said = done.stderr.decode()
     assert " · 3 failed · " in said
-    assert "3 of 5 rows failed: the first is line 3: it is not JSON" in said
+    assert "3 of 5 rows failed; the first: line 3 is not JSON" in said
     assert "corrected lines are read again, other rows with --retry-errors" in said
     assert sum("error" in row for row in rows(home / "out.jsonl")) == 3
     again = batch(home, "in.jsonl", "-o", "out.jsonl")
@@ -286,7 +288,7 @@ def test_the_same_command_gets_past_lines_that_stay_bad(home: Path, fake: FakeWo
     write(home, "no json", *prompts(1), "no json", "no json", *prompts(3)[1:])
     args = ("in.jsonl", "-o", "out.jsonl", "--max-errors", "1")
     said = [batch(home, *args).stderr.decode() for _ in range(2)]
-    assert "stopped: 2 rows failed: line 1: " in said[0]
+    assert "stopped: 2 rows failed: line 1 is not JSON" in said[0]
     assert "3 of 6 rows failed" in said[1]
     assert sorted(ids(home / "out.jsonl"), key=str) == [None, None, None, "r0", "r1", "r2"]
 
@@ -515,6 +517,17 @@ def test_whatever_ends_it_the_same_command_goes_on_to_the_same_rows(
     rest = edgespec_alone("batch", "in.jsonl", "-o", "out.jsonl", *STRICT, *args, home=home)
     assert rest.returncode == 0
     assert (home / "out.jsonl").read_bytes() == uninterrupted
+
+
+def test_a_job_that_ends_before_its_first_row_does_not_claim_any(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(_settings: Any, _progress: Any, cancel: CancelFlag) -> FakeWorkers:
+        cancel.set()
+        raise LoadingStoppedError("stopped")
+
+    monkeypatch.setattr("edgespec.cli.setup.reopened.Worker", stopped)
+    write(home, *prompts(2))
+    note = batch(home, "in.jsonl", "-o", "out.jsonl").stderr.decode().splitlines()[-1]
+    assert note == "note: no row is saved yet; the same command starts again"
 
 
 def test_a_slow_pipe_holds_up_neither_results_nor_ctrl_c(home: Path) -> None:

@@ -289,7 +289,7 @@ def test_on_a_terminal_deleting_asks(home: Path, store: Store, typed: bytes, lef
         os.write(master, typed)
         seen = read_rest(master)
         program.wait(60)
-    assert "Delete a \ufffd[31m title? [y/N]" in seen
+    assert "Delete 'a \ufffd[31m title'? [y/N]" in seen
     assert (program.returncode, len(ids(store))) == (0, left)
 
 

@@ -556,7 +556,7 @@ def test_the_bundled_pair_is_not_deleted_by_another_way_to_it(home: Path, monkey
     bundle = home / "bundle"
     bundle.mkdir()
     (bundle / "target.gguf").write_bytes(b"GGUF")
-    monkeypatch.setattr("edgespec.models.hub.removal.BUNDLED", bundle)
+    monkeypatch.setattr("edgespec.models.hub.removal.NAMES", {"demo": bundle / "target.gguf"})
     specs = ["bundle/../bundle/target.gguf"]
     if os.name != "nt":
         (home / "link").symlink_to(bundle)

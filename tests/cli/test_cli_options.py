@@ -182,6 +182,16 @@ def test_what_cannot_be_meant_is_a_usage_error(args: list[str]) -> None:
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [("tree", "unknown drafter 'tree'; choose from auto, none, "), ("none,draft", "must be auto, none, or some of ")],
+)
+def test_the_option_is_named_once(given: str, message: str) -> None:
+    with pytest.raises(click.BadParameter) as caught:
+        parse("--spec-type", given)
+    assert caught.value.message.startswith(message)
+
+
 def test_the_byte_that_is_not_utf8_is_named() -> None:
     with pytest.raises(click.BadParameter, match="byte 3 is invalid"):
         parse("-s", "é!\udcff")

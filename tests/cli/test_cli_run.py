@@ -419,7 +419,8 @@ def test_utf16_is_recognised(home: Path) -> None:
 
 
 def test_prompt_files_that_cannot_be_read_are_refused(home: Path) -> None:
-    assert "prompt file 'none.txt' cannot be read" in refusal(edgespec_here("run", "-f", "none.txt", *FIRST, home=home))
+    refused = refusal(edgespec_here("run", "-f", "none.txt", *FIRST, home=home))
+    assert "prompt file 'none.txt' cannot be read" in refused and "check its path" in refused
     (home / "empty").mkdir()
     assert "the folder empty has no files" in refusal(edgespec_here("run", "-f", "empty", *FIRST, home=home))
 

@@ -234,12 +234,13 @@ def shown(home: Path, *args: str, **variables: str) -> str:
 
 def test_settings_are_shown_with_where_they_come_from(home: Path) -> None:
     write_user(home, "temp = 0.5")
-    assert shown(home, EDGESPEC_SEED="7").splitlines()[-2:] == ["temp = 0.5  # user", 'seed = "7"  # EDGESPEC_SEED']
+    assert shown(home, EDGESPEC_SEED="7").splitlines()[-2:] == ["temp = 0.5  # user", "seed = 7  # EDGESPEC_SEED"]
     found = json.loads(shown(home, "--json", EDGESPEC_SEED="7"))
     assert found["settings"] == {
         "temp": {"value": 0.5, "from": "user"},
-        "seed": {"value": "7", "from": "EDGESPEC_SEED"},
+        "seed": {"value": 7, "from": "EDGESPEC_SEED"},
     }
+    assert shown(home, EDGESPEC_TEMP="hot").splitlines()[-1] == 'temp = "hot"  # EDGESPEC_TEMP'
     assert found["user_file"].endswith("config.toml") and found["personas"]["problems"] == []
 
 

@@ -24,6 +24,7 @@ from edgespec.llama import head_context
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
+from edgespec.models.names.source import HEADS
 from edgespec.models.pair import shipped_heads
 from edgespec.models.pair.check import check_pair
 from edgespec.settings import Message, Request
@@ -449,7 +450,7 @@ def test_a_model_without_an_mtp_block_says_so(deep: Path) -> None:
 def test_a_head_that_comes_with_the_program_is_found_by_its_kind(
     deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped_heads, "FOLDER", tmp_path)
+    monkeypatch.setattr(shipped_heads, "HEADS", tmp_path)
     write_networks(tmp_path / "a.gguf", "hydra", n_vocab=999)  # of another model
     write_networks(tmp_path / "b.gguf", "hydra")
     with load(deep, None, spec_type="hydra") as llm:
@@ -461,7 +462,7 @@ def test_a_head_that_comes_with_the_program_is_found_by_its_kind(
 
 
 def test_the_heads_that_come_with_the_program_are_whole_and_small() -> None:
-    files = [*shipped_heads.FOLDER.glob("*.gguf")]
+    files = [*HEADS.glob("*.gguf")]
     assert {kind_of_head(check_draft_file(file)) for file in files} == {"eagle3", "hydra"}
     assert sum(file.stat().st_size for file in files) <= 16_000_000
     assert all("accepted" in file.with_suffix(".md").read_text(encoding="utf-8").lower() for file in files)

@@ -185,6 +185,7 @@ def test_another_kind_of_file_is_recognised(tmp_path: Path, start: bytes, named:
     path.write_bytes(start)
     assert "is not a GGUF file" in refusal(path)
     assert named in refusal(path)
+    assert "'edgespec ls'" in refusal(path)
 
 
 # --- damaged ----------------------------------------------------------------------------------------------------------

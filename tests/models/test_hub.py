@@ -817,7 +817,8 @@ def test_who_is_given_up_says_that_nothing_came(hub: FakeHub, monkeypatch: pytes
     said: list[str] = []
     with pytest.raises(DownloadError, match="cannot be reached") as error:
         fetch(download, lambda _: None, CancelFlag(), said.append)
-    assert error.value.hint == "is there a network? the same command tries again"
+    assert error.value.hint == "is there a network? try again"
+    assert "Errno" not in error.value.why
     assert len(said) == 1
 
 

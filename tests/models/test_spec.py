@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.names.source import BUNDLED, HubSpec, is_path
+from edgespec.models.names.known import name_of, short_name
+from edgespec.models.names.source import BUNDLED, HEADS, NAMES, HubSpec, is_path
 from edgespec.models.names.spec import NotFetchedError, ResolvedModel, resolve, sources
 
 
@@ -39,8 +40,13 @@ def test_demo_is_the_bundled_pair() -> None:
     assert resolve("demo:draft") == ResolvedModel(BUNDLED / "draft.gguf", None, "demo:draft")
 
 
+def test_a_bundled_head_is_found_by_the_name_of_its_file() -> None:
+    for path in HEADS.glob("*.gguf"):
+        assert resolve(name_of(path)) == ResolvedModel(path, None, short_name(path))
+
+
 def test_a_missing_bundled_pair_is_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr("edgespec.models.names.spec.BUNDLED", folder / "nowhere")
+    monkeypatch.setitem(NAMES, "demo", folder / "nowhere" / "target.gguf")
     assert "target.gguf is missing" in refusal("demo")
 
 

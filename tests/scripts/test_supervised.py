@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from supervised import CommandError, locked, run_logged
+from supervised import CommandError, latest, locked, run_logged
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -62,6 +62,16 @@ def test_a_failure_in_good_order_is_not_torn_but_an_interruption_is(tmp_path: Pa
         raise KeyboardInterrupt
     with locked(tmp_path / "lock", "working") as torn:
         assert torn
+
+
+def test_the_progress_is_the_last_file_of_ninja_and_no_output_of_the_compiler(tmp_path: Path) -> None:
+    log, shown = tmp_path / "log", [""]
+    outputs = ["configuring\n", "[1/9] cc -o a/b.o -c a/b.cpp\n", "b.cpp: warning: odd\n" + "  ^~~\n" * 9000, "done\n"]
+    for output in outputs:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(output)
+        shown.append(latest(log, 0, shown[-1]))
+    assert shown[1:] == ["configuring", "[1/9] b.cpp", "[1/9] b.cpp", "[1/9] b.cpp"]
 
 
 def test_a_failed_command_shows_the_first_error_the_log_and_the_hint(tmp_path: Path) -> None:

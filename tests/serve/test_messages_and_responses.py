@@ -126,6 +126,7 @@ def test_a_response_is_the_answer_of_a_chat_and_its_stream(server: Serving) -> N
     chat = [{"role": "system", "content": "Be brief."}, *ASKED]
     same = posted(server, "/v1/chat/completions", {"messages": chat, "max_tokens": 9, "seed": 2})
     (item,) = whole["output"]
+    assert item["status"] == "incomplete"
     assert item["content"][0]["text"] == same["choices"][0]["message"]["content"]
     assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     events = streamed(server, RESPONSES, body)

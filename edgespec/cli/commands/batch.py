@@ -155,10 +155,11 @@ def batch(call: Call) -> None:
             output.note(f"{len(target.done)} rows of {target.name} match no row of the input")
     failed = target.n_failed + meter.n_failed
     if failed:
-        why = f"the first is {meter.first_failure}" if meter.first_failure else ""
+        and_first = "; the first" if meter.first_failure else ""
         hint = 'each has its reason in "error"; corrected lines are read again, other rows with --retry-errors'
         hint = "" if target.name == STDIO else hint
-        raise FailedRowsError(f"{failed} of {target.n_done + meter.n_rows} rows failed", why=why, hint=hint)
+        what = f"{failed} of {target.n_done + meter.n_rows} rows failed{and_first}"
+        raise FailedRowsError(what, why=meter.first_failure, hint=hint)
 
 
 def _keep(target: OutputFile | StdoutRows, meter: Meter, most_failed: int | None, result: Result) -> None:
@@ -291,7 +292,10 @@ def _run(
         if not is_done and target.name != STDIO and (target.n_done or meter.n_rows or cancel.is_set()):
             without = " without --overwrite" if values["overwrite"] else ""
             dropped = f" except {n_waiting} that were waiting for an earlier one (--ordered)" if n_waiting else ""
-            output.note(f"the rows in {target.name} are saved{dropped}; the same command{without} resumes")
+            if target.n_done or meter.n_rows:
+                output.note(f"the rows in {target.name} are saved{dropped}; the same command{without} resumes")
+            else:
+                output.note("no row is saved yet; the same command starts again")
     call.interrupts.raise_if_received()
 
 

@@ -55,7 +55,7 @@ def _in_effect(ctx: click.Context, project: Path | None) -> dict[str, dict[str, 
     for option in RUN:
         setting, variable = settings.get(str(option.name)), os.environ.get(str(option.envvar))
         if variable:
-            found[option.key] = {"value": variable, "from": str(option.envvar)}
+            found[option.key] = {"value": option.as_toml(ctx, variable), "from": str(option.envvar)}
         elif setting is not None:
             found[option.key] = {"value": setting.value, "from": "project" if setting.file == project else "user"}
     return found

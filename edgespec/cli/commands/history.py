@@ -205,7 +205,7 @@ def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
     output = Output(quiet=False)
     with _store(output) as store:
         chats = _chosen(store, names, every)
-        what = f"{one_line(chats[0].title) or chats[0].id}" if len(chats) == 1 else f"{len(chats)} chats"
+        what = f"'{one_line(chats[0].title) or chats[0].id}'" if len(chats) == 1 else f"{len(chats)} chats"
         if chats and not agreed(f"Delete {what}?", yes=yes):
             return
         output.note(f"{store.remove([chat.id for chat in chats])} deleted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections import Counter
@@ -276,8 +277,8 @@ def _catalogue_rows(model: str) -> Iterator[Row]:
     if entry is not None and entry.package:
         yield Row("made from", f"{PurePosixPath(entry.member).name} of the package {entry.package}")
     if entry is not None and entry.settings:
-        settings = ", ".join(f"{name} {value}" for name, value in entry.settings.items())
-        yield Row("answers with", f"{settings} (unless you set them)")
+        settings = (f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in entry.settings.items())
+        yield Row("answers with", f"{', '.join(settings)} (unless you set them)")
 
 
 def _drafts(target: Header, output: Output) -> list[Suggestion]:

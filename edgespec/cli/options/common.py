@@ -75,6 +75,14 @@ class Option(click.Option):
             raise ValueError(error.message) from error
         return values if self.multiple else values[0]
 
+    def as_toml(self, ctx: click.Context, variable: str) -> Any:
+        """Return the value of an environment variable as TOML would have it; an invalid one stays a text."""
+        try:
+            value = self.type.convert(variable, self, ctx)
+        except click.BadParameter:
+            return variable
+        return value if type(value) in self._toml_types() else variable
+
     def _toml_types(self) -> tuple[type, ...]:
         if self.is_flag:
             return (bool,)

@@ -130,7 +130,8 @@ class Parsed(ParamType):
         try:
             return self._parse(Text().convert(value, param, ctx).strip())
         except UsageError as error:
-            self.fail(f"{error.what}: {error.hint}." if error.hint else f"{error.what}.", param, ctx)
+            what = error.what.removeprefix(str(param and param.name)).lstrip(": ")  # click names the option
+            self.fail(f"{what}; {error.hint}." if error.hint else f"{what}.", param, ctx)
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)
 

@@ -11,7 +11,7 @@ from threading import Timer
 import click
 
 from edgespec.cli.options.types import first_invalid_byte
-from edgespec.errors import UsageError, told_as
+from edgespec.errors import UsageError
 
 BETWEEN = "\n\n"
 PATIENCE_S = 2.0  # before a note says that stdin is being read
@@ -89,8 +89,13 @@ def _from_files(source: str, note: Callable[[str], None]) -> list[str]:
 
 
 def _read_file(file: Path) -> bytes:
-    with told_as(UsageError, f"prompt file '{file}' cannot be read"):
+    try:
         return file.read_bytes()
+    except OSError as error:
+        is_missing = isinstance(error, FileNotFoundError)
+        hint = "check its path; a relative one starts in the working folder" if is_missing else ""
+        why = error.strerror or str(error)
+        raise UsageError(f"prompt file '{file}' cannot be read", why=why, hint=hint) from error
 
 
 def _decode(data: bytes, source: str) -> str:
