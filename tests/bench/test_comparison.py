@@ -181,6 +181,7 @@ def test_every_file_is_measured_in_every_mode(plan: Plan, result: Comparison) ->
     assert str(TARGET.parent) not in json.dumps(result.as_json(), allow_nan=False)
 
 
+@pytest.mark.long
 def test_quality_is_reported_of_every_file(result: Comparison) -> None:
     draft, demo, small = (file.quality for file in result.files)
     assert draft and demo and small
@@ -228,6 +229,7 @@ def test_what_was_measured_is_not_measured_again(
     assert stopped.rows and not any(file.quality for file in stopped.files)
 
 
+@pytest.mark.long
 def test_a_stopped_comparison_resumes_with_the_next_part(plan: Plan, home: Path) -> None:
     plan = replace(plan, tokens=5, contests=contests([PLAIN], []))
     cancel, answers = CancelFlag(), []

@@ -163,6 +163,7 @@ def test_a_target_alone_has_suffix_tuned_and_it_is_said(home: Path) -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.long
 def test_a_target_that_drafts_for_itself_is_tuned(home: Path) -> None:
     done = edgespec_here("tune", "demo", "--spec-type", "self:2", "-t", "1", "--seconds", "1", home=home)
     assert done.returncode == 0 and b"\nself" in done.stdout

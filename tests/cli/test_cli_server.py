@@ -42,6 +42,7 @@ def test_a_chat_says_what_it_says_on_this_machine(server: Serving, tmp_path: Pat
     assert here[0] == 0
 
 
+@pytest.mark.long
 def test_a_chat_is_resumed_on_either_side(server: Serving, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(f"{KEY}\n")
     remote = ("--server", server.url, "--api-key-file", "key")

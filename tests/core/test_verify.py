@@ -189,6 +189,7 @@ def test_samples_of_one_seed_have_that_distribution_too() -> None:
     assert surprise(sample, plain(target_law(OFF), 3, END)) < 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_sample_is_large_enough_to_detect_mistakes() -> None:
     def likeliest(sampler: Sampler, tokens: list[int], step: int) -> Draft:
@@ -216,6 +217,7 @@ def test_the_sample_is_large_enough_to_detect_mistakes() -> None:
         assert surprise(sample, joint) > 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_block_verification_needs_new_samples_every_step() -> None:
     """The accepted length depends on the tokens after it, so these tokens are biased and cannot be drafted again."""

@@ -129,8 +129,8 @@ def run(
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("spec_type", ["draft", "suffix,draft"])
 def test_texts_are_the_same_with_overlap_on_and_off_under_every_rule(spec_type: str) -> None:
-    def texts(overlap: Any) -> list[tuple[list[int], int, int]]:
-        found = []
+    def texts(overlap: Any) -> list[tuple[list[int], Any]]:
+        found: list[tuple[list[int], Any]] = []
         how: dict[str, Any] = {"spec_type": spec_type, "pace": f"fixed:{N_MAX}", "store": False, "threads": 1}
         with edgespec.load("demo", overlap=overlap, **how) as llm:
             for rule in RULES:
@@ -139,7 +139,9 @@ def test_texts_are_the_same_with_overlap_on_and_off_under_every_rule(spec_type: 
                         answer = llm.complete(
                             prompt, max_tokens=40, seed=seed, temperature=temperature, verify=rule, ignore_eos=True
                         )
-                        found.append(([*answer.tokens], answer.stats.proposed, answer.stats.accepted))
+                        # With two drafters, who drafts a step may depend on how far the thread has come.
+                        drafted = (answer.stats.proposed, answer.stats.accepted) if spec_type == "draft" else None
+                        found.append(([*answer.tokens], drafted))
                         assert overlap == "on" or not any(counts.ahead for counts in answer.stats.by_source.values())
         return found
 
@@ -207,6 +209,7 @@ def test_nothing_is_learnt_from_what_was_only_assumed(pair: Callable[..., Pair])
     assert learnt[0] == learnt[1] != {}
 
 
+@pytest.mark.long
 def test_drafts_of_another_vocabulary_are_the_same_too(tmp_path: Path) -> None:
     draft = tmp_path / "d.gguf"
     permute_vocabulary(resolve("demo:draft").path, draft, renamed=0.1)

@@ -143,6 +143,7 @@ def test_guesses_that_were_not_drawn_leave_the_law_as_it_is(
     assert surprise(written.elements(), distribution) < 1
 
 
+@pytest.mark.long
 def test_typical_acceptance_does_change_it(target: Model, draft: Model, distribution: dict[Outcome, float]) -> None:
     with Context(draft, n_ctx=64, sequences=SLOTS, max_outputs=SLOTS, **EXACT) as context:
         written, _ = answers(target, ModelDrafter(context), "typical", 1)

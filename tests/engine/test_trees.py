@@ -540,6 +540,7 @@ def test_every_node_of_every_draft_is_drawn_with_noise_of_its_own(
         context.close()
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_sequences_that_end_give_their_branches_back(rule: VerifyRule) -> None:
     """The sequences share a pool of branches, and some end while others continue."""

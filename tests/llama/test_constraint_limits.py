@@ -131,6 +131,7 @@ def test_requests_with_the_same_new_constraint_compile_it_once(grammars: Grammar
     assert all(matcher is matchers[0] for matcher in matchers)
 
 
+@pytest.mark.long
 def test_an_answer_whose_masks_take_too_long_ends_and_its_constraint_is_refused_from_then_on(
     llm: Runtime, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:

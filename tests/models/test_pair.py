@@ -93,6 +93,7 @@ def test_the_bundled_pair_works() -> None:
     agrees_with_the_vocabularies(found, DEMO, DEMO_DRAFT)
 
 
+@pytest.mark.long
 def test_other_ids_for_the_same_tokens_are_shared(tmp_path: Path) -> None:
     """A file that was written again is also read again."""
     draft = tmp_path / "permuted.gguf"

@@ -418,6 +418,7 @@ def test_a_stream_and_single_answers_go_on_together(worker: Worker) -> None:
     assert len(events) == 20 * 9
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_death_is_told_to_every_reader() -> None:
     with Worker(SETTINGS) as worker:

@@ -782,6 +782,7 @@ def test_where_memory_ran_out_less_comes_first(error: Exception) -> None:
     assert labels(found)[-1] == "Load again"
 
 
+@pytest.mark.long
 def test_every_remedy_of_the_bundled_pair_can_be_loaded() -> None:
     with Runtime(DEMO) as runtime:
         found = remedies(runtime.settings, runtime.describe())

@@ -215,6 +215,7 @@ def test_a_worker_that_is_stuck_holds_up_no_other_model(two: Serving, monkeypatc
     assert events(two, "c")[-2:] == [("died", "c"), ("loaded", "c")]
 
 
+@pytest.mark.long
 def test_short_memory_unloads_what_is_idle_and_says_what_is_not(two: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     def worker(settings: LoadSettings, **options: Any) -> Worker:
         if settings.must_fit:

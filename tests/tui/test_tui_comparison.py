@@ -124,6 +124,7 @@ def test_escape_stops_and_then_leaves() -> None:
     assert session.turns[-1].role == "assistant"
 
 
+@pytest.mark.long
 def test_leaving_the_program_saves_what_has_come() -> None:
     async def step(pilot: Pilot[Any]) -> None:
         await wait_until(pilot, lambda: "tokens ..." in said(pilot))
