@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from edgespec.errors import ModelFileError, PairError
-from edgespec.gguf_file import target_print
 from edgespec.gguf_file.header import Header, read_header
-from edgespec.gguf_file.model_check import check_model, check_scalars, check_vocabulary, check_weights, size_or_none
+from edgespec.gguf_file.model_check import check_model, check_scalars, check_vocabulary, size_or_none
 from edgespec.gguf_file.walk import AGAIN
+from edgespec.gguf_file.weights import PRINT_KEY, is_same_target, target_print
 
 # Architectures of files; the last two are our own
 EAGLE3, HYDRA, MEDUSA = "eagle3", "edgespec-hydra", "edgespec-medusa"
@@ -25,6 +25,8 @@ NETWORKS = (HYDRA, MEDUSA)
 READS, FINAL_STATE = "edgespec.head.reads", "final_state"
 N_LAYERS_READ = 3
 MOST_NETWORKS = 16
+_NOT_WEIGHTS = frozenset(("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"))  # no kernel multiplies by them
+_MMAP_ALIGNMENT = 32
 # Those whose graphs in llama.cpp 0c1e57098 keep `t_layer_inp` (src/models); tests run llama and qwen3
 _GIVE_LAYERS = """
     bailingmoe3 deepseek4 gemma4 gpt-oss hunyuan_vl lfm2 lfm2moe llama mimo2 minimax-01 minimax-m2 nanbeige nemotron_h
@@ -80,7 +82,7 @@ def check_draft_file(draft: Header | str | Path) -> Header:
     _check_shapes(header, {name: shape for name, shape in shapes.items() if name not in of_target})
     _check_attention(header, width)
     check_scalars(header)
-    check_weights(header)
+    _check_weights(header)
     for norm in (name for name in header.tensors if name.endswith(("norm.weight", "norm_2.weight"))):
         if not np.isfinite(_values(header, norm, "F32", np.float32)).all():
             raise _broken(header, f"tensor {norm!r} holds values that are not numbers")
@@ -99,6 +101,18 @@ def _check_attention(header: Header, width: int) -> None:
         raise _broken(header, f"a width of {width} cannot be shared by {n_heads} attention heads")
     if n_rot % 2 or n_rot > (key_length or width // n_heads):
         raise _broken(header, f"{n_rot} rotary dimensions do not fit its attention heads")
+
+
+def _check_weights(header: Header) -> None:
+    """Check types and places of tensors. Raises ModelFileError."""
+    for name, tensor in header.tensors.items():
+        if tensor.type in _NOT_WEIGHTS and name != "d2t":
+            raise _broken(header, f"tensor {name!r} has type {tensor.type}, which is not a weight type")
+        if tensor.type != "F32" and name.endswith(("norm.weight", "norm_2.weight", ".bias")):
+            raise _broken(header, f"tensor {name!r} has type {tensor.type}; llama.cpp scales and adds in F32 only")
+        if tensor.offset % _MMAP_ALIGNMENT:
+            why = f"tensor {name!r} is not aligned to {_MMAP_ALIGNMENT} bytes (alignment {header.alignment})"
+            raise _broken(header, why)
 
 
 def _check_networks(header: Header) -> None:
@@ -202,8 +216,8 @@ def head_mismatch(target: Header, head: Header) -> str:
         return f"it reads layer {max(layers_read(head))}, and this model has {target.number('block_count')}"
     if kind == "eagle3" and "token_embd.weight" not in head.tensors and head.number("embedding_length") != width:
         return "it has no token embeddings, and the target's are of another width"
-    trained_on = head.numbers(target_print.KEY).astype(np.float32)
-    if len(trained_on) and not target_print.is_same_target(trained_on, target_print.target_print(target)):
+    trained_on = head.numbers(PRINT_KEY).astype(np.float32)
+    if len(trained_on) and not is_same_target(trained_on, target_print(target)):
         return f"it was trained on another model ({head.metadata.get('general.base_model.0.name', 'unnamed')})"
     return ""
 

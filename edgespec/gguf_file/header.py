@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import stat
 import struct
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -132,6 +133,17 @@ def read_header(path: str | Path) -> Header:
         return _read(Walk(path, data))
 
 
+def quantisation(header: Header) -> str:
+    """Return the quantiser's name for the mixture of types, or else the type of most weights."""
+    file_type = header.metadata.get("general.file_type")
+    if isinstance(file_type, int) and file_type in FILE_TYPES:
+        return FILE_TYPES[file_type]
+    bytes_by_type: Counter[str] = Counter()
+    for tensor in header.tensors.values():
+        bytes_by_type[tensor.type] += tensor.size_bytes
+    return bytes_by_type.most_common(1)[0][0]
+
+
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
@@ -160,19 +172,12 @@ def _check_file(path: Path) -> None:
 
 def _appearance(start: bytes) -> str:
     """Say what a file that is not GGUF seems to be, from its first bytes."""
-    text = start.lstrip().lower()
     if start.startswith(b"version https://git-lfs"):
         return "it is a git-lfs pointer; `git lfs pull` downloads the real file"
-    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") < 1 << 32:
-        return "it looks like a safetensors file; convert it to GGUF first"
-    if b"data.pkl" in start or start.startswith(b"\x80\x02"):
-        return "it looks like a PyTorch checkpoint; convert it to GGUF first"
-    if start.startswith((b"PK", b"\x1f\x8b", b"7z\xbc\xaf", b"Rar!", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
-        return "it looks like an archive; unpack it first"
-    if text.startswith((b"<!doctype", b"<html", b"<?xml", b"{")):
+    if start[8:9] == b"{" or b"data.pkl" in start:
+        return "it looks like a safetensors file or a PyTorch checkpoint; convert it to GGUF first"
+    if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml", b"{")):
         return "it is a web page or an error message, saved in place of the model"
-    if start[:4] in (b"ggml", b"lmgg", b"ggjt", b"tjgg", b"ggmf", b"fmgg", b"ggla", b"algg"):
-        return "it is in a format older than GGUF, which llama.cpp no longer reads"
     if not start.strip(b"\0"):
         return "it starts with zeros only, like an interrupted download"
     return f"it starts with {start[:4].decode('latin-1')!r} instead of 'GGUF'"
@@ -185,7 +190,10 @@ def _read(walk: Walk) -> Header:
     walk.take(4)
     version = walk.u32()
     if version not in (2, 3):
-        raise _other_version(walk.path, version)
+        why = f"it has version {version} of the format; llama.cpp reads 2 and 3"
+        if not version & 0xFFFF:
+            why = "it was written for big-endian machines"
+        raise ModelFileError(f"{walk.path} cannot be read", why=why, hint="Look for another conversion of the model.")
     n_tensors = walk.count("tensors", 24)
     metadata = _read_metadata(walk, walk.count("metadata entries", 13))
     alignment = metadata.get("general.alignment", 32)
@@ -193,15 +201,6 @@ def _read(walk: Walk) -> Header:
         raise walk.damaged(f"its alignment is {shown(alignment)}, not a power of two")
     tensors = _read_tensors(walk, n_tensors, alignment)
     return Header(walk.path, metadata, tensors, alignment, walk.end)
-
-
-def _other_version(path: Path, version: int) -> ModelFileError:
-    why = f"it has version {version} of the format; llama.cpp reads 2 and 3"
-    hint = "Look for a newer conversion of the model." if version < 2 else AGAIN
-    if not version & 0xFFFF:
-        why = "it was written for big-endian machines"
-        hint = "Look for the little-endian file of the same model."
-    return ModelFileError(f"{path} cannot be read", why=why, hint=hint)
 
 
 def _read_metadata(walk: Walk, n: int) -> dict[str, Scalar | tuple[Scalar, ...] | Array]:
@@ -260,7 +259,7 @@ def _placed(walk: Walk, tensors: dict[str, TensorInfo], alignment: int) -> dict[
     needed, placed = 0, {}
     for name, tensor in tensors.items():
         if tensor.offset != needed:
-            raise walk.damaged(f"tensor {name!r} {_misplaced(walk, tensor, start, needed, alignment)}")
+            raise walk.damaged(f"tensor {name!r} starts at offset {tensor.offset:,}, where {needed:,} is expected")
         placed[name] = replace(tensor, offset=start + tensor.offset)
         needed = _aligned(tensor.offset + tensor.size_bytes, alignment)
         if start + tensor.offset + tensor.size_bytes > walk.end:
@@ -268,16 +267,6 @@ def _placed(walk: Walk, tensors: dict[str, TensorInfo], alignment: int) -> dict[
             why = f"it should have about {size_bytes:,} bytes, but has {walk.end:,}; the data ends inside {name!r}"
             raise ModelFileError(f"{walk.path} {INCOMPLETE}", why=why, hint=AGAIN)
     return placed
-
-
-def _misplaced(walk: Walk, tensor: TensorInfo, start: int, expected: int, alignment: int) -> str:
-    if start + tensor.offset + tensor.size_bytes > walk.end:
-        return f"lies outside the file, at offset {tensor.offset:,}"
-    if tensor.offset % alignment:
-        return f"starts at offset {tensor.offset:,}, not a multiple of {alignment}"
-    if tensor.offset < expected:
-        return f"overlaps the one before it: it starts at {tensor.offset:,} instead of {expected:,}"
-    return f"leaves a gap before it: it starts at {tensor.offset:,} instead of {expected:,}"
 
 
 def _aligned(offset: int, alignment: int) -> int:
@@ -296,4 +285,11 @@ GGML_TYPES: dict[int, tuple[str, int, int]] = {
     24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
     29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
     39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
+}  # fmt: skip
+FILE_TYPES = {  # general.file_type
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
+    12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS",
+    20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M",
+    28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
+    39: "NVFP4", 40: "Q1_0",
 }  # fmt: skip

@@ -12,9 +12,8 @@ from typing import Any
 
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
-from edgespec.gguf_file.file_types import quantisation
 from edgespec.gguf_file.head_check import check_draft_file
-from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.header import Header, quantisation, read_header
 from edgespec.gguf_file.model_check import check_vocabulary
 from edgespec.llama import rpc
 from edgespec.llama.library import api, complaints, first_complaint

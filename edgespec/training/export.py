@@ -13,7 +13,7 @@ from edgespec.errors import EdgespecError, told_as
 from edgespec.files.unfinished import becoming
 from edgespec.gguf_file.head_check import FINAL_STATE, HYDRA, MEDUSA, READS
 from edgespec.gguf_file.header import Header
-from edgespec.gguf_file.target_print import KEY, target_print
+from edgespec.gguf_file.weights import PRINT_KEY, target_print
 from edgespec.training.eagle3 import Eagle1, Eagle3
 from edgespec.training.heads import Shape, Weights
 from edgespec.training.hydra import EPS, Hydra, Medusa
@@ -41,7 +41,7 @@ def write_head(
     if broken := [name for name, values in arrays.items() if not np.isfinite(values).all()]:
         raise EdgespecError("the head has weights that are not numbers", why=", ".join(broken))
     architecture, entries = _entries(shape, target, layers)
-    known = {"tokenizer.ggml.model": "no_vocab", KEY: target_print(target).tolist()}
+    known = {"tokenizer.ggml.model": "no_vocab", PRINT_KEY: target_print(target).tolist()}
     with told_as(EdgespecError, f"{path} cannot be written"), becoming(path) as scratch:
         writer = gguf.GGUFWriter(scratch, architecture)
         for key, value in {**about, **entries, **known}.items():

@@ -21,7 +21,7 @@ from edgespec.files.paths import cache_dir, free_in, write_whole
 from edgespec.files.unfinished import check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
-from edgespec.gguf_file.target_print import is_same_target, target_print
+from edgespec.gguf_file.weights import is_same_target, target_print
 from edgespec.history import Store
 from edgespec.llama.features import check_layers
 from edgespec.runtime.runtime import Runtime

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgespec.errors import EdgespecError, ModelNotFoundError
-from edgespec.gguf_file.file_types import quantisation
 from edgespec.gguf_file.head_check import check_draft_file, is_head
-from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.header import Header, quantisation, read_header
 from edgespec.models.hub.quants import part_of, parts_of
 from edgespec.models.names.folders import gguf_files
 from edgespec.models.names.source import PAIR

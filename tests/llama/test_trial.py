@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
+from tiny_gguf import Value, write_model
 
 from edgespec.errors import GenerationError, ModelFileError, ModelNotFoundError, OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
@@ -290,3 +291,28 @@ def test_the_real_child_refuses_with_the_reason(make_build: MakeBuild, tmp_path:
     with pytest.raises(ModelFileError) as expected:
         check_model(broken)
     assert str(raised.value) == str(expected.value)
+
+
+@pytest.mark.native
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize(
+    ("metadata", "tensor_type"),
+    [
+        ({}, (b"blk.0.attn_q.weight", 26)),  # I32
+        ({"llama.expert_used_count": 2}, None),
+        ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_group_count": 3}, None),
+        ({"llama.rope.scaling.type": "twisted"}, None),
+        ({"general.alignment": 8, "general.author": "x"}, None),
+    ],
+)
+def test_the_real_child_finds_what_the_header_check_does_not(
+    make_build: MakeBuild, tmp_path: Path, metadata: dict[str, Value | None], tensor_type: tuple[bytes, int] | None
+) -> None:
+    path = write_model(tmp_path / "broken.gguf", "llama", metadata=metadata)
+    if tensor_type:
+        data, (name, kind) = path.read_bytes(), tensor_type
+        at = data.index(name) + len(name) + 4 + 2 * 8
+        path.write_bytes(data[:at] + kind.to_bytes(4, "little") + data[at + 4 :])
+    check_model(path)
+    with pytest.raises(ModelFileError, match="crashed in a trial load"):
+        extra_buffers_work(path, lambda _: None)

@@ -1,4 +1,4 @@
-"""The print that identifies the target of a head, in any quantisation."""
+"""Rows of weights, and the print that identifies the target of a head, in any quantisation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tiny_gguf import write_model
 
 from edgespec.errors import ModelFileError
 from edgespec.gguf_file.header import read_header
-from edgespec.gguf_file.target_print import is_same_target, target_print
-from edgespec.gguf_file.weights import read_rows
+from edgespec.gguf_file.weights import is_same_target, read_rows, target_print
 
 
 @pytest.mark.parametrize("type", ["F16", "Q8_0", "Q4_1", "Q4_0"])
