@@ -167,7 +167,7 @@ class ComparisonScreen(Screen[str]):
 def _details(comparison: Comparison) -> str:
     """Return the figures of both answers, and the notes of the model, as lines."""
     drafted = ", ".join(f"{count} by {name}" for name, count in comparison.drafted_by.items())
-    first = " vs. ".join(f"{lane.first_token_s:.2f} s" for lane in comparison.lanes)
+    first = " vs. ".join(f"{lane.stats.prompt_s:.2f} s" for lane in comparison.lanes)
     per_step = " vs. ".join(f"{lane.stats.tokens_per_round:.2f}" for lane in comparison.lanes)
     figures = f"first token after {first} · {per_step} tokens per step"
     figures += f" · accepted (underlined): {drafted}" if drafted else ""
@@ -204,7 +204,7 @@ class LaneView(VerticalScroll, can_focus=True):
 
     def show(self, differs_at: int | None = None) -> None:
         """Show the text so far; token `differs_at` is the first that differs from the other answer."""
-        text = _marked([timed.event for timed in self._lane.events], differs_at)
+        text = _marked(self._lane.events, differs_at)
         self.query_one(Lines).replace(0, [Text(line) for line in text.split("\n", allow_blank=True)])
         if self._lane.is_over:
             n_tokens, tokens_per_s = len(self._lane.tokens), self._lane.stats.tokens_per_s

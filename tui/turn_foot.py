@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from edgespec.chat.ends import end_of
 from edgespec.core.stats import Stats
 from edgespec.history import Answer
 from edgespec.text.printable import one_line
@@ -20,9 +19,9 @@ def foot_of(answer: Answer | None) -> list[Block]:
     if answer is None:
         return []
     lines: list[Block] = []
-    if end := end_of(answer):
+    if answer.end:
         hint = "; /continue resumes" if answer.finish_reason == "interrupted" else ""
-        lines.append(Text(Content(f"■ {end}{hint}"), style="$text-warning"))
+        lines.append(Text(Content(f"■ {answer.end}{hint}"), style="$text-warning"))
     if said := LiveStatistics().finish(Stats.from_json(answer.stats)).words():
         lines.append(Fitting(tuple(said)))
     return lines

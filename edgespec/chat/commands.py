@@ -11,7 +11,6 @@ from edgespec.chat.attachments import attach, attachment, check_size, described,
 from edgespec.chat.comparing import Comparison, sides_and_text
 from edgespec.chat.model import drafting_with
 from edgespec.chat.model_lists import models_and_drafts, models_found
-from edgespec.chat.persona_commands import PersonaCommands
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
 from edgespec.chat.store_commands import StoreCommands
@@ -25,7 +24,7 @@ from edgespec.text.printable import one_line
 from edgespec.text.thinking import split, without_thinking
 
 
-class Commands(StoreCommands, PersonaCommands):
+class Commands(StoreCommands):
     """Runs commands on a session for a front end. A command that fails raises EdgespecError.
 
     A command is a method `do_NAME`, which may yield lines to show. `compared` is the last comparison.

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Notice
@@ -84,53 +83,36 @@ def sides_and_text(session: Session, argument: str) -> tuple[tuple[Side, Side], 
     return (side_of(session, sides[0]), side_of(session, sides[1])), text.strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """An event and its time, in seconds since the request."""
-
-    elapsed_s: float
-    event: TokenEvent
-
-
 @dataclass(slots=True)
 class Lane:
     """One of the two answers."""
 
-    events: list[Timed] = field(default_factory=list)
+    events: list[TokenEvent] = field(default_factory=list)
     key: str | None = None  #: the key of its message, None while there is no message
 
     @property
-    def tokens(self) -> Sequence[Timed]:
+    def tokens(self) -> Sequence[TokenEvent]:
         """The events that are tokens."""
-        return [timed for timed in self.events if timed.event.id >= 0]
+        return [event for event in self.events if event.id >= 0]
 
     @property
     def stats(self) -> Stats:
-        return (self.events[-1].event.stats if self.events else None) or Stats()
+        return (self.events[-1].stats if self.events else None) or Stats()
 
     @property
     def is_over(self) -> bool:
-        return bool(self.events) and self.events[-1].event.is_last
+        return bool(self.events) and self.events[-1].is_last
 
     @property
     def was_cancelled(self) -> bool:
-        return not self.is_over or self.events[-1].event.finish_reason == "cancelled"
-
-    @property
-    def first_token_s(self) -> float:
-        """The time to the first token; 0 if there is no token."""
-        return self.tokens[0].elapsed_s if self.tokens else 0.0
-
-    def generation_s(self, n_tokens: int) -> float:
-        """Return the time from the first token to the `n_tokens`-th."""
-        return self.tokens[n_tokens - 1].elapsed_s - self.first_token_s if n_tokens else 0.0
+        return not self.is_over or self.events[-1].finish_reason == "cancelled"
 
 
 class Comparison:
     """Two answers to `text`, or to the last message if `text` is empty.
 
-    `lanes` are the answers so far; they are compared over the tokens that both have. `notes` are the notes that the
-    model gave meanwhile.
+    `lanes` are the answers so far, `notes` the notes that the model gave meanwhile. `had` is the answer that the chat
+    had to this message.
     """
 
     def __init__(self, session: Session, sides: tuple[Side, Side], text: str = "") -> None:
@@ -138,7 +120,7 @@ class Comparison:
         self.lanes = (Lane(), Lane())
         self._seed = secrets.randbits(32) if session.settings.seed < 0 else None  # both answers use the same seed
         self.notes: list[str] = []
-        self.had: str | None = None  # the answer of the chat to this message, if it had one
+        self.had: str | None = None
         self._chat: str | None = None
 
     @property
@@ -197,12 +179,11 @@ class Comparison:
         session, lane = self.session, self.lanes[number]
         if self.is_race:
             session.model.needed().forget()
-        started_s = perf_counter()
         for event in session.ask(asks, cancel) if asks else session.regenerate(cancel, sample=0):
             if isinstance(event, Notice):
                 self.notes.append(event.text)
             else:
-                lane.events.append(Timed(perf_counter() - started_s, event))
+                lane.events.append(event)
                 heard(number)
         last, self._chat = session.turns[-1], session.chat
         lane.key = last.key if last.role == "assistant" else None
@@ -237,45 +218,32 @@ class Comparison:
     # --- the result ---------------------------------------------------------------------------------------------------
 
     @property
-    def n_common(self) -> int:
-        """The length of the shorter answer, in tokens."""
-        return min(len(lane.tokens) for lane in self.lanes)
-
-    @property
     def differs_at(self) -> int | None:
         """The index of the first token that differs; None if the answers agree.
 
         A token that only the longer answer has differs too, unless the shorter answer was cancelled.
         """
         for index, pair in enumerate(zip(*(lane.tokens for lane in self.lanes), strict=False)):
-            if pair[0].event.id != pair[1].event.id or pair[0].event.text != pair[1].event.text:
+            if pair[0].id != pair[1].id or pair[0].text != pair[1].text:
                 return index
-        shorter = min(self.lanes, key=lambda lane: len(lane.tokens))
-        is_one = len({len(lane.tokens) for lane in self.lanes}) == 1 or shorter.was_cancelled
-        return None if is_one else self.n_common
-
-    @property
-    def speedup(self) -> float | None:
-        """The generation time of the second answer divided by that of the first; None if they are too short."""
-        if self.n_common < 2:
-            return None
-        first_s, second_s = (lane.generation_s(self.n_common) for lane in self.lanes)
-        return second_s / first_s if first_s > 0 and second_s > 0 else None
+        shorter, longer = sorted(self.lanes, key=lambda lane: len(lane.tokens))
+        is_one = len(shorter.tokens) == len(longer.tokens) or shorter.was_cancelled
+        return None if is_one else len(shorter.tokens)
 
     @property
     def drafted_by(self) -> dict[str, int]:
         """The number of accepted tokens of each drafter in both answers, largest first."""
-        tokens = (timed.event for lane in self.lanes for timed in lane.tokens)
+        tokens = (event for lane in self.lanes for event in lane.tokens)
         return dict(Counter(event.source for event in tokens if event.from_draft).most_common())
 
     def verdict(self) -> str:
         """Return one sentence: which answer was faster, and whether the texts are the same."""
-        speedup = self.speedup
-        if speedup is None:
+        first, second = (lane.stats.tokens_per_s for lane in self.lanes)
+        if not (first and second and all(len(lane.tokens) > 1 for lane in self.lanes)):
             stopped = any(lane.was_cancelled for lane in self.lanes)
             return "stopped before there was anything to compare" if stopped else "too short to compare"
-        rates = " vs. ".join(rate((self.n_common - 1) / lane.generation_s(self.n_common)) for lane in self.lanes)
-        said = f"{rates} tok/s, {self._same_text()}"
+        said = f"{rate(first)} vs. {rate(second)} tok/s, {self._same_text()}"
+        speedup = first / second
         if self.is_race and not any(lane.stats.proposed for lane in self.lanes):
             return f"nothing was drafted, any difference is noise: {said}"
         if abs(speedup - 1) < NOTABLE:
@@ -286,7 +254,7 @@ class Comparison:
     def _same_text(self) -> str:
         index = self.differs_at
         if index is None:
-            return f"the same {self.n_common} tokens"
+            return f"the same {min(len(lane.tokens) for lane in self.lanes)} tokens"
         rule = self.sides[0].settings.verify
         why = f", {'by rounding' if rule == 'coupled' else f'as {rule} allows'}" if self.is_race else ""
         return f"different text from token {index + 1} on{why}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Answerer, Opener
-from edgespec.chat.settings import ChatSettings
+from edgespec.chat.settings import DRAFTING, ChatSettings
 from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Progress
@@ -136,14 +136,9 @@ class ChatModel:
         """Use the drafting settings of a chat, else those the model was loaded with. Raises UsageError."""
         if self.engine is None:
             return
-        loaded = self.settings
-        wanted: dict[str, Any] = {
-            "spec_type": settings.spec_type or loaded.spec_type,
-            "pace": settings.pace or loaded.pace,
-            "spec_draft_n_max": loaded.draft_n_max if settings.n_max is None else settings.n_max,
-            "spec_tree": loaded.spec_tree if settings.tree is None else settings.tree,
-        }
-        if wanted == self._drafting:
+        loaded = {name: getattr(self.settings, name) for name in DRAFTING}
+        loaded["spec_draft_n_max"] = self.settings.draft_n_max
+        if (wanted := loaded | settings.drafting) == self._drafting:
             return
         with self.watched() as engine:
             engine.draft_with(**wanted)

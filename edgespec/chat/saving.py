@@ -1,13 +1,20 @@
-"""Writes to the store of chats; if the store fails, they are repeated later."""
+"""Saves a conversation: answers while they are generated, and writes that are repeated after the store has failed."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any, cast
 
-from edgespec.history import StoreError, UnknownChatError, UnwritableError
+from edgespec.core.stats import Stats
+from edgespec.events import FinishReason, TokenEvent
+from edgespec.history import Answer, Piece, Store, StoreError, Turn, UnknownChatError, UnwritableError
+from edgespec.history.data import turn_of
+from edgespec.settings import Message
 
+SAVED_EVERY_S = 0.5
 Write = Callable[[], object]
 
 
@@ -59,3 +66,112 @@ class Writes:
                 else:
                     self._waiting.pop(0)
             self.error = None
+
+
+class Recording:
+    """An answer below `parent` that is being generated, or continued from `begun`.
+
+    A thread saves it every half second: if the program is killed, at most that much is lost, and no token waits for
+    the disk.
+    """
+
+    def __init__(
+        self, store: Store, chat: str, parent: str | None, answer: Answer, begun: Turn | None, begun_ids: Sequence[int]
+    ) -> None:
+        self._store, self._chat, self._parent, self._answer = store, chat, parent, answer
+        self._ids = list(begun_ids)
+        self._pieces = [Piece(-1, begun.content)] if begun else []
+        self._begun, self._n_begun = begun, len(self._ids)
+        self._has_all_ids = begun is None or bool(begun_ids)  # whether `_ids` are the tokens of the whole text
+        self.reason: str = "cancelled"
+        self.stats: Stats | None = None
+        self.segment: Stats | None = None
+        self._row: str | None = None
+        self._ended = threading.Event()
+        self._saver = threading.Thread(target=self._save, name="saving the answer", daemon=True)
+        self._saver.start()
+
+    @property
+    def new_tokens(self) -> int:
+        return len(self._ids) - self._n_begun
+
+    @property
+    def new_text(self) -> str:
+        """The text after that of `begun`."""
+        return self.content[len(self._begun.content) if self._begun else 0 :]
+
+    @property
+    def content(self) -> str:
+        return "".join(piece.text for piece in self._pieces)
+
+    def take(self, event: TokenEvent) -> None:
+        """Add the next event."""
+        if event.id >= 0:
+            self._ids.append(event.id)
+            self._pieces.append(Piece(event.id, event.text, event.source, event.round))
+        elif event.text:
+            self._pieces.append(Piece(-1, event.text))
+        if event.finish_reason is not None:
+            self.reason, self.segment = event.finish_reason, event.stats
+            self._has_all_ids = self._has_all_ids and not event.cut
+            if self.stats is None:
+                self.stats = event.stats
+            elif event.stats is not None:
+                self.stats.add(event.stats)
+
+    def message(self) -> list[Message]:
+        """Return the answer so far, as a message to continue."""
+        return [Message("assistant", self.content, self._known_ids)] if self.content else []
+
+    @property
+    def _known_ids(self) -> tuple[int, ...]:
+        return tuple(self._ids) if self._has_all_ids else ()
+
+    @property
+    def context_used(self) -> int:
+        return self.segment.prompt_tokens + self.segment.generated_tokens if self.segment else 0
+
+    def end(self, write: Callable[[Callable[[], object]], None], first_sent: str) -> Turn | None:
+        """Save the answer and return it as a turn; if nothing was generated, return the turn that was continued."""
+        self._ended.set()
+        self._saver.join()
+        row, content, pieces = self._row, self.content, list(self._pieces)
+        # A continued answer may have gained tokens without text (a part of a character), which are saved too.
+        if not self.new_text and not (self._begun and self._has_all_ids and self.new_tokens):
+            if row is not None:
+                write(lambda: self._store.drop(row))
+            return self._begun
+        stats: Mapping[str, Any] = self.stats.as_json() if self.stats else {}
+        if self._begun and self._begun.answer:  # keep the statistics of the longer part
+            stats = max(self._begun.answer.stats, stats, key=_generated)
+        answer = replace(
+            self._answer,
+            finish_reason=self.reason,
+            settings={**self._answer.settings, "first_sent": first_sent},
+            stats={**stats, "context_used": self.context_used},
+            ids=self._known_ids,
+        )
+        write(lambda: self._store.finish(row, self._chat, self._parent, content, answer, pieces))
+        return turn_of(self._chat, self._parent, "assistant", content, answer)
+
+    def last_event(self) -> TokenEvent:
+        return TokenEvent(-1, "", finish_reason=cast(FinishReason, self.reason), stats=self.stats)
+
+    def _save(self) -> None:
+        saved = 0
+        while not self._ended.wait(SAVED_EVERY_S):
+            if len(self._pieces) == saved:
+                continue
+            try:
+                if self._row is None:
+                    self._row = self._store.begin(self._chat, self._parent, self._answer)
+                pieces = self._pieces[:]
+                content = "".join(piece.text for piece in pieces)
+                self._store.grow(self._row, content, pieces)
+            except StoreError:  # the end of the answer writes it again, and reports a failure
+                continue
+            saved = len(pieces)
+
+
+def _generated(stats: Mapping[str, Any]) -> int:
+    return int(stats.get("timings", {}).get("predicted_n", 0))

@@ -10,7 +10,7 @@ from edgespec.chat.answerer import Answerer
 from edgespec.chat.attachments import Attachment, with_files
 from edgespec.chat.conversation import Conversation
 from edgespec.chat.model import ChatModel
-from edgespec.chat.recording import Recording
+from edgespec.chat.saving import Recording
 from edgespec.chat.settings import ChatSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Store, Turn

@@ -11,7 +11,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Answerer, Events, Notice, Opener
 from edgespec.chat.attachments import with_files, without_files
 from edgespec.chat.model import Catalogued, ChatModel
-from edgespec.chat.recording import Recording
+from edgespec.chat.saving import Recording
 from edgespec.chat.sending import Sending, as_message
 from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
 from edgespec.chat.states import ChatStates
@@ -335,7 +335,7 @@ class Session(Sending, Closable):
     def new_notes(self) -> list[Notice]:
         """Return the notes of the store and the model since the last call.
 
-        That the context is full is left out: the end of each answer says so (`ends.end_of`).
+        That the context is full is left out: the end of each answer says so (`Answer.end`).
         """
         notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))]
         full = CONTEXT_FULL.format(self.context_size)

@@ -17,6 +17,7 @@ from edgespec.validation import check_load_settings, check_request
 
 NONE = "none"  # the text that clears a setting
 CLEARED = ("stop", *CONSTRAINTS)
+DRAFTING = ("spec_type", "pace", "spec_draft_n_max", "spec_tree")
 Kind = Literal["number", "integer", "choice", "text"]
 Group = Literal["sampling", "answer", "drafting"]
 
@@ -39,22 +40,17 @@ class ChatSettings:
     verify: VerifyRule = "coupled"
     spec_type: str | None = None
     pace: str | None = None
-    n_max: int | None = None
-    tree: int | None = None
+    spec_draft_n_max: int | None = None
+    spec_tree: int | None = None
 
     @property
     def drafting(self) -> dict[str, Any]:
-        """The keywords of `Runtime.draft_with`."""
-        return {
-            "spec_type": self.spec_type,
-            "pace": self.pace,
-            "spec_draft_n_max": self.n_max,
-            "spec_tree": self.tree,
-        }
+        """The drafting settings that differ from those the model was loaded with, as fields of LoadSettings."""
+        return {name: value for name in DRAFTING if (value := getattr(self, name)) is not None}
 
     def drafting_as_loaded(self) -> ChatSettings:
         """Return these settings with the drafting settings that the model was loaded with."""
-        return replace(self, spec_type=None, pace=None, n_max=None, tree=None)
+        return replace(self, spec_type=None, pace=None, spec_draft_n_max=None, spec_tree=None)
 
     @property
     def constraints(self) -> dict[str, Any]:
@@ -160,12 +156,8 @@ SETTINGS = (
     Setting("verify", "choice", "answer", "Verification rule for drafts.", get_args(VerifyRule)),
     Setting("spec_type", "text", "drafting", "Drafters: auto, none, or names separated by commas."),
     Setting("pace", "text", "drafting", "Draft length: auto, fixed:K or off."),
-    Setting(
-        "n_max", "integer", "drafting", f"Maximum draft tokens per step, up to {MAX_DRAFT}.", called="spec-draft-n-max"
-    ),
-    Setting(
-        "tree", "integer", "drafting", f"Maximum branches of a draft tree, up to {MAX_LEAVES}.", called="spec-tree"
-    ),
+    Setting("spec_draft_n_max", "integer", "drafting", f"Maximum draft tokens per step, up to {MAX_DRAFT}."),
+    Setting("spec_tree", "integer", "drafting", f"Maximum branches of a draft tree, up to {MAX_LEAVES}."),
 )
 
 
@@ -250,8 +242,7 @@ def _checked(settings: ChatSettings) -> ChatSettings:
         ),
         1,
     )
-    given = {name: value for name, value in settings.drafting.items() if value is not None}
-    check_load_settings(LoadSettings("", **given))
+    check_load_settings(LoadSettings("", **settings.drafting))
     return settings
 
 

@@ -1,12 +1,19 @@
-"""Names, keys and help of the chat commands; `Commands` runs them."""
+"""Names, keys and help of the chat commands, and what they need of a front end; `Commands` runs them."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from edgespec.cancel import CancelFlag
+from edgespec.chat.answerer import Events, Level
+from edgespec.chat.comparing import Comparison
+from edgespec.chat.personas import Persona
 from edgespec.errors import UsageError
+from edgespec.settings import LoadSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +98,36 @@ def find(name: str) -> Command:
     near = [c.name for c in begun] or difflib.get_close_matches(name, [c.name for c in COMMANDS], n=1)
     hint = "did you mean " + " or ".join(f"/{other}" for other in near) + "?" if near else "/help lists the commands"
     raise UsageError(f"there is no command /{name}", hint=hint)
+
+
+class Front(Protocol):
+    """A plain terminal or the screen. `say` takes plain text of one or several lines."""
+
+    def say(self, text: str, level: Level = "info") -> None: ...
+
+    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+        """Start an answer and show it."""
+
+    def redraw(self) -> None:
+        """Show the conversation again: it has changed."""
+
+    def put(self, text: str) -> None:
+        """Put a text into the input field, to be edited and sent."""
+
+    def copy(self, text: str) -> None: ...
+
+    def load(self, settings: LoadSettings) -> None: ...
+
+    def compare(self, comparison: Comparison) -> None:
+        """Run a comparison, and show both answers."""
+
+    def show_files(self) -> None:
+        """Show the files attached to the next message."""
+
+    def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
+        """Let the user edit a persona; if it is saved, call `take` with the new version. Raises UsageError."""
+
+    def show_tokens(self) -> None:
+        """Show which drafter proposed each token, or hide it."""
+
+    def leave(self) -> None: ...

@@ -13,7 +13,6 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Any
 
-from edgespec.chat.ends import end_of
 from edgespec.errors import UsageError
 from edgespec.history import ChatInfo, Store, Turn, UnknownChatError
 from edgespec.history.data import valid_text
@@ -49,8 +48,8 @@ def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
             if kind == "thinking":
                 closed = f"<details>\n<summary>Thinking</summary>\n\n{closed}\n\n</details>"
             blocks.append(closed)
-        if end := end_of(turn.answer):
-            blocks.append(f"*({end})*")
+        if turn.answer and turn.answer.end:
+            blocks.append(f"*({turn.answer.end})*")
     return "\n\n".join(blocks) + "\n"
 
 

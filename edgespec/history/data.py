@@ -17,6 +17,15 @@ Order = Literal["newest", "pinned", "folders"]
 """The order of chats in a list: the newest first; or pinned chats before the others; or after the pinned chats those in
 folders."""
 
+ENDS = {
+    "interrupted": "interrupted",
+    "generating": "not finished yet",
+    "cancelled": "stopped by you",
+    "length": "cut off at the token limit",
+    "error": "stopped by an error",
+}
+FULL = "cut off because the context is full"
+
 
 class StoreError(EdgespecError):
     """The store of chats cannot be read or written now; its content is unchanged."""
@@ -58,6 +67,17 @@ class Answer:
     stats: Mapping[str, Any] = field(default_factory=dict)
     vocabulary: str = ""
     ids: tuple[int, ...] = ()
+
+    @property
+    def is_full(self) -> bool:
+        """True if the answer ended because the context was full."""
+        size = self.settings.get("ctx_size", 0)
+        return self.finish_reason == "length" and 0 < size <= self.stats.get("context_used", 0)
+
+    @property
+    def end(self) -> str:
+        """How an incomplete answer ended, in words; "" if it is complete."""
+        return FULL if self.is_full else ENDS.get(self.finish_reason, "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from fake_engine import FakeEngine, drafted_events
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Notice
 from edgespec.chat.attachments import Attachment, attachment
-from edgespec.chat.ends import FULL, end_of
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings, setting
 from edgespec.chat.transcript import ImportedChat, import_chat
@@ -26,6 +25,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.history import Store, new_id
+from edgespec.history.data import FULL
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.runtime.worker import WorkerDiedError
@@ -292,10 +292,10 @@ def test_each_answer_that_fills_the_context_is_known_to(runtime: Runtime, store:
     session = talking_to(runtime, store, max_tokens=-1, sampling=endless)
     for message in ("What does os.walk do?", "And os.scandir?"):
         said(session.ask(message))
-        assert end_of(session.turns[-1].answer) == FULL
+        assert (answer := session.turns[-1].answer) is not None and answer.end == FULL
     session.change({"max-tokens": "5"})
     said(session.ask("Thanks."))
-    assert end_of(session.turns[-1].answer) == "cut off at the token limit"
+    assert (answer := session.turns[-1].answer) is not None and answer.end == "cut off at the token limit"
 
 
 def test_a_message_too_long_for_the_context_is_refused_and_nothing_kept(runtime: Runtime, store: Store) -> None:

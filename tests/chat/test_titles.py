@@ -13,10 +13,9 @@ from tiny_gguf import CHATML, write_model
 
 import edgespec
 from edgespec.chat import idle
-from edgespec.chat.idle import Idle
+from edgespec.chat.idle import Idle, cleaned, title_request
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
-from edgespec.chat.titles import cleaned, title_request
 from edgespec.history import Store
 from edgespec.settings import LoadSettings, Message
 

@@ -11,7 +11,6 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from edgespec.chat.ends import end_of
 from edgespec.chat.states import remove_states, states_folder
 from edgespec.chat.transcript import (
     ImportedChat,
@@ -126,7 +125,7 @@ def show(name: str, as_json: bool) -> None:
     if not as_json:
         output.line(f"{chat.title or chat.id}\n{iso(chat.created_s)}")
         for turn in turns:
-            end = end_of(turn.answer)
+            end = turn.answer.end if turn.answer else ""
             output.line(f"\n{turn.role}:\n{turn.content}" + (f"\n({end})" if end else ""))
         return
     messages = []

@@ -14,8 +14,6 @@ from edgespec.cli.options.common import option
 if TYPE_CHECKING:
     from edgespec.chat.personas import Persona
 
-_FIELDS = {"spec_draft_n_max": "n_max", "spec_tree": "tree"}  # options and the chat settings with other names
-
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from edgespec.chat.personas import personas
@@ -34,8 +32,7 @@ PERSONA = option(
 
 def typed_fields(call: Call) -> set[str]:
     """Return the settings that were typed, by the names of their fields."""
-    typed = set(filter(call.is_typed, call.values))
-    return typed | {field for option, field in _FIELDS.items() if option in typed}
+    return set(filter(call.is_typed, call.values))
 
 
 def named_persona(call: Call) -> Persona | None:
@@ -57,12 +54,11 @@ def answer_as(call: Call, persona: Persona) -> None:
 
     typed = typed_fields(call)
     settings = persona.applied(ChatSettings(), typed)
-    options = {field: option for option, field in _FIELDS.items()}
     taken: dict[str, Any] = {"system": persona.system} if persona.system and "system" not in typed else {}
     for item in map(setting, persona.settings):
         is_free = item.field not in typed and not (item.field in CONSTRAINTS and typed & set(CONSTRAINTS))
         if is_free:
-            taken[options.get(item.field, item.field)] = item.value(settings)
+            taken[item.field] = item.value(settings)
     for name, value in taken.items():
         call.values[name] = value
         call.ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)  # so that the catalogue does not change it

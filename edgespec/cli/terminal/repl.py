@@ -16,7 +16,6 @@ from edgespec.chat.attachments import described, without_files
 from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
 from edgespec.chat.comparing import Comparison
-from edgespec.chat.ends import end_of, is_full
 from edgespec.chat.idle import Idle
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.personas import Persona, read, save
@@ -232,7 +231,7 @@ class Repl:
                 self.output.end_answer()
                 begun.append(side)
                 self.output.line(f"{side + 1}: {comparison.sides[side].title}")
-            self.output.answer(comparison.lanes[side].events[-1].event.text)
+            self.output.answer(comparison.lanes[side].events[-1].text)
 
         try:
             with self._interrupts.cancelling(cancel):
@@ -311,7 +310,7 @@ class Repl:
         self.output.line(f"{turn.role}: " + "".join(text for kind, text in parts if kind == "answer"))
         for file in files:
             self.output.note(f"attached: {file.name} ({described([file], self.session.counts.count(file))})")
-        if turn.answer is not None and end_of(turn.answer):
+        if turn.answer is not None and turn.answer.end:
             self.output.note(_end_note(turn.answer))
 
     def _show_tokens(self) -> None:
@@ -369,5 +368,5 @@ class Repl:
 
 def _end_note(answer: Answer) -> str:
     """Return how an incomplete answer ended, and what continues it."""
-    hint = "-c gives a larger one" if is_full(answer) else "/continue resumes it"
-    return f"the answer was {end_of(answer)}; {hint}"
+    hint = "-c gives a larger one" if answer.is_full else "/continue resumes it"
+    return f"the answer was {answer.end}; {hint}"
