@@ -4,7 +4,8 @@
     python scripts/lab/bench_native.py --model target.gguf --draft draft.gguf --lengths 2,4,8
 
 The first call builds llama-speculative-simple from the sources that pyproject.toml pins, with the flags of the
-project's own build but without its additions (about 8 minutes on two cores). llama.cpp decodes with ngram-simple (its
+project's own build (llama_build.py) but without its additions: about 8 minutes on two cores. The build is kept next to
+the compiled wheels; an interrupted one resumes. llama.cpp decodes with ngram-simple (its
 defaults; n 3 m 8; n 5 m 24), ngram-mod, and with a draft model draft-simple at fixed lengths; edgespec decodes plainly
 and with its default drafters, in one process that loads the model once. Both have the same threads, context and
 temperature 0, and stop at the end token or after -n tokens.
@@ -23,10 +24,12 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -34,7 +37,10 @@ from pathlib import Path
 from random import Random
 from statistics import geometric_mean, median
 
-from programs import ENVIRON, CommandError, build, markdown
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # modules of the project's own build
+import llama_build
+from bootstrap import STAMP, llama_version, wheel_cache
+from supervised import CommandError, read, say
 
 from edgespec.bench.machine import machine
 from edgespec.bench.suites import Item, sample, shipped
@@ -47,6 +53,7 @@ from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 
 PROGRAM = "llama-speculative-simple"
+ENVIRON = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}  # which edgespec sets
 NATIVE_PLAIN, OWN_PLAIN, OWN_AUTO = "llama.cpp plain", "edgespec plain", "edgespec auto"
 SUITES = {"writing": "writing", "translation": "translation", "questions": "chat", "maths": "maths"}
 SUITES |= {"edit": "code_editing", "summary": "summary", "retrieval": "summary", "repeat": "chat"}
@@ -63,6 +70,17 @@ CODING = (
 )
 KINDS = ("writing", "coding", "translation", "summary", "questions", "maths", "retrieval", "edit", "repeat")
 
+BUILD_OPTIONS = [
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON",
+    "-DLLAVA_BUILD=OFF",
+    "-DLLAMA_BUILD_EXAMPLES=ON",
+    "-DLLAMA_BUILD_TOOLS=ON",
+    "-DLLAMA_BUILD_SERVER=ON",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
+    "-DLLAMA_OPENSSL=OFF",
+]
 
 # Options of llama.cpp's program. It refuses to run without a drafter: the n-gram of 1,024 tokens never matches.
 SETTINGS = {
@@ -134,13 +152,61 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+# --- llama.cpp's program ----------------------------------------------------------------------------------------------
+
+
+def built() -> Path:
+    """Return the path of llama.cpp's program, which is built unless it exists. Raises CommandError, ValueError."""
+    machine, version = llama_build.look(os.environ), llama_version()
+    backend = llama_build.choose_backend(machine, os.environ.get("EDGESPEC_BACKEND", "") or read(STAMP / "backend"))
+    environ = {**os.environ, **llama_build.build_environment(machine, backend, os.environ)}
+    folder = wheel_cache().parent / "native" / llama_build.cache_name(version, machine, backend, environ, stock=True)
+    name = PROGRAM + (".exe" if os.name == "nt" else "")
+    if not (found := list((folder / "bin").rglob(name))):  # on Windows in a folder for the configuration
+        say(f"building {PROGRAM}: about 8 minutes on two cores, once for this machine ({folder})")
+        environ["PATH"] = f"{environ.get('PATH', '')}{os.pathsep}{Path(sys.executable).parent}"
+        cmake = shutil.which("cmake", path=environ["PATH"])
+        if cmake is None:
+            raise CommandError(f"cmake was not found: {sys.executable} -m pip install cmake ninja")
+        generator = ["-G", "Ninja"] if shutil.which("ninja", path=environ["PATH"]) else []
+        options = [*BUILD_OPTIONS, *shlex.split(environ.get("CMAKE_ARGS", ""))]
+        _run([cmake, *generator, "-S", _sources(folder.parent, version), "-B", str(folder), *options], environ)
+        parallel = ["--parallel", str(os.cpu_count() or 1)]
+        _run([cmake, "--build", str(folder), "--config", "Release", *parallel, "--target", PROGRAM], environ)
+        found = list((folder / "bin").rglob(name))
+    if not found:
+        raise CommandError(f"{PROGRAM} is not in {folder} after the build")
+    return found[0]
+
+
+def _sources(folder: Path, version: str) -> str:
+    """Return the folder of the sources of this version, which are downloaded if they are missing."""
+    sources = folder / f"llama_cpp_python-{version}"
+    if not sources.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as part:
+            options = ["--no-deps", "--no-binary=llama-cpp-python", "--dest", part]
+            pip = [sys.executable, "-m", "pip", "download", *options, f"llama-cpp-python=={version}"]
+            _run(pip, os.environ)  # which asks the package for its name, by tools that pip downloads
+            with tarfile.open(next(Path(part).glob("*.tar.gz"))) as archive:
+                archive.extractall(part, filter="data")
+            (Path(part) / sources.name).replace(sources)
+    return str(sources)
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Run a command whose output is shown on stderr. Raises CommandError if it fails."""
+    if status := subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, env=environ).returncode:
+        raise CommandError(f"exit status {status}: {shlex.join(command)}")
+
+
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
 def measured(args: argparse.Namespace) -> list[Sample]:
     """Answer every prompt in every way, interleaved; Ctrl-C ends this early. Raises CommandError, EdgespecError."""
     model, draft = resolve(args.model).path, resolve(args.draft).path if args.draft else None
-    program, _ = build(PROGRAM)
+    program = built()
     size, threads = str(args.context), str(args.threads)
     native = [str(program), "-m", str(model), "-c", size, "-b", size, "-t", threads, "-tb", threads]
     # This program generates one token more than requested.
@@ -287,7 +353,9 @@ def table(samples: Sequence[Sample]) -> str:
     if items:
         rates = [median(_rate(samples, NATIVE_PLAIN, item) for item in of_kind) for of_kind in kinds.values()]
         rows.append(["tokens/s of 1.00", *(f"{rate:.1f}" for rate in (*rates, geometric_mean(rates))), "", ""])
-    return markdown(["", *kinds, "mean", "accepted", "same text"], rows)
+    header = ["", *kinds, "mean", "accepted", "same text"]
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
 
 
 def _rate(samples: Sequence[Sample], who: str, item: str) -> float:

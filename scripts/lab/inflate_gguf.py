@@ -1,8 +1,7 @@
 """Make a trained Llama larger without changing what it says: benchmark pairs of any size without a download.
 
-    python scripts/lab/inflate_gguf.py demo -o target.gguf --params 0.9e9
+    python scripts/lab/inflate_gguf.py demo -o target.gguf --width 1792 --layers 23     # 0.9 billion parameters
     python scripts/lab/inflate_gguf.py demo:draft -o draft.gguf --width 768 --layers 3 --type F16
-    python scripts/lab/inflate_gguf.py --pair bench     # targets in three types, drafts of 1/10 and 1/30 of their cost
 
 The source is a GGUF file of the architecture `llama`, or `demo` or `demo:draft` for the bundled ones. Except for
 rounding, the logits stay the same:
@@ -45,19 +44,6 @@ from edgespec.models.names.spec import resolve
 
 DIRECT = {"F32": 1, "F16": 1, "BF16": 1, "Q8_0": 32}  # types that are written here; weights in a block
 LAYER = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
-MAX_WIDTH, MAX_LAYERS = 8192, 512
-WIDTH_PER_LAYER = 64  # of models people use: between 40 and 130
-TARGET = {"params": 0.9e9}
-# The drafts are wide for their few layers, because each layer costs time besides that of its parameters. On one thread
-# of an x86 server their passes take about 1/10, 1/26 and 1/28 of the Q8_0 target's time.
-PAIR: dict[str, tuple[str, dict[str, Any]]] = {
-    "target-f16.gguf": ("demo", TARGET | {"type": "F16"}),
-    "target-q8_0.gguf": ("demo", TARGET | {"type": "Q8_0"}),
-    "target-q4_k_m.gguf": ("demo", TARGET | {"type": "Q4_K_M"}),
-    "draft-10.gguf": ("demo:draft", {"width": 1280, "layers": 4}),
-    "draft-30.gguf": ("demo:draft", {"width": 768, "layers": 3}),
-    "draft-useless.gguf": ("demo:draft", {"width": 768, "layers": 3, "scramble": True}),
-}
 
 Values = NDArray[np.float32]
 
@@ -66,24 +52,20 @@ def inflate(
     source: Path,
     destination: Path,
     *,
-    params: float | None = None,
     width: int | None = None,
     layers: int | None = None,
     type: str = "Q8_0",
     scramble: bool = False,
 ) -> Shape:
-    """Write `source` to `destination` with about `params` parameters, or with `width` and `layers`; what is not given
-    stays. `destination` appears when it is complete. Returns the new shape.
+    """Write `source` to `destination` with this width and number of layers; what is not given stays. `destination`
+    appears when it is complete. Returns the new shape.
 
     Raises UsageError, ModelNotFoundError, ModelFileError.
     """
     header, type = check_model(source), type.upper()
-    old = new = shape_of(header)
-    if params is not None:
-        new = choose_shape(old, params, type)
-    elif width not in (None, old.width):
-        new = widened(old, width, type)
-    new = replace(new, layers=new.layers if layers is None else layers)
+    old = shape_of(header)
+    new = old if width is None or width == old.width else widened(old, width, type)
+    new = replace(new, layers=old.layers if layers is None else layers)
     check_growth(old, new, type)
     check_destination(destination, (source,), b"GGUF")
     with becoming(destination) as unfinished:
@@ -223,12 +205,16 @@ class Shape:
 
 def shape_of(header: Header) -> Shape:
     """Return the sizes of a plain Llama. Raises ModelFileError for every other model."""
+
+    def refused(why: str) -> ModelFileError:
+        return ModelFileError(f"{header.path} cannot be inflated", why=why)
+
     width, heads = header.number("embedding_length"), header.number("attention.head_count")
     heads_kv = header.number("attention.head_count_kv", heads)
     if header.architecture != "llama":
-        raise other_model(header, f"its architecture is {header.architecture!r}, and only 'llama' is supported")
+        raise refused(f"its architecture is {header.architecture!r}, and only 'llama' is supported")
     if header.parts or not (heads and heads_kv and header.number("feed_forward_length")):
-        raise other_model(header, "it is split into parts, or its layers differ in size")
+        raise refused("it is split into parts, or its layers differ in size")
     shape = Shape(
         width=width,
         layers=header.number("block_count"),
@@ -244,25 +230,8 @@ def shape_of(header: Header) -> Shape:
     strange = {name for name in known | sizes.keys() if sizes.get(name) != shape.tensor(name)}
     strange |= sizes.keys() - known - {"output.weight", "rope_freqs.weight"}
     if strange:
-        raise other_model(header, f"the tensor {min(strange)!r} is not that of a plain Llama")
+        raise refused(f"the tensor {min(strange)!r} is not that of a plain Llama")
     return shape
-
-
-def choose_shape(old: Shape, params: float, type: str) -> Shape:
-    """About `params` parameters (5 %), as wide for its layers as models are. Raises UsageError if there is none."""
-    if not math.isfinite(params) or params < old.n_params * 0.95:
-        raise UsageError(f"cannot make {params:,.0f} of the source's {old.n_params:,} parameters: it can only grow")
-    tried = []
-    for step in (256, 32) if type in DIRECT else (256,):
-        for width in range(_up(old.width, step), MAX_WIDTH + 1, step):
-            shape = widened(old, width, type)
-            rest = replace(shape, layers=0).n_params
-            layers = round((params - rest) / (replace(shape, layers=1).n_params - rest))
-            tried.append(replace(shape, layers=min(max(layers, old.layers), MAX_LAYERS)))
-        if found := [shape for shape in tried if abs(shape.n_params / params - 1) <= 0.05]:
-            return min(found, key=lambda shape: abs(math.log(shape.width / shape.layers / WIDTH_PER_LAYER)))
-    nearest = min(tried, key=lambda shape: abs(shape.n_params - params))
-    raise UsageError(f"no shape has about {params:,.0f} parameters", why=f"the nearest has {nearest.n_params:,}")
 
 
 def widened(old: Shape, width: int, type: str) -> Shape:
@@ -280,10 +249,10 @@ def check_growth(old: Shape, new: Shape, type: str) -> None:
     """Raise UsageError if `new` cannot be written as `type`."""
     if type not in TYPES:
         raise UsageError(f"unknown type {type!r}", hint=f"use one of {', '.join(TYPES)}")
-    if new.width < old.width or not old.layers <= new.layers <= MAX_LAYERS:
+    if new.width < old.width or new.layers < old.layers:
         raise UsageError(
             f"{new.layers} layers of {new.width} cannot be made from {old.layers} of {old.width}",
-            why=f"a model can only grow, to at most {MAX_LAYERS} layers",
+            why="a model can only grow",
         )
     block = DIRECT.get(type, 256)
     if rows := [size for name in ("attn_q", "attn_output", "ffn_down") if (size := new.tensor(name)[-1]) % block]:
@@ -293,17 +262,9 @@ def check_growth(old: Shape, new: Shape, type: str) -> None:
         )
 
 
-def other_model(header: Header, why: str) -> ModelFileError:
-    return ModelFileError(f"{header.path} cannot be inflated", why=why)
-
-
-def _up(value: int, step: int) -> int:
-    return -(-value // step) * step
-
-
 def _nearest(value: float, step: int, least: int) -> int:
     """The multiple of `step` nearest to `value` and not below `least`."""
-    return max(round(value / step) * step, _up(least, step))
+    return max(round(value / step) * step, -(-least // step) * step)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -312,32 +273,21 @@ def _nearest(value: float, step: int, least: int) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", nargs="?", metavar="IN", help="a GGUF file, demo or demo:draft")
-    parser.add_argument("-o", "--output", type=Path, metavar="OUT")
-    parser.add_argument("--params", type=float, metavar="N", help="the approximate number of parameters, such as 0.9e9")
+    parser.add_argument("source", metavar="IN", help="a GGUF file, demo or demo:draft")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT")
     parser.add_argument("--width", type=int, metavar="D")
     parser.add_argument("--layers", type=int, metavar="L")
     parser.add_argument("--type", default="Q8_0", help=f"{', '.join(TYPES)} (default: Q8_0)")
     parser.add_argument("--scramble", action="store_true", help="make a model with another text")
-    parser.add_argument("--pair", type=Path, metavar="FOLDER", help="write the missing files of a benchmark")
     options = vars(parser.parse_args(arguments))
-    source, output, folder = options.pop("source"), options.pop("output"), options.pop("pair")
-    if folder is None and (source is None or output is None):
-        parser.error("give a source and -o OUT, or --pair FOLDER")
-    if options["params"] is not None and not options["width"] is options["layers"] is None:
-        parser.error("--params chooses width and layers itself: leave them out")
-    wanted = {output: (source, options)}
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        wanted = {folder / name: made for name, made in PAIR.items() if not (folder / name).exists()}
+    source, output = options.pop("source"), options.pop("output")
     try:
-        for path, (name, settings) in wanted.items():
-            shape = inflate(resolve(name).path, path, **settings)
-            size = f"{shape.n_params:,} parameters a token, {path.stat().st_size / 1e6:,.0f} MB"
-            print(f"{path}: {shape.layers} layers of {shape.width}, {size}", flush=True)
+        shape = inflate(resolve(source).path, output, **options)
     except EdgespecError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    size = f"{shape.n_params:,} parameters a token, {output.stat().st_size / 1e6:,.0f} MB"
+    print(f"{output}: {shape.layers} layers of {shape.width}, {size}")
     return 0
 
 

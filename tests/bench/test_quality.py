@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tiny_gguf import write_model
 
 from edgespec.bench import WINDOW, quality
+from edgespec.bench import windows as reading
 from edgespec.bench.quality import (
     MOST_BYTES,
     Perplexity,
@@ -135,13 +136,17 @@ def test_it_is_llama_cpps(n: int, home: Path) -> None:
     assert (found.windows, found.positions) == (n, 255 * n)
 
 
-@pytest.mark.parametrize("size", [SIZE, 2 * ROWS + 100])  # of the larger one the rows come in two parts
-def test_it_is_that_of_passes_over_one_token(size: int, home: Path) -> None:
-    text = in_windows(default_text(), size, 2)
+@pytest.mark.parametrize("rows", [ROWS, 12])  # of a window 19 are wanted: the latter reads them in two passes
+def test_it_is_that_of_passes_over_one_token(rows: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Passes over 64 tokens and more round differently from narrower ones, which is no error, but shifts the mean of a
+    # few hundred losses by up to half a per cent. The windows of `test_it_is_llama_cpps` are read in such passes.
+    assert SIZE < 64
+    monkeypatch.setattr(reading, "ROWS", rows)
+    text = in_windows(default_text(), SIZE, 2)
     losses = [-math.log(row[token]) for token, row in one_by_one(TARGET, text)]
     found = measured(TARGET, text)
     assert found is not None
-    assert found.positions == len(losses) == 2 * (size - 1 - size // 2)
+    assert found.positions == len(losses) == 2 * (SIZE - 1 - SIZE // 2)
     assert found.value == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-3)
     spread = math.sqrt(sum((loss - sum(losses) / len(losses)) ** 2 for loss in losses) / len(losses))
     assert found.standard_error == pytest.approx(found.value * spread / math.sqrt(len(losses) - 1), rel=1e-2)
