@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from edgespec.bench.machine import Conditions
@@ -14,7 +14,7 @@ from edgespec.bench.statistics import median
 from edgespec.bench.summary import summarise
 from edgespec.core.prefix import common_prefix
 
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,7 +25,6 @@ class Row:
         speedup: over plain decoding of the same prompts on the same load, with its 95 % interval
         first_token_s: the time to the first token
         memory_bytes: the observed peak memory of the process
-        run: when the run that measured it started, which may be an earlier one
         is_best: True if no other row is better in both speed and closeness to the reference
     """
 
@@ -40,7 +39,6 @@ class Row:
     first_token_s: float | None
     tokens_per_step: float | None
     memory_bytes: int
-    run: str
     is_best: bool = False
 
     @property
@@ -60,7 +58,7 @@ class ComparedFile:
 
     Attributes:
         types: the share of each weight type
-        quality: None if it was not measured; `quality_run` is when the run that measured it started
+        quality: None if it was not measured
         greedy_same: the mean share of a greedy answer before it differs from the reference's
         spread: how much the speed of plain decoding varied
     """
@@ -73,7 +71,6 @@ class ComparedFile:
     parameters: int
     types: dict[str, float]
     quality: Quality | None
-    quality_run: str | None
     greedy_same: float | None
     spread: float | None
 
@@ -86,8 +83,6 @@ class Comparison(Conditions):
         reference: the label of the reference
         reference_again: the reference's speed at the end of this run over its speed in the rows; None if it was not
             measured again
-        n_parts, n_finished: parts of the comparison
-        is_saved: whether finished parts were saved in the cache folder
     """
 
     reference: str
@@ -96,41 +91,16 @@ class Comparison(Conditions):
     reference_again: float | None
     messages: list[str]
     failures: list[str]
-    n_parts: int
-    n_finished: int
-    is_saved: bool
-
-    @property
-    def is_complete(self) -> bool:
-        return self.n_finished == self.n_parts
+    complete: bool
 
     def as_json(self) -> dict[str, Any]:
-        return {"version": VERSION, "complete": self.is_complete, **asdict(self)}
+        return {"version": VERSION, **asdict(self)}
 
 
-@dataclass(slots=True)
-class Speed:
-    """The samples of one load of a file, and when the run that measured them started."""
-
-    run: str
-    samples: list[Sample] = field(default_factory=list)
-    memory_bytes: int = 0
-    messages: list[str] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        about = {"run": self.run, "memory_bytes": self.memory_bytes, "messages": self.messages}
-        return {**about, "samples": [sample.as_json() for sample in self.samples]}
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Speed:
-        samples = [Sample.from_json(row) for row in found["samples"]]
-        return cls(found["run"], samples, found["memory_bytes"], found["messages"])
-
-
-def rows_of(label: str, contest: Contest, speed: Speed) -> Iterator[Row]:
+def rows_of(label: str, contest: Contest, samples: Sequence[Sample], memory_bytes: int) -> Iterator[Row]:
     """Yield a row for each mode of one load of a file."""
     drafting = {mode.name for mode in contest.modes if mode.draft_model == "draft"}
-    for cell in summarise(speed.samples, [mode.name for mode in contest.modes]).overall(0.0):
+    for cell in summarise(samples, [mode.name for mode in contest.modes]).overall(0.0):
         yield Row(
             label,
             contest.draft.stem if contest.draft and cell.mode in drafting else None,
@@ -142,8 +112,7 @@ def rows_of(label: str, contest: Contest, speed: Speed) -> Iterator[Row]:
             cell.speedup_high,
             cell.first_token_s,
             cell.tokens_per_step,
-            speed.memory_bytes,
-            speed.run,
+            memory_bytes,
         )
 
 

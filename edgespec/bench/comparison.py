@@ -1,37 +1,22 @@
 """`edgespec compare`: measure the divergence of several files from a reference, and their speed in several modes.
 
-One file is loaded at a time. Each finished part - the quality of a file, or the speed of one load - is saved in the
-cache folder under what it depends on, so that a stopped comparison can resume.
+One file is loaded at a time.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 import psutil
 
-from edgespec import __version__
 from edgespec.bench import WINDOW
-from edgespec.bench.compared import (
-    VERSION,
-    ComparedFile,
-    Comparison,
-    Row,
-    Speed,
-    greedy_same,
-    rows_of,
-    times_as_fast,
-    with_best,
-)
+from edgespec.bench.compared import ComparedFile, Comparison, Row, greedy_same, rows_of, times_as_fast, with_best
 from edgespec.bench.machine import conditions, without_folders
 from edgespec.bench.modes import PLAIN, Contest
-from edgespec.bench.quality import Quality, compare_with, default_limit, keep_rows, perplexity, room_for_rows
+from edgespec.bench.quality import Quality, compare_with, default_limit, keep_rows, room_for_rows
 from edgespec.bench.quants import types_by_share
 from edgespec.bench.questions import ask
 from edgespec.bench.runner import WARM_UP_TOKENS, Runner, Sample
@@ -41,12 +26,9 @@ from edgespec.bench.targets import Target, Targets
 from edgespec.bench.time_left import TimeLeft
 from edgespec.bench.windows import opened, windows
 from edgespec.cancel import CancelFlag
-from edgespec.datastore.corpus import find
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, Progress
-from edgespec.files.paths import cache_name, file_facts, read_cache, write_cache
 from edgespec.llama.context import CancelledError, Context
-from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
@@ -64,7 +46,6 @@ class Plan:
         contests: the modes to measure, by the loads that they need
         tokens: the length of each answer
         text, limit: quality is measured on the first `limit` windows of this text
-        resume: reuse what an earlier comparison measured
         command: the command line, which is recorded in the result
     """
 
@@ -75,7 +56,6 @@ class Plan:
     text: str
     settings: LoadSettings
     limit: int | None = None
-    resume: bool = False
     command: str = ""
 
 
@@ -95,13 +75,14 @@ def run_comparison(plan: Plan, progress: Progress | None = None, cancel: CancelF
 
 @dataclass(slots=True)
 class _Load:
-    """One load of a file, to measure its speed in the modes of a contest; `speed` is None until it is measured."""
+    """One load of a file, to measure its speed in the modes of a contest."""
 
     target: Target
     contest: Contest
-    settings: LoadSettings
-    key: str
-    speed: Speed | None = None
+    samples: list[Sample] = field(default_factory=list)
+    memory_bytes: int = 0
+    messages: list[str] = field(default_factory=list)
+    is_finished: bool = False
 
 
 class _Run:
@@ -113,19 +94,18 @@ class _Run:
         self._reference, self._targets = plan.targets.reference, plan.targets.all
         self._windows = self._cut_text()
         self._messages, self._failures = list(plan.targets.messages), list[str]()
-        self._is_saved = True
         self._reference_again: float | None = None
-        self._qualities: dict[str, tuple[str, Quality]] = {}  # by label: when the run started, and what it measured
-        self._loads = [self._load(target, contest) for target in self._targets for contest in plan.contests]
-        if plan.resume:
-            self._recall()
-        self._time = TimeLeft(self._units())
+        self._qualities: dict[str, Quality] = {}  # by label
+        self._loads = [_Load(target, contest) for target in self._targets for contest in plan.contests]
+        # The total work, in bytes of weights that go through the processor for a token
+        reading = sum(self._reading_units(target) for target in self._targets)
+        self._time = TimeLeft(reading + sum(map(self._speed_units, self._loads)))
 
     def result(self) -> Comparison:
-        plan, loads = self._plan, self._loads
+        plan = self._plan
         rows = [row for target in self._targets for row in self._rows(target)]
-        closeness = {label: quality.kl for label, (_, quality) in self._qualities.items()}
-        notes = [message for load in loads if load.speed for message in load.speed.messages]
+        closeness = {label: quality.kl for label, quality in self._qualities.items()}
+        notes = [message for load in self._finished for message in load.messages]
         return Comparison(
             **conditions(plan.command, self._started),
             settings={
@@ -141,14 +121,11 @@ class _Run:
             reference_again=self._reference_again,
             messages=[without_folders(message) for message in dict.fromkeys([*self._messages, *notes])],
             failures=self._failures,
-            n_parts=len(self._targets) + len(loads),
-            n_finished=len(self._qualities) + sum(load.speed is not None for load in loads),
-            is_saved=self._is_saved,
+            complete=len(self._qualities) == len(self._targets) and len(self._finished) == len(self._loads),
         )
 
     def _about(self, target: Target) -> ComparedFile:
-        run, quality = self._qualities.get(target.label, (None, None))
-        samples = [sample for load in self._loads_of(target) if load.speed for sample in load.speed.samples]
+        samples = [sample for load in self._finished if load.target == target for sample in load.samples]
         return ComparedFile(
             target.label,
             target.name,
@@ -157,8 +134,7 @@ class _Run:
             target.size_bytes,
             target.header.n_params,
             types_by_share(target.header),
-            quality,
-            run,
+            self._qualities.get(target.label),
             greedy_same(samples, self._plain_of_reference()),
             plain_spread(samples),
         )
@@ -166,10 +142,15 @@ class _Run:
     def _rows(self, target: Target) -> list[Row]:
         """Return the rows of one file; plain decoding is taken from its first load."""
         found: dict[tuple[str | None, str], Row] = {}
-        for load in self._loads_of(target):
-            for row in rows_of(target.label, load.contest, load.speed) if load.speed else ():
-                found.setdefault((row.draft, row.mode), row)
+        for load in self._finished:
+            if load.target == target:
+                for row in rows_of(target.label, load.contest, load.samples, load.memory_bytes):
+                    found.setdefault((row.draft, row.mode), row)
         return list(found.values())
+
+    @property
+    def _finished(self) -> list[_Load]:
+        return [load for load in self._loads if load.is_finished]
 
     # --- what is to be done ---------------------------------------------------------------------------------------
 
@@ -179,36 +160,6 @@ class _Run:
         limit = plan.limit or default_limit(reference.header.n_vocab, size)
         with Model.load_vocabulary(reference.path) as model:
             return windows(model, plan.text, size, limit)
-
-    def _load(self, target: Target, contest: Contest) -> _Load:
-        settings = contest.settings(self._plan.settings, target.path)
-        return _Load(target, contest, settings, speed_key(settings, contest, self._plan.items, self._plan.tokens))
-
-    def _loads_of(self, target: Target) -> list[_Load]:
-        return [load for load in self._loads if load.target == target]
-
-    def _recall(self) -> None:
-        """Load the parts that an earlier run saved."""
-        for load in self._loads:
-            if found := _recalled(load.key):
-                load.speed = Speed.from_json(found)
-        for target in self._targets:
-            if found := _recalled(self._quality_key(target)):
-                self._qualities[target.label] = found["run"], Quality(**found["quality"])
-
-    def _quality_key(self, target: Target) -> str:
-        return quality_key(target.path, self._reference.path, self._plan.settings, self._windows)
-
-    def _unread(self) -> list[Target]:
-        """Return the files whose quality is unknown, with the reference if any of them must be compared with it."""
-        others = [target for target in self._targets if target != self._reference]
-        missing = [target for target in others if target.label not in self._qualities]
-        return [self._reference, *missing] if missing or self._reference.label not in self._qualities else []
-
-    def _units(self) -> float:
-        """The total work, in bytes of weights that go through the processor for a token."""
-        reading = sum(self._reading_units(target) for target in self._unread())
-        return reading + sum(self._speed_units(load) for load in self._loads if load.speed is None)
 
     def _reading_units(self, target: Target) -> float:
         return READING * target.size_bytes * len(self._windows) * len(self._windows[0])
@@ -220,27 +171,16 @@ class _Run:
     # --- quality --------------------------------------------------------------------------------------------------
 
     def measure_qualities(self) -> None:
-        """Read the text with each file whose quality is unknown. Raises CancelledError, UsageError."""
-        if not (unread := self._unread()):
-            return
-        base, *others = unread
-        text, cancel = self._windows, self._cancel
-        if not others:
-            with self._opened(base) as (context, tell):
-                found = perplexity(context, text, tell, cancel)
-                if found is None or found.windows < len(text):
-                    raise CancelledError
-                self._learn(base, Quality(found.positions, found.value, found.standard_error))
-            return
+        """Read the text with each file, the reference first. Raises CancelledError, UsageError."""
+        base, text, cancel = self._reference, self._windows, self._cancel
         with room_for_rows(base.header.n_vocab, len(text[0]), len(text)) as rows:
-            is_read = False
             with self._opened(base) as (context, tell):
                 keep_rows(context, text, rows, tell, cancel)
-                self._learn(base, rows.quality)
-                is_read = True
-            for target in others if is_read else []:
-                with self._opened(target) as (context, tell):
-                    self._learn(target, compare_with(rows, context, text, tell, cancel))
+                self._qualities[base.label] = rows.quality
+            for target in self._targets if self._qualities else ():
+                if target != base:
+                    with self._opened(target) as (context, tell):
+                        self._qualities[target.label] = compare_with(rows, context, text, tell, cancel)
 
     @contextmanager
     def _opened(self, target: Target) -> Iterator[tuple[Context, Callable[[int, int], None]]]:
@@ -255,20 +195,15 @@ class _Run:
             ) as context:
                 yield context, lambda done, total: tell(f"reading a text with {target.label}", done / total)
 
-    def _learn(self, target: Target, quality: Quality) -> None:
-        self._qualities[target.label] = self._started, quality
-        self._keep(self._quality_key(target), {"run": self._started, "quality": asdict(quality)})
-
     # --- speed ----------------------------------------------------------------------------------------------------
 
     def measure_speeds(self) -> None:
-        """Measure the speed of each load that has none. Raises CancelledError."""
-        missing = [load for load in self._loads if load.speed is None]
-        for load in missing:
+        """Measure the speed of each load. Raises CancelledError."""
+        for load in self._loads:
             with self._part(self._speed_units(load), load.target) as tell:
-                load.speed = self._measured(load, self._plan.items, tell)
-                self._keep(load.key, load.speed.as_json())
-        if missing and len(self._targets) > 1:
+                self._measure(load, self._plan.items, tell)
+                load.is_finished = True
+        if len(self._targets) > 1:
             self._measure_reference_again()
 
     def _measure_reference_again(self) -> None:
@@ -279,35 +214,33 @@ class _Run:
         items = [item for item in self._plan.items if item.id in asked][:ASKED_AGAIN]
         if not items:
             return
-        contest = Contest(None, (PLAIN,))
-        load = _Load(self._reference, contest, contest.settings(self._plan.settings, self._reference.path), "")
+        again = _Load(self._reference, Contest(None, (PLAIN,)))
         with self._part(0.0, self._reference) as tell:
-            again = self._measured(load, items, tell).samples
-            self._reference_again = times_as_fast(again, before)
+            self._measure(again, items, tell)
+            self._reference_again = times_as_fast(again.samples, before)
 
-    def _measured(self, load: _Load, items: Sequence[Item], tell: Progress) -> Speed:
+    def _measure(self, load: _Load, items: Sequence[Item], tell: Progress) -> None:
         """Measure greedy answers of one load. Raises CancelledError, EdgespecError."""
-        label, process, speed = load.target.label, psutil.Process(), Speed(self._started)
+        label, process = load.target.label, psutil.Process()
 
         def look(what: str, done: float) -> None:
-            speed.memory_bytes = max(speed.memory_bytes, process.memory_info().rss)
+            load.memory_bytes = max(load.memory_bytes, process.memory_info().rss)
             if what != "prompt":
-                share = len(speed.samples) / (len(items) * len(load.contest.modes))
+                share = len(load.samples) / (len(items) * len(load.contest.modes))
                 tell(PROGRESS[what].format(label) if what in PROGRESS else what, share)
 
-        with Runtime(load.settings, look) as llm:
+        with Runtime(load.contest.settings(self._plan.settings, load.target.path), look) as llm:
             questions, messages = ask(llm, items, self._plan.tokens, reference=False)
             with Runner(llm, load.contest.modes, self._cancel) as runner:
                 runner.warm_up(questions[0], repeat=2)
                 for sample in runner.samples(questions):
-                    speed.samples.append(sample)
+                    load.samples.append(sample)
                     look(f"generating with {label}", 0.0)
-            speed.messages = [*messages, *runner.messages, *llm.notes]
-        return speed
+            load.messages = [*messages, *runner.messages, *llm.notes]
 
     def _plain_of_reference(self) -> list[Sample]:
-        speed = self._loads_of(self._reference)[0].speed
-        return [sample for sample in speed.samples if sample.mode == PLAIN.name] if speed else []
+        first = next((load for load in self._finished if load.target == self._reference), None)
+        return [sample for sample in first.samples if sample.mode == PLAIN.name] if first else []
 
     # --- parts ----------------------------------------------------------------------------------------------------
 
@@ -330,38 +263,3 @@ class _Run:
         except EdgespecError as error:
             self._failures.append(f"{target.label}: {error}")
         self._time.done = begun + units
-
-    def _keep(self, key: str, result: dict[str, Any]) -> None:
-        self._is_saved = write_cache(key, json.dumps(result)) and self._is_saved
-
-
-# --- the cache --------------------------------------------------------------------------------------------------------
-
-
-def speed_key(settings: LoadSettings, contest: Contest, items: Sequence[Item], tokens: int) -> str:
-    """Return the cache name of speeds, which depend on the files, how they are loaded, the version, and the prompts."""
-    facts: dict[str, Any] = {name: value for name, value in asdict(settings).items() if not name.endswith("model")}
-    facts["model"] = file_facts(Path(settings.model))
-    facts["draft_model"] = settings.draft_model and file_facts(Path(settings.draft_model))
-    facts["corpus"] = settings.corpus and file_facts(find(settings.corpus))
-    facts["modes"] = [mode.name for mode in contest.modes]
-    return _key(facts | {"items": [asdict(item) for item in items], "tokens": tokens, "edgespec": __version__})
-
-
-def quality_key(target: Path, reference: Path, settings: LoadSettings, text: Sequence[Sequence[int]]) -> str:
-    """Return the cache name of a quality, which depends on both files, the text, and how the text is read."""
-    names = ("gpu_layers", "cache_type_k", "cache_type_v", "flash_attention")
-    facts = {name: getattr(settings, name) for name in names}
-    return _key(facts | {"target": file_facts(target), "reference": file_facts(reference), "text": text})
-
-
-def _key(facts: dict[str, Any]) -> str:
-    return cache_name("compare", facts | {"version": VERSION, "build": build_id()})
-
-
-def _recalled(key: str) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] | None = json.loads(read_cache(key) or "null")
-    except ValueError:
-        return None
-    return found

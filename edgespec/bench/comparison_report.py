@@ -7,7 +7,7 @@ for both. The conclusions name the ratios that are not reliable.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import floor, inf, isfinite, log10
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ from edgespec.bench.quality import Quality
 from edgespec.bench.report import (
     BUSY_SPREAD,
     FEW_PROMPTS,
-    clock_of,
     duration,
     figure,
     interval,
@@ -34,15 +33,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 ALIKE = 0.03  # smaller differences are noise
-BEST, KEPT = "*", "^"  # marks of rows
-
-
-@dataclass(slots=True, frozen=True)
-class Doubt:
-    """The reason why a ratio of speeds is unreliable, and the factor by which it may be wrong."""
-
-    factor: float
-    why: str
+BUSY = "the machine was busy at times"
+BEST = "*"  # marks rows
 
 
 def table(result: Comparison) -> RenderableType:
@@ -66,18 +58,14 @@ def to_csv(result: Comparison) -> str:
     return tables.to_csv(lines)
 
 
-def doubt_about(result: Comparison, label: str) -> Doubt | None:
-    """Return the doubt about a file's speed relative to the reference's, if there is one."""
+def doubt_about(result: Comparison, label: str) -> float | None:
+    """Return the factor by which a file's speed relative to the reference's may be wrong, if the machine was busy."""
     again = result.reference_again
     spreads = [file.spread for file in result.files if file.label in (label, result.reference)]
     known = [1 + spread for spread in spreads if spread is not None]
     known += [max(again, 1 / again)] if again else []
     factor = max(known, default=1.0)
-    if factor > 1 + BUSY_SPREAD:
-        return Doubt(factor, "the machine was busy at times")
-    if len({row.run for row in result.rows if row.file in (label, result.reference)}) > 1:
-        return Doubt(factor, "measured in different runs")
-    return None
+    return factor if factor > 1 + BUSY_SPREAD else None
 
 
 def is_doubtful(result: Comparison) -> bool:
@@ -87,7 +75,6 @@ def is_doubtful(result: Comparison) -> bool:
 
 def caveats(result: Comparison) -> Iterator[str]:
     """Yield what to keep in mind about all conclusions on speed."""
-    yield from _kept(result)
     spread = max((file.spread for file in result.files if file.spread is not None), default=0.0)
     if spread > BUSY_SPREAD:
         yield f"the machine was busy: about the same work took up to {spread:.0%} longer at times".replace("%", " %")
@@ -137,8 +124,8 @@ def _heading(result: Comparison) -> Iterator[tuple[str, str]]:
     if positions:
         read = f"{positions} tokens of a text, {counted(settings['windows'], 'window')} of {settings['window']}"
         yield "quality", f"{read}; the reference is {result.reference}"
-    if not result.is_complete:
-        yield "stopped", "before the end" + (": --resume continues from here" if result.is_saved else "")
+    if not result.complete:
+        yield "stopped", "before the end"
 
 
 def _files(result: Comparison) -> Figures:
@@ -147,7 +134,7 @@ def _files(result: Comparison) -> Figures:
         return lambda file: NOTHING if not file.quality or file.label == result.reference else text(file.quality)
 
     columns: dict[str, Callable[[ComparedFile], str]] = {
-        "file": lambda file: file.label + f" {KEPT}" * (file.quality_run not in (None, result.started)),
+        "file": lambda file: file.label,
         "MB": lambda file: f"{file.size_bytes / 1e6:.0f}",
         "KL": other(lambda quality: nats(quality.kl)),
         "KL\nmedian": other(lambda quality: nats(quality.kl_median)),
@@ -168,15 +155,11 @@ def _speeds(result: Comparison) -> Figures:
     has_drafts = len({row.draft for row in result.rows} - {None}) > 1
     first_rows = {row.file: row for row in reversed(result.rows)}
 
-    def speed(row: Row) -> str:
-        marks = BEST * row.is_best + KEPT * (row.run != result.started)
-        return f"{marks} {rate(row.tokens_per_s)}".lstrip()
-
     columns: dict[str, Callable[[Row], str]] = {
         "file": lambda row: row.file if first_rows[row.file] is row else "",
         "draft": lambda row: (has_drafts and row.draft) or NOTHING,
         "mode": lambda row: row.mode,
-        "tok/s": speed,
+        "tok/s": lambda row: f"{BEST} " * row.is_best + rate(row.tokens_per_s),
         "speedup": lambda row: times(row.speedup),
         "95 %\ninterval": lambda row: interval(row.speedup_low, row.speedup_high),
         "first\ntoken": lambda row: NOTHING if row.first_token_s is None else duration(row.first_token_s),
@@ -202,20 +185,6 @@ def _legend(result: Comparison) -> Iterator[str]:
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------
-
-
-def _kept(result: Comparison) -> Iterator[str]:
-    """Yield which parts are from which earlier run."""
-    runs: dict[str, dict[str, list[str]]] = {}
-    for row in result.rows:
-        if row.run != result.started and row.file not in runs.setdefault(row.run, {}).setdefault("speed", []):
-            runs[row.run]["speed"].append(row.file)
-    for file in result.files:
-        if file.quality_run not in (None, result.started):
-            runs.setdefault(str(file.quality_run), {}).setdefault("quality", []).append(file.label)
-    for run in sorted(runs):
-        of = [f"the {what} of {', '.join(labels)}" for what, labels in runs[run].items()]
-        yield f"{KEPT} is from an earlier run, started {clock_of(run)}: {' and '.join(of)}"
 
 
 def _differences(result: Comparison, file: ComparedFile, base: ComparedFile) -> Iterator[str]:
@@ -256,15 +225,15 @@ def _plain_rate(result: Comparison, label: str) -> float | None:
     return next((row.tokens_per_s for row in result.rows if (row.file, row.mode) == (label, PLAIN.name)), None)
 
 
-def _speed(ratio: float, doubt: Doubt | None) -> str:
+def _speed(ratio: float, doubt: float | None) -> str:
     """Say what a ratio of speeds means, no more than is certain."""
     if doubt is None:
         return _more(ratio, "faster", "slower", "as fast")
-    low, high = ratio / doubt.factor, ratio * doubt.factor
+    low, high = ratio / doubt, ratio * doubt
     if low <= 1 <= high:
-        return f"faster or slower is uncertain ({times(low)} to {times(high)} as fast: {doubt.why})"
+        return f"faster or slower is uncertain ({times(low)} to {times(high)} as fast: {BUSY})"
     bounds = (low, high) if low > 1 else (1 / high, 1 / low)
-    return f"about {_more(ratio, 'faster', 'slower', 'as fast')} ({' to '.join(map(times, bounds))}: {doubt.why})"
+    return f"about {_more(ratio, 'faster', 'slower', 'as fast')} ({' to '.join(map(times, bounds))}: {BUSY})"
 
 
 def _more(factor: float, more: str, less: str, alike: str) -> str:

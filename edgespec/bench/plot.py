@@ -1,4 +1,4 @@
-"""Pictures of measurements: the speedups of a benchmark; the speed and quality of compared files."""
+"""Pictures of the speedups of a benchmark."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from edgespec.bench.compared import Comparison
-from edgespec.bench.comparison_report import way
 from edgespec.bench.measure import BenchResult
 from edgespec.bench.modes import PLAIN
 from edgespec.bench.report import machine_line
 from edgespec.bench.summary import summarise
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import UsageError
 
 # Okabe and Ito's colour-blind safe colours
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
@@ -52,36 +50,6 @@ def plot_bench(result: BenchResult, path: Path) -> bytes:
     panels[0].set_ylim(max(1, len(modes)) - 0.5, -0.5)
     names = (str(model["name"]) for model in result.models.values() if model)
     return _drawn(figure, path, ", draft: ".join(names), result.machine)
-
-
-def plot_comparison(result: Comparison, path: Path) -> bytes:
-    """Return a picture of each row's speed and its file's KL divergence, or size. Raises EdgespecError without rows."""
-    if not (rows := [(row, row.tokens_per_s) for row in result.rows if row.tokens_per_s]):
-        raise EdgespecError("there is nothing to plot", why="no speed was measured")
-    heights = {file.label: file.quality.kl for file in result.files if file.quality}
-    label = f"mean KL divergence from {result.reference}, nats per token (lower is closer)"
-    if len(heights) < len(result.files):
-        heights, label = {file.label: file.size_bytes / 1e9 for file in result.files}, "size of the file, GB"
-    files, ways = sorted({row.file for row, _ in rows}), sorted({way(result, row) for row, _ in rows})
-    figure, [axes] = _figure(8.5, 5.5)
-    for row, speed in rows:
-        style = _style(ways.index(way(result, row)), files.index(row.file))
-        color, point = style["color"], (speed, heights[row.file])
-        # hollow: perhaps not faster than plain decoding
-        axes.plot(*point, markerfacecolor=color if row.is_candidate else "white", **style)
-        if row.is_best:
-            axes.plot(*point, "o", markersize=14, markerfacecolor="none", markeredgecolor=GREY)
-        if speed == max(other for each, other in rows if each.file == row.file):
-            axes.text(*point, f"   {row.file}: {point[1]:.3g}", va="center", color=color, parse_math=False)
-    for number, each in enumerate(ways):
-        axes.plot([], [], **_style(number, 0) | {"color": GREY}, label=each)
-    axes.set_xlim(0, 1.2 * max(speed for _, speed in rows))
-    axes.set_xlabel("tokens per second, median over prompts")
-    axes.set_ylabel(label, parse_math=False)
-    if "KL" in label and (positive := [value for value in heights.values() if value > 0]):
-        axes.set_yscale("symlog", linthresh=min(positive), linscale=0.5)  # the reference itself has 0
-        axes.set_ylim(-0.3 * min(positive), 2 * max(positive))
-    return _drawn(figure, path, "Compared files", result.machine)
 
 
 def _figure(width: float, height: float, panels: int = 1) -> tuple[Any, Any]:

@@ -23,7 +23,6 @@ from edgespec.bench.compared import (
     ComparedFile,
     Comparison,
     Row,
-    Speed,
     greedy_same,
     rows_of,
     times_as_fast,
@@ -32,7 +31,6 @@ from edgespec.bench.compared import (
 from edgespec.bench.comparison import Plan, run_comparison
 from edgespec.bench.comparison_report import caveats, conclusions, nats, table, to_csv
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests
-from edgespec.bench.plot import plot_comparison
 from edgespec.bench.quality import Quality
 from edgespec.bench.quants import check_quants, describe_types, make_quant, size_bytes
 from edgespec.bench.runner import Runner, Sample
@@ -41,7 +39,7 @@ from edgespec.bench.targets import find_targets
 from edgespec.bench.windows import default_text
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
-from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.errors import GenerationError, UsageError
 from edgespec.gguf_file.header import read_header
 from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings
@@ -163,7 +161,7 @@ def test_files_of_the_same_name_are_told_apart_by_their_folders(
 
 @pytest.mark.long
 def test_every_file_is_measured_in_every_mode(plan: Plan, result: Comparison) -> None:
-    assert result.is_complete and not result.failures
+    assert result.complete and not result.failures
     labels = ["demo:draft", "demo", "demo Q4_0"]
     assert [file.label for file in result.files] == labels and result.reference == "demo"
     ways = [(None, "plain"), (None, "suffix fixed:2"), ("draft", "draft fixed:2")]
@@ -171,7 +169,7 @@ def test_every_file_is_measured_in_every_mode(plan: Plan, result: Comparison) ->
         (label, *way) for label in labels for way in ways
     ]
     for row in result.rows:
-        assert row.prompts == 2 and row.run == result.started
+        assert row.prompts == 2
         assert row.tokens_per_s and row.first_token_s and row.memory_bytes > 10**7
         if row.mode == "plain":
             assert row.speedup == row.tokens_per_step == 1
@@ -196,57 +194,21 @@ def test_quality_is_reported_of_every_file(result: Comparison) -> None:
 def test_one_file_alone_has_a_perplexity(plan: Plan, home: Path) -> None:
     found = run_comparison(replace(plan, targets=find_targets(["demo"]), contests=contests([PLAIN], [])))
     [file], [row] = found.files, found.rows
-    assert found.is_complete and file.quality and file.quality.perplexity == pytest.approx(63.6, rel=0.005)
+    assert found.complete and file.quality and file.quality.perplexity == pytest.approx(63.6, rel=0.005)
     assert row.is_best and found.reference_again is None
 
 
-def test_what_was_measured_is_not_measured_again(
-    plan: Plan, result: Comparison, monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
-    for name in ("Runtime", "opened"):
-        monkeypatch.setattr(f"edgespec.bench.comparison.{name}", lambda *_, **__: pytest.fail("measured again"))
-    again = run_comparison(replace(plan, resume=True))
-    assert again.is_complete and again.n_finished == 6
-    for row, before in zip(again.rows, result.rows, strict=True):
-        assert (row.mode, row.run) == (before.mode, before.run)
-        assert row.tokens_per_s == pytest.approx(before.tokens_per_s, rel=1e-3)
-    assert [file.quality for file in again.files] == [file.quality for file in result.files]
-    kept = " ".join(line for line in caveats(again) if line.startswith("^"))
-    assert "UTC: the speed of demo:draft, demo, demo Q4_0" in kept and "the quality of demo" in kept
-    assert not [line for line in caveats(result) if line.startswith("^")]
-    # anything else is measured anew
-    cancel = CancelFlag()
-    cancel.set()
-    for other in (
-        replace(plan, tokens=7),
-        replace(plan, items=ITEMS[:1]),
-        replace(plan, settings=replace(plan.settings, ctx_size=256)),
-        replace(plan, contests=contests([Mode("suffix", "fixed:3")], [])),
-    ):
-        stopped = run_comparison(replace(other, resume=True), cancel=cancel)
-        assert not stopped.rows and all(file.quality for file in stopped.files)
-    stopped = run_comparison(replace(plan, text=default_text()[5:], resume=True), cancel=cancel)
-    assert stopped.rows and not any(file.quality for file in stopped.files)
-
-
 @pytest.mark.long
-def test_a_stopped_comparison_resumes_with_the_next_part(plan: Plan, home: Path) -> None:
-    plan = replace(plan, tokens=5, contests=contests([PLAIN], []))
-    cancel, answers = CancelFlag(), []
+def test_a_stopped_comparison_has_what_was_measured(plan: Plan, home: Path) -> None:
+    cancel = CancelFlag()
 
     def stop(what: str, done: float) -> None:
-        answers.extend([what] * what.startswith("generating with demo,"))
-        if answers:
+        if what.startswith("generating with demo,"):
             cancel.set()
 
-    stopped = run_comparison(plan, stop, cancel)
-    assert not stopped.is_complete and not stopped.failures and stopped.is_saved
-    assert [row.file for row in stopped.rows] == ["demo:draft"] and stopped.n_finished == 3 + 1
-    whole = run_comparison(replace(plan, resume=True))
-    assert whole.is_complete
-    assert [row.run for row in whole.rows] == [stopped.started, whole.started, whole.started]
-    assert {file.quality_run for file in whole.files} == {stopped.started}
-    assert sum("^" in line for line in told(whole).splitlines()) == 1 + 3 + 1
+    stopped = run_comparison(replace(plan, tokens=5, contests=contests([PLAIN], [])), stop, cancel)
+    assert not stopped.complete and not stopped.failures
+    assert [row.file for row in stopped.rows] == ["demo:draft"] and all(file.quality for file in stopped.files)
 
 
 def test_if_one_file_fails_the_others_are_measured(plan: Plan, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,16 +222,7 @@ def test_if_one_file_fails_the_others_are_measured(plan: Plan, home: Path, monke
     monkeypatch.setattr(Runner, "samples", fail_once)
     found = run_comparison(replace(plan, tokens=3, contests=contests([PLAIN], []), items=ITEMS[:1]))
     assert found.failures == ["demo:draft: decoding failed: it is broken"]
-    assert {row.file for row in found.rows} == {"demo", "demo Q4_0"} and not found.is_complete
-
-
-def test_results_that_cannot_be_saved_are_shown(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "compare").write_text("a file in the way of a folder")
-    alone = replace(plan.targets, all=(plan.targets.reference,))
-    found = run_comparison(replace(plan, targets=alone, tokens=3, contests=contests([PLAIN], []), items=ITEMS[1:]))
-    assert found.is_complete and not found.is_saved and found.rows
+    assert {row.file for row in found.rows} == {"demo", "demo Q4_0"} and not found.complete
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -284,13 +237,11 @@ def test_a_speedup_is_the_median_over_prompts() -> None:
     plain, auto = rows_of(
         "f",
         Contest(DRAFT, (PLAIN, Mode("draft"))),
-        Speed(
-            "now",
-            [
-                *(sample("plain", item, rate) for item, rate in (("a", 10), ("b", 20), ("c", 40))),
-                *(sample("draft auto", item, rate, 4) for item, rate in (("a", 30), ("b", 20), ("c", 80))),
-            ],
-        ),
+        [
+            *(sample("plain", item, rate) for item, rate in (("a", 10), ("b", 20), ("c", 40))),
+            *(sample("draft auto", item, rate, 4) for item, rate in (("a", 30), ("b", 20), ("c", 80))),
+        ],
+        memory_bytes=1,
     )
     assert (plain.tokens_per_s, plain.speedup, plain.draft, plain.tokens_per_step) == (20, 1, None, 1)
     assert (auto.tokens_per_s, auto.speedup, auto.draft, auto.tokens_per_step) == (30, 2, "draft", 2)
@@ -299,7 +250,7 @@ def test_a_speedup_is_the_median_over_prompts() -> None:
 
 
 def row(file: str, rate: float | None, mode: str = "plain", **figures: Any) -> Row:
-    found = Row(file, None, mode, 8, rate, 1.0, None, None, 0.1, 1.0, 5, NOW)
+    found = Row(file, None, mode, 8, rate, 1.0, None, None, 0.1, 1.0, 5)
     return replace(found, **figures)
 
 
@@ -344,29 +295,21 @@ def test_the_table_fits_the_terminal(result: Comparison) -> None:
     for label in ("demo:draft", "demo", "demo Q4_0"):
         assert f"\n{label} " in text
     assert "the reference is demo" in text and "stopped" not in text
-    assert "stopped" in told(replace(result, n_finished=1))
+    assert "stopped" in told(replace(result, complete=False))
 
 
-NOW, EARLIER = "2026-05-01T12:00:00.000+00:00", "2026-05-01T09:10:00.000+00:00"
-
-
-def two_files(
-    result: Comparison, small: float, *, runs: Sequence[str] = (NOW,), spread: float = 0.0, again: float | None = 1.0
-) -> Comparison:
+def two_files(result: Comparison, small: float, *, spread: float = 0.0, again: float | None = 1.0) -> Comparison:
     """A result of plain decoding of F16, 10 tokens a second, and of Q4_K_M."""
     quality = Quality(255, 50.0, 1.0, kl=0.0213, same_top=0.93, perplexity_ratio=1.012)
-    base = replace(result.files[1], label="F16", size_bytes=420, quality_run=NOW, spread=spread)
+    base = replace(result.files[1], label="F16", size_bytes=420, spread=spread)
     other: ComparedFile = replace(base, label="Q4_K_M", size_bytes=200, quality=quality, spread=None)
     rows = [
-        row("F16", 10.0, run=runs[0], is_best=True),
-        row("Q4_K_M", small, run=runs[-1]),
+        row("F16", 10.0, is_best=True),
+        row("Q4_K_M", small),
         row("Q4_K_M", 25.0, "auto", draft="small", speedup=1.5, speedup_low=1.1, tokens_per_step=2.0, is_best=True),
         row("Q4_K_M", 30.0, "auto", draft="other", speedup=1.8, speedup_low=0.9, tokens_per_step=2.0),
     ]
-    rows = [*rows[:2], *(replace(each, run=runs[-1]) for each in rows[2:])]
-    return replace(
-        result, reference="F16", started=NOW, files=[base, other], rows=rows, reference_again=again, messages=[]
-    )
+    return replace(result, reference="F16", files=[base, other], rows=rows, reference_again=again, messages=[])
 
 
 def test_conclusions_name_size_speed_and_quality(result: Comparison) -> None:
@@ -385,7 +328,6 @@ def test_conclusions_name_size_speed_and_quality(result: Comparison) -> None:
 @pytest.mark.parametrize(
     ("small", "circumstances", "said"),
     [
-        (17.0, {"runs": (EARLIER, NOW)}, "about 1.70x faster (1.70x to 1.70x: measured in different runs)"),
         (17.0, {"spread": 0.5}, "about 1.70x faster (1.13x to 2.55x: the machine was busy at times)"),
         (5.0, {"again": 0.8}, "about 2.00x slower (1.60x to 2.50x: the machine was busy at times)"),
         (17.0, {"again": 2.0}, "faster or slower is uncertain (0.85x to 3.40x as fast: the machine was busy at"),
@@ -400,8 +342,6 @@ def test_a_ratio_of_speeds_is_uncertain_if_the_machine_may_have_changed(
 
 
 def test_the_report_says_what_to_be_careful_with(result: Comparison) -> None:
-    [kept] = caveats(two_files(result, 17.0, runs=(EARLIER, NOW)))
-    assert kept == "^ is from an earlier run, started 2026-05-01 09:10 UTC: the speed of F16"
     [busy] = caveats(two_files(result, 17.0, spread=0.5))
     assert busy == "the machine was busy: about the same work took up to 50 % longer at times"
     [changed] = caveats(two_files(result, 17.0, again=0.5))
@@ -418,18 +358,7 @@ def test_a_line_of_csv_is_a_row_with_its_file(result: Comparison) -> None:
     lines = list(csv.DictReader(io.StringIO(to_csv(result))))
     assert [(line["label"], line["mode"]) for line in lines] == [(row.file, row.mode) for row in result.rows]
     assert result.files[0].quality and float(lines[0]["kl"]) == result.files[0].quality.kl
-    assert lines[0]["file"] == "draft.gguf" and lines[0]["run"] == lines[0]["quality_run"] == result.started
-
-
-def test_a_picture_shows_every_file_by_quality_or_size(result: Comparison) -> None:
-    pytest.importorskip("matplotlib")
-    drawn = plot_comparison(result, Path("a.svg")).decode()
-    for text in ("demo Q4_0", "draft fixed:2", "KL divergence from demo", "lower is closer"):
-        assert text in drawn
-    unknown = replace(result, files=[replace(file, quality=None) for file in result.files])
-    assert "size of the file, GB" in plot_comparison(unknown, Path("a.svg")).decode()
-    with pytest.raises(EdgespecError, match="nothing to plot"):
-        plot_comparison(replace(result, rows=[]), Path("a.svg"))
+    assert lines[0]["file"] == "draft.gguf"
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -445,25 +374,20 @@ def test_the_command_compares_quantisations_of_the_bundled_target(home: Path) ->
     for label in ("Q8_0", "Q4_K_M"):
         assert f"\n{label} " in done.stdout.decode()
     assert len((home / "out.csv").read_text(encoding="utf-8").splitlines()) == 1 + 2 * 2
-    again = compare(home, *DEMO, "--quants", "Q4_K_M", "--modes", "plain,fixed:2", "--resume", "--json")
-    result = json.loads(again.stdout)
-    assert result["caveats"][0].endswith("the speed of Q8_0, Q4_K_M and the quality of Q8_0, Q4_K_M")
+
+
+def test_prompts_that_do_not_fit_are_left_out(home: Path) -> None:
+    rows = [{"id": "long", "prompt": "word " * 2000}, {"id": "short", "prompt": "Hello"}]
+    (home / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\nbroken\n", encoding="utf-8")
+    args = ["demo", "-t", "1", "-n", "4", "--limit", "1", "--modes", "fixed:2", "--prompts", "prompts.jsonl", "--json"]
+    done = compare(home, *args, "--quants", "Q4_K_M")
+    result = json.loads(done.stdout)
+    assert result["rows"][0]["prompts"] == 1 and result["complete"]
+    assert any(message.startswith("skipped long") for message in result["messages"])
+    assert b"prompts.jsonl: line 3" in done.stderr
     assert result["command"].startswith("edgespec compare demo -t 1")
     assert {line["draft"] for line in result["rows"]} == {None, "draft"}
     assert result["conclusions"][0].startswith("Q4_K_M: ")
-
-
-def test_prompts_that_do_not_fit_are_left_out_and_not_asked_again(home: Path) -> None:
-    rows = [{"id": "long", "prompt": "word " * 2000}, {"id": "short", "prompt": "Hello"}]
-    (home / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\nbroken\n", encoding="utf-8")
-    args = ["demo", "-t", "1", "-n", "4", "--limit", "1", "--modes", "plain", "--prompts", "prompts.jsonl", "--json"]
-    for resume, kept in (([], 0), (["--resume"], 1)):
-        done = compare(home, *args, *resume)
-        result = json.loads(done.stdout)
-        assert result["rows"][0]["prompts"] == 1 and result["complete"]
-        assert sum("from an earlier run" in line for line in result["caveats"]) == kept
-        assert any(message.startswith("skipped long") for message in result["messages"])
-        assert b"prompts.jsonl: line 3" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -476,7 +400,6 @@ def test_prompts_that_do_not_fit_are_left_out_and_not_asked_again(home: Path) ->
         ([*DEMO, "--text", "empty.txt"], "the text is empty", 2),
         ([*DEMO, "--text", "short.txt"], "the text is shorter than one window", 2),
         ([*DEMO, "--csv", "nowhere/x.csv"], "nowhere/x.csv cannot be written: there is no folder nowhere", 2),
-        ([*DEMO, "--plot", "x.pdf"], ".png or .svg", 2),
         ([*DEMO, "tiny.gguf"], "tiny cannot be compared with demo", 2),
         ([*DEMO, "-md", "nothing.gguf"], "nothing.gguf", 3),
         ([*DEMO, "--limit", "100000000", "--text", "long.txt", "--quants", "Q2_K"], "fit into", 2),
@@ -509,12 +432,12 @@ def test_a_failure_is_reported_and_the_exit_code_says_so(home: Path, monkeypatch
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
-def test_ctrl_c_shows_what_there_is_and_keeps_it(home: Path) -> None:
+def test_ctrl_c_shows_what_there_is(home: Path) -> None:
     code = ctrl_c_in("edgespec.bench.runner", "Runner.answer", call=4)  # one to warm up
-    args = ["compare", "demo", "-t", "1", "-n", "30", "--limit", "1", "--modes", "plain", "--per-category", "9"]
+    args = ["compare", "demo", "-t", "1", "-n", "8", "--limit", "1", "--modes", "plain", "--per-category", "2"]
     done = edgespec_changed(code, *args, home=home)
     assert done.returncode == 128 + signal.SIGINT
-    assert done.stderr == (b"note: stopped: 1 of 2 parts are saved; add --resume to continue\n")
+    assert done.stderr == b""
     assert b"\nstopped " in done.stdout and b"\nQ8_0 " in done.stdout
 
 

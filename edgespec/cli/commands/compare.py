@@ -23,7 +23,6 @@ from edgespec.gguf_file.head_check import mtp_mismatch
 from edgespec.settings import MTP
 
 if TYPE_CHECKING:
-    from edgespec.bench.compared import Comparison
     from edgespec.bench.comparison import Plan
     from edgespec.bench.targets import Targets
     from edgespec.events import Progress
@@ -76,17 +75,10 @@ OPTIONS = [
     ),
     option("Answer", "-n", "--max-tokens", "tokens", type=Integer(1), default=TOKENS, help="Tokens per answer."),
     option(
-        "Output", "--resume", is_flag=True, help="Reuse results of earlier runs with the same files, and mark them.",
-    ),
-    option(
         "Output", "--json", "as_json", is_flag=True,
         help="Print one JSON object to stdout instead of tables (a flag, unlike the --json FILE of bench).",
     ),
     option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write one line for each file and mode."),
-    option(
-        "Output", "--plot", "plot_file", type=click.Path(dir_okay=False), metavar="FILE",
-        help="Speed against quality as a PNG or SVG picture (needs matplotlib).",
-    ),
     QUIET,
     VERBOSE,
 ]  # fmt: skip
@@ -98,17 +90,12 @@ def compare(call: Call) -> None:
     """Compare quantisations of a model, drafts and drafting methods.
 
     Each MODEL answers the same prompts in the same modes, which measures speed, and reads the same text, which measures
-    the divergence from the reference. One file is loaded at a time. Results are saved, so --resume continues after
-    Ctrl-C.
+    the divergence from the reference. One file is loaded at a time. Ctrl-C stops and shows what was measured.
     """
     values, output = call.values, call.output
-    csv, picture = (name and Path(name) for name in (values["csv_file"], values["plot_file"]))
-    if picture:
-        from edgespec.bench.plot import check_plot
-
-        check_plot(picture)
-    for file in filter(None, (csv, picture)):
-        check_writable(file)
+    csv = values["csv_file"] and Path(values["csv_file"])
+    if csv:
+        check_writable(csv)
     specs = [*values["targets"], values["reference"], *values["drafts"]]
     fetch_missing(call, specs, drafts_of=_drafting_for(values))
     output.progress("reading headers", 0)
@@ -128,24 +115,20 @@ def compare(call: Call) -> None:
         raise
     from edgespec.bench.comparison_report import caveats, conclusions, table, to_csv
 
+    is_any = bool(result.rows) or any(file.quality for file in result.files)
     if values["as_json"]:
         output.json(result.as_json() | {"caveats": list(caveats(result)), "conclusions": list(conclusions(result))})
-    elif result.n_finished:
+    elif is_any:
         output.show(table(result))
     if csv and result.rows:
         with told_as(EdgespecError, f"{csv} cannot be written"):
             write_whole(csv, to_csv(result))
-    if picture and result.rows:
-        from edgespec.bench.plot import plot_comparison
-
-        with told_as(EdgespecError, f"{picture} cannot be written"):
-            write_whole(picture, plot_comparison(result, picture))
     for problem in problems:
         output.note(f"{values['prompts']}: {problem}")
     for failure in result.failures:
         output.error(failure)
-    if call.cancel.is_set() and not result.is_complete:
-        output.note(_what_is_saved(result, values))
+    if call.cancel.is_set() and not is_any:
+        output.note(_nothing_measured(values))
     call.interrupts.raise_if_received()
     if result.failures:
         call.ctx.exit(EdgespecError.exit_code)
@@ -183,7 +166,6 @@ def _plan(call: Call, progress: Progress) -> tuple[Plan, list[str]]:
         text,
         settings,
         values["limit"],
-        values["resume"],
         typed(call.ctx),
     )
     return plan, problems
@@ -211,15 +193,6 @@ def _split_modes(texts: Sequence[str]) -> list[str]:
 
 
 # --- the result -------------------------------------------------------------------------------------------------------
-
-
-def _what_is_saved(result: Comparison, values: dict[str, Any]) -> str:
-    """Say what a stopped comparison has saved, and how to resume."""
-    if not result.n_finished:
-        return _nothing_measured(values)
-    if not result.is_saved:
-        return "stopped; nothing was saved, because the cache folder is not writable"
-    return f"stopped: {result.n_finished} of {result.n_parts} parts are saved; add --resume to continue"
 
 
 def _nothing_measured(values: dict[str, Any]) -> str:
