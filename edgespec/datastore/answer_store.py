@@ -1,4 +1,4 @@
-"""Previous answers, saved between runs for the suffix drafter: one file per vocabulary.
+"""Previous answers, saved between runs for the suffix drafter: one corpus per vocabulary.
 
 Lost or damaged content is learned again, so nothing in here ends a program. Two processes may use one store: each adds
 its own answers to the file's when it saves.
@@ -6,11 +6,8 @@ its own answers to the file's when it saves.
 
 from __future__ import annotations
 
-import io
 import logging
-import zipfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +15,13 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from edgespec.core.index.automaton import SuffixAutomaton
-from edgespec.core.index.context_index import ContextIndex, Tokens, order_of
+from edgespec.core.index.context_index import ContextIndex
 from edgespec.core.index.continuation import BETWEEN, Place
+from edgespec.datastore.corpus import START, SUFFIX, About, Corpus, complete, listed
 from edgespec.errors import EdgespecError, UsageError, told_as
-from edgespec.files.paths import cache_dir, write_whole
+from edgespec.files.paths import cache_dir
+from edgespec.files.unfinished import becoming
 
-VERSION = 1
 MOST_TOKENS = 1 << 18  # in a store; the oldest leave first
 SAVED_AT = 1 << 14  # tokens that are new
 LEAST_TOKENS = 8  # of an answer that is worth keeping
@@ -38,29 +36,22 @@ def store_dir() -> Path:
 
 def stored() -> list[dict[str, Any]]:
     """Describe the saved answers of each vocabulary as plain data. Files that cannot be read are left out."""
-    found = []
-    for file in sorted(store_dir().glob("*.npz")):
-        try:
-            kept = _Kept.read(file)
-        except _UNREADABLE as error:
-            log.debug("answer store %s cannot be read: %s", file, error)
-            continue
-        found.append(
-            {
-                "name": file.stem,
-                "model": kept.model,
-                "answers": int((kept.tokens == BETWEEN).sum()),
-                "tokens": int((kept.tokens != BETWEEN).sum()),
-                "bytes": file.stat().st_size,
-            }
-        )
-    return found
+    return [
+        {
+            "name": file.stem,
+            "model": about.model,
+            "answers": about.files,
+            "tokens": about.tokens - about.files,
+            "bytes": file.stat().st_size,
+        }
+        for file, about in listed(log.debug, store_dir())
+    ]
 
 
 def clear(names: Sequence[str] = ()) -> int:
     """Delete the stores of these vocabularies, or all; returns how many. Raises UsageError for an unknown one, and
     EdgespecError for one that cannot be deleted."""
-    files = {file.stem: file for file in store_dir().glob("*.npz")}
+    files = {file.stem: file for file in store_dir().glob(f"*{SUFFIX}")}
     unknown = [name for name in names if name not in files]
     if unknown:
         raise UsageError(f"there is no answer store {unknown[0]}", hint="'edgespec store ls' lists them")
@@ -71,49 +62,13 @@ def clear(names: Sequence[str] = ()) -> int:
     return len(names or files)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """The file: uint32 `tokens` of all answers, `BETWEEN` after each, their order (`core.context_index`), and the name
-    of the last model that wrote it."""
-
-    tokens: Tokens
-    order: Tokens
-    model: str = ""
-
-    @classmethod
-    def read(cls, file: Path) -> _Kept:
-        """Raises one of `_UNREADABLE` for a file that is not a store."""
-        with np.load(file, allow_pickle=False) as parts:
-            if int(parts["version"]) != VERSION:
-                raise ValueError("it was written by another version of edgespec")
-            tokens, order, model = parts["tokens"], parts["order"], str(parts["model"])
-        if tokens.dtype != np.uint32 or order.dtype != np.uint32 or tokens.shape != order.shape or tokens.ndim != 1:
-            raise ValueError("its parts do not match")
-        if len(order) and not 1 <= order.min() <= order.max() <= len(tokens):
-            raise ValueError("its index is invalid")
-        return cls(tokens, order, model)
-
-    @property
-    def index(self) -> ContextIndex:
-        return ContextIndex(self.tokens, self.order)
-
-    def write(self, file: Path) -> None:
-        """Raises OSError."""
-        packed = io.BytesIO()
-        np.savez(packed, version=VERSION, tokens=self.tokens, order=self.order, model=self.model)
-        write_whole(file, packed.getvalue())
-
-
-_UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
-
-
 class AnswerStore:
     """The answers of one vocabulary. `model` is the name of the model, `note` receives messages for the user."""
 
     def __init__(self, vocabulary: str, model: str, note: Callable[[str], None] = log.warning) -> None:
-        self.file = store_dir() / f"{vocabulary}.npz"
+        self.file = store_dir() / f"{vocabulary}{SUFFIX}"
         self._model, self._note = model, note
-        self._index = self._read().index
+        self._index = self._read()
         self._new: list[list[int]] = []
         self.recent = SuffixAutomaton()
 
@@ -140,18 +95,24 @@ class AnswerStore:
             with FileLock(self.file.with_suffix(".lock"), timeout=LOCK_S):
                 new = [np.array([*answer, BETWEEN], np.uint32) for answer in self._new]
                 tokens = np.concatenate([self._read().tokens, *new])[-MOST_TOKENS:]
-                kept = _Kept(tokens, order_of(tokens), self._model)
-                kept.write(self.file)
+                n_answers = int((tokens == BETWEEN).sum())
+                about = About(self.file.stem, self._model, n_answers, 4 * len(tokens), len(tokens))
+                with becoming(self.file) as unfinished, unfinished.open("w+b") as scratch:
+                    scratch.seek(START)
+                    scratch.write(tokens.data)
+                    _, index = complete(scratch, about)
         except (OSError, Timeout) as error:
             log.debug("answer store %s cannot be written: %s", self.file, error)
             return
-        self._index, self._new, self.recent = kept.index, [], SuffixAutomaton()
+        self._index, self._new, self.recent = index, [], SuffixAutomaton()
 
-    def _read(self) -> _Kept:
-        try:
-            return _Kept.read(self.file)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except _UNREADABLE as error:
-            self._note(f"the store of earlier answers cannot be read; starting a new one ({error})")
-        return _Kept(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
+    def _read(self) -> ContextIndex:
+        """Return the saved answers in memory: another process may replace the file."""
+        if self.file.is_file():
+            try:
+                corpus = Corpus(self.file)
+                corpus.check()
+                return ContextIndex(corpus.index.tokens.copy(), corpus.index.order.copy())
+            except (UsageError, OSError) as error:
+                self._note(f"the store of earlier answers cannot be read; starting a new one ({error})")
+        return ContextIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))

@@ -1,14 +1,15 @@
 """A corpus: texts as token ids on disk, indexed so that any run of tokens is found at once (2311.08252).
 
 One file: `MAGIC` and a header in JSON, then from byte `START` on uint32 tokens of all texts, `BETWEEN` after each, and
-as many uint32 positions (`core.context_index`). It is memory-mapped.
+as many uint32 positions (`core.context_index`). It is memory-mapped. The answer store uses the same files.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import file_digest
 from pathlib import Path
 from typing import BinaryIO
@@ -17,9 +18,9 @@ import numpy as np
 
 from edgespec.core.index.context_index import ContextIndex, Tokens, order_of
 from edgespec.core.index.continuation import BETWEEN
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.paths import data_dir
-from edgespec.files.unfinished import becoming, check_destination, check_replaceable
+from edgespec.files.unfinished import becoming, check_destination
 from edgespec.llama.model import Model
 
 VERSION = 1
@@ -41,7 +42,7 @@ class About:
     files: int
     texts_bytes: int
     tokens: int
-    sha256: str
+    sha256: str = ""
     version: int = VERSION
 
 
@@ -77,10 +78,10 @@ def file_for(name: str) -> Path:
     return Path(name).expanduser() if is_path else corpus_dir() / f"{name}{SUFFIX}"
 
 
-def listed(note: Callable[[str], None]) -> list[tuple[Path, About]]:
-    """Those in edgespec's own folder; those that cannot be read are reported to `note`."""
+def listed(note: Callable[[str], None], folder: Path | None = None) -> list[tuple[Path, About]]:
+    """Those in a folder, or in edgespec's own; those that cannot be read are reported to `note`."""
     found = []
-    for path in sorted(corpus_dir().glob(f"*{SUFFIX}")):
+    for path in sorted((folder or corpus_dir()).glob(f"*{SUFFIX}")):
         try:
             found.append((path, read_about(path)))
         except UsageError as error:
@@ -96,22 +97,17 @@ def corpus_dir() -> Path:
 def read_about(path: Path) -> About:
     """Raises UsageError for a file that is not a corpus, or is truncated."""
     hint = "build it with 'edgespec corpus build'"
-    try:
-        with path.open("rb") as file:
-            start = file.read(START)
-        size = path.stat().st_size
-    except OSError as error:
-        raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
+    with told_as(UsageError, f"cannot read {path}"), path.open("rb") as file:
+        start, size = file.read(START), os.fstat(file.fileno()).st_size
     if not start.startswith(MAGIC):
         raise UsageError(f"{path} is not a corpus", hint=hint)
     try:
-        found = json.loads(start[len(MAGIC) :].rstrip(b"\0"))
-        if found["version"] != VERSION:
-            raise UsageError(f"{path} was made by another version of edgespec", hint=hint)
-        about = About(**found)
+        about = About(**json.loads(start[len(MAGIC) :].rstrip(b"\0")))
         wanted = START + 8 * about.tokens
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError) as error:
         raise UsageError(f"{path} is damaged", why="its header cannot be read", hint=hint) from error
+    if about.version != VERSION:
+        raise UsageError(f"{path} was made by another version of edgespec", hint=hint)
     if size != wanted:
         raise UsageError(f"{path} is damaged", why=f"it has {size:,} bytes instead of {wanted:,}", hint=hint)
     return about
@@ -154,20 +150,16 @@ def build(
     Takes about 30 bytes of memory per token. Raises UsageError if there is nothing to read, EdgespecError if the file
     cannot be written; then no file is left.
     """
-    is_own = out.parent == corpus_dir()
-    if is_own:
-        check_replaceable(out, MAGIC)
-    else:  # a folder of the user's may be a mistake in writing
-        check_destination(out, [], MAGIC)
     left_out: list[str] = []
     sizes = [file.stat().st_size for file in files]
     total = max(1, sum(sizes))
     n_files = n_bytes = done = 0
-    try:
-        if is_own:
+    with told_as(EdgespecError, f"the corpus {out} cannot be written"):
+        if out.parent == corpus_dir():  # a missing folder elsewhere may be a mistyped name
             out.parent.mkdir(parents=True, exist_ok=True)
-        with becoming(out) as unfinished, unfinished.open("wb") as scratch:
-            scratch.write(b"\0" * START)
+        check_destination(out, [], MAGIC)
+        with becoming(out) as unfinished, unfinished.open("w+b") as scratch:
+            scratch.seek(START)
             for file, size in zip(files, sizes, strict=True):
                 try:
                     n_bytes += _write_tokens(file, model, scratch)
@@ -180,21 +172,32 @@ def build(
                     left_out.append(f"{file}: {error.strerror}")
                 done += size
                 progress("tokenising", done / total)
-            scratch.flush()
             n = (scratch.tell() - START) // 4
-            if n == n_files:  # nothing but the marks between them
+            if n <= n_files:  # nothing but the marks between them
                 raise UsageError("there is nothing to build a corpus from", why="; ".join(left_out[:3]) or "no files")
             if n > MOST_TOKENS:
                 raise UsageError(f"a corpus holds up to {MOST_TOKENS:,} tokens, this text has {n:,}")
-            tokens = np.fromfile(unfinished, np.uint32, offset=START)
-            scratch.write(order_of(tokens, lambda share: progress("sorting", share)).data)
-            scratch.flush()
-            about = About(model.vocabulary_id, model.path.name, n_files, n_bytes, n, _digest(unfinished))
-            scratch.seek(0)
-            scratch.write(MAGIC + json.dumps(asdict(about)).encode())
-    except OSError as error:
-        raise EdgespecError(f"the corpus {out} cannot be written", why=error.strerror or str(error)) from error
+            about = About(model.vocabulary_id, model.path.name, n_files, n_bytes, n)
+            about, _ = complete(scratch, about, lambda share: progress("sorting", share))
     return about, left_out
+
+
+def complete(
+    scratch: BinaryIO, about: About, progress: Callable[[float], None] = lambda done: None
+) -> tuple[About, ContextIndex]:
+    """Add the index and the header to a file that has the tokens from `START` on. Returns the index too. Raises
+    OSError."""
+    scratch.seek(START)
+    tokens = np.frombuffer(scratch.read(), np.uint32)
+    order = order_of(tokens, progress)
+    scratch.write(order.data)
+    scratch.flush()
+    about = replace(about, sha256=_digest(Path(scratch.name)))
+    scratch.seek(0)
+    scratch.write(MAGIC + json.dumps(asdict(about)).encode())
+    scratch.flush()
+    os.fsync(scratch.fileno())
+    return about, ContextIndex(tokens, order)
 
 
 def _write_tokens(file: Path, model: Model, out: BinaryIO) -> int:

@@ -14,18 +14,14 @@ _to_undo: set[Callable[[], object]] = set()
 
 
 def check_destination(file: Path, sources: Iterable[Path], magic: bytes) -> None:
-    """Raise UsageError if a file made from `sources`, which begins with `magic`, cannot be written there."""
+    """Raise UsageError if a file made from `sources`, which begins with `magic`, cannot be written there, or would
+    replace another kind of file."""
     if not file.parent.is_dir():
         raise UsageError(f"cannot write {file}", why=f"there is no folder {file.parent}")
     if file.is_dir():
         raise UsageError(f"cannot write {file}", why="it is a folder", hint="give a file name in it")
     if file.exists() and any(file.samefile(source) for source in sources):
         raise UsageError(f"cannot overwrite {file} with itself", hint="use another output file")
-    check_replaceable(file, magic)
-
-
-def check_replaceable(file: Path, magic: bytes) -> None:
-    """Raise UsageError if the file exists and begins with other bytes: it is another kind of file."""
     if not file.is_file():
         return
     with file.open("rb") as there:
