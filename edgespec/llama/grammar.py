@@ -33,7 +33,7 @@ from edgespec.llama.model import Model
 from edgespec.settings import CONSTRAINTS, Constraint, Request
 
 REMEMBERED = 64  # compiled constraints, and the same number of refused ones
-# More than in the trial (compiler_process.py), so that a grammar that fits into the stack there also fits here.
+# More than in the trial (`compiler.STACK_BYTES`), so that a grammar that fits into the stack there also fits here.
 STACK_BYTES = 16 << 20
 # Limits of the processor time for the masks of an answer: in total, and in addition for each mask. A mask usually takes
 # 0.1 ms.

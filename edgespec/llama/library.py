@@ -73,58 +73,58 @@ def first_complaint(lines: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One compute device of this build; memory in bytes."""
+    """One compute device of this build, with llama.cpp's handle; memory in bytes."""
 
     name: str
     description: str
     kind: str
     free_bytes: int
     total_bytes: int
+    handle: int = 0
 
 
 def devices() -> list[Device]:
     """Return all devices that the build can use, the CPU included."""
-    return [device for _, device in _devices()]
-
-
-def offered_devices() -> tuple[list[int], list[Device]]:
-    """Return the devices that a worker offers, with llama.cpp's handles: the GPUs, or else the CPU."""
-    found = _devices()
-    chosen = [each for each in found if each[1].kind == "GPU"] or [each for each in found if each[1].kind == "CPU"]
-    return [handle for handle, _ in chosen], [device for _, device in chosen]
-
-
-def _devices() -> list[tuple[int, Device]]:
     get = ggml_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
-    count = ggml_function("ggml_backend_dev_count", ctypes.c_size_t)()
     name = ggml_function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
     description = ggml_function("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
     kind = ggml_function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
-    size_p = ctypes.POINTER(ctypes.c_size_t)
-    memory = ggml_function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_p, size_p)
-    found = []
-    for index in range(count):
-        handle = get(index)
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        memory(handle, ctypes.byref(free), ctypes.byref(total))
-        kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
-        device = Device(
+    kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
+    handles = [int(get(index)) for index in range(ggml_function("ggml_backend_dev_count", ctypes.c_size_t)())]
+    return [
+        Device(
             name(handle).decode(),
             description(handle).decode(),
             kinds.get(kind(handle), "other"),
-            free.value,
-            total.value,
+            *device_memory(handle),
+            handle,
         )
-        found.append((int(handle), device))
-    return found
+        for handle in handles
+    ]
+
+
+def device_memory(handle: int) -> tuple[int, int]:
+    """Return the free and the total memory of a device, in bytes."""
+    size_p = ctypes.POINTER(ctypes.c_size_t)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    memory = ggml_function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_p, size_p)
+    memory(handle, ctypes.byref(free), ctypes.byref(total))
+    return free.value, total.value
 
 
 def gpus() -> list[Device]:
     """Return the GPUs that layers would be spread over: integrated ones only if there are no others."""
+    return _of_first_kind("GPU", "integrated GPU")
+
+
+def offered_devices() -> list[Device]:
+    """Return the devices that a worker offers: the GPUs, or else the CPU."""
+    return _of_first_kind("GPU", "CPU")
+
+
+def _of_first_kind(*kinds: str) -> list[Device]:
     found = devices()
-    return [device for device in found if device.kind == "GPU"] or [
-        device for device in found if device.kind == "integrated GPU"
-    ]
+    return next((some for kind in kinds if (some := [device for device in found if device.kind == kind])), [])
 
 
 def supports_gpu() -> bool:

@@ -20,23 +20,21 @@ MOST_WORKERS = 16  # and their devices: GGML_RPC_MAX_SERVERS, LLAMA_MAX_DEVICES
 LOST = "the connection to a worker broke off:"
 LOST_HINT = "start it again, or look at the network between; then repeat the request"
 
-CONNECT_S, ANSWER_S = 5.0, 5.0
-_GET_ALIGNMENT, _GET_MAX_SIZE, _GET_DEVICE_MEMORY, _HELLO, _DEVICE_COUNT = 1, 2, 11, 14, 15
+ANSWER_S = 5.0
+_GET_ALIGNMENT, _GET_DEVICE_MEMORY, _HELLO, _DEVICE_COUNT = 1, 11, 14, 15
 _CAPABILITIES = 24  # bytes; none are offered
 _ADDRESS = re.compile(r"([\w.-]+)(?::(\d{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteDevice:
-    """A device of a worker. The protocol does not name kinds of devices, but their alignment and their largest buffer
-    differ."""
+    """A device of a worker. The protocol does not name kinds of devices, but their alignment differs."""
 
     address: str
     index: int
     free_bytes: int
     total_bytes: int
     alignment: int
-    max_size: int
 
 
 def parse_addresses(texts: str | Sequence[str]) -> tuple[str, ...]:
@@ -58,75 +56,51 @@ def parse_addresses(texts: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def probe(address: str, *, connect_s: float = CONNECT_S, answer_s: float = ANSWER_S) -> list[RemoteDevice]:
+def probe(address: str, *, answer_s: float = ANSWER_S) -> list[RemoteDevice]:
     """Return the devices of the worker at HOST:PORT. Raises GenerationError."""
     host, _, port = address.rpartition(":")
     try:
         numeric = str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
-        why = f"{host} has no IPv4 address ({error.strerror or error})"
-        raise GenerationError(f"cannot reach the worker {address}", why=why) from error
-    try:
-        connection = socket.create_connection((numeric, int(port)), timeout=connect_s)
+        with socket.create_connection((numeric, int(port)), timeout=answer_s) as connection:
+            return _ask(connection, f"{numeric}:{port}")
     except TimeoutError as error:
-        raise _busy(address, f"it did not accept the connection within {connect_s:g} s") from error
-    except OSError as error:
         raise GenerationError(
-            f"cannot reach the worker {address}",
-            why=error.strerror or str(error),
-            hint=f"start it there: edgespec rpc-worker --port {port}",
+            f"the worker {address} does not answer",
+            why=f"it was silent for {answer_s:g} s",
+            hint="a worker serves one program at a time: end the other one, or start another worker",
         ) from error
-    with connection:
-        connection.settimeout(answer_s)
-        try:
-            return _ask(connection, address, f"{numeric}:{port}")
-        except TimeoutError as error:
-            raise _busy(address, f"it did not answer within {answer_s:g} s") from error
-        except (OSError, EOFError) as error:
-            raise _no_worker(address, "it closed the connection") from error
+    except (OSError, ValueError) as error:
+        raise GenerationError(
+            f"cannot use the worker {address}",
+            why=getattr(error, "strerror", None) or str(error),
+            hint=f"start it there, of the same version as here: edgespec rpc-worker --port {port}",
+        ) from error
 
 
-def _busy(address: str, why: str) -> GenerationError:
-    return GenerationError(
-        f"the worker {address} does not answer",
-        why=why,
-        hint="a worker serves one program at a time: end the other one, or start another worker; or it is no worker",
-    )
-
-
-def _no_worker(address: str, why: str) -> GenerationError:
-    return GenerationError(
-        f"{address} is no worker that this program can use",
-        why=why,
-        hint="is that the port of 'edgespec rpc-worker', of the same version as here?",
-    )
-
-
-def _ask(connection: socket.socket, address: str, numeric: str) -> list[RemoteDevice]:
-    hello = _call(connection, address, _HELLO, bytes(_CAPABILITIES), 4 + _CAPABILITIES)
-    major, minor, patch = hello[:3]
+def _ask(connection: socket.socket, numeric: str) -> list[RemoteDevice]:
+    """Raises OSError, and ValueError for a reply that llama.cpp would not accept."""
+    major, minor, patch = _call(connection, _HELLO, bytes(_CAPABILITIES), f"<BBBx{_CAPABILITIES}x")
     if major != PROTOCOL or minor > 0:
-        raise _no_worker(address, f"it speaks version {major}.{minor}.{patch} of the protocol, this build {PROTOCOL}.0")
-    (count,) = struct.unpack("<I", _call(connection, address, _DEVICE_COUNT, b"", 4))
+        raise ValueError(f"it speaks version {major}.{minor}.{patch} of the protocol, this build {PROTOCOL}.0")
+    (count,) = _call(connection, _DEVICE_COUNT, b"", "<I")
     if not 0 < count <= MOST_WORKERS:
-        raise _no_worker(address, f"it offers {count} devices")
+        raise ValueError(f"it offers {count} devices")
     found = []
     for index in range(count):
         device = struct.pack("<I", index)
-        free, total = struct.unpack("<QQ", _call(connection, address, _GET_DEVICE_MEMORY, device, 16))
-        (alignment,) = struct.unpack("<Q", _call(connection, address, _GET_ALIGNMENT, device, 8))
-        (max_size,) = struct.unpack("<Q", _call(connection, address, _GET_MAX_SIZE, device, 8))
-        found.append(RemoteDevice(numeric, index, free, total, alignment, max_size))
+        free, total = _call(connection, _GET_DEVICE_MEMORY, device, "<QQ")
+        (alignment,) = _call(connection, _GET_ALIGNMENT, device, "<Q")
+        found.append(RemoteDevice(numeric, index, free, total, alignment))
     return found
 
 
-def _call(connection: socket.socket, address: str, command: int, data: bytes, size: int) -> bytes:
-    """Send a command, and return the reply, which must have this size."""
+def _call(connection: socket.socket, command: int, data: bytes, reply: str) -> tuple[int, ...]:
+    """Send a command, and return the numbers of the reply, which must have this format."""
     connection.sendall(struct.pack("<BQ", command, len(data)) + data)
-    (said,) = struct.unpack("<Q", _received(connection, 8))
-    if said != size:
-        raise _no_worker(address, "its answer is not of this protocol")
-    return _received(connection, size)
+    size = struct.calcsize(reply)
+    if struct.unpack("<Q", _received(connection, 8)) != (size,):
+        raise ValueError("its answer is not of this protocol")
+    return struct.unpack(reply, _received(connection, size))
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
@@ -134,6 +108,6 @@ def _received(connection: socket.socket, size: int) -> bytes:
     while len(data) < size:
         part = connection.recv(size - len(data))
         if not part:
-            raise EOFError
+            raise ValueError("it closed the connection")
         data += part
     return data

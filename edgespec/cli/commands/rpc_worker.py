@@ -57,7 +57,7 @@ def rpc_worker(call: Call) -> None:
         output.note(
             f"listening on {host}: clients that reach this port can use and crash this process, and read its data"
         )
-    handles, devices = offered_devices()
+    devices = offered_devices()
     # Use the kernels of the exact mode, for all types of weights: clients cannot choose kernels.
     kernels.use(kernels.exact_bounds({"IQ4_NL"}))
     n_threads = call.values["threads"] or default_threads()
@@ -69,7 +69,7 @@ def rpc_worker(call: Call) -> None:
     def serve() -> None:
         if os.name == "posix":  # a signal in this thread would interrupt llama.cpp, not end the program
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        rpc.serve(address, port, handles, n_threads, str(cache) if cache else None)
+        rpc.serve(address, port, [device.handle for device in devices], n_threads, str(cache) if cache else None)
 
     server = threading.Thread(target=serve, name="server", daemon=True)
     server.start()
