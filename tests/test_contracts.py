@@ -201,7 +201,7 @@ def test_only_one_module_touches_ray() -> None:
 
 
 def test_pytorch_is_loaded_when_training_begins() -> None:
-    assert "torch" not in loaded_after("import edgespec.training.pipeline, edgespec.training.card")
+    assert "torch" not in loaded_after("import edgespec.training.pipeline")
 
 
 def test_core_loads_numpy_alone() -> None:

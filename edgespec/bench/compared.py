@@ -10,8 +10,7 @@ from edgespec.bench.machine import Conditions
 from edgespec.bench.modes import PLAIN, Contest
 from edgespec.bench.quality import Quality
 from edgespec.bench.runner import Sample
-from edgespec.bench.statistics import median
-from edgespec.bench.summary import summarise
+from edgespec.bench.summary import median, summarise
 from edgespec.core.prefix import common_prefix
 
 VERSION = 4

@@ -17,13 +17,10 @@ from edgespec.bench.compared import ComparedFile, Comparison, Row, greedy_same, 
 from edgespec.bench.machine import conditions, without_folders
 from edgespec.bench.modes import PLAIN, Contest
 from edgespec.bench.quality import Quality, compare_with, default_limit, keep_rows, room_for_rows
-from edgespec.bench.quants import types_by_share
-from edgespec.bench.questions import ask
-from edgespec.bench.runner import WARM_UP_TOKENS, Runner, Sample
-from edgespec.bench.statistics import plain_spread
+from edgespec.bench.runner import WARM_UP_TOKENS, Runner, Sample, TimeLeft, ask
 from edgespec.bench.suites import Item
-from edgespec.bench.targets import Target, Targets
-from edgespec.bench.time_left import TimeLeft
+from edgespec.bench.summary import plain_spread
+from edgespec.bench.targets import Target, Targets, types_by_share
 from edgespec.bench.windows import opened, windows
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError

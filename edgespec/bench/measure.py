@@ -11,10 +11,8 @@ from typing import Any
 
 from edgespec.bench.machine import Conditions, conditions, model_facts, without_folders
 from edgespec.bench.modes import Mode
-from edgespec.bench.questions import ask
-from edgespec.bench.runner import Runner, Sample
+from edgespec.bench.runner import Runner, Sample, TimeLeft, ask
 from edgespec.bench.suites import Item
-from edgespec.bench.time_left import TimeLeft
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError, told_as
 from edgespec.events import Progress

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.bench.measure import BenchResult
 from edgespec.bench.modes import PLAIN, Mode, parse_mode
-from edgespec.bench.statistics import plain_spread
-from edgespec.bench.summary import ALL, Cell, Summary, summarise
+from edgespec.bench.summary import ALL, Cell, Summary, plain_spread, summarise
 from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
 from edgespec.core.stats import Stats
 from edgespec.core.theory import cost_curve

@@ -1,26 +1,47 @@
-"""Run all measurements of speed: on one loaded model, each prompt is answered in all modes before the next prompt."""
+"""Run all measurements of speed: on one loaded model, each prompt is answered in all modes before the next prompt.
+
+A prompt of a suite becomes a `Question` in the form that the loaded model needs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from random import Random
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
 from edgespec.bench.modes import Mode, with_plain
-from edgespec.bench.questions import Question
+from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.policy import pass_widths
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
-from edgespec.errors import GenerationError
+from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.context import CancelledError
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import HEADS, in_order
+from edgespec.settings import HEADS, Message, Request, in_order
+from edgespec.text.figures import clock
 
 WARM_UP_TOKENS = 16
+SEED = 1
+RAW_CATEGORIES = ("code_completion",)  # texts to complete, without a chat template
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt as token ids, and its request; the answer has `max_tokens` tokens."""
+
+    item: Item
+    request: Request
+    prompt: list[int]
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of prompt and answer."""
+        return len(self.prompt) + self.request.max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +86,27 @@ class Sample:
             [int(token) for token in row["tokens"]],
             Stats.from_json(row),
         )
+
+
+def ask(
+    llm: Runtime, items: Iterable[Item], tokens: int | None, *, reference: bool
+) -> tuple[list[Question], list[str]]:
+    """Return the prompts that can be asked, and messages about the others.
+
+    Answers have `tokens` tokens. With `reference` they are the reference answers, up to that length. Raises UsageError
+    if no prompt can be asked.
+    """
+    questions, messages = [], []
+    for item in items:
+        if len(item.turns) > 1:
+            messages.append(f"{item.id}: only the first of {len(item.turns)} turns is used")
+        try:
+            questions.append(_question(llm, item, tokens, reference=reference))
+        except UsageError as error:
+            messages.append(f"skipped {item.id}: {error.what}")
+    if not questions:
+        raise UsageError("there is nothing to measure", why="; ".join(messages) or "there are no prompts")
+    return questions, messages
 
 
 class Runner:
@@ -153,3 +195,46 @@ class Runner:
         if reference and mode.rule != "coupled":
             return "reference answers need the coupled rule"
         return ""
+
+
+class TimeLeft:
+    """The progress of work of `total` units that starts now."""
+
+    def __init__(self, total: float) -> None:
+        self._total, self.done = total, 0.0
+        self._started_s = perf_counter()
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self.done / self._total) if self._total > 0 else 1.0
+
+    def line(self, what: str) -> str:
+        """Return `what` with the time left, if that can be estimated."""
+        if not 0 < self.done < self._total:
+            return what
+        left_s = (perf_counter() - self._started_s) * (self._total / self.done - 1)
+        return f"{what}, {clock(left_s)} left"
+
+
+def _question(llm: Runtime, item: Item, tokens: int | None, *, reference: bool) -> Question:
+    answer: list[int] = []
+    if reference:
+        answer = llm.model.tokenize(item.reference, add_special=False, parse_special=False)[:tokens]
+        if not answer:
+            raise UsageError("it has no reference answer")
+    chat = llm.has_chat_template and item.category not in RAW_CATEGORIES
+    request = Request(
+        prompt="" if chat else item.prompt,
+        messages=(Message("user", item.prompt),) if chat else (),
+        max_tokens=len(answer) or tokens or 1,
+        seed=SEED,
+        ignore_eos=True,
+        reference=tuple(answer),
+    )
+    question = Question(item, request, llm.tokenize(request))
+    if question.length > llm.context.n_ctx:
+        raise UsageError(
+            f"a prompt of {len(question.prompt)} tokens and an answer of {request.max_tokens} do not fit into a "
+            f"context of {llm.context.n_ctx}"
+        )
+    return question

@@ -14,10 +14,9 @@ from time import perf_counter
 from typing import Any
 
 from edgespec.bench.modes import PLAIN, Mode
-from edgespec.bench.questions import ask
-from edgespec.bench.runner import Runner, Sample
-from edgespec.bench.statistics import mean_of_categories, median, speedups
+from edgespec.bench.runner import Runner, Sample, ask
 from edgespec.bench.suites import Item
+from edgespec.bench.summary import mean_of_categories, median, speedups
 from edgespec.cancel import CancelFlag
 from edgespec.core.theory import CostCurve, acceptance_probability, cost_curve
 from edgespec.errors import UsageError

@@ -15,8 +15,7 @@ from edgespec.gguf_file.head_check import FINAL_STATE, HYDRA, MEDUSA, READS
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import PRINT_KEY, target_print
 from edgespec.training.eagle3 import Eagle1, Eagle3
-from edgespec.training.heads import Shape, Weights
-from edgespec.training.hydra import EPS, Hydra, Medusa
+from edgespec.training.heads import EPS, Hydra, Medusa, Shape, Weights
 
 _VALUES = {"str": "STRING", "int": "UINT32", "float": "FLOAT32", "list": "ARRAY"}
 

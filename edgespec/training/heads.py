@@ -1,11 +1,19 @@
-"""The interface of a draft head of any kind for training."""
+"""The interface of a draft head of any kind for training, and Hydra and Medusa heads in PyTorch.
+
+A Hydra or Medusa head (arXiv 2402.05109, 2401.10774) has a small network for each token of a draft. From the target's
+final state h after token P, network k (from 0) predicts token P + k + 2 as `output (h + down_k silu(up_k x))`. In a
+Hydra head x is h followed by the normed embeddings of the tokens P + 1 to P + k + 1. In a Medusa head x is h alone, so
+that all networks can run at once, without knowing each other's tokens.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
 from edgespec.training.batches import Batch
@@ -13,6 +21,7 @@ from edgespec.training.batches import Batch
 Weights = dict[str, Tensor]
 """Tensors by their names in GGUF, without `.weight`."""
 
+EPS = 1e-5
 UNSURE = 0.4  # factor on the logits in the beginning: without it, an untrained head would be sure of its guesses
 
 
@@ -53,3 +62,68 @@ class Shape(ABC):
             name: torch.randn(size, generator=generator) * size[1] ** -0.5 if len(size) == 2 else torch.ones(size)
             for name, size in self.tensors().items()
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Medusa(Shape):
+    """`heads` networks of one hidden layer, which is as wide as the target."""
+
+    width: int
+    heads: int
+    vocab: int
+
+    @property
+    def deepest(self) -> int:
+        return self.heads
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+        for k in range(self.heads):
+            found[f"head.{k}.up"] = (self.width, self.width)
+            found[f"head.{k}.down"] = (self.width, self.width)
+        return found | {"output": (self.vocab, self.width)}
+
+    def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
+        weights = self._random(seed)
+        for k in range(self.heads):
+            weights[f"head.{k}.down"].zero_()  # each network begins with the target's own prediction
+        return weights | {"output": UNSURE * output.float()}
+
+    def drafts(
+        self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
+    ) -> Iterator[Tensor]:
+        state = _states(batch)
+        for k in range(depth):
+            yield _predicted(weights, k, state, state, dropout)
+
+
+@dataclass(frozen=True, slots=True)
+class Hydra(Medusa):
+    """Networks that also read the draft tokens before theirs."""
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        wider = {f"head.{k}.up": (self.width, (k + 2) * self.width) for k in range(self.heads)}
+        return {"embd_norm": (self.width,)} | Medusa.tensors(self) | wider
+
+    def drafts(
+        self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
+    ) -> Iterator[Tensor]:
+        state, tokens = _states(batch), batch.tokens
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        anchors = batch.start[:, None] + torch.arange(state.shape[1], device=tokens.device)
+        seen = [state]
+        for k in range(depth):
+            following = tokens[rows, (anchors + 1 + k).clamp(max=tokens.shape[1] - 1)]
+            embedded = F.embedding(following, embedding).float()
+            seen.append(F.rms_norm(embedded, (self.width,), weights["embd_norm"], EPS))
+            yield _predicted(weights, k, state, torch.cat(seen, -1), dropout)
+
+
+def _states(batch: Batch) -> Tensor:
+    """The target's final states at the anchors, float[B, A, D]."""
+    return batch.hidden[:, : batch.is_text.shape[2]]
+
+
+def _predicted(weights: Weights, k: int, state: Tensor, seen: Tensor, dropout: float) -> Tensor:
+    inner = F.silu(F.linear(F.dropout(seen, dropout), weights[f"head.{k}.up"]))
+    return F.linear(state + F.linear(inner, weights[f"head.{k}.down"]), weights["output"])

@@ -14,8 +14,7 @@ from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.training.eagle3 import Eagle1, Eagle3
 from edgespec.training.features import Features
-from edgespec.training.heads import Shape
-from edgespec.training.hydra import Hydra, Medusa
+from edgespec.training.heads import Hydra, Medusa, Shape
 
 NETWORKS = 3
 

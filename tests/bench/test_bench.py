@@ -13,11 +13,9 @@ from tiny_gguf import write_model
 from edgespec.bench.machine import without_folders
 from edgespec.bench.measure import BenchResult, Plan, load_result, run_bench
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests, default_modes, parse_mode, settings_for, with_plain
-from edgespec.bench.questions import Question, ask
-from edgespec.bench.runner import Runner, Sample
-from edgespec.bench.statistics import speedups
+from edgespec.bench.runner import Question, Runner, Sample, ask
 from edgespec.bench.suites import Item
-from edgespec.bench.summary import summarise
+from edgespec.bench.summary import speedups, summarise
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError
 from edgespec.runtime.runtime import Runtime

@@ -18,8 +18,15 @@ from edgespec.bench.measure import BenchResult
 from edgespec.bench.plot import check_plot, plot_bench
 from edgespec.bench.report import side_by_side, table
 from edgespec.bench.runner import Sample
-from edgespec.bench.statistics import bootstrap_interval, mean_of_categories, plain_spread, repeated_4grams
-from edgespec.bench.summary import ALL, Cell, summarise
+from edgespec.bench.summary import (
+    ALL,
+    Cell,
+    bootstrap_interval,
+    mean_of_categories,
+    plain_spread,
+    repeated_4grams,
+    summarise,
+)
 from edgespec.bench.tables import Figures, to_csv
 from edgespec.core.stats import SourceStats, Stats
 from edgespec.errors import UsageError

@@ -18,7 +18,7 @@ from other_vocabulary import permute_vocabulary
 from rich.console import Console
 from tiny_gguf import write_model
 
-from edgespec.bench import quants
+from edgespec.bench import targets
 from edgespec.bench.compared import (
     ComparedFile,
     Comparison,
@@ -32,10 +32,9 @@ from edgespec.bench.comparison import Plan, run_comparison
 from edgespec.bench.comparison_report import caveats, conclusions, nats, table, to_csv
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests
 from edgespec.bench.quality import Quality
-from edgespec.bench.quants import check_quants, describe_types, make_quant, size_bytes
 from edgespec.bench.runner import Runner, Sample
 from edgespec.bench.suites import Item
-from edgespec.bench.targets import find_targets
+from edgespec.bench.targets import check_quants, describe_types, find_targets, make_quant, size_bytes
 from edgespec.bench.windows import default_text
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
@@ -82,7 +81,7 @@ def test_a_quantisation_is_made_once_and_not_where_there_is_one(home: Path, monk
     assert made.parent == home / "cache" / "quants" and made.stat().st_size < TARGET.stat().st_size
     assert found.messages[0] == "demo is already Q8_0: files made from it lose quality twice"
     assert found.messages[1].startswith("created demo Q4_K_M: Q4_K ")
-    monkeypatch.setattr(quants, "quantize", lambda *_, **__: pytest.fail("made again"))
+    monkeypatch.setattr(targets, "quantize", lambda *_, **__: pytest.fail("made again"))
     assert make_quant(TARGET, "Q4_K_M") == made
 
 

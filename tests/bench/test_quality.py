@@ -32,8 +32,8 @@ from edgespec.bench.quality import (
     perplexity,
     room_for_rows,
 )
-from edgespec.bench.quants import make_quant
-from edgespec.bench.time_left import TimeLeft
+from edgespec.bench.runner import TimeLeft
+from edgespec.bench.targets import make_quant
 from edgespec.bench.windows import ROWS, default_text, log_softmax, opened, read_text, windows
 from edgespec.cancel import CancelFlag
 from edgespec.cli.terminal.output import Output

@@ -14,7 +14,7 @@ CALLS = {
     "edgespec.llama.model.Model": "native",
     "edgespec.llama.quantize.quantize": "native",
     "edgespec.bench.comparison.run_comparison": "native",
-    "edgespec.bench.quants.make_quant": "native",
+    "edgespec.bench.targets.make_quant": "native",
     "edgespec.runtime.runtime.Runtime": "native",
     "edgespec.runtime.worker.Worker": "native",
     "fake_index.FakeIndex": "native",  # the model that it offers is converted

@@ -96,7 +96,6 @@ def train(call: Call) -> None:
     PyTorch.
     """
     from edgespec.models.names.spec import resolve
-    from edgespec.training.card import card
     from edgespec.training.pipeline import train_head
 
     output, out = call.output, call.values["out"]
@@ -115,7 +114,6 @@ def train(call: Call) -> None:
         output.note("stopped; the same command resumes")
         call.interrupts.raise_if_received()
         return
-    out.with_suffix(".md").write_text(card(settings, result), encoding="utf-8")
     greedy = result.progress.acceptance.greedy
     output.line(f"{out}: {size_of(result.size_bytes)}, trained on {count_of(result.tokens)} tokens")
     shares = ", ".join(f"{share:.0%}" for share in greedy)

@@ -55,7 +55,7 @@ def perplexity(call: Call) -> None:
     fetch_missing(call, [name])
     output.progress(f"loading {name}", 0)
     from edgespec.bench.quality import perplexity as measure
-    from edgespec.bench.time_left import TimeLeft
+    from edgespec.bench.runner import TimeLeft
     from edgespec.bench.windows import default_text, opened, read_text, windows
     from edgespec.models.names.spec import resolve
 
