@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from markers import markers
 
-from edgespec.llama import trial
+from edgespec.llama import rounding, trial
+from edgespec.llama.context import Context
 
 # A loaded machine may take any time for an example.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -75,6 +76,29 @@ def the_same_bytes_are_tried_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "_crashed", remembered)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def the_same_bytes_are_measured_once() -> Iterator[None]:
+    """Measuring how a model rounds takes up to a second, and gives the same for the same bytes and the same context."""
+    known, measure, decode = dict[str, rounding.Widths](), rounding.measure_widths, Context.decode
+
+    def remembered(
+        context: Context, n_past: int, widest: int, progress: Callable[[float], None] | None = None
+    ) -> rounding.Widths:
+        if Context.decode is not decode or type(context) is not Context or context.model.remote:
+            return measure(context, n_past, widest, progress)  # a test has changed what is measured
+        facts = context.fingerprint | {"file": sha256(context.model.path.read_bytes()).hexdigest(), "mtime": None}
+        key = json.dumps([facts, n_past, widest, context.free_branches > 0])
+        if key not in known:
+            known[key] = measure(context, n_past, widest, progress)
+        elif progress:
+            progress(1.0)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounding, "measure_widths", remembered)
         yield
 
 

@@ -21,8 +21,6 @@ from edgespec.cancel import CancelFlag
 from edgespec.cli import run_program
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.events import Progress
-from edgespec.llama.trial import extra_buffers_work
-from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
@@ -40,21 +38,21 @@ class Finished:
 
 
 @cache
-def tried() -> str:
-    """Return a folder with the results of trial loads of the bundled models, which are made once for all tests."""
+def known() -> Path:
+    """Return a folder with what is remembered about the bundled models, which is measured once for all tests: trial
+    loads, rounding, and the costs of passes."""
     folder = mkdtemp()
     atexit.register(rmtree, folder, ignore_errors=True)
     with patch.dict(os.environ, {"EDGESPEC_HOME": folder}):
-        for name in ("demo", "demo:draft"):
-            extra_buffers_work(resolve(name).path, lambda line: None)
-    return folder
+        Runtime(LoadSettings("demo", store=False)).close()
+    return Path(folder, "cache")
 
 
 def environment(home: Path, **variables: str) -> dict[str, str]:
     """Return this process's environment with `home` as EDGESPEC_HOME and no settings but `variables`, and save there
-    that the bundled models work."""
+    what is known about the bundled models, unless the program has been there."""
     with suppress(OSError):  # tests may have put something in the way
-        copytree(Path(tried(), "cache", "trials"), home / "cache" / "trials", dirs_exist_ok=True)
+        copytree(known(), home / "cache")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EDGESPEC_")}
     for name in ("NO_COLOR", "FORCE_COLOR"):
         inherited.pop(name, None)
