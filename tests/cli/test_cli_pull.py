@@ -424,9 +424,8 @@ def test_the_password_in_an_address_is_not_printed(hub: FakeHub, tmp_path: Path,
     ],
 )
 def test_the_password_in_an_address_is_not_in_a_bug_report(tmp_path: Path, endpoint: str, told: str) -> None:
-    assert b"s3cret" not in edgespec_here("doctor", home=tmp_path, HF_ENDPOINT=endpoint).stdout
-    facts = edgespec_here("doctor", "--json", home=tmp_path, HF_ENDPOINT=endpoint).stdout
-    assert (json.loads(facts)["hub"]["endpoint"], b"s3cret" in facts) == (told, False)
+    text = " ".join(edgespec_here("doctor", home=tmp_path, HF_ENDPOINT=endpoint).stdout.decode().split())
+    assert (f", at {told}" in text, "s3cret" in text) == (True, False)
 
 
 def test_an_endpoint_that_is_no_address_is_said(hub: FakeHub, tmp_path: Path) -> None:

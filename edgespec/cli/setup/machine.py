@@ -1,30 +1,25 @@
-"""Facts about the machine and the build of llama.cpp for `doctor`, and advice."""
+"""GPUs, instruction sets and the build of llama.cpp: problems, and the commands that solve them."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from edgespec import __version__
-
-Facts = dict[str, Any]
+from typing import NamedTuple
 
 DRIVER_WAIT_S = 10  # GPU drivers can take seconds to wake up
-LIBRARIES = ("huggingface_hub", "llguidance", "numpy", "textual")
 INSTRUCTIONS = {"AVX2": "avx2", "FMA": "fma", "F16C": "f16c", "AVX512": "avx512f", "AVX512_VNNI": "avx512_vnni",
                 "AVX512_BF16": "avx512_bf16", "AMX_INT8": "amx_int8"}  # fmt: skip
 """Instruction sets by llama.cpp's name, with Linux's name."""
 REINSTALL = f"pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={version('llama-cpp-python')}"
+
+Build = Mapping[str, Mapping[str, str]]  # the flags of each backend
 
 
 class Gpu(NamedTuple):
@@ -35,60 +30,10 @@ class Gpu(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """A problem, its cost, and the command that solves it, if there is one."""
+    """A problem with its cost, and the command that solves it, if there is one."""
 
     problem: str
-    cost: str
     command: str = ""
-
-
-def machine_facts() -> Facts:
-    """Return what a bug report needs. It contains no tokens and no values of settings."""
-    import psutil
-
-    from edgespec.cli.options.files import config_files, working_folder
-    from edgespec.files.paths import cache_dir, config_dir, data_dir, is_writable
-    from edgespec.llama import library
-    from edgespec.llama.rpc import has_rpc
-    from edgespec.llama.trial import self_check
-
-    folders = {"config": config_dir(), "cache": cache_dir(), "data": data_dir()}
-    facts: Facts = {
-        "edgespec": __version__,
-        "llama_cpp_python": version("llama-cpp-python"),
-        "libraries": {name: version(name) for name in LIBRARIES},
-        "library": str(library.library_path()),
-        "python": f"{platform.python_version()} {platform.python_implementation()}",
-        "executable": sys.executable,
-        "system": platform.platform(),
-        "machine": platform.machine(),
-        "build": _backends(library.build_flags()),
-        "devices": [asdict(device) for device in library.devices()],
-        "gpu_offload": library.supports_gpu(),
-        "rpc": has_rpc(),
-        "gpus": [gpu._asdict() for gpu in gpus_here()],
-        "self_check": self_check(),
-        "threads": library.default_threads(),
-        "physical_cores": psutil.cpu_count(logical=False),
-        "logical_cores": psutil.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
-        "memory_total_bytes": psutil.virtual_memory().total,
-        "memory_available_bytes": library.available_memory_bytes(),
-        "folders": {name: {"path": str(path), "writable": is_writable(path)} for name, path in folders.items()},
-        "settings": {
-            "files": [str(file) for file in config_files(working_folder())],
-            "variables": sorted(name for name in os.environ if name.startswith("EDGESPEC_")),
-        },
-        "hub": _hub(),
-        "terminal": {
-            "term": os.environ.get("TERM", ""),
-            "program": os.environ.get("TERM_PROGRAM", ""),
-            "columns": shutil.get_terminal_size().columns,
-            "lines": shutil.get_terminal_size().lines,
-            "encoding": (getattr(sys.stdout, "encoding", None) or "").lower(),
-        },
-    }
-    return facts | {"advice": [advice._asdict() for advice in (*_build_advice(facts), *_folder_advice(facts))]}
 
 
 def gpus_here() -> list[Gpu]:
@@ -113,27 +58,7 @@ def processor_flags() -> set[str]:
     return set(found[1].split()) if found else set()
 
 
-def _hub() -> Facts:
-    """Return where models from the Hugging Face hub are, and whether more can be downloaded."""
-    from edgespec.files.paths import free_in, is_writable
-    from edgespec.models.hub.cache import hub_cache, is_offline, token_file
-    from edgespec.models.hub.requests import shown
-
-    token = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name, "").strip()), "")
-    endpoint = os.environ.get("HF_ENDPOINT", "")
-    with suppress(OSError):
-        token = token or (str(token_file()) if token_file().stat().st_size else "")
-    return {
-        "cache": str(hub_cache()),
-        "writable": is_writable(hub_cache()),
-        "free_bytes": free_in(hub_cache()),
-        "offline": is_offline(),
-        "endpoint": endpoint and (shown(endpoint) or "HF_ENDPOINT, which is not a web address"),
-        "token": token,  # its place, never its value
-    }
-
-
-def _backends(flags: str) -> dict[str, dict[str, str]]:
+def build_of(flags: str) -> dict[str, dict[str, str]]:
     """Parse `CPU : AVX = 1 | AVX2 = 1 | ` into flags by backend."""
     backends: dict[str, dict[str, str]] = {}
     backend: dict[str, str] = {}
@@ -147,38 +72,23 @@ def _backends(flags: str) -> dict[str, dict[str, str]]:
     return backends
 
 
-# --- advice -----------------------------------------------------------------------------------------------------------
-
-
-def _build_advice(facts: Facts) -> Iterator[Advice]:
-    if facts["self_check"] == "crashes":
-        yield Advice("quantised models crash", "no such model can be loaded", _rebuild())
-    if facts["self_check"] == "works without extra buffers":
+def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator[Advice]:
+    """Yield advice about the build of llama.cpp. `gpus` are those that it does not use."""
+    if self_check == "crashes":
+        yield Advice("quantised models crash: no such model can be loaded", _rebuild())
+    if self_check == "works without extra buffers":
         why = "quantised models crash with repacked weights; repacking is disabled (GCC 12 miscompiles AMX code)"
-        yield Advice(why, "slower than necessary; rebuild with clang or GCC 13.3", _rebuild())
-    gpus = [Gpu(**gpu) for gpu in facts["gpus"]]
-    if gpus and not facts["gpu_offload"]:
+        yield Advice(f"{why}: slower than necessary; rebuild with clang or GCC 13.3", _rebuild())
+    if gpus:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
         cost = "everything runs on the CPU; docs/install.md describes GPU builds"
-        yield Advice(f"this build does not use the GPU ({names})", cost, gpu_build(gpus[0]))
-    has, flags = processor_flags(), facts["build"].get("CPU", {})
+        yield Advice(f"this build does not use the GPU ({names}): {cost}", gpu_build(gpus[0]))
+    has, flags = processor_flags(), build.get("CPU", {})
     if unused := [name for name, flag in INSTRUCTIONS.items() if flag in has and flags.get(name) != "1"]:
         cost = "prefill and draft verification are slower than necessary"
         if unused == ["AMX_INT8"]:  # the build leaves it out if the compiler is known to miscompile it
             cost += "; a build with it needs clang or GCC 13.3"
-        names = ", ".join(unused)
-        yield Advice(f"this build does not use {names}, which the processor supports", cost, _rebuild())
-
-
-def _folder_advice(facts: Facts) -> Iterator[Advice]:
-    folders = facts["folders"]
-    for folder, name, cost, variable in (
-        (folders["cache"], "cache folder", "measurements are not saved", "EDGESPEC_HOME"),
-        (folders["data"], "data folder", "conversations and answers cannot be saved", "EDGESPEC_HOME"),
-        (facts["hub"], "hub cache", "no model can be downloaded", "HF_HOME"),
-    ):
-        if not folder["writable"]:
-            yield Advice(f"the {name} is not writable", f"{cost}; set {variable} to another place")
+        yield Advice(f"this build does not use {', '.join(unused)}, which the processor supports: {cost}", _rebuild())
 
 
 def gpu_build(gpu: Gpu) -> str:
