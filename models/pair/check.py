@@ -9,19 +9,17 @@ from operator import ne
 from typing import Literal
 
 from edgespec.drafters.translation import LEAST_OVERLAP
-from edgespec.gguf_file.head_check import head_mismatch, is_head, n_tokens
+from edgespec.gguf_file.head_check import head_mismatch, is_head
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
-from edgespec.models.memory.estimate import Plan, estimate
-from edgespec.models.pair.sizes import RelativeSize, read_bytes, relative_size
+from edgespec.models.pair.sizes import RelativeSize, relative_size
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import percent
 
 Compatibility = Literal["works", "shared", "no"]
 
 MAX_PADDING = 128  # largest difference in vocabulary size within a family, as in llama.cpp
-CTX_SIZE = 8192  # tokens of the cache in `memory_bytes`, if the target was trained for as many
-EXAMPLES = 5  # examples of differing tokens
+CHAT_TEMPLATE = "tokenizer.chat_template"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,61 +47,6 @@ class PairVerdict:
         return f"no: {overlap_of(self.overlap) if self.overlap < LEAST_OVERLAP else self.reasons[0]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token's id, and its text as `shown` formats it."""
-
-    id: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One model of a pair: its details, its tokens, and its size.
-
-    Attributes:
-        read_bytes: The weights that a pass over one token reads.
-        memory_bytes: Weights and a 16-bit cache.
-    """
-
-    architecture: str
-    n_params: int
-    weights_bytes: int
-    read_bytes: int
-    memory_bytes: int
-    n_ctx_train: int
-    vocabulary: str
-    tokenizer: str
-    n_vocab: int
-    bos: Token | None
-    eos: Token | None
-    eot: Token | None
-    adds_bos: bool
-    has_chat_template: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A pair in detail.
-
-    Attributes:
-        n_differing: The number of common ids with different texts.
-        differing: The first of these ids: the target's token and the draft's.
-        same_chat_template: Only meaningful if both models have a template.
-        notes: Differences that are no obstacles.
-        n_ctx: The context size of the caches in `memory_bytes`.
-    """
-
-    verdict: PairVerdict
-    target: Side
-    draft: Side
-    n_differing: int
-    differing: list[tuple[Token, Token]]
-    same_chat_template: bool
-    notes: list[str]
-    n_ctx: int
-
-
 def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = None) -> PairVerdict:
     """Check if `draft` can draft for `target`, both from `check_model`. Takes a moment for large vocabularies.
 
@@ -112,24 +55,6 @@ def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = No
     ours = vocabulary or Vocabulary.of(target)
     theirs = _vocabulary_of(draft, ours)
     return _verdict(target, draft, ours, theirs, differing_ids(ours, theirs))
-
-
-def compare_pair(target: Header, draft: Header) -> Comparison:
-    """Compare a target and a draft in detail."""
-    ours = Vocabulary.of(target)
-    theirs = _vocabulary_of(draft, ours)
-    differing = differing_ids(ours, theirs)
-    n_ctx = _n_ctx(target)
-    return Comparison(
-        _verdict(target, draft, ours, theirs, differing),
-        _side(target, ours, n_ctx),
-        _side(draft, theirs, n_ctx),
-        len(differing),
-        [(_token(ours, id), _token(theirs, id)) for id in differing[:EXAMPLES]],
-        target.metadata.get(CHAT_TEMPLATE) == draft.metadata.get(CHAT_TEMPLATE),
-        list(_notes(target, draft)),
-        n_ctx,
-    )
 
 
 def _vocabulary_of(draft: Header, target: Vocabulary) -> Vocabulary:
@@ -212,43 +137,8 @@ def shown(text: bytes) -> str:
     return quoted if len(quoted) <= 40 else f"{quoted[:37]}..."
 
 
-def _side(header: Header, vocabulary: Vocabulary, n_ctx: int) -> Side:
-    def special(id: int | None) -> Token | None:
-        return None if id is None else _token(vocabulary, id)
-
-    memory = estimate(Plan(header, n_ctx=n_ctx))
-    return Side(
-        architecture=header.architecture,
-        n_params=header.n_params,
-        weights_bytes=header.weights_bytes,
-        read_bytes=read_bytes(header),
-        memory_bytes=memory.weights + memory.kv,
-        n_ctx_train=header.number("context_length"),
-        vocabulary=vocabulary.kind,
-        tokenizer=vocabulary.tokenizer,
-        n_vocab=n_tokens(header) if is_head(header) else header.n_vocab,
-        bos=special(vocabulary.bos),
-        eos=special(vocabulary.eos),
-        eot=special(_end_of_turn(header, vocabulary)),
-        adds_bos=vocabulary.adds_bos,
-        has_chat_template=CHAT_TEMPLATE in header.metadata,
-    )
-
-
-def _token(vocabulary: Vocabulary, id: int) -> Token:
-    return Token(id, shown(vocabulary.texts[id]))
-
-
-def _end_of_turn(header: Header, vocabulary: Vocabulary) -> int | None:
-    """Return the token that ends a turn: the file's, or else a token with a usual text, as in llama.cpp."""
-    id = header.metadata.get("tokenizer.ggml.eot_token_id")
-    if isinstance(id, int) and 0 <= id < header.n_vocab:
-        return id
-    found = set(_ENDS_OF_TURNS).intersection(vocabulary.texts)
-    return next((vocabulary.texts.index(text) for text in _ENDS_OF_TURNS if text in found), None)
-
-
-def _notes(target: Header, draft: Header) -> Iterator[str]:
+def pair_notes(target: Header, draft: Header) -> Iterator[str]:
+    """Yield differences that are no obstacles."""
     ours, theirs = (header.metadata.get(CHAT_TEMPLATE) for header in (target, draft))
     if not ours:
         yield "the target has no chat template: prompts are completed verbatim (--raw)"
@@ -261,13 +151,3 @@ def _notes(target: Header, draft: Header) -> Iterator[str]:
     n_ctx, n_ctx_draft = (header.number("context_length") for header in (target, draft))
     if n_ctx_draft < n_ctx:
         yield f"the draft was trained for {n_ctx_draft:,} tokens of context: beyond that its drafts may be worse"
-
-
-def _n_ctx(target: Header) -> int:
-    return min(CTX_SIZE, target.number("context_length") or CTX_SIZE)
-
-
-CHAT_TEMPLATE = "tokenizer.chat_template"
-_TURNS = "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <EOT> _<EOT> [EOT]"
-_DEEPSEEK = "<\uff5cend\u2581of\u2581sentence\uff5c>"
-_ENDS_OF_TURNS = [text.encode() for text in (*_TURNS.split(), _DEEPSEEK, "<end_of_utterance>")]  # the first one counts

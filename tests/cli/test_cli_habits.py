@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from cli_program import edgespec_here
+from cli_program import edgespec_alone, edgespec_here
 
 from edgespec.cli.commands import SUBCOMMANDS
 from edgespec.cli.options.habits import command_hint, looks_like_model
@@ -75,13 +75,6 @@ def test_commands_are_found_by_other_verbs(typed: str, same: str, tmp_path: Path
     assert done.stdout == edgespec_here(*same.split(), "--help", home=tmp_path).stdout
 
 
-def test_the_model_may_follow_m_as_elsewhere(tmp_path: Path) -> None:
-    named = edgespec_here("show", "-m", "demo", home=tmp_path)
-    assert (named.returncode, named.stdout) == (0, edgespec_here("show", "demo", home=tmp_path).stdout)
-    assert b"two models were given" in edgespec_here("show", "demo", "-m", "demo", home=tmp_path).stderr
-    assert edgespec_here("show", home=tmp_path).stderr.startswith(b"edgespec: Missing argument 'MODEL'.\n")
-
-
 @pytest.mark.parametrize("names", ["", "run", "history", "history rm", "history delete"])
 def test_help_is_a_command_too(names: str, tmp_path: Path) -> None:
     path = names.split()
@@ -115,5 +108,5 @@ def test_other_prompts_are_prompts(prompt: str) -> None:
 def test_a_model_in_the_place_of_the_prompt_is_reported(tmp_path: Path) -> None:
     note = b"note: 'qwen3:0.6b' was taken as the prompt; to choose the model, use -m\n"
     assert note in edgespec_here("run", "qwen3:0.6b", "-n", "0", home=tmp_path).stderr
-    assert note in edgespec_here("chat", "--plain", "qwen3:0.6b", "-n", "1", home=tmp_path).stderr
+    assert note in edgespec_alone("chat", "--plain", "qwen3:0.6b", "-n", "1", home=tmp_path).stderr
     assert note not in edgespec_here("run", "-m", "demo", "qwen3:0.6b", "-n", "0", home=tmp_path).stderr

@@ -185,22 +185,6 @@ def test_as_json_a_model_has_all_its_files(home: Path) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", model["modified"])
 
 
-def order(home: Path, *args: str) -> str:
-    """Return the last letters of the listed names, in order."""
-    return "".join(Path(each["model"]).stem[-1] for each in objects(home, "ls", "sort-", *args))
-
-
-def test_models_are_sorted_as_asked(home: Path) -> None:
-    for name, type in (("c", "F16"), ("a", "F32"), ("B", "Q8_0")):
-        write_model(home / f"sort-{name}.gguf", "llama", type=type, width=256)
-    (home / "sort-0.gguf").write_text("no model")
-    for days, name in enumerate("Bac"):
-        os.utime(home / f"sort-{name}.gguf", (time.time() - days * 86400,) * 2)
-    assert [order(home, "--sort", by) for by in ("name", "size", "modified")] == ["aBc0", "acB0", "Bac0"]
-    assert order(home) == "Bac0"
-    assert b"cannot be combined" in edgespec(home, "ls", "--sort", "name", "--catalog", code=2).stderr
-
-
 @pytest.mark.parametrize(
     ("days", "said"), [(0, r"today \d\d:\d\d"), (1, "yesterday"), (3, "3 days ago"), (400, r"20\d\d-\d\d-\d\d")]
 )
@@ -348,17 +332,13 @@ def test_what_its_makers_say_is_reported(home: Path) -> None:
     assert re.search(r"\nlicence +mit\nauthor +some", text_of(home, "show", "m.gguf"))
 
 
-def test_attention_special_tokens_and_drafts_of_a_model_are_shown(home: Path, kept: Repository) -> None:
+def test_attention_and_special_tokens_of_a_model_are_shown(home: Path, kept: Repository) -> None:
     [facts] = objects(home, "show", "owner/tiny-GGUF:F16")
     assert (facts["heads"], facts["kv_heads"], facts["head_size"]) == ([4], [2], 64)
     assert facts["special_tokens"] == {"bos": "<|endoftext|>", "eos": "<|im_end|>"}
     assert sum(facts["tensors_by_type"].values()) == 21
-    assert (facts["drafts"][0]["spec"], facts["drafts"][0]["verdict"]) == ("owner/tiny-GGUF:Q8_0", "works")
     text = text_of(home, "show", "owner/tiny-GGUF:Q8_0", columns=80)
     assert "\nattention       4 heads, 2 for keys and values, 16 numbers each\n" in text
-    assert re.search(
-        r"\ndrafts +3 models here cannot draft for it: 'edgespec pair suggest\s+owner/tiny-GGUF:Q8_0'", text
-    )
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "hydra"])

@@ -12,12 +12,9 @@ import pytest
 from cli_program import Finished, edgespec_here
 from cli_program import edgespec as edgespec_process
 from fake_hub import FakeHub, hub_with_demo_pair
-from other_vocabulary import permute_vocabulary
 from terminal import at_terminal, read_until
 from tiny_gguf import CHATML, model_metadata, write_model
 from tiny_head import write_head, write_hydra
-
-from edgespec.models.names.spec import resolve
 
 
 def pair(home: Path, *args: str, code: int = 0) -> Finished:
@@ -47,13 +44,12 @@ def one_token_renamed(folder: Path) -> str:
 
 def test_the_bundled_pair_works(tmp_path: Path) -> None:
     said = text(pair(tmp_path, "check", "demo", "demo:draft"))
-    assert "verdict works Both models" in said
-    assert "trained context 1024 1024" in said
-    assert "chat template yes the same" in said
+    assert said.startswith("target demo: llama, ")
+    assert " tokens draft demo:draft: llama, " in said
+    assert " tokens verdict works size " in said
     assert "10 times smaller than the target" in said
     assert "a draft pass reads 9.8 % of the weights" in said
     assert "17.2 MB together, with 16-bit caches of 1024 tokens" in said
-    assert "ids that differ" not in said
     assert said.endswith("measure it with: edgespec tune demo -md demo:draft")
 
 
@@ -63,16 +59,6 @@ def test_one_other_token_is_named_and_the_rest_is_shared(tmp_path: Path) -> None
     said = text(pair(tmp_path, "check", target, draft))
     assert "verdict works for shared tokens (vocabulary overlap 99 %)" in said  # 298 of 299
     assert f"token 250 is {usual[250]!r} in the target, 'gnu' in the draft" in said
-    found = json.loads(pair(tmp_path, "check", target, draft, "--json").stdout)
-    assert (found["verdict"], found["n_differing"]) == ("shared", 1)
-    assert found["differing"] == [{"id": 250, "target": repr(usual[250]), "draft": "'gnu'"}]
-
-
-def test_the_first_of_many_other_tokens_are_listed(tmp_path: Path) -> None:
-    permute_vocabulary(resolve("demo:draft").path, tmp_path / "permuted.gguf")
-    said = text(pair(tmp_path, "check", "demo", "permuted.gguf"))
-    assert "verdict works for shared tokens (vocabulary overlap 100 %)" in said
-    assert "ids that differ id target draft" in said
 
 
 def test_what_cannot_draft_is_reported_with_the_exit_code_of_a_pair_that_does_not_fit(tmp_path: Path) -> None:
@@ -84,19 +70,13 @@ def test_what_cannot_draft_is_reported_with_the_exit_code_of_a_pair_that_does_no
     said = text(pair(tmp_path, "check", "demo", "target.gguf", code=4))
     assert "verdict incompatible: vocabulary overlap 4 %" in said
     assert said.count("overlap") == 1
-    found = json.loads(pair(tmp_path, "check", "demo", "target.gguf", "--json", code=4).stdout)
-    assert found["verdict"] == "no"
 
 
 def test_a_draft_that_would_slow_its_target_down_is_reported_first_and_still_fits(tmp_path: Path) -> None:
     said = text(pair(tmp_path, "check", "demo:draft", "demo"))
-    assert "verdict works, but is larger than the target: it would slow decoding down Both models" in said
-    found = json.loads(pair(tmp_path, "check", "demo:draft", "demo", "--json").stdout)
-    assert (found["verdict"], found["slows_down"], found["is_same_file"]) == ("works", True, False)
-    assert found["size"] == "larger than the target: it would slow decoding down"
+    assert "verdict works, but is larger than the target: it would slow decoding down size " in said
     said = text(pair(tmp_path, "check", "demo", "demo"))
-    assert "verdict works, but is the same file as the target: it would slow decoding down Both models" in said
-    assert json.loads(pair(tmp_path, "check", "demo", "demo", "--json").stdout)["is_same_file"]
+    assert "verdict works, but is the same file as the target: it would slow decoding down size " in said
     said = text(pair(tmp_path, "suggest", "demo:draft"))
     assert said == "large demo: larger than the target: it would slow decoding down"
     (draft,) = json.loads(pair(tmp_path, "suggest", "demo:draft", "--json").stdout)["drafts"]
@@ -111,9 +91,9 @@ def test_a_draft_head_is_compared_by_what_matters_for_it(tmp_path: Path, kind: s
     fits, misfits = (
         pair(tmp_path, "check", target, head, code=code) for target, code in (("target.gguf", 0), ("demo", 4))
     )
-    assert "tokens 299 299 weights" in text(fits)
-    assert "verdict works Both" in text(fits) and "cost a draft pass reads" in text(fits)
-    assert "tokens 8192 299 weights" in text(misfits)
+    assert text(fits).count(" parameters, 299 tokens ") == 2
+    assert "verdict works cost a draft pass reads" in text(fits)
+    assert " parameters, 8192 tokens draft" in text(misfits)
     assert "why it is a head for models of width 64, and this one has 256" in text(misfits)
     assert "cost" not in text(misfits)
     for done in (fits, misfits):
@@ -175,9 +155,7 @@ def test_what_is_named_is_fetched_and_no_draft_with_it(hub: FakeHub, tmp_path: P
     found = json.loads(on_hub(hub, tmp_path, "suggest", "demo-pair", "-y", "--json").stdout)
     assert found["is_here"]
     assert [each["spec"] for each in found["drafts"] if each["verdict"] == "works"] == ["demo:draft", "demo-draft"]
-    found = json.loads(on_hub(hub, tmp_path, "check", "demo-pair", "demo-draft", "-y", "--json").stdout)
-    assert found["verdict"] == "works"
-    assert found["draft"]["file"].endswith("draft-Q8_0.gguf")
+    assert b"verdict works" in on_hub(hub, tmp_path, "check", "demo-pair", "demo-draft", "-y").stdout
 
 
 def test_without_the_target_its_drafts_are_those_of_the_catalogue(hub: FakeHub, tmp_path: Path) -> None:

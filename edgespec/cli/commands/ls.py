@@ -29,29 +29,23 @@ Begun = tuple[str, Path, int]  # an incomplete download: its repository, the fil
 
 @click.command(context_settings=HELP_NAMES)
 @click.argument("part", required=False, default="", metavar="[NAME-PART]")
-@click.option("--sort", type=click.Choice(["name", "size", "modified"]), help="Sort by name, by size or by date.")
 @click.option("--catalog", is_flag=True, help="List the models of the catalogue, which can be downloaded by name.")
 @JSON_LINES
 @QUIET
-def ls(part: str, sort: str | None, catalog: bool, as_json: bool, quiet: bool) -> None:
+def ls(part: str, catalog: bool, as_json: bool, quiet: bool) -> None:
     """List the models on this machine. NAME-PART selects models by a part of their names.
 
     Searches edgespec's own folder, the Hugging Face cache, the working folder, ~/models, the folders of LM Studio and
     llama.cpp, and your own folders (in models.toml or EDGESPEC_MODELS). Other commands accept the names under 'model'.
     """
     output = Output(quiet=quiet)
-    if not catalog:
-        _list_models(output, part.lower(), sort, as_json=as_json)
-    elif sort:
-        raise UsageError("--sort and --catalog cannot be combined", why="the catalogue has its own order")
-    else:
-        _list_catalogue(output, part.lower(), as_json=as_json)
+    (_list_catalogue if catalog else _list_models)(output, part.lower(), as_json=as_json)
 
 
-def _list_models(output: Output, part: str, sort: str | None, *, as_json: bool) -> None:
+def _list_models(output: Output, part: str, *, as_json: bool) -> None:
     from edgespec.models.hub.removal import unfinished
 
-    found = _sorted(_found(output, part), sort)
+    found = sorted(_found(output, part), key=lambda each: bool(each[1].problem))
     begun = [each for each in unfinished() if part in each[0].lower()]
     _report_folders(output)
     if as_json:
@@ -89,17 +83,6 @@ def _found(output: Output, part: str) -> list[Found]:
             if part in f"{name} {model.path} {model.name} {model.architecture} {model.quantisation}".lower():
                 found.append((name, model))
     return found
-
-
-def _sorted(found: list[Found], order: str | None) -> list[Found]:
-    """Sort the models, or keep the order of the folders. Models that cannot be loaded come last."""
-    if order == "name":
-        found = sorted(found, key=lambda each: each[0].lower())
-    elif order == "size":
-        found = sorted(found, key=lambda each: -each[1].size_bytes)
-    elif order == "modified":
-        found = sorted(found, key=lambda each: -(each[1].modified_s or 0))
-    return sorted(found, key=lambda each: bool(each[1].problem))
 
 
 def _report_folders(output: Output) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from rich.text import Text
 
-from edgespec.bench.tables import Figures, Lines
+from edgespec.bench.tables import Lines
 from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import JSON, QUIET
@@ -22,18 +21,19 @@ from edgespec.cli.render.rows import short_spec
 from edgespec.cli.setup.fetching import fetch_missing
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import PairError
-from edgespec.gguf_file.head_check import check_draft_file, is_head
+from edgespec.gguf_file.head_check import check_draft_file, is_head, n_tokens
 from edgespec.gguf_file.model_check import check_model
+from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import NotFetchedError, resolve
-from edgespec.models.pair.check import Comparison, PairVerdict, Side, Token, compare_pair
+from edgespec.models.pair.check import PairVerdict, check_pair, pair_notes
 from edgespec.models.pair.suggest import LEAST_OFFERED, Suggestion, catalogue_drafts, instead, of_catalogue, suggestions
 from edgespec.text.figures import count_of, size_of
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edgespec.gguf_file.header import Header
+
+CTX_SIZE = 8192  # tokens of the caches in the memory that is shown, if the target was trained for as many
 
 
 @click.group(cls=Group)
@@ -44,7 +44,7 @@ def pair() -> None:
     """
 
 
-@pair.command(cls=Command, params=[*FETCHING, JSON])
+@pair.command(cls=Command, params=[*FETCHING])
 @click.argument("target", type=ModelSpec(), metavar="MODEL")
 @click.argument("draft", type=ModelSpec())
 def check(call: Call) -> None:
@@ -56,13 +56,9 @@ def check(call: Call) -> None:
     target, draft, output = call.values["target"], call.values["draft"], call.output
     fetch_missing(call, [target, draft])
     headers = check_model(resolve(target).path), check_draft_file(resolve(draft).path)
-    found = compare_pair(*headers)
-    if call.values["as_json"]:
-        output.json(_as_json(target, draft, headers, found))
-    else:
-        for part in _report(target, draft, found, of_head=is_head(headers[1])):
-            output.show(part)
-    if found.verdict.verdict == "no":
+    found = check_pair(*headers)
+    output.show(Lines(list(_report(target, draft, headers, found))))
+    if found.verdict == "no":
         call.ctx.exit(PairError.exit_code)
 
 
@@ -108,21 +104,33 @@ def _line(suggestion: Suggestion, *, compared: bool) -> tuple[str, str]:
     return label, f"{short_spec(suggestion.spec)}: {suggestion.why}{size}"
 
 
-# --- as text ----------------------------------------------------------------------------------------------------------
+def _report(target: str, draft: str, headers: tuple[Header, Header], verdict: PairVerdict) -> Iterator[tuple[str, str]]:
+    """Yield labels and texts."""
+    yield "target", f"{target}: {_about(headers[0])}"
+    yield "draft", f"{draft}: {_about(headers[1])}"
+    yield "verdict", _words(verdict)
+    for number, reason in enumerate(verdict.reasons):
+        yield "" if number else "why", reason
+    of_head = is_head(headers[1])
+    if of_head and verdict.verdict == "no":
+        return
+    if not of_head:
+        yield "size", str(verdict.size)
+    share = math.floor(1000 * verdict.size.cost_ratio + 1e-9) / 10  # rounded down, so that 100 means all
+    yield "cost", f"a draft pass reads {share:g}\xa0% of the weights that a target pass reads"
+    n_ctx = min(CTX_SIZE, headers[0].number("context_length") or CTX_SIZE)
+    needed = [estimate(Plan(header, n_ctx=n_ctx)) for header in headers]
+    together = sum(memory.weights + memory.kv for memory in needed)
+    yield "memory", f"{size_of(together)} together, with 16-bit caches of {n_ctx} tokens"
+    for number, note in enumerate(pair_notes(*headers)):
+        yield "" if number else "note", note
+    if verdict.verdict != "no":
+        yield "speedup", f"measure it with: {shlex.join(['edgespec', 'tune', target, '-md', draft])}"
 
 
-def _report(target: str, draft: str, found: Comparison, *, of_head: bool) -> Iterator[RenderableType]:
-    yield Lines([("target", target), ("draft", draft), ("verdict", _words(found.verdict))])
-    yield Text()
-    yield Figures("Both models", ["", "target", "draft"], list(_rows(found, of_head=of_head)))
-    if found.n_differing > 1:
-        tokens = [[f"{ours.id}", ours.text, theirs.text] for ours, theirs in found.differing]
-        yield Text()
-        yield Figures(f"First of {found.n_differing} ids that differ", ["id", "target", "draft"], tokens)
-    yield Text()
-    yield Lines(list(_about(found, of_head=of_head)))
-    if found.verdict.verdict != "no":
-        yield Lines([("speedup", f"measure it with: {shlex.join(['edgespec', 'tune', target, '-md', draft])}")])
+def _about(header: Header) -> str:
+    n_vocab = n_tokens(header) if is_head(header) else header.n_vocab
+    return f"{header.architecture}, {count_of(header.n_params)} parameters, {n_vocab} tokens"
 
 
 def _words(verdict: PairVerdict) -> str:
@@ -133,78 +141,3 @@ def _words(verdict: PairVerdict) -> str:
         works = "works for shared tokens" if verdict.overlap >= LEAST_OFFERED else "works, but rarely pays off"
         return f"{works} ({verdict.summary}){but}"
     return f"incompatible: {verdict.summary.removeprefix('no: ')}"
-
-
-def _rows(found: Comparison, *, of_head: bool) -> Iterator[list[str]]:
-    """Yield the properties of both models. A draft head has the target's vocabulary and template."""
-
-    def row(name: str, cell: Callable[[Side], str]) -> list[str]:
-        return [name, cell(found.target), cell(found.draft)]
-
-    yield row("architecture", lambda side: side.architecture)
-    yield row("parameters", lambda side: count_of(side.n_params))
-    yield row("tokens", lambda side: str(side.n_vocab))
-    if not of_head:
-        yield row("vocabulary", lambda side: side.vocabulary)
-        yield row("tokenizer", lambda side: side.tokenizer or "-")
-        yield row("BOS", lambda side: _token(side.bos))
-        yield row("EOS", lambda side: _token(side.eos))
-        yield row("EOT", lambda side: _token(side.eot))
-        yield row("starts with BOS", lambda side: "yes" if side.adds_bos else "no")
-        yield ["chat template", *_templates(found)]
-        yield row("trained context", lambda side: str(side.n_ctx_train))
-    yield row("weights", lambda side: size_of(side.weights_bytes))
-    yield row("read per token", lambda side: size_of(side.read_bytes))
-    yield row(f"memory, {found.n_ctx} tokens", lambda side: size_of(side.memory_bytes))
-
-
-def _token(token: Token | None) -> str:
-    return "-" if token is None else f"{token.id} {token.text}"
-
-
-def _templates(found: Comparison) -> tuple[str, str]:
-    ours, theirs = found.target.has_chat_template, found.draft.has_chat_template
-    another = "the same" if found.same_chat_template else "another"
-    return "yes" if ours else "none", "none" if not theirs else another if ours else "yes"
-
-
-def _about(found: Comparison, *, of_head: bool) -> Iterator[tuple[str, str]]:
-    verdict = found.verdict
-    for number, reason in enumerate(verdict.reasons):
-        yield "" if number else "why", reason
-    if of_head and verdict.verdict == "no":
-        return
-    if not of_head:
-        yield "size", str(verdict.size)
-    share = math.floor(1000 * verdict.size.cost_ratio + 1e-9) / 10  # rounded down, so that 100 means all
-    yield "cost", f"a draft pass reads {share:g}\xa0% of the weights that a target pass reads"
-    together = found.target.memory_bytes + found.draft.memory_bytes
-    yield "memory", f"{size_of(together)} together, with 16-bit caches of {found.n_ctx} tokens"
-    for number, note in enumerate(found.notes):
-        yield "" if number else "note", note
-
-
-# --- as JSON ----------------------------------------------------------------------------------------------------------
-
-
-def _as_json(target: str, draft: str, headers: tuple[Header, Header], found: Comparison) -> dict[str, Any]:
-    files = [str(header.path.absolute()) for header in headers]
-    verdict, size = found.verdict, found.verdict.size
-    return {
-        "target": {"model": target, "file": files[0], **asdict(found.target)},
-        "draft": {"model": draft, "file": files[1], **asdict(found.draft)},
-        "verdict": verdict.verdict,
-        "summary": verdict.summary,
-        "reasons": verdict.reasons,
-        "overlap": verdict.overlap,
-        "n_differing": found.n_differing,
-        "differing": [{"id": a.id, "target": a.text, "draft": b.text} for a, b in found.differing],
-        "same_chat_template": found.same_chat_template,
-        "notes": found.notes,
-        "size": str(size),
-        "slows_down": size.slows_down,
-        "is_same_file": size.is_same_file,
-        "times_smaller": size.times_smaller,
-        "cost_ratio": size.cost_ratio,
-        "n_ctx": found.n_ctx,
-    }

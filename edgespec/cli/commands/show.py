@@ -1,4 +1,4 @@
-"""`edgespec show`: details of a model or a draft head, from its header alone, and the drafts for it."""
+"""`edgespec show`: details of a model or a draft head, from its header alone."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cli.options.common import JSON, MODEL_TOO
-from edgespec.cli.options.given import one_model
+from edgespec.cli.options.common import JSON
 from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.render.rows import Row, short_spec, write_rows
@@ -24,7 +22,6 @@ from edgespec.text.figures import count_of, counted, percent, size_of
 if TYPE_CHECKING:
     from edgespec.gguf_file.header import Header
     from edgespec.models.names.local import LocalModel
-    from edgespec.models.pair.suggest import Suggestion
 
 Facts = dict[str, Any]
 
@@ -40,37 +37,30 @@ LONGEST, LONGEST_ARRAY = 300, 16  # characters of a text and elements of an arra
 
 
 @click.command(context_settings=HELP_NAMES)
-@click.argument("model", required=False, type=ModelSpec(), metavar="MODEL")
-@MODEL_TOO
+@click.argument("model", type=ModelSpec())
 @click.option("--template", is_flag=True, help="Also print the chat template.")
 @click.option("--metadata", is_flag=True, help="Also print the metadata of the file.")
 @JSON
-def show(model: str | None, model_too: str | None, template: bool, metadata: bool, as_json: bool) -> None:
-    """Show the details of MODEL, and the models here that can draft for it.
+def show(model: str, template: bool, metadata: bool, as_json: bool) -> None:
+    """Show the details of MODEL.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'; it may be a draft head. The model is not loaded.
-    The last lines are the models here that can draft for MODEL; 'edgespec pair suggest MODEL' says more about them.
+    'edgespec pair suggest MODEL' lists the models that can draft for it.
     """
     from edgespec.models.names.local import local_model
 
     output = Output(quiet=False)
-    model = one_model(model, model_too)
-    if model is None:
-        raise click.UsageError("Missing argument 'MODEL'.", click.get_current_context())
     found = local_model(model)
     header = found.header
     assert header is not None  # a file without a valid header is an error
     facts = _facts(found, header)
     text = header.metadata.get("tokenizer.chat_template")
-    drafts = None if "head" in facts else _drafts(header, output)
     if as_json:
         facts |= {"chat_template_text": text} if template else {}
         facts |= {"metadata": _metadata(header)} if metadata else {}
-        facts |= {} if drafts is None else {"drafts": [asdict(each) for each in drafts if each.verdict != "no"]}
         output.json(facts)
         return
-    draft_rows = [] if drafts is None else _draft_rows(model, drafts)
-    _print(output, [*_rows(facts), *_catalogue_rows(model), *draft_rows])
+    _print(output, [*_rows(facts), *_catalogue_rows(model)])
     if metadata:
         output.line("")
         _print(output, [Row(key, _shortened(str(value))) for key, value in _metadata(header).items()])
@@ -279,31 +269,6 @@ def _catalogue_rows(model: str) -> Iterator[Row]:
     if entry is not None and entry.settings:
         settings = (f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in entry.settings.items())
         yield Row("answers with", f"{', '.join(settings)} (unless you set them)")
-
-
-def _drafts(target: Header, output: Output) -> list[Suggestion]:
-    """Return the models here as drafts for the target, the best first, with a verdict each."""
-    from edgespec.models.names.local import local_models
-    from edgespec.models.pair.suggest import suggestions
-
-    def shown() -> Iterator[LocalModel]:
-        for model in local_models():
-            output.progress(f"comparing with {model.path.name}", None)
-            yield model
-
-    try:
-        return suggestions(target, shown())
-    finally:
-        output.end_progress()
-
-
-def _draft_rows(model: str, drafts: Sequence[Suggestion]) -> Iterator[Row]:
-    fitting = [f"{each.spec}, {each.why}" for each in drafts if each.verdict != "no"]
-    if n_unfit := len(drafts) - len(fitting):
-        others = counted(n_unfit, "other model" if fitting else "model")
-        fitting.append(f"{others} here cannot draft for it: 'edgespec pair suggest {model}' shows why")
-    for number, text in enumerate(fitting or ["none here"]):
-        yield Row("" if number else "drafts", text)
 
 
 def _print(output: Output, rows: Sequence[Row]) -> None:
