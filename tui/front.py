@@ -157,11 +157,8 @@ class ScreenFront:
         model = self._session.model
         if not (remedies := model.remedies()):
             return
-        if model.was_cancelled:
-            title = "loading was cancelled"
-        else:
-            title = "the model has stopped" if model.has_died else "the model could not be loaded"
-        what = "\n".join([model.failure, *(["The conversation is saved."] if self._session.turns else [])])
+        title = "loading was cancelled" if model.was_cancelled else "no model is loaded"
+        what = "\n".join([str(model.failure), *(["The conversation is saved."] if self._session.turns else [])])
         choices = [Choice(str(index), remedy.label) for index, remedy in enumerate(remedies)]
         self._app.push_screen(
             ChoiceScreen(title, what, choices, is_error=True),

@@ -14,6 +14,7 @@ from edgespec.chat.model_lists import models_and_drafts, models_found
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
 from edgespec.chat.store_commands import StoreCommands
+from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.history import Turn
@@ -67,13 +68,12 @@ class Commands(StoreCommands):
             yield from models_and_drafts(spec)
 
     def do_draft(self, spec: str) -> Iterator[str]:
-        session = self.session
         if not spec:
-            yield f"draft model {session.about.get('draft_model') or 'none'}"
-            return
-        if session.model.server:
+            yield f"draft model {self.session.about.get('draft_model') or 'none'}"
+        elif self.session.model.server:
             raise UsageError("the server chooses the draft model")
-        self.front.load(drafting_with(session.load_settings, None if spec == "auto" else spec))
+        else:
+            self.front.load(drafting_with(self.session.load_settings, None if spec == "auto" else spec))
 
     def do_restart(self, number: str) -> None:
         """`/restart`: load the model again as it was; `/restart N`: after a failure, load with other settings."""
@@ -117,14 +117,12 @@ class Commands(StoreCommands):
 
     def do_stats(self, _: str) -> Iterator[str]:
         session = self.session
-        stats = session.last_stats
-        if stats is None:
+        if not session.last_answer.stats.get("timings"):
             raise UsageError("there is no answer in this chat yet")
+        stats = Stats.from_json(session.last_answer.stats)
         speed = f"{stats.tokens_per_s:.1f} tokens/s, " if stats.generated_tokens > 1 else ""
         cached = f"{stats.cached_tokens:,} from the KV cache"
-        in_parts = 0 < session.used < stats.prompt_tokens + stats.generated_tokens
-        parts = " in several parts because the context was full" if in_parts else ""
-        yield f"prompt {stats.prompt_tokens:,} tokens{parts}, {cached}, {stats.prompt_s:.2f} s"
+        yield f"prompt {stats.prompt_tokens:,} tokens, {cached}, {stats.prompt_s:.2f} s"
         yield f"answer {stats.generated_tokens:,} tokens, {speed}{stats.generation_s:.2f} s"
         yield f"context {session.used:,} of {session.context_size:,} tokens"
         if stats.proposed:
@@ -196,19 +194,18 @@ class Commands(StoreCommands):
         if not files:
             return "nothing is attached"
         lines = [
-            f"{place:3}  {file.name}  ({described([file], session.counts.count(file))})"
-            for place, file in enumerate(files, 1)
+            f"{n:3}  {file.name}  ({described([file], session.counts.count(file))})" for n, file in enumerate(files, 1)
         ]
-        go = f"{counted(len(files), 'file')}, {described(files, session.counts.total(files))}: go"
-        go += f"{'es' if len(files) == 1 else ''} with your next message; /file none removes"
-        return "\n".join(filter(None, [*lines, go, session.crowding()]))
+        total = f"{counted(len(files), 'file')}, {described(files, session.counts.total(files))}"
+        return "\n".join(
+            filter(None, [*lines, f"{total}, for your next message; /file none removes", session.crowding()])
+        )
 
     # --- the conversation -----------------------------------------------------------------------------------------
 
     def do_regen(self, number: str) -> None:
-        session = self.session
-        index = _number(number, len(session.turns)) if number else None
-        self.front.answer(lambda cancel: session.regenerate(cancel, index))
+        index = _number(number, len(self.session.turns)) if number else None
+        self.front.answer(lambda cancel: self.session.regenerate(cancel, index))
 
     def do_continue(self, _: str) -> None:
         self.front.answer(self.session.go_on)
@@ -257,12 +254,12 @@ class Commands(StoreCommands):
     def do_copy(self, what: str) -> None:
         """`/copy`: the last answer; `/copy N`: message N; `/copy code`: the last code block of the last answer."""
         word, _, number = what.partition(" ")
+        turns = self.session.turns
         if word == "code":
             self.front.copy(self._code_block(number.strip()).code)
-            return
-        turns, number = self.session.turns, what
-        turn = turns[_number(number, len(turns))] if number else self._last_answer()
-        self.front.copy(without_thinking(turn.content))
+        else:
+            turn = turns[_number(what, len(turns))] if what else self._last_answer()
+            self.front.copy(without_thinking(turn.content))
 
     def do_save(self, what: str) -> None:
         """`/save`, `/save N`, `/save FILE`, `/save N FILE`: save a code block of the last answer."""
@@ -275,8 +272,7 @@ class Commands(StoreCommands):
 
     def _code_block(self, number: str) -> CodeBlock:
         """Return a code block of the last answer, by default the last one. Raises UsageError."""
-        blocks = code_blocks(without_thinking(self._last_answer().content))
-        if not blocks:
+        if not (blocks := code_blocks(without_thinking(self._last_answer().content))):
             raise UsageError("the last answer has no code block")
         return blocks[_number(number, len(blocks)) if number else -1]
 
@@ -301,7 +297,5 @@ class Commands(StoreCommands):
 def _number(text: str, most: int) -> int:
     """Return the index, from 0, for a number from 1 to `most`. Raises UsageError."""
     if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise UsageError(
-            f"choose a number from 1 to {most}, not {text!r}" if most else "there is nothing to choose from"
-        )
+        raise UsageError(f"choose a number from 1 to {most}" if most else "there is nothing to choose from")
     return int(text) - 1

@@ -141,10 +141,7 @@ class Comparison:
         return any(lane.events for lane in self.lanes)
 
     def run(
-        self,
-        cancel: CancelFlag,
-        heard: Callable[[int], None] = lambda side: None,
-        progress: Progress | None = None,
+        self, cancel: CancelFlag, heard: Callable[[int], None] = lambda side: None, progress: Progress | None = None
     ) -> None:
         """Generate both answers. The chat continues from the answer that it had, else from the first of the two.
 

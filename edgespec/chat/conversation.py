@@ -1,23 +1,28 @@
-"""A conversation in the store: the messages of its open branch, its persona and its settings."""
+"""A conversation in the store: the messages of its open branch, those that are sent to the model, and its settings."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from edgespec.chat.attachments import Attachment, without_files
+from edgespec.chat.answerer import Answerer
+from edgespec.chat.attachments import Attachment, with_files, without_files
 from edgespec.chat.model import ChatModel
 from edgespec.chat.personas import Persona, persona
-from edgespec.chat.saving import Write, Writes
+from edgespec.chat.saving import Recording, Write, Writes
 from edgespec.chat.settings import ChatSettings
-from edgespec.core.stats import Stats
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Answer, Branch, Store, StoreError, Turn, new_id
-from edgespec.history.data import first_line
+from edgespec.history.data import first_line, turn_of
+from edgespec.settings import Message
+from edgespec.text.figures import counted
+from edgespec.text.thinking import OPEN
+
+SHORT = Message("user", "x")  # the template adds some tokens to the text of a message
 
 
 class Conversation:
@@ -28,18 +33,18 @@ class Conversation:
     chat; new chats begin with the system prompt given here, or with the persona given to `begin_as`. `persona` is the
     name of the chat's persona; `taken_persona` is None if its file cannot be read.
 
-    If the store fails, no message is lost: it is written together with the next one. `unsaved` counts such writes, and
-    `store_error` is the reason.
+    If the store fails, no message is lost: it is written together with the next one, and `store_error` is the reason.
     """
 
     def __init__(self, model: ChatModel, store: Store, settings: ChatSettings, system: str) -> None:
         self.model, self.store, self.settings, self._own_system = model, store, settings, system
+        self.counts = TokenCounts(model)
         self.attached: list[Attachment] = []
         self._own_settings = settings
         self._own_persona: tuple[Persona, Collection[str]] | None = None
         self.persona = ""
         self.taken_persona: Persona | None = None
-        self._is_answering = False
+        self.is_answering = False
         self._writes = Writes(self._everything)
         self.new()
 
@@ -47,11 +52,8 @@ class Conversation:
         """Start another conversation; it is saved with its first message."""
         self._check_idle()
         self.chat: str | None = None
-        self._drop_persona()
-        if self._own_persona is not None:
-            self.take_persona(*self._own_persona)
-        self._id = new_id()
-        self.title = ""
+        self.take_persona(*(self._own_persona or (None,)))
+        self._id, self.title = new_id(), ""
         self.turns: list[Turn] = []
         self.first_sent = self._reported_first = self.used = 0
 
@@ -61,8 +63,7 @@ class Conversation:
         info = self.store.find(name)
         settings = dict(self.store.chat_settings(info.id))
         self._drop_persona()
-        self.chat = self._id = info.id
-        self.title = info.title
+        self.chat, self._id, self.title = info.id, info.id, info.title
         self.system = str(settings.pop("system", ""))
         if "sampling" in settings:
             bias = self.settings.sampling.logit_bias  # it belongs to the vocabulary of the model, not to a chat
@@ -71,7 +72,7 @@ class Conversation:
         self.persona = str(settings.get("persona", ""))
         with suppress(UsageError):
             self.taken_persona = persona(self.persona) if self.persona else None
-        self._go_to(info.head)
+        self._show(self.store.path(info.head))
         self._draft_as_set_or_loaded()
 
     def begin_as(self, chosen: Persona, but: Collection[str] = ()) -> None:
@@ -83,7 +84,7 @@ class Conversation:
         """Use another persona, or None for no persona, from the next message on. Raises UsageError."""
         settings = self._settings_without_persona()
         settings = settings if chosen is None else chosen.applied(settings, but)
-        if not self._is_answering:
+        if not self.is_answering:
             self.model.draft_as(settings)
         self._drop_persona()
         self.settings = settings
@@ -127,7 +128,7 @@ class Conversation:
         self._check_idle()
         if self.chat is None:
             raise UsageError("there is nothing to fork yet")
-        self.chat = self._id = self.store.fork(self.chat, self._head, _fork_title(self.title))
+        self.chat = self._id = self.store.fork(self.chat, self._head, f"{self.title} (fork)")
         self.title = self.store.find(self._id).title
         self._save_settings()
         return self._id
@@ -140,7 +141,7 @@ class Conversation:
         """Switch to the newest branch with the message `key`. Raises UsageError, StoreError."""
         self._check_idle()
         if (chat := self.chat) is not None:
-            self._go_to(self.store.latest_leaf(chat, key))
+            self._show(self.store.path(self.store.latest_leaf(chat, key)))
             self._save_head()
 
     def step(self, key: str, by: int) -> None:
@@ -155,47 +156,28 @@ class Conversation:
         self._write(self.store.rename, title)
 
     @property
-    def unsaved(self) -> int:
-        """The number of writes that the store did not accept yet."""
-        return len(self._writes)
-
-    @property
     def store_error(self) -> StoreError | None:
-        """Why the store did not accept them."""
+        """Why the store did not accept the last writes."""
         return self._writes.error
 
     @property
-    def is_answering(self) -> bool:
-        """True while an answer is generated."""
-        return self._is_answering
-
-    @property
-    def last_stats(self) -> Stats | None:
-        """The statistics of the last answer, None without one."""
-        stats = self._last_answer.stats
-        return Stats.from_json(stats) if stats.get("timings") else None
-
-    @property
-    def _last_answer(self) -> Answer:
+    def last_answer(self) -> Answer:
         """How the last answer was generated; `Answer()` without one."""
         return next((turn.answer for turn in reversed(self.turns) if turn.answer is not None), Answer())
 
     def _check_idle(self) -> None:
         """Raise UsageError while an answer is being generated."""
-        if self._is_answering:
+        if self.is_answering:
             raise UsageError("an answer is being generated", hint="stop it first")
 
     @property
     def _head(self) -> str | None:
         return self.turns[-1].key if self.turns else None
 
-    def _go_to(self, head: str | None) -> None:
-        self._show(self.store.path(head))
-
     def _show(self, turns: list[Turn]) -> None:
         """Make these turns the open branch. The context begins where it did when their last answer was generated."""
         self.turns = turns
-        last, keys = self._last_answer, [turn.key for turn in turns]
+        last, keys = self.last_answer, [turn.key for turn in turns]
         self.used, first = int(last.stats.get("context_used", 0)), last.settings.get("first_sent")
         self.first_sent = self._reported_first = keys.index(first) if first in keys else 0
 
@@ -231,8 +213,154 @@ class Conversation:
         append = partial(self.store.append, self.chat)
         return [create, *(partial(append, turn.parent, turn.role, turn.content, turn.answer) for turn in self.turns)]
 
+    # --- what is sent ---------------------------------------------------------------------------------------------
 
-def _fork_title(title: str) -> str:
-    """Return "TITLE (fork)", or the next number for a title that has such an end already."""
-    end = re.search(r" \(fork(?: (\d{1,9}))?\)$", title)
-    return f"{title[: end.start()]} (fork {int(end[1] or 1) + 1})" if end else f"{title} (fork)"
+    @property
+    def engine(self) -> Answerer | None:
+        return self.model.engine
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        return self.model.about
+
+    @property
+    def context_size(self) -> int:
+        return int(self.about.get("ctx_size", 0))
+
+    def reading(self, done: float) -> str:
+        """Return how much of the prompt the model has processed, in words; `done` is from 0 to 1."""
+        return f"reading {int(done * self.used):,} of {self.used:,} tokens" if 0 < done < 1 and self.used else "reading"
+
+    def detach(self, number: str = "") -> None:
+        """Remove the attachment with this number, counted from 1, or all attachments. Raises UsageError."""
+        n_files = len(self.attached)
+        if not number:
+            self.attached = []
+        elif number.isdecimal() and 1 <= int(number) <= n_files:
+            self.attached = [file for place, file in enumerate(self.attached, 1) if place != int(number)]
+        else:
+            raise UsageError(f"there is no attachment {number!r}", hint="/file lists them")
+
+    def crowding(self) -> str:
+        """Return a warning if the attachments do not fit, or drop older messages from the context; else ""."""
+        if not self.attached or self.engine is None:
+            return ""
+        turn = turn_of(self._id, self._head, "user", with_files(self.attached, SHORT.content))
+        try:
+            self.check_room(self.attached)
+            n_dropped = self._fitting([*self.turns, turn])[0] - self.first_sent
+        except UsageError as error:
+            return f"this does not fit: {error.what}"
+        except EdgespecError:  # the model has died, which its next request reports
+            return ""
+        dropped, size = counted(n_dropped, "older message"), f"{self.context_size:,} tokens"
+        return f"sending this drops {dropped} from the context of {size}" if n_dropped else ""
+
+    def check_room(self, files: Sequence[Attachment]) -> None:
+        """Raise UsageError if the counted files are larger than the context."""
+        total = self.counts.total(files) or 0
+        if self.engine is not None and total >= self.context_size:
+            what = f"the attached files have {total:,} tokens, the context holds {self.context_size:,}"
+            raise UsageError(what, hint="remove some (/file none N), or use a larger context (-c)")
+
+    @property
+    def messages(self) -> list[Message]:
+        """The open path as it is sent."""
+        return self._messages(self.turns, self.first_sent)
+
+    def _messages(self, turns: Sequence[Turn], first: int) -> list[Message]:
+        system = [Message("system", self.system)] if self.system else []
+        return [*system, *(as_message(turn, self.about) for turn in turns[first:])]
+
+    def _sent(self, recording: Recording) -> tuple[list[Message], int]:
+        """Return the messages that fit, including the answer so far, and the number of tokens that are not sent."""
+        last = recording.message()
+        self._make_room(self.turns, last)
+        messages = self._messages(self.turns, self.first_sent) + last
+        left = 0
+        if self.first_sent:
+            left = max(0, self.model.count(self._messages(self.turns, 0) + last) - self.model.count(messages))
+        return messages, left
+
+    def _make_room(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> None:
+        """Drop the oldest messages if they and an answer do not fit together. Raises UsageError."""
+        self.first_sent, self.used = self._fitting(turns, last)
+
+    def _fitting(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> tuple[int, int]:
+        """Return the first turn to send, and the number of tokens from that turn on.
+
+        If the turns that are sent now and an answer do not fit, the oldest are dropped until half of the context is
+        free: everything after a dropped message must be processed again, so dropping is rare. Raises UsageError if the
+        last message alone is too long.
+        """
+
+        def size(first: int) -> int:
+            return self.model.count([*self._messages(turns, first), *last])
+
+        n_ctx, start = self.context_size, self.first_sent
+        reserve = n_ctx // 4 if self.settings.max_tokens < 0 else min(self.settings.max_tokens, n_ctx // 4)
+        needed = size(start)
+        if needed <= n_ctx - reserve:
+            return start, needed
+        if later := self._later_starts(turns):
+            at = bisect_left(later, True, key=lambda start: size(start) <= n_ctx // 2)
+            start = later[min(at, len(later) - 1)]
+            needed = size(start)
+        if needed >= n_ctx - 1:
+            raise UsageError(
+                f"the message and the system prompt have {needed:,} tokens, the context holds {n_ctx:,}",
+                hint="shorten it, or use a larger context (-c)",
+            )
+        return start, needed
+
+    def _later_starts(self, turns: Sequence[Turn]) -> list[int]:
+        """Return the turns at which the sent part could begin later: those of the user."""
+        return [index for index, turn in enumerate(turns) if turn.role == "user" and index > self.first_sent]
+
+    def _overflowed(self, recording: Recording, max_tokens: int) -> bool:
+        """Return whether an answer ended because the context is full, and older messages can be dropped."""
+        stats = recording.segment
+        if recording.reason != "length" or stats is None or stats.generated_tokens == max_tokens:
+            return False
+        return bool(self._later_starts(self.turns))
+
+
+class TokenCounts:
+    """Counts the tokens of files, each once per model. Another thread may count while an answer is generated."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self._model = model
+        self._counts: dict[tuple[str, int], int] = {}
+
+    def total(self, files: Sequence[Attachment]) -> int | None:
+        """Return the number of tokens of all files, None if one of them is not counted yet."""
+        counts = [self._counts.get(self._key(file)) for file in files]
+        return None if None in counts else sum(filter(None, counts))
+
+    def count(self, file: Attachment) -> int | None:
+        """Count the tokens of a file; return None without a model."""
+        key, engine = self._key(file), self._model.engine
+        if key not in self._counts and engine is not None:
+            try:
+                with_file = engine.count([Message("user", f"{file.block}\n\n{SHORT.content}")])
+                self._counts[key] = with_file - engine.count([SHORT])
+            except EdgespecError:  # the model has died, which its next request reports
+                return None
+        return self._counts.get(key)
+
+    def _key(self, file: Attachment) -> tuple[str, int]:
+        return str(self._model.about.get("model", "")), hash(file)
+
+
+def as_message(turn: Turn, about: Mapping[str, Any]) -> Message:
+    """Return a turn as a message for the model that `about` describes.
+
+    An answer of a model with the same vocabulary has its token ids, so that the KV cache can be reused exactly. It has
+    none if the template changes its text by removing the reasoning.
+    """
+    answer = turn.answer
+    if answer is None or answer.vocabulary != about.get("vocabulary"):
+        return Message(turn.role, turn.content)
+    thinks = turn.content.lstrip().startswith(OPEN)
+    changed = thinks and (about.get("drops_thinking") or about.get("opens_thinking"))
+    return Message(turn.role, turn.content, () if changed else answer.ids)

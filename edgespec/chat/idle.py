@@ -56,7 +56,8 @@ class Idle:
                 if chat is not None and not stopped.wait(TITLE_AFTER_S):
                     self._make_title(chat, turns, messages, cancel)
                 if not stopped.wait(KEPT_AFTER_S):
-                    session.keep_states(KEPT_WITHIN_S)
+                    with session.model.watched() as engine:
+                        session.states.keep(engine, KEPT_WITHIN_S)
             except Exception:  # for example a model that is closed meanwhile; the chat works without title and state
                 log.debug("while idle", exc_info=True)
 

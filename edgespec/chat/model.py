@@ -11,7 +11,6 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Answerer, Opener
 from edgespec.chat.settings import DRAFTING, ChatSettings
-from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Progress
 from edgespec.gguf_file.head_check import check_draft_file
@@ -21,7 +20,7 @@ from edgespec.models.names.source import lasting
 from edgespec.models.names.spec import catalogued_settings, resolve
 from edgespec.runtime.worker import LoadingStoppedError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import lost_workers
-from edgespec.settings import AUTO_DRAFT, LoadSettings, Message, Request
+from edgespec.settings import AUTO_DRAFT, LoadSettings, Message
 
 Catalogued = Mapping[str, str | float]
 
@@ -36,8 +35,8 @@ def drafting_with(settings: LoadSettings, draft: str | None) -> LoadSettings:
 class ChatModel:
     """A model that is loaded with `settings`, on this machine or on a `server`.
 
-    `engine` is None while no model is loaded, and after it has died. `about` describes the model that is or was loaded
-    (`Runtime.describe`).
+    `engine` is None while no model is loaded, and after it has died; `failure` is the reason, and `wanted` what was to
+    be loaded. `about` describes the model that is or was loaded (`Runtime.describe`).
     """
 
     def __init__(self, open_engine: Opener, settings: LoadSettings, server: str = "") -> None:
@@ -46,7 +45,8 @@ class ChatModel:
         self.about: Mapping[str, Any] = {}
         self._drafting: dict[str, Any] = {}  # the drafting settings of the engine
         self._n_notes = 0  # notes that were reported
-        self._failed: tuple[LoadSettings, Mapping[str, Any], EdgespecError] | None = None
+        self.failure: EdgespecError | None = None
+        self.wanted = settings
 
     def load(
         self, wanted: LoadSettings, progress: Progress | None, cancel: CancelFlag | None
@@ -65,11 +65,11 @@ class ChatModel:
             self.engine = opened
         except EdgespecError as error:
             if self.engine is None:
-                self._failed = (wanted, {}, error)
+                self.wanted, self.failure = wanted, error
                 if self.was_cancelled:
                     error.hint = "/restart loads it again, /model MODEL loads another one"
             raise
-        self._n_notes, self._failed, self.settings = 0, None, wanted
+        self._n_notes, self.failure, self.settings, self.wanted = 0, None, wanted, wanted
         self.about, self._drafting = self.engine.describe(), {}
         return catalogued
 
@@ -88,43 +88,28 @@ class ChatModel:
 
     def remedies(self) -> list[Remedy]:
         """Return settings to restart with after the model has died, or could not be loaded."""
-        if self._failed is None:
+        wanted = self.wanted
+        if self.failure is None:
             return []
-        wanted, about, error = self._failed
         if self.server:
             found = [Remedy("Connect again", wanted)]
         elif self.was_cancelled:  # the model did not fail, so loading it with less would not help
             found = [Remedy("Load again", wanted)]
         else:
-            found = remedies(wanted, about, error=error)
+            found = remedies(wanted, self.about if wanted == self.settings else {}, error=self.failure)
         if wanted != self.settings:
             found.append(Remedy(f"Back to {self.settings.model}", self.settings))
         return found
 
     @property
-    def wanted(self) -> LoadSettings:
-        """The settings that the model is loaded with, or was to be loaded with."""
-        return self._failed[0] if self._failed else self.settings
-
-    @property
     def was_cancelled(self) -> bool:
         """True if no model is loaded because the user cancelled loading."""
-        return self._failed is not None and isinstance(self._failed[-1], LoadingStoppedError)
-
-    @property
-    def has_died(self) -> bool:
-        """True if no model is loaded because it has died."""
-        return self._failed is not None and isinstance(self._failed[-1], WorkerDiedError) and bool(self._failed[1])
+        return isinstance(self.failure, LoadingStoppedError)
 
     @property
     def waits_for_workers(self) -> bool:
         """True if no model is loaded because workers were lost, which may return."""
-        return self._failed is not None and lost_workers(self._failed[0], self._failed[-1])
-
-    @property
-    def failure(self) -> str:
-        """Why no model is loaded; "" if no model has failed."""
-        return str(self._failed[-1]) if self._failed else ""
+        return self.failure is not None and lost_workers(self.wanted, self.failure)
 
     def needed(self) -> Answerer:
         """Return the engine. Raises UsageError if no model is loaded."""
@@ -144,13 +129,6 @@ class ChatModel:
             engine.draft_with(**wanted)
             self.about, self._drafting = engine.describe(), wanted
 
-    def verdicts(self, request: Request) -> list[PolicyVerdict]:
-        """Return why drafters are active or backed off."""
-        if self.engine is None:
-            return []
-        with self.watched() as engine:
-            return engine.pace_verdicts(request)
-
     def count(self, messages: Sequence[Message]) -> int:
         """Return the number of tokens of messages. Raises UsageError if no model is loaded."""
         with self.watched() as engine:
@@ -162,7 +140,7 @@ class ChatModel:
         try:
             yield self.needed()
         except WorkerDiedError as error:
-            self._failed = (self.settings, self.about, error)
+            self.wanted, self.failure = self.settings, error
             self.unload()
             raise
 

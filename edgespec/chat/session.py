@@ -10,9 +10,9 @@ from dataclasses import replace
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Answerer, Events, Notice, Opener
 from edgespec.chat.attachments import with_files, without_files
+from edgespec.chat.conversation import Conversation, as_message
 from edgespec.chat.model import Catalogued, ChatModel
 from edgespec.chat.saving import Recording
-from edgespec.chat.sending import Sending, as_message
 from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
 from edgespec.chat.states import ChatStates
 from edgespec.closable import Closable
@@ -30,7 +30,7 @@ from edgespec.text.thinking import OPEN
 AGAINST_LOOPS = "/set repeat-penalty 1.1 may help"
 
 
-class Session(Sending, Closable):
+class Session(Conversation, Closable):
     """A conversation, the model that answers, and the store that saves it.
 
     `used` is the number of tokens in the context, also while an answer is generated. `begun` is the text of an answer
@@ -57,16 +57,13 @@ class Session(Sending, Closable):
     def close(self) -> None:
         """Free the model, but not the store, which belongs to the caller. May be called twice."""
         self._writes.retry()
-        self.states.keep_last(None if self._is_answering else self.engine)
+        self.states.keep_last(None if self.is_answering else self.engine)
         self.model.unload()
 
     # --- the model ------------------------------------------------------------------------------------------------
 
     def load(
-        self,
-        settings: LoadSettings | None = None,
-        progress: Progress | None = None,
-        cancel: CancelFlag | None = None,
+        self, settings: LoadSettings | None = None, progress: Progress | None = None, cancel: CancelFlag | None = None
     ) -> None:
         """Load a model, or the previous one again.
 
@@ -89,7 +86,7 @@ class Session(Sending, Closable):
     def change(self, texts: Mapping[str, str]) -> None:
         """Change settings, given as texts by name, from the next message on. Raises UsageError."""
         settings = with_changes(self.settings, texts)
-        if any(setting(name).group == "drafting" for name in texts) and not self._is_answering:
+        if any(setting(name).group == "drafting" for name in texts) and not self.is_answering:
             self.model.draft_as(settings)
         self.settings = settings
         self._save_settings()
@@ -101,8 +98,10 @@ class Session(Sending, Closable):
 
     def verdicts(self) -> list[PolicyVerdict]:
         """Return why drafters are active or backed off in this chat."""
-        request = Request(sampling=self.settings.sampling, verify=self.settings.verify)
-        return [] if self._is_answering else self.model.verdicts(request)
+        if self.is_answering or self.engine is None:
+            return []
+        with self.model.watched() as engine:
+            return engine.pace_verdicts(Request(sampling=self.settings.sampling, verify=self.settings.verify))
 
     def _answer_as_catalogued(self, before: Catalogued, now: Catalogued) -> None:
         """Replace settings that still have the previous model's default."""
@@ -203,11 +202,6 @@ class Session(Sending, Closable):
         self._keep(turn)
         return self._answer(cancel) if old.role == "user" else iter(())
 
-    def keep_states(self, within_s: float) -> None:
-        """Save the KV cache of the chats, so that they continue faster after a restart."""
-        with self.model.watched() as engine:
-            self.states.keep(engine, within_s)
-
     def delete(self, chat: str) -> None:
         """Delete a chat of the store, by its id. Raises StoreError."""
         if chat == self.chat:
@@ -229,12 +223,7 @@ class Session(Sending, Closable):
     # --- answers --------------------------------------------------------------------------------------------------
 
     def _answer(
-        self,
-        cancel: CancelFlag | None,
-        *,
-        begun: Turn | None = None,
-        replaced: Sequence[Turn] = (),
-        sample: int = 0,
+        self, cancel: CancelFlag | None, *, begun: Turn | None = None, replaced: Sequence[Turn] = (), sample: int = 0
     ) -> Events:
         """Answer the last turn, or continue the answer `begun`.
 
@@ -248,7 +237,7 @@ class Session(Sending, Closable):
         except EdgespecError:
             self.turns, self.begun = [*self.turns, *replaced], ""
             raise
-        self._is_answering = True
+        self.is_answering = True
         begun_ids = as_message(begun, self.about).tokens if begun else ()
         recording = Recording(self.store, self._id, self._head, self._as_answer(request), begun, begun_ids)
         failure: GenerationError | None = None
@@ -259,7 +248,7 @@ class Session(Sending, Closable):
             failure = error
             recording.reason = "error"
         finally:
-            self._is_answering = False
+            self.is_answering = False
             self._finish(recording, replaced)
         yield from self.new_notes()
         if begun is not None and recording.reason == "stop" and not recording.new_text:

@@ -101,10 +101,12 @@ def find(name: str) -> Command:
 
 
 class Front(Protocol):
-    """A plain terminal or the screen. `say` takes plain text of one or several lines."""
+    """The interface that commands need of a plain terminal or the screen. `say` takes one or several lines of text."""
 
     def say(self, text: str, level: Level = "info") -> None: ...
-
+    def copy(self, text: str) -> None: ...
+    def load(self, settings: LoadSettings) -> None: ...
+    def leave(self) -> None: ...
     def answer(self, start: Callable[[CancelFlag], Events]) -> None:
         """Start an answer and show it."""
 
@@ -114,20 +116,14 @@ class Front(Protocol):
     def put(self, text: str) -> None:
         """Put a text into the input field, to be edited and sent."""
 
-    def copy(self, text: str) -> None: ...
-
-    def load(self, settings: LoadSettings) -> None: ...
-
     def compare(self, comparison: Comparison) -> None:
         """Run a comparison, and show both answers."""
 
     def show_files(self) -> None:
         """Show the files attached to the next message."""
 
-    def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
-        """Let the user edit a persona; if it is saved, call `take` with the new version. Raises UsageError."""
-
     def show_tokens(self) -> None:
         """Show which drafter proposed each token, or hide it."""
 
-    def leave(self) -> None: ...
+    def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
+        """Let the user edit a persona; if it is saved, call `take` with the new version. Raises UsageError."""

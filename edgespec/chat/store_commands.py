@@ -117,11 +117,10 @@ class StoreCommands:
         with suppress(StoreError):
             place = self._open_chat()
             info = replace(info, folder=place.folder, is_pinned=place.is_pinned)
-        is_jsonl = argument == "jsonl" or argument.endswith((".jsonl", ".json"))
+        is_jsonl = argument.endswith(("jsonl", ".json"))
         name = "" if argument in ("md", "jsonl") else argument
-        title = file_stem(session.title) or session.chat
         text = (to_jsonl if is_jsonl else to_markdown)(info, turns)
-        self.write("export", name, title, ".jsonl" if is_jsonl else ".md", text)
+        self.write("export", name, file_stem(session.title) or session.chat, ".jsonl" if is_jsonl else ".md", text)
 
     def write(self, command: str, name: str, stem: str, suffix: str, text: str) -> None:
         """Write a new file, by default STEM and SUFFIX in the current folder, and show its path. Raises UsageError."""
@@ -176,8 +175,8 @@ class StoreCommands:
         lines = [
             f"{'*' if each.name == now else ' '} {each.name:{width}}  {one_line(each.description)}" for each in found
         ]
-        hints = ["/persona NAME chooses one, /persona none removes it, /persona save NAME makes one from this chat"]
-        self.front.say("\n".join([*lines, *hints, f"files: {folder()}"]))
+        hint = "/persona NAME chooses one, /persona none removes it, /persona save NAME makes one from this chat"
+        self.front.say("\n".join([*lines, hint, f"files: {folder()}"]))
         if problems:
             self.front.say("\n".join(["cannot be used:", *problems]), "warning")
 
@@ -201,20 +200,13 @@ class StoreCommands:
         settings = differing(session.settings, catalogued_settings(session.load_settings.model))
         if not session.system and not settings:
             what = "there is nothing to save: this chat has no system prompt, and its settings are the defaults"
-            raise UsageError(
-                what, hint=f"/system TEXT sets a prompt, /set NAME VALUE a setting; then /persona save {name}"
-            )
-        description, model = (before.description, before.model) if before else ("", "")
-        saved = replace(Persona(name, description, session.system, settings, model), file=file)
+            hint = f"/system TEXT sets a prompt, /set NAME VALUE a setting; then /persona save {name}"
+            raise UsageError(what, hint=hint)
+        saved = replace(before or Persona(name), system=session.system, settings=settings, file=file)
         save(saved)
         session.take_persona(saved)
-        parts = [
-            *(["the system prompt"] if session.system else []),
-            *([counted(len(settings), "setting")] if settings else []),
-        ]
-        self.front.say(f"saved persona {name} to {file}: {' and '.join(parts)} of this chat")
-        if not session.system:
-            self.front.say(f"it has no system prompt; /system TEXT sets one, and /persona save {name} adds it")
+        prompt = "the system prompt" if session.system else "no system prompt"
+        self.front.say(f"saved persona {name} to {file}: {prompt} and {counted(len(settings), 'setting')} of this chat")
 
 
 def _numbered(lines: Iterable[str]) -> Iterator[str]:

@@ -138,11 +138,7 @@ class Ray:
 
     def _init(self, address: str, **more: Any) -> None:
         self.api.init(
-            address=address,
-            log_to_driver=False,
-            configure_logging=False,
-            logging_level=logging.CRITICAL,
-            **more,
+            address=address, log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL, **more
         )
 
 

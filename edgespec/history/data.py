@@ -138,12 +138,7 @@ def key_of(before: str, role: str, content: str) -> str:
 
 
 def turn_of(
-    chat: str,
-    parent: str | None,
-    role: str,
-    content: str,
-    answer: Answer | None = None,
-    created_s: float | None = None,
+    chat: str, parent: str | None, role: str, content: str, answer: Answer | None = None, created_s: float | None = None
 ) -> Turn:
     """Return a message in the form in which it is stored, created now unless a time is given."""
     role, content = valid_text(role), valid_text(content)

@@ -113,11 +113,7 @@ def update_chat(db: sqlite3.Connection, chat: str, **values: Any) -> None:
     db.execute(f"UPDATE chat SET {changes} WHERE number = :number", values | {"number": chat_number(db, chat)})
 
 
-_ORDER: dict[Order, str] = {
-    "newest": "",
-    "pinned": "is_pinned DESC,",
-    "folders": "is_pinned DESC, folder <> '' DESC,",
-}
+_ORDER: dict[Order, str] = {"newest": "", "pinned": "is_pinned DESC,", "folders": "is_pinned DESC, folder <> '' DESC,"}
 
 
 def one_line(text: str) -> str:

@@ -98,5 +98,5 @@ def test_a_chat_that_is_deleted_while_its_state_is_written_leaves_nothing_behind
 
     session = talking_to(Writing(), store)
     list(session.ask("hello"))
-    session.keep_states(9.0)
+    session.states.keep(session.model.needed(), 9.0)
     assert list(states_folder().iterdir()) == []
