@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from edgespec.errors import UsageError as UsageError
     from edgespec.events import Completion as Completion
     from edgespec.events import TokenEvent as TokenEvent
-    from edgespec.runtime.load import load as load
     from edgespec.runtime.runtime import Runtime as Runtime
+    from edgespec.runtime.runtime import load as load
     from edgespec.runtime.worker import Worker as Worker
     from edgespec.settings import LoadSettings as LoadSettings
     from edgespec.settings import Message as Message
@@ -43,8 +43,7 @@ _NAMES = {
     "edgespec.errors": "EdgespecError FailedRowsError GenerationError ModelFileError ModelNotFoundError "
     "OutOfMemoryError PairError UsageError",
     "edgespec.events": "Completion TokenEvent",
-    "edgespec.runtime.load": "load",
-    "edgespec.runtime.runtime": "Runtime",
+    "edgespec.runtime.runtime": "Runtime load",
     "edgespec.runtime.worker": "Worker",
     "edgespec.settings": "LoadSettings Message Request",
 }

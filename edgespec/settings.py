@@ -226,7 +226,7 @@ class Request:
     min_tokens: int = field(default=0, metadata=between(0, LARGEST))
     #: tokens that end the answer like the model's end tokens
     stop_token_ids: tuple[int, ...] = ()
-    #: texts that the answer must not contain (`runtime/ends.py`)
+    #: texts that the answer must not contain (`Ends` in `runtime/answering.py`)
     bad_words: tuple[str, ...] = ()
     #: False: process the whole prompt, even if the KV cache holds some of it
     cache_prompt: bool = True

@@ -17,9 +17,8 @@ from edgespec.core.policy.policy import DraftPolicy
 from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Drafter
-from edgespec.engine.prefix import Reuse
 from edgespec.engine.scheduler import Scheduler
-from edgespec.engine.sequence import NO_SLOT, Drafting, Scheduled, Sequence, StepOutput
+from edgespec.engine.sequence import NO_SLOT, Drafting, Reuse, Scheduled, Sequence, StepOutput
 from edgespec.engine.speculator import Speculator, logger
 from edgespec.engine.target_runner import TargetRunner
 from edgespec.errors import GenerationError, UsageError

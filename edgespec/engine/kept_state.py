@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from edgespec.core.exactness import WIDE
-from edgespec.engine.prefix import State
+from edgespec.engine.sequence import State
 from edgespec.engine.slots import Slot
 from edgespec.files.bounded_folder import BoundedFolder
 from edgespec.llama.context import Context

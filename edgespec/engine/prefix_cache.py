@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from edgespec.core.prefix import common_prefix
-from edgespec.engine.prefix import Prefix, Reuse, State
+from edgespec.engine.sequence import Prefix, Reuse, State
 from edgespec.engine.slots import LEFT_OUT, Slot
 from edgespec.llama.context import Context
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from edgespec.core.exactness import WIDE, end_of_read, piece_of_read, takes_turns
 from edgespec.core.prefix import common_prefix
-from edgespec.engine.prefix import Prefix, State
 from edgespec.engine.prefix_cache import PrefixCache, Saved, cut
 from edgespec.engine.reading import LEAST, ReadingCosts
-from edgespec.engine.sequence import NO_SLOT, Scheduled, Sequence
+from edgespec.engine.sequence import NO_SLOT, Prefix, Scheduled, Sequence, State
 from edgespec.engine.slots import LEFT_OUT, Slot
 from edgespec.llama.context import Context
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.draft import Draft
@@ -13,13 +16,28 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyResult, VerifyRule
 from edgespec.drafters.base import Drafter
-from edgespec.engine.prefix import Prefix, Reuse
 from edgespec.errors import EdgespecError
 from edgespec.events import FinishReason
 
 NO_SLOT = -1
 
-Status = Literal["waiting", "prefill", "decoding", "finished"]
+Reuse = Literal["nothing", "running", "prompts", "answers"]
+"""The cached tokens that a prompt may use. "nothing"; "running": prompts of running sequences; "prompts": those of
+finished sequences too; "answers": also generated tokens, so that a chat continues where it ended."""
+
+Read = tuple[int, int]
+"""The start and the end of a prompt, or of the end of one, that was read at once."""
+
+State = NDArray[np.uint8]
+"""The memory of a sequence, as `Context.save` returns it."""
+
+
+class Prefix(NamedTuple):
+    """The first `length` tokens of a prompt, which are cached. `reads` are the reads of the whole prompt, the rest
+    included."""
+
+    length: int
+    reads: list[Read]
 
 
 def mode_of(rule: VerifyRule, sampling: SamplingSettings, *, is_constrained: bool = False) -> str:
@@ -72,16 +90,6 @@ class Sequence:
     ends: frozenset[int] = frozenset()
     started_s: float = 0.0
     first_token_s: float = 0.0
-
-    @property
-    def status(self) -> Status:
-        """The state of the sequence: it waits (for a slot, or for a prompt that another sequence reads), reads,
-        generates, or is finished."""
-        if self.finish is not None:
-            return "finished"
-        if self.slot == NO_SLOT or self.shares is not None:
-            return "waiting"
-        return "prefill" if self.is_prefill else "decoding"
 
     @property
     def mode(self) -> str:

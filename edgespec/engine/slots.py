@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from edgespec.core.exactness import LAST, shared_read
 from edgespec.core.prefix import common_prefix
-from edgespec.engine.prefix import Prefix, Read, Reuse, State
-from edgespec.engine.sequence import Sequence
+from edgespec.engine.sequence import Prefix, Read, Reuse, Sequence, State
 
 LEFT_OUT = 4  # tokens at the end of a prompt that templates leave out in the next turn, such as "<think>"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
@@ -76,14 +75,12 @@ class BatchOptions(_Options, total=False):
 
 
 class DraftingOptions(TypedDict, total=False):
-    """Fields of `LoadSettings` that can change later; `n_max` and `tree` are old names of the last two."""
+    """Fields of `LoadSettings` that can change later."""
 
     spec_type: str | None
     pace: str | None
     spec_draft_n_max: int | None
     spec_tree: int | None
-    n_max: int | None
-    tree: int | None
 
 
 def asked(prompt: str | Messages, options: AnswerOptions) -> Request:
@@ -126,16 +123,7 @@ def request_of(options: AnswerOptions, **what: Any) -> Request:
 
 
 def drafting_changes(options: DraftingOptions) -> dict[str, Any]:
-    """Return the keywords of `draft_with` as fields of LoadSettings.
-
-    Warns about `n_max` and `tree`, which were renamed after version 0.2. Raises TypeError for unknown keywords.
-    """
+    """Return the keywords of `draft_with` that change a setting. Raises TypeError for unknown keywords."""
     if unknown := options.keys() - DraftingOptions.__annotations__.keys():
         raise TypeError(f"draft_with got an unexpected keyword argument {min(unknown)!r}")
-    changes: dict[str, Any] = {**options}
-    for old, new in (("n_max", "spec_draft_n_max"), ("tree", "spec_tree")):
-        value = changes.pop(old, None)
-        if value is not None:
-            warnings.warn(f"draft_with: {old} is now {new}", DeprecationWarning, stacklevel=3)
-            changes[new] = value if changes.get(new) is None else changes[new]
-    return {name: value for name, value in changes.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}

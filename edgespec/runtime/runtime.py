@@ -1,14 +1,14 @@
-"""The Python interface: a target model and its drafters in this process."""
+"""The Python interface: `edgespec.load` and a target model with its drafters in this process."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.measured import MeasuredPolicy, PolicyVerdict
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 MOST_NOTES = 100
 MEASURED_DEPTH = 128  # tokens in the KV cache when passes are measured
 
-log = logging.getLogger(__name__)
-
+P = ParamSpec("P")
 AsyncAnswer = AsyncGenerator[TokenEvent, None]
 
 
@@ -70,8 +69,8 @@ class Runtime(Backend):
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
         """Change drafters, draft length or tree width from the next answer on; None keeps a setting.
 
-        The keywords are fields of LoadSettings; `n_max` and `tree` are old names of the last two. Raises UsageError for
-        a drafter that is not loaded, and for lengths or trees beyond those it was loaded for.
+        The keywords are fields of LoadSettings. Raises UsageError for a drafter that is not loaded, and for lengths or
+        trees beyond those it was loaded for.
         """
         drafting = self._loaded.drafting
         wanted = drafting.changed(drafting_changes(changes))
@@ -331,3 +330,25 @@ class Runtime(Backend):
 
 def _mode(request: Request) -> str:
     return mode_of(request.verify, request.sampling, is_constrained=request.constraint is not None)
+
+
+def _takes_settings(settings: Callable[P, LoadSettings]) -> Callable[[Callable[..., Runtime]], Callable[P, Runtime]]:
+    """Return a decorator that gives a function the parameters of the settings, for type checkers and `help`."""
+
+    def decorate(function: Callable[..., Runtime]) -> Callable[P, Runtime]:
+        vars(function)["__signature__"] = inspect.signature(settings).replace(return_annotation="Runtime")
+        return function
+
+    return decorate
+
+
+@_takes_settings(LoadSettings)
+def load(*args: Any, **settings: Any) -> Runtime:
+    """Load a target model (`"demo"`, another name or a path); `LoadSettings` describes the other settings.
+
+    The bounds that make CPU kernels exact are global, and set at every forward pass. So models with different settings
+    or types of weights can be loaded in one process, but must not generate in two threads at the same time; use
+    separate processes (`Worker`) for that. Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError,
+    UsageError.
+    """
+    return Runtime(LoadSettings(*args, **settings))

@@ -13,10 +13,9 @@ from steps import Steps, text
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.exactness import WIDE
-from edgespec.engine.prefix import Prefix, Reuse
 from edgespec.engine.reading import FEW, ReadingCosts
 from edgespec.engine.scheduler import LEAST_SHARED
-from edgespec.engine.sequence import NO_SLOT, Sequence
+from edgespec.engine.sequence import NO_SLOT, Prefix, Reuse, Sequence
 from edgespec.engine.slots import Slot
 
 SHORT, LONG = WIDE - 10, 2 * WIDE
@@ -145,7 +144,7 @@ def test_what_was_not_used_for_longest_goes() -> None:
 def test_prompts_wait_for_one_that_reads_the_same_and_take_what_it_left() -> None:
     steps = Steps(sequences=3, n_batch=100)
     answers = [steps.add(text(400), 1, reuse="running") for _ in range(3)]
-    assert [answer.status for answer in answers] == ["prefill", "waiting", "waiting"]
+    assert [waits(answer) for answer in answers] == [False, True, True] and answers[0].is_prefill
     steps.run()  # each ends with its first token
     assert steps.context.n_decoded <= 400 + 4
     assert [answer.stats.cached_tokens for answer in answers] == [0, 398, 398]
@@ -297,7 +296,8 @@ def test_where_a_pass_is_too_narrow_for_all_each_has_its_turn() -> None:
 def test_sequences_wait_for_a_slot_in_their_order_and_can_be_cancelled_there() -> None:
     steps, cancel = Steps(sequences=2), CancelFlag()
     answers = [steps.add(text(20, seed), cancel=cancel if seed == 3 else None) for seed in range(5)]
-    assert [answer.status for answer in answers] == ["prefill", "prefill", *["waiting"] * 3]
+    assert [waits(answer) for answer in answers] == [False, False, True, True, True]
+    assert all(answer.is_prefill for answer in answers)
     assert answers[3].slot == NO_SLOT
     cancel.set()
     steps.step()
@@ -359,3 +359,8 @@ def test_no_slot_is_lost_whatever_comes_and_goes(
     for held in steps.scheduler.slots:
         if held.tokens:
             assert steps.context.held[held.number] == held.tokens
+
+
+def waits(answer: Sequence) -> bool:
+    """Return whether a sequence waits for a slot, or for a prompt that another sequence reads."""
+    return answer.slot == NO_SLOT or answer.shares is not None

@@ -246,12 +246,6 @@ def test_drafting_changes_here_and_there(worker: Worker) -> None:
         worker.draft_with(pace=before.pace, spec_draft_n_max=before.draft_n_max)
 
 
-def test_a_worker_takes_the_old_names_too(pair: Worker) -> None:
-    with pytest.warns(DeprecationWarning, match="n_max is now spec_draft_n_max"):
-        pair.draft_with(pace="off", n_max=2)
-    assert pair.settings.spec_draft_n_max == 2
-
-
 def test_verdicts_of_the_pace_come_over_and_closing_saves_what_was_learnt() -> None:
     def saved() -> set[tuple[Path, int]]:
         return {(file, file.stat().st_mtime_ns) for file in Path(os.environ["EDGESPEC_HOME"]).glob("cache/pace/*.json")}
@@ -502,7 +496,7 @@ def test_death_while_nobody_asks_is_found_at_the_next_question() -> None:
 @pytest.fixture
 def pinged_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every process is, and may miss as many pings as it likes."""
-    monkeypatch.setattr("edgespec.runtime.worker.watch.PING_S", 0.05)
+    monkeypatch.setattr("edgespec.runtime.worker.pipes.PING_S", 0.05)
     for name in ("watch.MISSED_LOADING", "pipes.MISSED"):
         monkeypatch.setattr(f"edgespec.runtime.worker.{name}", 10**9)
 

@@ -186,7 +186,7 @@ def test_a_worker_that_is_killed_fails_its_own_requests_alone(two: Serving) -> N
 
 @pytest.mark.skipif(os.name != "posix", reason="stops a process")
 def test_a_worker_that_is_stuck_holds_up_no_other_model(two: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.worker.watch.PING_S", 0.05)
+    monkeypatch.setattr("edgespec.runtime.worker.pipes.PING_S", 0.05)
     for name in ("watch.MISSED_LOADING", "pipes.MISSED"):
         monkeypatch.setattr(f"edgespec.runtime.worker.{name}", 10**9)
     with two.client() as client, ThreadPoolExecutor(40) as threads:

@@ -10,7 +10,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 CALLS = {
-    "edgespec.runtime.load.load": "native",
+    "edgespec.runtime.runtime.load": "native",
     "edgespec.llama.model.Model": "native",
     "edgespec.llama.quantize.quantize": "native",
     "edgespec.bench.comparison.run_comparison": "native",

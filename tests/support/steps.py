@@ -11,9 +11,8 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.exactness import WIDE
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
-from edgespec.engine.prefix import Reuse
 from edgespec.engine.scheduler import Scheduler
-from edgespec.engine.sequence import Scheduled, Sequence
+from edgespec.engine.sequence import Reuse, Scheduled, Sequence
 
 SAMPLER = Sampler(SamplingSettings(), 0, 0, 1000)
 
