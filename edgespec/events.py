@@ -45,8 +45,6 @@ class TokenEvent:
     proposed: int = 0
     #: distance of the token's score from the second best
     gap: float = math.inf
-    #: True if rounding in kernels, as measured, could have changed the token
-    near_tie: bool | None = None
     #: natural logarithm of the token's probability after bias and penalties, before truncation and temperature
     logprob: float | None = None
     #: (id, logprob) pairs, best first

@@ -94,8 +94,6 @@ class LoadSettings:
     exact: bool = True
     #: pad passes where this build does not have these kernels
     strict: bool = False
-    #: measure how far rounding can change logits if the output is not exact
-    measure_rounding: bool = False
     #: let the suffix drafter use answers of earlier runs
     store: bool = True
     #: name of the corpus for the corpus drafter

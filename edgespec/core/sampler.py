@@ -33,8 +33,6 @@ class Choice:
     id: int
     #: distance of the token's score from the second best; inf for a single candidate
     gap: float
-    #: True if rounding in kernels could have changed the token; None if unknown
-    near_tie: bool | None = None
     #: log probability, if requested
     logprob: float | None = None
     #: (id, logprob) pairs, best first, if requested
@@ -62,8 +60,8 @@ class Sampler:
     to propose the target's token. Temperature 0 is the case without noise. Scores are float64; the lower id wins ties.
 
     `logprobs` requests the token's log probability and this number of alternatives. `banned` ids and tokens that
-    `constraint` does not allow are never chosen. `rounding` is the largest error of a logit, if known. `first` is the
-    noise position of the first token; it is not 0 if the beginning of a conversation was dropped.
+    `constraint` does not allow are never chosen. `first` is the noise position of the first token; it is not 0 if the
+    beginning of a conversation was dropped.
     """
 
     def __init__(
@@ -74,7 +72,6 @@ class Sampler:
         n_vocab: int,
         logprobs: int | None = None,
         banned: Sequence[int] = (),
-        rounding: float | None = None,
         first: int = 0,
         constraint: Constraint | None = None,
     ) -> None:
@@ -85,7 +82,6 @@ class Sampler:
         self.n_vocab = n_vocab
         self.logprobs = logprobs
         self.banned = tuple(banned)
-        self.rounding = rounding
         self.first = first
         self.constraint = constraint
 
@@ -100,40 +96,15 @@ class Sampler:
         Raises ValueError if the row has no finite logit, or a NaN.
         """
         adjusted = self._checked(row, tokens)
-        token, gap = self._best(adjusted, position)
-        near_tie = None if self.rounding is None else self._is_near_tie(adjusted, token, position)
-        return self._choice(adjusted, token, gap, near_tie)
+        if self.settings.temperature == 0:
+            token, gap = _greedy(adjusted, self.settings)
+        else:
+            token, gap = perturbed_best(draw_from(adjusted, self.settings), self.noise_key(position))
+        return self._choice(adjusted, token, gap)
 
     def noise_key(self, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:
         """Return the key of the noise of a position (`core.noise.key`)."""
         return key(self.seed, self.sample, self.first + position, stream, step)
-
-    def _best(self, adjusted: FloatRow, position: int) -> tuple[int, float]:
-        if self.settings.temperature == 0:
-            return _greedy(adjusted, self.settings)
-        return perturbed_best(draw_from(adjusted, self.settings), self.noise_key(position))
-
-    def _is_near_tie(self, adjusted: FloatRow, token: int, position: int) -> bool:
-        """Return whether errors of `rounding` in the logits could change the token.
-
-        Tries three errors: a lower logit of the token, higher logits of all truncated tokens, and both at once.
-        """
-        if not self.rounding:
-            return False
-        slack = np.float32(2 * self.rounding)
-        lowered = adjusted.copy()
-        lowered[token] -= slack
-        if self._best(lowered, position)[0] != token:
-            return True
-        kept = truncate(adjusted, self.settings).ids
-        if kept is None or (self.settings.temperature == 0 and self.settings.typical_p == 1):
-            return False
-        raised = adjusted + slack
-        raised[kept] = adjusted[kept]
-        if self._best(raised, position)[0] != token:
-            return True
-        raised[token] -= slack
-        return self._best(raised, position)[0] != token
 
     def distribution(self, row: FloatRow, tokens: Sequence[int]) -> Distribution:
         """Return the distribution of a row after the sampling chain. Raises ValueError like `choose`."""
@@ -163,15 +134,15 @@ class Sampler:
             raise ValueError(f"expected a row of {self.n_vocab} logits, not an array of shape {row.shape}")
         return self.adjusted(row, tokens)
 
-    def _choice(self, adjusted: FloatRow, token: int, gap: float, near_tie: bool | None = None) -> Choice:
+    def _choice(self, adjusted: FloatRow, token: int, gap: float) -> Choice:
         """Add log probabilities: of the softmax after bias, penalties and mask, before truncation and temperature."""
         if self.logprobs is None:
-            return Choice(token, gap, near_tie)
+            return Choice(token, gap)
         normalizer = log_sum_exp(adjusted)
         top = largest(adjusted, self.logprobs) if self.logprobs else np.empty(0, np.intp)
         top = top[np.argsort(-adjusted[top], kind="stable")]
         alternatives = tuple((int(id), float(adjusted[id]) - normalizer) for id in top)
-        return Choice(token, gap, near_tie, float(adjusted[token]) - normalizer, alternatives)
+        return Choice(token, gap, float(adjusted[token]) - normalizer, alternatives)
 
 
 class ReferenceSampler(Sampler):
@@ -185,7 +156,7 @@ class ReferenceSampler(Sampler):
         self._start, self._reference = start, tuple(reference)
 
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
-        """Return the reference's token at `position`, with the gap and near tie of the token that was sampled."""
+        """Return the reference's token at `position`, with the gap of the token that was sampled."""
         chosen = super().choose(row, tokens, position)
         at = position - self._start
         return replace(chosen, id=self._reference[at]) if at < len(self._reference) else chosen

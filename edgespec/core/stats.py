@@ -58,8 +58,6 @@ class Stats:
     #: steps by number of accepted tokens
     accepted_histogram: list[int] = field(default_factory=list)
     by_source: dict[str, SourceStats] = field(default_factory=dict)
-    #: tokens that rounding in kernels could have changed; None if unmeasured, and for rules other than coupled
-    near_ties: int | None = None
     #: accepted tokens that were copied from earlier answers
     recalled: int = 0
 
@@ -212,7 +210,7 @@ _COUNTS = {
     "accepted": "draft_n_accepted",
 }
 _TIMES = {"prompt_s": "prompt_ms", "generation_s": "predicted_ms", "draft_s": "draft_ms", "target_s": "target_ms"}
-_OTHERS = ("rounds", "proposed_per_pos", "accepted_per_pos", "accepted_histogram", "near_ties", "recalled")
+_OTHERS = ("rounds", "proposed_per_pos", "accepted_per_pos", "accepted_histogram", "recalled")
 
 
 def _grow(counts: list[int], length: int) -> None:

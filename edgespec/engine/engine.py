@@ -156,9 +156,6 @@ class Engine:
         self.speculator.observe(part, verdict.path, self.runner)
         self.runner.commit(part, verdict.path, first)
         stats.count_round(part.draft, verdict.path, len(verdict.choices))
-        known = [choice.near_tie for choice in verdict.choices if choice.near_tie is not None]
-        if known:
-            stats.near_ties = (stats.near_ties or 0) + sum(known)
         stats.generation_s = perf_counter() - sequence.first_token_s
         if self._is_end(sequence, verdict.choices[-1].id):
             sequence.finish = "stop"

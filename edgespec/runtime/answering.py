@@ -66,7 +66,6 @@ class _Running:
                 round=round,
                 proposed=proposed,
                 gap=choice.gap,
-                near_tie=choice.near_tie,
                 logprob=choice.logprob,
                 top_logprobs=choice.top_logprobs,
             )
@@ -150,7 +149,6 @@ class Answering(Loop):
             self.model.n_vocab,
             request.logprobs,
             self.model.end_tokens if request.ignore_eos else (),
-            self._loaded.rounding,
             request.left,
             constraint,
         )

@@ -296,7 +296,7 @@ class ModelSession(Closable):
     def _measure_widths(self, *, drafts: bool) -> None:
         """Measure which widths of the target's passes round alike, if exactness or --strict needs it."""
         settings = self._settings
-        if self.n_max and (settings.strict or (drafts and (self.context.exact or settings.measure_rounding))):
+        if self.n_max and (settings.strict or (drafts and self.context.exact)):
             widest = min(self._widest * settings.sequences, exactness.NARROW, self.context.max_outputs)
             if settings.strict:
                 widest = min(widest, 1 + MAX_STRICT_DRAFT)

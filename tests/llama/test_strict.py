@@ -1,4 +1,4 @@
-"""Strict: the bytes of plain decoding, however kernels round; and how near-ties are counted without it."""
+"""Strict: the bytes of plain decoding, however kernels round."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from coarse_context import CoarseContext
 from tiny_gguf import EXACT, write_model
 
 import edgespec
-from edgespec.core.sampler import Sampler
-from edgespec.core.sampling import SamplingSettings
-from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
@@ -164,50 +160,9 @@ def test_strict_can_fill_the_context_and_excludes_rules_that_write_another_text(
         assert llm.stats.prompt_tokens + llm.stats.generated_tokens == 256
 
 
-# --- near-ties --------------------------------------------------------------------------------------------------------
-
-
-def sampler(rounding: float, **settings: Any) -> Sampler:
-    return Sampler(SamplingSettings(**settings), 1, 0, 4, rounding=rounding)
-
-
-def test_a_near_tie_is_a_choice_that_rounding_could_change() -> None:
-    row = np.array([1.0, 3.0, 2.9, -4.0], np.float32)
-    assert not sampler(0.04, temperature=0).choose(row, [], 0).near_tie
-    assert sampler(0.06, temperature=0).choose(row, [], 0).near_tie
-    assert not sampler(0.0, temperature=0).choose(row, [], 0).near_tie
-    assert Sampler(SamplingSettings(), 1, 0, 4).choose(row, [], 0).near_tie is None
-
-
-def test_the_edge_of_truncation_counts() -> None:
-    """Of the four tokens top-k keeps two, and what it cuts off would win if it were kept."""
-    settings = {"temperature": 100.0, "top_k": 2, "top_p": 1.0, "min_p": 0.0}
-    found = {
-        gap: [
-            sampler(0.01, **settings).choose(np.array([5.0, 4.0, 4.0 - gap, 3.0], np.float32), [], position).near_tie
-            for position in range(60)
-        ]
-        for gap in (0.005, 0.5)
-    }
-    assert sum(map(bool, found[0.005])) > 15
-    assert sum(map(bool, found[0.5])) < 3
-
-
-def test_no_noise_of_that_size_changes_what_is_no_near_tie() -> None:
-    random = np.random.default_rng(3)
-    for position in range(300):
-        row = random.normal(size=4).astype(np.float32) * 2
-        choice = sampler(0.05, temperature=0.8, top_k=3).choose(row, [], position)
-        if not choice.near_tie:
-            disturbed = row + random.uniform(-0.05, 0.05, 4).astype(np.float32)
-            assert sampler(0.05, temperature=0.8, top_k=3).choose(disturbed, [], position).id == choice.id
-
-
 @pytest.mark.long
 def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
-    with edgespec.load(
-        "demo", spec_type="draft", measure_rounding=True, pace="fixed:64", spec_tree=16, threads=1
-    ) as llm:
+    with edgespec.load("demo", spec_type="draft", pace="fixed:64", spec_tree=16, threads=1) as llm:
         assert llm.rounding is not None
         assert len(list(llm.generate(PROMPTS[0], max_tokens=80, ignore_eos=True))) == 81
     texts = []
@@ -215,40 +170,6 @@ def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
         with edgespec.load("demo", strict=True, spec_type=spec_type, pace="fixed:15", threads=1) as llm:
             texts.append([event.id for event in llm.generate(PROMPTS[0], max_tokens=40)])
     assert texts[0] == texts[1]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
-def test_near_ties_are_not_counted_where_choices_are_made_otherwise(rule: VerifyRule) -> None:
-    with edgespec.load("demo", spec_type="draft", measure_rounding=True, spec_tree=4, pace="fixed:3", threads=1) as llm:
-        list(llm.generate(PROMPTS[0], max_tokens=16, temperature=0.8, verify=rule))
-        assert llm.stats.near_ties is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [{"top_p": 0.8}, {"typical_p": 0.5}, {"temperature": 0, "typical_p": 0.5}, {}])
-def test_few_choices_that_rounding_changes_go_unnoticed(settings: dict[str, Any]) -> None:
-    random = np.random.default_rng(1)
-    turned = unnoticed = 0
-    for position in range(400):
-        row = random.normal(size=30).astype(np.float32) * 2
-        of = Sampler(SamplingSettings(**{"temperature": 0.8} | settings), 1, 0, 30, rounding=0.1)
-        choice = of.choose(row, [], position)
-        disturbed = row + random.uniform(-0.1, 0.1, 30).astype(np.float32)
-        if of.choose(disturbed, [], position).id != choice.id:
-            turned += 1
-            unnoticed += not choice.near_tie
-    assert turned > 5
-    assert unnoticed <= 0.25 * turned
-
-
-def test_statistics_count_near_ties() -> None:
-    how: dict[str, Any] = {"exact": False, "measure_rounding": True, "spec_tree": 4, "pace": "fixed:3"}
-    with edgespec.load("demo", spec_type="draft", threads=1, **how) as llm:
-        assert llm.rounding is not None and llm.rounding > 0  # branches leave the cache in another order
-        events = list(llm.generate(PROMPTS[0], max_tokens=64, temperature=0.8, ignore_eos=True))
-        assert llm.stats.near_ties == sum(bool(event.near_tie) for event in events) > 0
-        assert llm.stats.as_json()["near_ties"] == llm.stats.near_ties
 
 
 def test_less_of_a_large_model_is_looked_at_and_what_differs_is_found(

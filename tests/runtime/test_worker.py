@@ -748,20 +748,18 @@ def test_remedies_ask_for_less() -> None:
         "Use half the context (512 tokens)",
         "Load no draft model",
         "Put 4 layers on the GPU",
-        "Use less memory (8-bit KV cache)",
     ]
-    same, shorter, plainer, fewer, smaller = (remedy.settings for remedy in found)
+    same, shorter, plainer, fewer = (remedy.settings for remedy in found)
     assert same == settings
     assert shorter == replace(settings, ctx_size=512)
     assert plainer == replace(settings, spec_type="grammar,suffix,recycling")
     assert fewer == replace(settings, gpu_layers=4)
-    assert smaller == replace(settings, cache_type_k="q8_0", cache_type_v="q8_0")
 
 
 def test_remedies_that_are_none_are_left_out() -> None:
     settings = LoadSettings("demo", ctx_size=1023, strict=True, spec_type="none")
     assert labels(remedies(settings, {"ctx_size": 1023, "draft_model": None, "offloaded": False})) == ["Load again"]
-    chosen = LoadSettings("x", draft_model="y", spec_type="lookup,self:2", cache_type_k="q4_0", flash_attention="on")
+    chosen = LoadSettings("x", draft_model="y", spec_type="lookup,self:2")
     [_, plainer] = remedies(chosen, {})
     assert plainer.settings == replace(chosen, draft_model=None, spec_type="lookup")
     assert labels(remedies(LoadSettings("x", gpu_layers="all", strict=True), {"offloaded": True}))[1:] == [
@@ -780,7 +778,7 @@ def test_where_memory_ran_out_less_comes_first(error: Exception) -> None:
 def test_every_remedy_of_the_bundled_pair_can_be_loaded() -> None:
     with Runtime(DEMO) as runtime:
         found = remedies(runtime.settings, runtime.describe())
-    assert len(found) == 4
+    assert len(found) == 3
     for remedy in found:
         with Runtime(remedy.settings) as runtime:
             assert is_whole(list(runtime.submit(SHORT)))

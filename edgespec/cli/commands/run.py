@@ -58,7 +58,6 @@ def run(call: Call) -> None:
     values["model"] = values["model"] or default_model(call, or_demo=True)
     answer_as_catalogued(call.ctx, values)
     settings = fetch_models(call, load_settings(values))
-    settings = replace(settings, measure_rounding=values["stats"] or values["explain"])
     if values["samples"] > 1 and not settings.strict:
         settings = replace(settings, sequences=min(values["samples"], TOGETHER))
     check_rule(settings, values["verify"])

@@ -126,7 +126,7 @@ def explanation(stats: Stats, pace: Sequence[PolicyVerdict], rounding: float | N
         )
     title = f"{rate(stats.tokens_per_s)} tok/s; what each drafter did, and how much speed it added or cost"
     table = Figures(title, ["", "asked", "verified", "accepted", "ms", "tok/s", "now"], rows)
-    lines = [*_details(stats), *_reasons(pace), *_ties(stats, rounding)]
+    lines = [*_details(stats), *_reasons(pace), *_rounding(rounding)]
     return Group(table, Text(), Text("\n".join(lines)))
 
 
@@ -161,17 +161,11 @@ def _reasons(pace: Sequence[PolicyVerdict]) -> Iterator[str]:
         yield f"passes of the target: 1 token in 1, {widths}"
 
 
-def _ties(stats: Stats, rounding: float | None) -> Iterator[str]:
-    """Yield how often the choice of a token was within the rounding of passes of different widths."""
-    if rounding is None:
-        return
-    if not rounding:
-        yield "rounding: none found, passes of these widths give the same logits"
-    elif stats.near_ties is None:
-        yield f"rounding: up to {rounding:.2g} logits between widths"
-    else:
-        tokens = counted(stats.generated_tokens, "choice")
-        yield f"rounding: up to {rounding:.2g} logits between widths; {stats.near_ties} of {tokens} were as close"
+def _rounding(rounding: float | None) -> Iterator[str]:
+    """Yield how far passes of different widths differ, if it was measured."""
+    if rounding is not None:
+        found = f"up to {rounding:.2g} logits between widths" if rounding else "none found"
+        yield f"rounding: {found}"
 
 
 def _positions(stats: Stats) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError
 from edgespec.llama.workers import LOST, LOST_HINT
-from edgespec.settings import CACHE_TYPES, LoadSettings
+from edgespec.settings import LoadSettings
 
 LEAST_CTX = 512  # tokens: less is no conversation
 
@@ -62,10 +62,6 @@ def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Excepti
     layers = settings.gpu_layers // 2 if isinstance(settings.gpu_layers, int) else 0
     if about.get("offloaded") and layers != settings.gpu_layers:
         less.append(Remedy(f"Put {layers or 'no'} layers on the GPU", replace(settings, gpu_layers=layers)))
-    quantised = any(CACHE_TYPES[name].block > 1 for name in (settings.cache_type_k, settings.cache_type_v))
-    if not (quantised or settings.strict or settings.flash_attention == "off"):
-        smaller = replace(settings, cache_type_k="q8_0", cache_type_v="q8_0")
-        less.append(Remedy("Use less memory (8-bit KV cache)", smaller))
     is_short_of_memory = getattr(error, "out_of_memory", isinstance(error, OutOfMemoryError))
     return [*less, same] if is_short_of_memory else [same, *less]
 
@@ -77,21 +73,26 @@ def lost_workers(settings: LoadSettings, error: Exception | None) -> bool:
 
 def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
     """Return the error for a process that ended with `code` (minus a signal's number) after printing these lines."""
-    name = _signal_name(code)
-    cause = _CAUSES.get(name) or _CAUSES.get(code or 0)
+    name = _WINDOWS.get(code or 0, "")
+    with suppress(ValueError):
+        name = name or signal.Signals(-(code or 0)).name
     words = [line.strip() for line in said if line.strip()]
     if lost := [line.partition(LOST)[2].strip() for line in words if LOST in line]:
         return WorkerDiedError(LOST.rstrip(":"), why=lost[0], hint=LOST_HINT)
     last = words[-1].removeprefix("what():").strip() if words else ""  # C++ prints this for an uncaught exception
-    if cause in (None, _ABORT) and any(_NO_MEMORY.search(line) for line in words):
-        cause = _MEMORY
-    if cause is None:
-        why = f"it received {name}" if name else last or ("" if code is None else f"it exited with code {code}")
-        return WorkerDiedError(_ENDED, why=why, hint=_AGAIN)
-    what, why, hint = cause
-    if cause == _ABORT:
-        why = next((line for line in words if "GGML_ASSERT" in line), last or why)
-    return WorkerDiedError(what, why=why, hint=hint, out_of_memory=hint == _LESS)
+    # Python and C++ report a lack of memory by an exception, which ends the process in one of these ways.
+    if name == "memory" or (name in ("", "SIGABRT") and any(_NO_MEMORY.search(line) for line in words)):
+        return WorkerDiedError(_ENDED, why="memory ran out", hint=_LESS, out_of_memory=True)
+    if name == "SIGKILL":
+        why = "by the system because memory ran out, or by hand"
+        return WorkerDiedError("the model process was killed", why=why, hint=_LESS, out_of_memory=True)
+    if name == "SIGABRT":
+        failed = next((line for line in words if "GGML_ASSERT" in line), last)
+        return WorkerDiedError("llama.cpp aborted", why=failed or "an internal check failed", hint=_AGAIN)
+    if name in _CRASHES:
+        return WorkerDiedError("llama.cpp crashed", why=_CRASHES[name], hint=_AGAIN)
+    why = f"it received {name}" if name else last or ("" if code is None else f"it exited with code {code}")
+    return WorkerDiedError(_ENDED, why=why, hint=_AGAIN)
 
 
 def hung() -> WorkerDiedError:
@@ -101,49 +102,22 @@ def hung() -> WorkerDiedError:
     )
 
 
-def _signal_name(code: int | None) -> str:
-    with suppress(ValueError):
-        return signal.Signals(-(code or 0)).name
-    return ""
-
-
-_ENDED, _CRASHED = "the model process has ended", "llama.cpp crashed"
+_ENDED = "the model process has ended"
 _AGAIN = "restart it; if that does not help, try another model file or another build of llama-cpp-python"
 _LESS = "restart it with less: a smaller context, no draft model, or a smaller model"
-
-# what happened, why, what to do
-_KILLED = ("the model process was killed", "by the system because memory ran out, or by hand", _LESS)
-_MEMORY = (_ENDED, "memory ran out", _LESS)
-_CTRL_C = (_ENDED, "it was interrupted (Ctrl-C)", _AGAIN)
-_ABORT = ("llama.cpp aborted", "an internal check failed", _AGAIN)
-_ACCESS = (_CRASHED, "it accessed invalid memory", _AGAIN)
-_ARITHMETIC = (_CRASHED, "an arithmetic error", _AGAIN)
-_FILE = (
-    _CRASHED,
-    "the model file may have been changed or removed while it was in use",
-    "restart it; if that does not help, download the file again",
-)
-_BUILD = (
-    _CRASHED,
-    "this build uses instructions that the processor does not support",
-    "reinstall llama-cpp-python, built on this machine",
-)
-_CAUSES = {  # of signals, and of exit codes of Windows
-    "SIGKILL": _KILLED,
-    "SIGABRT": _ABORT,
-    3: _ABORT,  # how abort() ends in older runtimes
-    0xC0000409: _ABORT,
-    "SIGSEGV": _ACCESS,
-    0xC0000005: _ACCESS,
-    0xC00000FD: _ACCESS,  # the stack is full
-    "SIGFPE": _ARITHMETIC,
-    0xC0000094: _ARITHMETIC,
-    "SIGBUS": _FILE,
-    0xC0000006: _FILE,  # a page of a mapped file cannot be read
-    "SIGILL": _BUILD,
-    0xC000001D: _BUILD,
-    0xC0000017: _MEMORY,
-    0xC000012D: _MEMORY,
-    0xC000013A: _CTRL_C,  # before it ignored the signal
+_CRASHES = {
+    "SIGSEGV": "it accessed invalid memory",
+    "SIGBUS": "the model file may have been changed or removed while it was in use",
+    "SIGFPE": "an arithmetic error",
+    "SIGILL": "this build uses instructions that the processor does not support",
+}
+_WINDOWS = {  # exit codes, and the signals of other systems that mean the same
+    3: "SIGABRT",  # how abort() ends in older runtimes
+    0xC0000409: "SIGABRT",
+    0xC0000005: "SIGSEGV",
+    0xC0000006: "SIGBUS",  # a page of a mapped file cannot be read
+    0xC000001D: "SIGILL",
+    0xC0000017: "memory",
+    0xC000012D: "memory",
 }
 _NO_MEMORY = re.compile(r"bad_alloc|out of memory|cannot allocate|failed to allocate|MemoryError", re.IGNORECASE)
