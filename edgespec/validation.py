@@ -37,23 +37,18 @@ def check_load_settings(settings: LoadSettings) -> None:
         if getattr(settings, name) not in ("auto", "all"):
             _check_integer(name, getattr(settings, name), 0, LARGEST)
     if settings.strict:
-        for excluded, setting, why in (
-            (settings.draft_n_max == 0, "--spec-draft-n-max 0", "passes are padded for drafts; use --spec-type none"),
-            (settings.spec_tree > 1, "a tree (--spec-tree)", "branches leave the cache in another order"),
-            (settings.sequences > 1, "several sequences", "passes are padded for one sequence"),
-            (settings.flash_attention == "on", "flash attention", "it rounds differently at different widths"),
-            (
-                settings.cache_type_v not in ("f32", "f16", "bf16"),
-                "a quantised V cache (-ctv)",
-                "it needs flash attention, which rounds differently at different widths",
-            ),
-            (
-                settings.draft_n_max > MAX_STRICT_DRAFT,
-                f"drafts of more than {MAX_STRICT_DRAFT} tokens (--spec-draft-n-max)",
-                "their passes would have to be padded too far",
-            ),
+        is_quantised = settings.cache_type_v not in ("f32", "f16", "bf16")
+        too_long = f"drafts of more than {MAX_STRICT_DRAFT} tokens (--spec-draft-n-max)"
+        for is_given, setting in (
+            (settings.draft_n_max == 0, "--spec-draft-n-max 0 (use --spec-type none)"),
+            (settings.spec_tree > 1, "a tree (--spec-tree)"),
+            (settings.sequences > 1, "several sequences"),
+            (settings.flash_attention == "on", "flash attention"),
+            (is_quantised, "a quantised V cache (-ctv), which needs flash attention"),
+            (settings.draft_n_max > MAX_STRICT_DRAFT, too_long),
         ):
-            if excluded:
+            if is_given:
+                why = "each pass is padded for one chain of tokens, and flash attention rounds by width"
                 raise UsageError(f"strict cannot be combined with {setting}", why=why)
 
 
@@ -101,9 +96,14 @@ def check_spec_type(spec_type: object) -> None:
 def check_request(request: Request, n_vocab: int) -> None:
     """Raise UsageError for invalid requests, before anything is generated."""
     _check_fields(request)
-    for message in request.messages:
-        for token in message.tokens:
-            _check_integer("a token id in a message", token, 0, n_vocab - 1)
+    for name, ids in (
+        ("a token id in a message", [token for message in request.messages for token in message.tokens]),
+        ("a token id in reference", request.reference),
+        ("a token id in logit_bias", [token for token, _ in request.sampling.logit_bias]),
+        ("stop_token_ids", request.stop_token_ids),
+    ):
+        for token in ids:
+            _check_integer(name, token, 0, n_vocab - 1)
     if request.spec_type is not None:
         check_spec_type(request.spec_type)
     if request.pace is not None:
@@ -124,14 +124,8 @@ def check_request(request: Request, n_vocab: int) -> None:
             f"{constraints[0]} and {excluded} cannot be combined",
             why=f"the {CONSTRAINTS[constraints[0]]} determines where an answer ends",
         )
-    for token in request.reference:
-        _check_integer("a token id in reference", token, 0, n_vocab - 1)
     if request.reference and request.verify != "coupled":
         raise UsageError(f"reference answers cannot be verified by {request.verify}", hint="use the coupled rule")
-    for token, _ in request.sampling.logit_bias:
-        _check_integer("a token id in logit_bias", token, 0, n_vocab - 1)
-    for token in request.stop_token_ids:
-        _check_integer("stop_token_ids", token, 0, n_vocab - 1)
     _check_ends(request)
     said = [text for message in request.messages for text in (message.role, message.content, message.extra)]
     for text in (request.prompt, request.template, *said):

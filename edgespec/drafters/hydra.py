@@ -129,3 +129,23 @@ class HydraDrafter(GrowingDrafter):
         scale = np.sqrt((embedded**2).mean(axis=1, keepdims=True) + self.network.epsilon)
         inputs = np.concatenate([state, (embedded / scale * self.network.norm).ravel()])
         return self.network.predicted(len(tokens) - 1, state, inputs)
+
+
+class MedusaDrafter(HydraDrafter):
+    """Drafts with a Medusa head (arXiv 2401.10774): none of its networks reads the drafted tokens.
+
+    From the target's final state h after token P, network k predicts token P + k + 2: `output (h + down_k silu(up_k
+    h))`. So each network runs once per draft, however wide the tree is. `up` are float32[D, D], and there is no norm.
+    """
+
+    name = "medusa"
+    _state: FloatRow | None = None  # the state of the last call
+    _rows: dict[int, FloatRow]
+
+    def _predicted(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
+        if state is not self._state:
+            self._state, self._rows = state, {}
+        k = len(tokens) - 1
+        if k not in self._rows:
+            self._rows[k] = self.network.predicted(k, state, state)
+        return self._rows[k]

@@ -12,8 +12,7 @@ import numpy as np
 
 from edgespec.core.features import MOST_EMBEDDINGS
 from edgespec.drafters.head import HeadDrafter
-from edgespec.drafters.hydra import HydraDrafter, Network
-from edgespec.drafters.medusa import MedusaDrafter
+from edgespec.drafters.hydra import HydraDrafter, MedusaDrafter, Network
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.overlap import OverlappedDrafter
 from edgespec.drafters.successors import Successors
@@ -178,13 +177,6 @@ def model_drafter(
     if overlaps(settings, target, own, leaves, note):
         return OverlappedDrafter(own, name, translation), own
     return ModelDrafter(own, width, name, translation), own
-
-
-def say_if_nobody_overlaps(settings: LoadSettings, names: list[str], note: Callable[[str], None]) -> None:
-    """Add a note if overlapped drafting was requested and none of these drafters can do it."""
-    if settings.overlap == "on" and not {"draft", "self"} & {*names}:
-        why = "a draft head needs what the target computes" if {MTP, *HEADS} & {*names} else "there is no draft model"
-        note(f"drafting is not overlapped: {why}")
 
 
 def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: int, note: Callable[[str], None]) -> bool:

@@ -1,18 +1,33 @@
-"""The KV cache of chats in files, so that another process can continue a chat without reading it again."""
+"""The KV cache of chats in files, so that another process can continue a chat without reading it again.
+
+A file has the content of a slot: its tokens, how they were read, and the state of the KV cache after them. It is used
+only if it is complete (it ends with a digest) and exactly valid here: `facts` are all that the bits of a state depend
+on.
+
+    magic | bytes of the header, uint64 | header, JSON | tokens, uint32 | states | digest of all that
+"""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
+from typing import Any, BinaryIO
 
+import numpy as np
+
+from edgespec.core.exactness import WIDE
 from edgespec.core.prefix import common_prefix
 from edgespec.engine.engine import Engine
-from edgespec.engine.kept_state import DamagedStateError, facts_of, read, write
+from edgespec.engine.sequence import State
 from edgespec.engine.slots import Slot
 from edgespec.files.bounded_folder import BoundedFolder, used
-from edgespec.llama.library import available_memory_bytes
+from edgespec.llama.context import Context
+from edgespec.llama.library import available_memory_bytes, build_id
 
 LEAST_KEPT = 128  # tokens; reading fewer takes no time
 LEAST_NEW = 64  # tokens since the file was written
@@ -20,6 +35,13 @@ BYTES_PER_S = 4e8  # of the disk, until its speed is measured
 SHARE = 1 / 2  # of the time that reading the tokens takes
 NO_TIME = -1
 MEMORY_SHARE = 3 / 4  # of the free memory, for a copy of a state
+
+MAGIC = b"edgespec KV state\n"
+VERSION = 2  # increase it also when prompts are read in another way
+MOST_HEADER = 1 << 20  # bytes
+CHUNK = 1 << 24
+DIGEST = 32
+_SIZE = struct.Struct("<Q")
 
 log = logging.getLogger(__name__)
 
@@ -112,3 +134,110 @@ class KeptStates:
     def _measure(self, n_bytes: int, started_s: float) -> None:
         rate = n_bytes / max(1e-9, perf_counter() - started_s)
         self._bytes_per_s = 0.5 * self._bytes_per_s + 0.5 * rate
+
+
+class DamagedStateError(Exception):
+    """The file is damaged or incomplete."""
+
+
+def facts_of(context: Context) -> dict[str, Any]:
+    """Return all that the bits of a state, and its layout in a file, depend on."""
+    return {
+        "version": VERSION,
+        "build": build_id(),
+        "context": context.fingerprint,
+        "cells": [context.n_ctx, context.n_batch, context.sequences],
+        "bounds": list(context.bounds),
+        "wide": WIDE,
+    }
+
+
+def write(
+    folder: BoundedFolder, file: Path, facts: dict[str, Any], slot: Slot, state: State, is_over: Callable[[], bool]
+) -> int:
+    """Write the content of `slot`, whose memory is `state`, to a file; returns the number of bytes.
+
+    Raises OSError; TimeoutError if `is_over` returns True meanwhile.
+    """
+    # Of the checkpoints only the last is kept: an answer can be generated again from there.
+    states = {0: state} | dict(sorted(slot.checkpoints.items())[-1:])
+    header = json.dumps(
+        {
+            "facts": facts,
+            "n_tokens": len(slot.tokens),
+            "reads": slot.reads,
+            "following": slot.following,
+            "states": [[place, one.nbytes] for place, one in states.items()],
+        }
+    ).encode()
+    head = MAGIC + _SIZE.pack(len(header)) + header + np.asarray(slot.tokens, "<u4").tobytes()
+    parts = [memoryview(head), *(one.data for one in states.values())]
+    n_bytes = sum(part.nbytes for part in parts) + DIGEST
+    digest = blake2b(digest_size=DIGEST)
+    with folder.writing(file, n_bytes) as opened:
+        for piece in (piece for part in parts for piece in _pieces(part)):
+            if is_over():
+                raise TimeoutError(f"no time to write {file.name}")
+            digest.update(piece)
+            opened.write(piece)
+        opened.write(digest.digest())
+    return n_bytes
+
+
+def read(file: Path, facts: dict[str, Any], wants: Callable[[Slot, int], bool]) -> tuple[Slot, State] | None:
+    """Read a file; None if it is not valid here, or not wanted.
+
+    `wants` is asked with the tokens and the remaining size before the states are read. Raises OSError,
+    DamagedStateError.
+    """
+    with file.open("rb") as opened:
+        reader = _Reader(opened, file.stat().st_size)
+        if reader.take(len(MAGIC)).tobytes() != MAGIC:
+            raise DamagedStateError("it begins with something else")
+        (length,) = _SIZE.unpack(reader.take(_SIZE.size).tobytes())
+        try:
+            header = json.loads(reader.take(min(length, MOST_HEADER)).tobytes())
+            if header["facts"] != json.loads(json.dumps(facts)):
+                return None
+            n_tokens, sizes = int(header["n_tokens"]), [(int(place), int(size)) for place, size in header["states"]]
+            reads, following = [(int(start), int(end)) for start, end in header["reads"]], header["following"]
+            slot = Slot(0, reads=reads, following=None if following is None else int(following))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise DamagedStateError(f"its header cannot be read ({error})") from error
+        if 4 * n_tokens + sum(size for _, size in sizes) + DIGEST != reader.n_left:
+            raise DamagedStateError("it is cut off")
+        slot.tokens = [int(token) for token in reader.take(4 * n_tokens).view("<u4")]
+        slot.checkpoints = dict.fromkeys((place for place, _ in sizes[1:]), np.empty(0, np.uint8))
+        if not wants(slot, reader.n_left):
+            return None
+        states = [reader.take(size) for _, size in sizes]
+        digest = reader.digest.digest()
+        if reader.take(DIGEST).tobytes() != digest or not states:
+            raise DamagedStateError("its digest is another one")
+        slot.checkpoints = {place: state for (place, _), state in zip(sizes[1:], states[1:], strict=True)}
+        return slot, states[0]
+
+
+class _Reader:
+    """Reads a file and computes the digest of what was read."""
+
+    def __init__(self, opened: BinaryIO, n_left: int) -> None:
+        self._opened, self.n_left = opened, n_left
+        self.digest = blake2b(digest_size=DIGEST)
+
+    def take(self, n_bytes: int) -> State:
+        """Return the next bytes. Raises DamagedStateError."""
+        if not 0 <= n_bytes <= self.n_left:
+            raise DamagedStateError("it is cut off")
+        self.n_left -= n_bytes
+        taken = np.empty(n_bytes, np.uint8)
+        for piece in _pieces(taken.data):
+            if self._opened.readinto(piece) != len(piece):  # type: ignore[attr-defined]
+                raise DamagedStateError("it is cut off")
+            self.digest.update(piece)
+        return taken
+
+
+def _pieces(whole: memoryview) -> Iterator[memoryview]:
+    for start in range(0, len(whole), CHUNK):
+        yield whole[start : start + CHUNK]

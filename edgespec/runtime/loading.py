@@ -23,7 +23,6 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import rpc
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
-from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.rendering import renderer
 from edgespec.llama.rounding import Widths, measured_widths
@@ -38,7 +37,6 @@ from edgespec.runtime.draft_model import (
     model_drafter,
     network_drafter,
     no_draft_model,
-    say_if_nobody_overlaps,
 )
 from edgespec.runtime.drafting import LoadedDrafters
 from edgespec.runtime.fitting import cache_bytes, can_be_exact, fitted, open_model, sequences_that_fit
@@ -149,11 +147,14 @@ class ModelSession(Closable):
                 self._note(f"decoding without speculation: {why_not}")
             names, draft_header = [], None
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
-        if names and settings.exact and not settings.strict:
-            self._say_what_is_inexact()
+        is_inexact = self.rounding or not self.context.exact
+        if names and settings.exact and not settings.strict and is_inexact:
+            note(
+                "logits depend on the width of a pass here: the same seed may give another text, with drafts or "
+                "without (--strict prevents it, --fast accepts it)"
+            )
         if found.missing_draft and settings.uses_draft and not settings.draft_model and not self._why_plain():
             self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")
-        say_if_nobody_overlaps(settings, names, self._note)
         self.draft_header = draft_header
         for drafter in self._make_drafters(names, plan, leaves, corpus):
             self.drafters[drafter.name] = drafter
@@ -199,27 +200,11 @@ class ModelSession(Closable):
             self._note(
                 f"drafting chains only: the state of a {self.model.architecture} model does not support branches"
             )
-        elif settings.spec_tree > 1 and drafts and self.context.streams:
-            self._note("drafting chains only: several sequences have a KV cache each, without branches (unless --fast)")
         elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
-            self._note(f"drafting chains only: {settings.sequences} sequences leave no room for branches")
-
-    def _say_what_is_inexact(self) -> None:
-        if self.context.exact and not self.rounding:
-            return
-        where = (
-            "over these workers"
-            if self._workers
-            else "on this CPU"
-            if self.context.exact
-            else "on a GPU"
-            if supports_gpu()
-            else "with this llama.cpp"
-        )
-        self._note(
-            f"logits depend on the width of a pass {where}: the same seed may give another text, with drafts or "
-            "without (--strict prevents it, --fast accepts it)"
-        )
+            hint = " (--fast allows them)" if self.context.streams else ""
+            self._note(f"drafting chains only: {settings.sequences} sequences leave no room for branches{hint}")
+        if settings.overlap == "on" and not {"draft", "self"} & {*names}:
+            self._note("drafting is not overlapped: only a draft model can draft ahead")
 
     def _plan(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
         """Return what is loaded, in which contexts and where; decide the number of sequences and their context.

@@ -419,10 +419,10 @@ def test_what_cannot_overlap_says_why(tmp_path: Path) -> None:
     )
     assert loaded(overlap="on", spec_type="suffix") == (
         False,
-        ["drafting is not overlapped: there is no draft model"],
+        ["drafting is not overlapped: only a draft model can draft ahead"],
     )
     bigram, head = write_bigram(tmp_path / "t.gguf"), write_head(tmp_path / "h.gguf")
     assert loaded(model=str(bigram), draft_model=str(head), overlap="on") == (
         False,
-        ["drafting is not overlapped: a draft head needs what the target computes"],
+        ["drafting is not overlapped: only a draft model can draft ahead"],
     )
