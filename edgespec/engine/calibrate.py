@@ -25,7 +25,6 @@ from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 
-READ = 32  # tokens of the pass that measures how long reading a prompt takes
 VERSION = 4
 SAVE_EVERY_S = 60.0
 CHUNK = 64
@@ -54,14 +53,13 @@ def measure_passes(
     *,
     depth: int = 128,
     repeat: int = 5,
-    rows: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> dict[int, float]:
     """Return the median seconds of a pass for each width, after `depth` tokens.
 
-    Widths are measured alternately, so that a busy moment does not hit one width only, after a warm-up round. With
-    `rows` each token asks for its logits, and the context must have room for them; otherwise only the last one does.
-    Uses sequence 0 of the context, which is empty afterwards.
+    Widths are measured alternately, so that a busy moment does not hit one width only, after a warm-up round. Each
+    token asks for its logits, and the context must have room for them. Uses sequence 0 of the context, which is empty
+    afterwards.
     """
     depth = max(1, min(depth, context.n_ctx - max(widths)))
     times: dict[int, list[float]] = {width: [] for width in widths}
@@ -69,7 +67,7 @@ def measure_passes(
         context.forget(0)
         for turn in range(repeat + 1):
             for place, width in enumerate(widths):
-                seconds = _timed_pass(context, width, depth, rows=rows)
+                seconds = _timed_pass(context, width, depth)
                 if turn:
                     times[width].append(seconds)
                 if progress is not None:
@@ -79,16 +77,15 @@ def measure_passes(
     return {width: median(taken) for width, taken in times.items()}
 
 
-def _timed_pass(context: DecodingContext, width: int, depth: int, *, rows: bool = True) -> float:
+def _timed_pass(context: DecodingContext, width: int, depth: int) -> float:
     """Return the seconds of a pass over `width` tokens after `depth` others; decodes these first if they are
     missing."""
     if context.length(0) != depth and not context.truncate(0, depth):
         context.forget(0)
     for start in range(context.length(0), depth, CHUNK):
         context.decode_filler(start, [False] * min(CHUNK, depth - start))
-    wanted = [rows] * (width - 1) + [True]
     started_s = perf_counter()
-    context.decode_filler(depth, wanted)
+    context.decode_filler(depth, [True] * width)
     return perf_counter() - started_s
 
 
@@ -178,22 +175,20 @@ class CostModelCache:
     ) -> dict[str, dict[str, float]]:
         """Measure the target and the draft models after `depth` tokens; the contents of their caches are lost.
 
-        Returns the seconds of the target's passes by width ("target"), of a draft model's pass over one token ("step"),
-        and of each token that it reads ("read").
+        Returns the seconds of the target's passes by width ("target"), and of a draft model's pass over one token
+        ("step").
         """
-        step, read = dict[str, float](), dict[str, float]()
+        step = dict[str, float]()
         target = measure_passes(context, list(widths), depth=depth, repeat=repeat, progress=progress)
         for width, seconds in target.items():
             self.costs.observe_target(width, seconds, depth)
         for model in models:
             try:
-                passes = measure_passes(model.context, [1, READ], depth=depth, repeat=2 * repeat, rows=False)
+                step[model.name] = measure_passes(model.context, [1], depth=depth, repeat=2 * repeat)[1]
             finally:
                 model.forget()
-            step[model.name], read[model.name] = passes[1], passes[READ] / READ
-            self.costs.observe_step(model.name, passes[1], depth)
-            self.costs.observe_read(model.name, READ, passes[READ], depth)
-        return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step, "read": read}
+            self.costs.observe_step(model.name, step[model.name], depth)
+        return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step}
 
     def pace(self, drafters: Iterable[str], leaves: int = 1) -> MeasuredPolicy:
         """Return the measured policy for drafters that work together, on trees of up to `leaves` leaves."""

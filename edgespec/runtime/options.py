@@ -14,18 +14,33 @@ from edgespec.settings import Message, Request, bias_pairs, schema_text
 Messages = Sequence[Message | dict[str, Any]]
 
 
-class _Options(TypedDict, total=False):
+class AnswerOptions(TypedDict, total=False):
+    """The fields of `Request` and `SamplingSettings`, which describe them and hold the defaults.
+
+    Also allowed: a list for `stop`, a dict for `json_schema`, and a dict from token id to bias for `logit_bias`.
+    `sampling` sets all sampling settings; single ones take precedence.
+    """
+
     max_tokens: int
+    sampling: SamplingSettings
+    seed: int
+    sample: int
     verify: VerifyRule
+    reference: tuple[int, ...]
     stop: tuple[str, ...] | list[str]
+    logprobs: int | None
     special: bool
     ignore_eos: bool
     grammar: str
     json_schema: str | Mapping[str, Any] | bool
     regex: str
+    left: int
     spec_type: str | None
     pace: str | None
     draft_n_max: int | None
+    lenient: bool
+    template: str
+    remembered: bool
     min_tokens: int
     stop_token_ids: tuple[int, ...]
     bad_words: tuple[str, ...]
@@ -41,37 +56,6 @@ class _Options(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     logit_bias: tuple[tuple[int, float], ...] | Mapping[int, float]
-
-
-class AnswerOptions(_Options, total=False):
-    """The fields of `Request` and `SamplingSettings`, which describe them and hold the defaults.
-
-    Also allowed: a list for `stop`, a dict for `json_schema`, and a dict from token id to bias for `logit_bias`.
-    `sampling` sets all sampling settings; single ones take precedence.
-    """
-
-    sampling: SamplingSettings
-    seed: int
-    sample: int
-    reference: tuple[int, ...]
-    logprobs: int | None
-    left: int
-    template: str
-    lenient: bool
-    remembered: bool
-
-
-class BatchOptions(_Options, total=False):
-    """Defaults of a batch's rows, by the names that rows use (docs/batch.md); `n` is the number of samples per row.
-
-    With `ordered`, results have the order of the rows. With `timings`, they contain times, and differ between runs.
-    """
-
-    system: str
-    n: int
-    logprobs: int
-    ordered: bool
-    timings: bool
 
 
 class DraftingOptions(TypedDict, total=False):

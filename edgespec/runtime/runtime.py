@@ -24,7 +24,6 @@ from edgespec.runtime.kept_states import KeptStates
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.options import (
     AnswerOptions,
-    BatchOptions,
     DraftingOptions,
     Messages,
     asked,
@@ -175,8 +174,8 @@ class Runtime(Backend):
     ) -> dict[str, dict[str, float]]:
         """Measure the seconds of passes, and pass them to the draft-length policy.
 
-        Returns those of the target by width, and for each draft model those of a pass over one token ("step") and of a
-        prompt token ("read"). Raises CancelledError when `cancel` is set.
+        Returns those of the target by width, and for each draft model those of a pass over one token ("step"). Raises
+        CancelledError when `cancel` is set.
         """
         depth = min(MEASURED_DEPTH, self.context.n_ctx // 2)
         with self.loop.alone():
@@ -254,13 +253,14 @@ class Runtime(Backend):
         chat: bool | None = None,
         seed: int = 0,
         cancel: CancelFlag | None = None,
-        **options: Unpack[BatchOptions],
+        **options: Any,
     ) -> Generator[dict[str, Any], None, None]:
         """Answer rows in the format of `edgespec batch`, and yield results as they finish.
 
         Up to `sequences` answers are decoded together. None in `rows` means that no row is ready yet. `chat` sends
         prompts as user messages; None: if the model has a chat template. Each row's seed is computed from `seed`.
-        Raises UsageError for invalid options.
+        `options` are defaults of the rows, by the names that rows use (docs/batch.md), `n` (samples per row), `ordered`
+        (results in the order of the rows) and `timings`. Raises UsageError for invalid options.
         """
         from edgespec.batch import answer_rows
 

@@ -253,7 +253,7 @@ def test_passes_of_a_head_without_texts_are_timed(deep: Path, tmp_path: Path, na
     target = deep if head else write_mtp(tmp_path / "mtp.gguf")
     with load(target, head, spec_type=name, draft_model=head and str(head)) as llm:
         costs = llm.measure_costs([1, 2], repeat=1)
-        assert costs["step"][name] > 0 and costs["read"][name] > 0
+        assert costs["step"][name] > 0
 
 
 def test_a_head_is_no_model_and_a_model_no_head(deep: Path, tmp_path: Path) -> None:

@@ -19,14 +19,11 @@ from loaded import loaded_after
 
 import edgespec
 from edgespec import CancelFlag, Completion, LoadSettings, Message, Request, Runtime, SamplingSettings, TokenEvent
-from edgespec.batch import answer_rows
-from edgespec.batch.bad_input import BadInputError
-from edgespec.batch.row_settings import request_fields
 from edgespec.cli.commands.run import run
 from edgespec.core.stats import Stats
 from edgespec.errors import FLAGS, EdgespecError, UsageError
 from edgespec.runtime.asynchronous import AsyncAnswers
-from edgespec.runtime.options import AnswerOptions, BatchOptions
+from edgespec.runtime.options import AnswerOptions
 from edgespec.runtime.stream import Loop, Stream
 
 PROMPT = "def fibonacci(n):"
@@ -64,28 +61,11 @@ def test_answer_options_are_the_fields_of_request_and_sampling_settings() -> Non
             assert field.default is not MISSING or field.default_factory is not MISSING
 
 
-def test_batch_options_are_what_rows_may_set_and_how_results_come() -> None:
-    def a_row_may_set(name: str) -> bool:
-        try:
-            request_fields({name: None}, SamplingSettings())
-        except BadInputError as error:
-            return "is not supported" not in str(error)
-        return True
-
-    options, answer = get_type_hints(BatchOptions), get_type_hints(AnswerOptions)
-    of_job = {"system", "n", "ordered", "timings"}
-    assert of_job <= inspect.signature(answer_rows).parameters.keys()
-    assert options.keys() - of_job == {*filter(a_row_may_set, answer)} - {"seed"}
-    assert all(options[name] == answer[name] for name in options.keys() - of_job - {"logprobs"})
-    assert not BatchOptions.__required_keys__
-
-
-def test_mypy_knows_the_options_of_a_batch(llm: Runtime) -> None:
-    """mypy refuses an ignore that nothing needs."""
+def test_options_of_a_batch_are_checked(llm: Runtime) -> None:
     with pytest.raises(UsageError, match="'max_token' is not supported"):
-        llm.batch([], max_token=3)  # type: ignore[call-arg]
+        llm.batch([], max_token=3)
     with pytest.raises(UsageError, match="max_tokens must be an integer"):
-        llm.batch([], max_tokens="3")  # type: ignore[arg-type]
+        llm.batch([], max_tokens="3")
 
 
 def test_the_exports_are_what_the_modules_define() -> None:

@@ -57,12 +57,6 @@ class Costs:
         """True if a pass of the target was ever measured."""
         return any(what == "target" for table in self._tables.values() for what, *_ in table)
 
-    def measured(self) -> tuple[dict[int, float], dict[Work, float]]:
-        """Return the measured seconds of target passes by width, and of drafters' passes, at the lowest depth."""
-        table = self._tables[min(self._tables)] if self._tables else {}
-        target = {key[1]: math.exp(known.log_s) for key, known in table.items() if key[0] == "target"}
-        return target, {key[1:]: math.exp(known.log_s) for key, known in table.items() if key[0] == "step"}
-
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def target(self, width: int, depth: int = 0) -> float:
