@@ -71,7 +71,7 @@ def test_branches_are_exact_with_flash_attention(target: Model) -> None:
 
 @pytest.mark.parametrize(
     "type",
-    ["Q4_0", "F16", "Q4_K_M", *(pytest.param(t, marks=pytest.mark.long) for t in ("Q5_0", "BF16", "Q2_K", "IQ4_NL"))],
+    ["Q4_0", "Q4_K_M", *(pytest.param(t, marks=pytest.mark.long) for t in ("F16", "Q5_0", "BF16", "Q2_K", "IQ4_NL"))],
 )
 def test_weights_of_other_types_are_exact_too(tmp_path: Path, type: str) -> None:
     path = tmp_path / "model.gguf"
@@ -86,16 +86,16 @@ def test_drafts_leave_texts_beyond_512_tokens_bit_for_bit(tree: int) -> None:
     texts, drafting = [], list[dict[str, Any]]([{"spec_type": "none"}, {}, {"pace": "fixed:30"}])
     for settings in drafting:
         with edgespec.load("demo", spec_tree=tree, store=False, ctx_size=2048, threads=1, **settings) as llm:
-            texts.append([answer(llm, prompt, temperature) for prompt in PROMPTS for temperature in (0.0, 0.8)])
+            texts.append([answer(llm, PROMPTS[2], temperature) for temperature in (0.0, 0.8)])
             assert llm.rounding in (0.0, None)
     assert texts[1:] == texts[:1] * 2
 
 
 def test_what_shares_a_pass_changes_no_text() -> None:
     requests = [
-        Request(prompt=prompt + f"# {number}\n", max_tokens=16, sampling=SamplingSettings(0.8), seed=number)
+        Request(prompt=prompt + f"# {number}\n", max_tokens=10, sampling=SamplingSettings(0.8), seed=number)
         for number, prompt in enumerate([*PROMPTS, LONG, "x = [", LONG])
-    ] + [Request(prompt=LONG, max_tokens=16, sampling=SamplingSettings(0.8), seed=1, sample=n) for n in range(3)]
+    ] + [Request(prompt=LONG, max_tokens=10, sampling=SamplingSettings(0.8), seed=1, sample=n) for n in range(3)]
     texts = []
     for settings in ({"spec_type": "none"}, {"sequences": 4, "spec_type": "none"}, {"sequences": 4}):
         with edgespec.load("demo", store=False, ctx_size=2048, threads=1, **settings) as llm:
@@ -280,6 +280,7 @@ def test_a_build_that_cannot_be_exact_says_so_once(monkeypatch: pytest.MonkeyPat
     assert {name: len(notes) for name, notes in said.items()} == {"default": 1, "plain": 0, "strict": 0, "fast": 0}
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("cache_type", ["q8_0", "iq4_nl"])
 @pytest.mark.parametrize("attention", ["on", "off"])
 def test_quantised_keys_are_exact_too(target: Model, cache_type: str, attention: Any) -> None:

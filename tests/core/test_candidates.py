@@ -127,6 +127,7 @@ def test_greedy_candidates_with_typical_p_come_from_the_typical_tokens() -> None
 # --- samples --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("chain", [OFF, replace(OFF, top_k=3), replace(PENALIZED, temperature=0.8)])

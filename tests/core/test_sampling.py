@@ -86,6 +86,7 @@ def test_typical_p(p: float) -> None:
         assert_like_llama(ROWS[name], replace(OFF, typical_p=p))
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.1, 0.8, 1.0, 2.5])
 def test_temperature(temperature: float) -> None:
@@ -157,7 +158,7 @@ some_settings = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(values=small_rows, chain=some_settings, data=st.data())
 def test_any_settings(values: list[float], chain: SamplingSettings, data: st.DataObject) -> None:
     ids = st.integers(0, len(values) - 1)

@@ -160,7 +160,7 @@ def best_first(
     return drafting
 
 
-@pytest.mark.long(but=3)
+@pytest.mark.long(but=2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "drafting", "settings"),

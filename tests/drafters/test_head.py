@@ -56,6 +56,7 @@ def texts(llm: edgespec.LLM, prompts: list[str], temperature: float = 0.0, n: in
     return found
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("tree", [1, 4])
 @pytest.mark.parametrize("has_vocabulary", [True, False])
 @pytest.mark.parametrize("draft_tokens", [None, list(range(290))])
@@ -385,7 +386,7 @@ def test_a_hydra_head_needs_a_final_state(tmp_path: Path) -> None:
 # --- MTP blocks -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long(but=3)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     ("architecture", "n_blocks"), [*((name, 1) for name in ARCHITECTURES), *((name, 3) for name in SEVERAL)]
 )
@@ -400,7 +401,7 @@ def test_an_mtp_block_drafts_and_texts_stay(tmp_path: Path, architecture: str, n
             assert llm.stats.proposed > 0
 
 
-@pytest.mark.long(but=3)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_an_mtp_block_that_predicts_as_the_target_is_accepted(tmp_path: Path, architecture: str) -> None:
     target = write_mtp(tmp_path / "mtp.gguf", architecture, knows_bigrams=True)

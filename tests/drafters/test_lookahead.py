@@ -99,7 +99,7 @@ def test_drafts_that_are_accepted_gain_confidence() -> None:
     assert again.state() == drafter.state() != LookaheadDrafter().state()
 
 
-@pytest.mark.long(but=2)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(("spec_type", "tree"), [("lookahead", 1), ("lookahead", 4), ("suffix,lookahead", 4)])
 def test_lookahead_changes_no_text(spec_type: str, tree: int, temperature: float, home: Any) -> None:

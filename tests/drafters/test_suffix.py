@@ -199,6 +199,7 @@ def test_drafts_that_are_accepted_gain_confidence() -> None:
     assert restored.confidence[0] > first.confidence[0]
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(("spec_type", "tree"), [("suffix", 1), ("suffix", 4), ("draft,suffix", 1)])
 def test_suffix_drafting_changes_no_text(spec_type: str, tree: int, temperature: float, home: Any) -> None:

@@ -306,7 +306,7 @@ def test_more_sequences_than_a_batch_has_room_for_still_draft(small: Model) -> N
         warnings: list[str] = []
         engine.speculator.warn = warnings.append
         answers = [
-            engine.add(small.tokenize("def"), chooser_for(small, 1.0, seed), 12, CancelFlag()) for seed in range(slots)
+            engine.add(small.tokenize("def"), chooser_for(small, 1.0, seed), 7, CancelFlag()) for seed in range(slots)
         ]
         while any(answer.finish is None for answer in answers):
             engine.step()
@@ -354,7 +354,7 @@ def test_an_answer_ends_with_length_when_the_context_is_full(target: Model, smal
     with Context(small, n_ctx=256, max_outputs=1) as draft_context:
         engine = make(target, ModelDrafter(draft_context), n_ctx=256)
         model = engine.context.model
-        sequence = engine.add(model.tokenize("x = 1\n" * 30), chooser_for(model), 10**6, CancelFlag())
+        sequence = engine.add(model.tokenize("x = 1\n" * 50), chooser_for(model), 10**6, CancelFlag())
         while sequence.finish is None:
             engine.step()
         assert sequence.finish == "length"

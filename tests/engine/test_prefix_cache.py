@@ -221,7 +221,7 @@ def talk(llm: Runtime, n_chats: int = 4, n_turns: int = 3) -> tuple[list[Any], l
     return found, read
 
 
-@pytest.mark.long(but=4)
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
 @pytest.mark.usefixtures("home")

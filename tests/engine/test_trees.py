@@ -547,7 +547,7 @@ def test_sequences_that_end_give_their_branches_back(rule: VerifyRule) -> None:
     requests = [
         Request(prompt=prompt, max_tokens=n, seed=n, ignore_eos=True, verify=rule)
         for prompt in PROMPTS
-        for n in (3, 40, 7, 25)
+        for n in (3, 24, 7, 15)
     ]
     with edgespec.load(
         "demo", spec_type="draft", exact=False, sequences=4, spec_tree=16, pace="fixed:48", threads=1, ctx_size=256

@@ -29,7 +29,7 @@ def text_of(events: Iterator[TokenEvent]) -> str:
     return "".join(event.text for event in events)
 
 
-@pytest.mark.long(but=3)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_draft_changes_nothing_but_the_number_of_passes(folder: Path, architecture: str) -> None:
     target = str(write_model(folder / f"{architecture}.gguf", architecture))

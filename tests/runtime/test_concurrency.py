@@ -235,7 +235,7 @@ def test_hundreds_of_answers_with_cancels_lose_no_slot(name: str, request: pytes
 
     def client(number: int) -> None:
         chance = random.Random(number)
-        for turn in range(20):
+        for turn in range(12):
             flag = CancelFlag()
             prompt = chance.choice(PROMPTS) + "x = 1\n" * chance.randint(0, 15)
             asked = Request(prompt, max_tokens=chance.randint(0, 3), seed=turn, ignore_eos=True)
@@ -250,7 +250,7 @@ def test_hundreds_of_answers_with_cancels_lose_no_slot(name: str, request: pytes
                 assert len(events) - 1 == asked.max_tokens or what < 0.1
 
     in_threads(*((lambda number=number: client(number)) for number in range(5)))
-    assert len(ended) > 60
+    assert len(ended) > 36
     assert {*ended} == {"length", "cancelled"}
     assert Completion.of(model.submit(replace(LONG, max_tokens=4))).finish_reason == "length"
     assert not model.loop.streams

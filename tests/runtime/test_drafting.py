@@ -79,7 +79,7 @@ def check(stats: Stats, way: dict[str, Any], *, drafts: bool) -> None:
         assert len(stats.proposed_per_pos) == most
 
 
-@pytest.mark.long(but=2)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("name", ["llm", "worker"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_each_drafts_in_its_way_and_says_the_same(
@@ -103,6 +103,7 @@ def test_side_by_side_drafts_are_as_long_as_each_wants_them(fast: Runtime) -> No
         assert each.generated_tokens == 24
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
 def test_beside_other_rules_the_text_is_the_same(fast: Runtime, rule: str) -> None:
     """All of a sampled draft is verified, also where a pass has little room."""

@@ -272,7 +272,7 @@ def test_notes_of_loading_and_of_answers_are_kept(reader: tuple[Worker, Told]) -
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long(but=2)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [
@@ -446,7 +446,7 @@ def test_loading_can_be_stopped() -> None:
 
 
 @posix
-@pytest.mark.long(but=2)  # how each signal is explained is tested below
+@pytest.mark.long(but=1)  # how each signal is explained is tested below
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -672,6 +672,7 @@ def is_ended(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.long  # as with a killed worker below
 @posix
 def test_what_the_worker_had_started_goes_with_the_parent(tmp_path: Path) -> None:
     """With a new home, so that files are tried out."""
