@@ -180,7 +180,7 @@ def _items_for(settings: LoadSettings) -> tuple[list[Item], str]:
     missing = missing_of(settings)
     with_draft = settings.model in missing and not _names_draft(settings)
     with_draft = with_draft and settings.uses_draft and "draft" in settings.drafters
-    items = items_of(missing, None, drafts_of=[settings.model] if with_draft else [])
+    items = items_of(missing, drafts_of=[settings.model] if with_draft else [])
     if with_draft and len(items) == 1 and items[0].error is None:
         for entry in catalogue_drafts(settings.model, None)[:1]:
             if entry.name != settings.model:

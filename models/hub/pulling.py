@@ -6,24 +6,26 @@ The command line and the chat use the same functions, with different displays (`
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
 from edgespec.cancel import CancelFlag
-from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
-from edgespec.models.hub.cache import is_offline
-from edgespec.models.hub.downloads import AnyDownload, check_space, free_space
+from edgespec.errors import EdgespecError, ModelNotFoundError
+from edgespec.files.paths import free_in, is_writable, models_dir
+from edgespec.models.hub.cache import hub_cache, is_offline
 from edgespec.models.hub.fetch import fetch
-from edgespec.models.hub.package import PackageDownload, check_package, fetch_package, plan_package
+from edgespec.models.hub.package import fetch_package
 from edgespec.models.hub.progress import DownloadCancelled, Progress, Speed
-from edgespec.models.hub.repository import Download, check_access, examined, plan
-from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.source import NAMES, PackageSpec, Source, is_path, stays_within
+from edgespec.models.hub.repository import Download, check_access, plan
+from edgespec.models.hub.requests import DownloadError, missing_offline
+from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, Source, is_path
 from edgespec.models.names.spec import resolve, sources
 from edgespec.text.figures import clock, rate, size_of
+
+AnyDownload = Download | PackageSpec
 
 
 class Display(Protocol):
@@ -48,7 +50,6 @@ class Item:
         wanted: The source; None for a file that is here, at `path`.
         targets: The models that a draft belongs to; empty for named models.
         stopped: How much is here after a cancelled download.
-        is_verified: True if the hash of all files was computed just now.
     """
 
     spec: str
@@ -62,7 +63,6 @@ class Item:
     transferred_bytes: int = 0
     elapsed_s: float = 0.0
     is_done: bool = False
-    is_verified: bool = False
 
     @property
     def is_draft(self) -> bool:
@@ -70,27 +70,22 @@ class Item:
         return bool(self.targets)
 
 
-def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collection[str]) -> list[Item]:
+def items_of(specs: Sequence[str], *, drafts_of: Collection[str]) -> list[Item]:
     """Return the named models, each once, and for those in `drafts_of` their drafts. Raises UsageError."""
-    if revision is not None and not stays_within(revision):
-        raise UsageError(f"{revision!r} is not a valid revision", hint="use a branch, a tag or a commit")
     named: list[Item] = []
     drafts: dict[Source, Item] = {}
     for spec in dict.fromkeys(specs):
         try:
             if spec in NAMES or is_path(spec):
-                named.append(_file_here(spec, revision))
+                path = resolve(spec).path
+                if not path.is_file():
+                    raise ModelNotFoundError(f"{spec} is not a file")
+                named.append(Item(spec, path=path, was_here=True, is_done=True))
                 continue
-            target, *its_drafts = sources(spec, revision or "main")
+            target, *its_drafts = sources(spec)
         except ModelNotFoundError as error:
             named.append(Item(spec, error=error))
             continue
-        if isinstance(target, PackageSpec):
-            refuse_revision(spec, revision, "it comes in a package")
-        elif revision is not None and target.revision != revision:
-            raise UsageError(
-                f"'{spec}' has a revision", why=f"--revision says {revision}", hint="leave out one of them"
-            )
         item = next((item for item in named if item.wanted == target), None)
         if item is None:
             named.append(item := Item(spec, target))
@@ -101,30 +96,13 @@ def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collectio
     return [each for item in named for each in (item, *(draft for draft in further if draft.targets[0] is item))]
 
 
-def _file_here(spec: str, revision: str | None) -> Item:
-    refuse_revision(spec, revision, "it is a file on this machine")
-    path = resolve(spec).path
-    if not path.is_file():
-        raise ModelNotFoundError(f"{spec} is not a file")
-    return Item(spec, path=path, was_here=True, is_done=True)
-
-
-def refuse_revision(spec: str, revision: str | None, why: str) -> None:
-    """Raise UsageError if a revision is given for something without revisions."""
-    if revision is not None:
-        raise UsageError(f"'{spec}' has no revisions", why=why, hint="leave out --revision")
-
-
-def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
-    """Plan a download, with `verify` also of damaged files that are here. An error is recorded in the item."""
-    wanted = item.wanted
-    if wanted is None:
+def plan_item(item: Item, display: Display) -> None:
+    """Plan the download. A failure is kept in `error`."""
+    if item.wanted is None or item.error is not None:
         return
-    display.progress(f"looking for {item.spec}", None)
     try:
-        item.download = plan_package(wanted) if isinstance(wanted, PackageSpec) else plan(wanted, display.note)
-        if verify:
-            item.download = _examined(item, item.download, display)
+        display.progress(f"looking for {item.spec}", None)
+        item.download = _planned(item.wanted, display)
         item.was_here, item.path = item.download.is_here, item.download.path
         check_space([item.download])
         if isinstance(item.download, Download):
@@ -135,29 +113,12 @@ def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
         display.end_progress()
 
 
-def _examined(item: Item, download: AnyDownload, display: Display) -> AnyDownload:
-    """Compare existing files with their hashes. Raises DownloadError if that fails, or if damage cannot be fixed."""
-    read_bytes = 0
-
-    def tell(n_bytes: int, of_bytes: int) -> None:
-        nonlocal read_bytes
-        read_bytes += n_bytes
-        display.progress(f"checking the hash of {size_of(of_bytes)}", min(1.0, read_bytes / of_bytes))
-
-    if isinstance(download, PackageDownload):
-        if download.is_here:
-            check_package(item.spec, download.wanted, partial(tell, of_bytes=download.path.stat().st_size))
-            item.is_verified = True
-        return download
-    found = examined(download, partial(tell, of_bytes=sum(download.here_bytes)))
-    item.is_verified = True
-    names = ", ".join(file.name for file in found.damaged)
-    if names and is_offline():
-        hint = f"without --offline this downloads it again: edgespec pull --verify {item.spec}"
-        raise DownloadError(f"{names} is damaged", why="its hash differs", hint=hint)
-    if names:
-        display.note(f"{names} is damaged: its hash differs")
-    return found
+def _planned(wanted: Source, display: Display) -> AnyDownload:
+    if isinstance(wanted, HubSpec):
+        return plan(wanted, display.note)
+    if is_offline() and not wanted.is_here:
+        raise missing_offline(wanted.name)
+    return wanted
 
 
 def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
@@ -177,14 +138,16 @@ def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
 def announce(item: Item, display: Display) -> None:
     """Announce the downloads, if any."""
     if item.download is not None and not item.was_here and item.error is None:
-        files, here = item.download.files, item.download.size_bytes - item.download.missing_bytes
-        parts = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
+        download = item.download
+        here = download.size_bytes - download.missing_bytes
         of_it = f", {size_of(here)} already downloaded" if here else ""
         name = f"its draft {item.spec}" if item.is_draft else item.spec
-        file, source = files[0].name, ""
-        if isinstance(item.wanted, PackageSpec):
-            file, source = item.download.path.name, f" from the package {item.wanted.package}"
-        display.note(f"{name} is {file}{parts}, {size_of(item.download.size_bytes)}{source}{of_it}")
+        if isinstance(download, PackageSpec):
+            what, source = download.path.name, f" from the package {download.package}"
+        else:
+            parts = f" and {len(download.files) - 1} more parts" if len(download.files) > 1 else ""
+            what, source = f"{download.files[0].name}{parts}", ""
+        display.note(f"{name} is {what}, {size_of(download.size_bytes)}{source}{of_it}")
 
 
 def plan_all(items: Sequence[Item], display: Display) -> list[Item]:
@@ -224,7 +187,7 @@ def missing_bytes(items: Sequence[Item]) -> int:
 
 def free_bytes(items: Sequence[Item]) -> int:
     """Return the smallest free space of the disks of the downloads, of which there must be one."""
-    return free_space([item.download for item in items if item.download is not None])
+    return min(free_in(_folder_of(item.download)[0]) for item in items if item.download is not None)
 
 
 def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag, *, needs_all: bool = True) -> None:
@@ -243,13 +206,12 @@ def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag, *, 
 
 
 def _fetch(item: Item, download: AnyDownload, display: Display, cancel: CancelFlag) -> None:
-    speed, started_s, was_verified = Speed(), perf_counter(), item.is_verified
+    speed, started_s = Speed(), perf_counter()
 
     def tell(progress: Progress) -> None:
         item.transferred_bytes = progress.transferred_bytes
         if item.was_here:
             return
-        item.is_verified = was_verified or progress.files_verified == len(download.files)
         if progress.step:
             display.progress(progress.step, progress.step_done)
             return
@@ -257,8 +219,8 @@ def _fetch(item: Item, download: AnyDownload, display: Display, cancel: CancelFl
         display.progress(_line(download, progress, speed), progress.here_bytes / download.size_bytes)
 
     try:
-        if isinstance(download, PackageDownload):
-            fetch_package(download.wanted, tell, cancel, display.note)
+        if isinstance(download, PackageSpec):
+            fetch_package(download, tell, cancel, display.note)
         else:
             fetch(download, tell, cancel, display.note)
         item.is_done = True
@@ -273,10 +235,55 @@ def _fetch(item: Item, download: AnyDownload, display: Display, cancel: CancelFl
 
 def _line(download: AnyDownload, progress: Progress, speed: Speed) -> str:
     total = size_of(download.size_bytes)
-    n_files = len(download.files)
+    n_files = len(download.files) if isinstance(download, Download) else 1
     file = f"file {min(progress.files_done + 1, n_files)} of {n_files}, " if n_files > 1 else ""
     here = size_of(progress.here_bytes)
     line = f"{file}{here} of {total}, {rate(speed.bytes_per_s / 1e6)} MB/s"
     if speed.bytes_per_s > 0:
         line += f", {clock((download.size_bytes - progress.here_bytes) / speed.bytes_per_s)} left"
     return line
+
+
+# --- disk space -------------------------------------------------------------------------------------------------------
+
+
+def check_space(downloads: Sequence[AnyDownload]) -> None:
+    """Raise DownloadError if a folder is not writable, or a disk has no room for all downloads to it."""
+    missing = {download.path: download for download in downloads if download.needed_bytes}
+    disks: dict[int, list[AnyDownload]] = {}
+    for download in missing.values():
+        folder, variable = _folder_of(download)
+        if not is_writable(folder):
+            raise DownloadError(f"{folder} is not writable", hint=f"set {variable} to a folder you own")
+        disks.setdefault(_disk(folder), []).append(download)
+    for on_disk in disks.values():
+        _check_disk(on_disk)
+
+
+def _check_disk(downloads: Sequence[AnyDownload]) -> None:
+    """Raise DownloadError if the disk of these downloads has no room for all of them."""
+    folders = dict(map(_folder_of, downloads))
+    free = min(map(free_in, folders))
+    needed = sum(download.needed_bytes for download in downloads)
+    if needed <= free:
+        return
+    only = downloads[0] if len(downloads) == 1 else None
+    what = "all of them" if only is None else str(only.wanted if isinstance(only, Download) else only)
+    raise DownloadError(
+        f"there is not enough disk space for {what}",
+        why=f"{size_of(needed)} needed, {size_of(free)} free in {' and '.join(map(str, folders))}",
+        hint=f"free some space, or set {' or '.join(folders.values())} to a folder on another disk",
+    )
+
+
+def _folder_of(download: AnyDownload) -> tuple[Path, str]:
+    """Return the folder of a download, and the environment variable that moves the folder."""
+    return (hub_cache(), "HF_HOME") if isinstance(download, Download) else (models_dir(), "EDGESPEC_HOME")
+
+
+def _disk(folder: Path) -> int:
+    """Return the number of the disk that a folder is on, or will be."""
+    for place in (folder, *folder.parents):
+        with suppress(OSError):  # missing, or not accessible
+            return place.stat().st_dev
+    return 0

@@ -26,10 +26,6 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 _NO_MODELS = re.compile("mmproj|imatrix", re.IGNORECASE)
 
 
-class SeveralFitError(ModelNotFoundError):
-    """A repository has more than one model in a quantisation."""
-
-
 def quant_of(name: str) -> str:
     """Return the quantisation in the name of a file, `spelt`; empty if it has none."""
     found = _QUANT.findall(_PART.sub("", name).removesuffix(".gguf"))
@@ -63,7 +59,7 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
     """Return the file with this quantisation among the files of a repository; without a quantisation the only model, or
     the one in `USUAL`.
 
-    Raises ModelNotFoundError that lists the models, including SeveralFitError.
+    Raises ModelNotFoundError that lists the models.
     """
     models = models_in(names)
     if not models:
@@ -75,26 +71,11 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
     whole = [name for name in fitting if part_of(name) == (1, 1)]  # some have the same model in one file and in parts
     if len(fitting) == 1 or len(whole) == 1:
         return (whole or fitting)[0]
+    by_file = f"hf:{where.partition(' ')[0]}/{(fitting or models)[0]}"
     if fitting:
-        raise SeveralFitError(
-            f"{where} has several models in {wanted}", why=", ".join(fitting), hint=_by_file(fitting[0], where)
-        )
-    there = list(dict.fromkeys(quant_of(name) or name for name in models))
-    why = f"available: {', '.join(there)}"
-    raise ModelNotFoundError(f"{where} has no {wanted}", why=why, hint=_instead(models, quant, where))
-
-
-def _instead(models: Sequence[str], quant: str, where: str) -> str:
-    """Suggest what to request if none of these models has the quantisation."""
-    quants = list(filter(None, map(quant_of, models)))
-    if quants:
-        similar = difflib.get_close_matches(spelt(quant) or USUAL, quants, n=1, cutoff=0.0)[0]
-        return f"did you mean :{similar}?" if quant else f"add one, such as :{similar}"
-    if len(models) == 1:
-        return "leave out the quantisation: no file name contains one"
-    return f"no file name contains a quantisation: {_by_file(models[0], where)}"
-
-
-def _by_file(name: str, where: str) -> str:
-    repository = where.partition(" ")[0]
-    return "choose one by its file name" + (f", such as hf:{repository}/{name}" if "/" in repository else "")
+        why, hint = ", ".join(fitting), f"choose one by its file name, such as {by_file}"
+        raise ModelNotFoundError(f"{where} has several models in {wanted}", why=why, hint=hint)
+    quants = list(dict.fromkeys(filter(None, map(quant_of, models))))
+    near = difflib.get_close_matches(wanted, quants, n=1, cutoff=0.0)
+    hint = f"did you mean :{near[0]}?" if near else f"choose one by its file name, such as {by_file}"
+    raise ModelNotFoundError(f"{where} has no {wanted}", why=f"available: {', '.join(quants or models)}", hint=hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -20,10 +21,9 @@ from edgespec.models.hub.cache import (
     repository_of,
 )
 from edgespec.models.hub.disk import file_lock
-from edgespec.models.hub.listing import offers
 from edgespec.models.hub.package import package_lock
 from edgespec.models.hub.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
-from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path, packaged_at
+from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, packaged_at
 from edgespec.models.names.spec import NotFetchedError, resolve, sources
 
 Owner = str | PackageSpec  # a repository of the hub, or a package; "" for other files
@@ -58,14 +58,13 @@ class Removal:
         return sum(file.freed_bytes for file in self.files)
 
 
-def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False, whole: bool = False) -> Removal:
+def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False) -> Removal:
     """Return the files to delete for these models, which include incomplete downloads of their repositories.
 
-    `unfinished_only` selects only incomplete downloads of these repositories, and `whole` all models in them. Raises
-    ModelNotFoundError for what is not here, UsageError for what is not a user's model, EdgespecError for what cannot be
-    deleted.
+    `unfinished_only` selects only incomplete downloads of these repositories. Raises ModelNotFoundError for what is not
+    here, UsageError for what is not a user's model, EdgespecError for what cannot be deleted.
     """
-    find = _unfinished_in if unfinished_only else _all_in if whole else _model_files
+    find = _unfinished_in if unfinished_only else _model_files
     found = [find(spec) for spec in dict.fromkeys(specs)]
     links = {path: owner if isinstance(owner, str) else "" for paths, owner in found for path in paths}
     owners = tuple(dict.fromkeys(owner for _, owner in found if owner))
@@ -81,40 +80,24 @@ def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False, whole: 
 
 
 def remove(removal: Removal) -> None:
-    """Delete what is planned, and empty folders. Raises EdgespecError."""
+    """Delete what is planned, and repositories of which nothing is left. Raises EdgespecError."""
     with _without_downloads(removal.owners):
         for file in removal.files:
             if file.blob:  # it is deleted first: if that fails, the model stays
                 _delete(file.blob)
             _delete(file.path)
         for owner in removal.owners:
-            if isinstance(owner, str):
-                _forget_empty_revisions(owner)
-            top = repository_folder(owner) if isinstance(owner, str) else owner.folder
-            for folder, _, _ in os.walk(top, topdown=False):
+            if isinstance(owner, PackageSpec):
                 with suppress(OSError):  # not empty
-                    Path(folder).rmdir()
+                    owner.folder.rmdir()
+            elif not any(_snapshot_files(owner)):
+                shutil.rmtree(repository_folder(owner), ignore_errors=True)
 
 
 def _delete(path: Path) -> None:
     hint = "close the program that has it open" if os.name == "nt" else ""
     with told_as(EdgespecError, f"{path} cannot be deleted", hint=hint):
         path.unlink(missing_ok=True)
-
-
-def _forget_empty_revisions(repository: str) -> None:
-    """Delete the cache's records about revisions without files: branches, and names of files that do not exist.
-
-    With these records huggingface_hub would call the cache corrupted.
-    """
-    folder = repository_folder(repository)
-    left = {path.relative_to(folder).parts[1] for path in _snapshot_files(repository)}
-    for kind in ("refs", ".no_exist"):
-        for record in (path for path in (folder / kind).rglob("*") if path.is_file()):
-            with suppress(OSError, ValueError):
-                text = record.read_text(encoding="ascii").strip()
-                if (text if kind == "refs" else record.relative_to(folder).parts[1]) not in left:
-                    record.unlink()
 
 
 def unfinished() -> list[tuple[str, Path, int]]:
@@ -152,51 +135,16 @@ def _model_files(spec: str) -> tuple[list[Path], Owner]:
 def _remaining_parts(missing: NotFetchedError, wanted: HubSpec) -> list[Path]:
     """Return the parts of an incomplete model that are here. Raises ModelNotFoundError if there are none."""
     files = cached_files(wanted.repository, wanted.revision)
+    quant = wanted.quant or USUAL
     split = [name for name in files if part_of(name)[1] > 1]
-    if wanted.file:
-        found = [files[name] for name in split if name in parts_of(wanted.file)]
-    else:
-        found = [files[name] for name in split if quant_of(name) == (wanted.quant or USUAL)]
-    if found:
-        return found
-    has_begun = bool(partial_files(wanted.repository))
-    if not has_begun and models_in(list(files)) and not wanted.file:
-        _raise_which(wanted, list(files))
-    hint = "'edgespec ls' lists the models"
-    if has_begun:
+    if found := [name for name in split if (name in parts_of(wanted.file) if wanted.file else quant_of(name) == quant)]:
+        return [files[name] for name in found]
+    if partial_files(wanted.repository):
         hint = f"to delete incomplete downloads: edgespec rm --unfinished {wanted.repository}"
-    raise ModelNotFoundError(missing.what, why=missing.why, hint=hint)
-
-
-def _raise_which(wanted: HubSpec, names: list[str]) -> None:
-    """Raise ModelNotFoundError that lists the specs here, unless the quantisation is here."""
-    try:
-        choose(names, wanted.quant, where=f"{wanted.repository} on this machine")
-    except ModelNotFoundError as error:
-        specs = ", ".join(str(offer.spec(wanted)) for offer in offers(dict.fromkeys(names, 1)))
-        hint = f"choose one of {specs}; to delete all of them: edgespec rm --all {wanted.repository}"
-        raise ModelNotFoundError(error.what, why=error.why, hint=hint) from None
-
-
-def _all_in(spec: str) -> tuple[list[Path], Owner]:
-    """Return the models of a repository, of all revisions, or of a package. Raises UsageError, ModelNotFoundError."""
-    if spec in NAMES or is_path(spec):
-        raise UsageError(f"'{spec}' is not a repository", hint="without --all, name one file")
-    wanted = sources(spec)[0]
-    owner: Owner
-    if isinstance(wanted, HubSpec) and wanted != HubSpec(wanted.repository) and "/" in spec:
-        why = "--all deletes all files of a repository"
-        raise UsageError(f"'{spec}' is a single model", why=why, hint=f"use {wanted.repository}")
-    if isinstance(wanted, PackageSpec):
-        name, owner, found = wanted.name, wanted, sorted(wanted.folder.glob("*.gguf"))
-        has_begun = False
-    else:
-        name = owner = wanted.repository
-        files = (path for path in _snapshot_files(name) if path.suffix.lower() == ".gguf" and path.is_file())
-        found, has_begun = sorted(files), bool(partial_files(name))
-    if not found and not has_begun:
-        raise ModelNotFoundError(f"nothing of {name} is on this machine", hint="'edgespec ls' lists the models")
-    return found, owner
+        raise ModelNotFoundError(missing.what, why=missing.why, hint=hint)
+    if models_in(list(files)) and not wanted.file:
+        choose(list(files), wanted.quant, where=f"{wanted.repository} on this machine")  # the error lists them
+    raise ModelNotFoundError(missing.what, why=missing.why, hint="'edgespec ls' lists the models")
 
 
 def _unfinished_in(spec: str) -> tuple[list[Path], Owner]:

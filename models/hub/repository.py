@@ -1,4 +1,4 @@
-"""A download from the Hugging Face hub: which files of a repository a model needs, and what of them is here."""
+"""Repositories of the Hugging Face hub: their models, which files of one a download needs, and what of them is here."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub import retries
-from edgespec.models.hub.cache import cached_files, hub_cache, is_offline, repository_folder
-from edgespec.models.hub.disk import disk_errors, etag_of
-from edgespec.models.hub.listing import ETAG, Offer, RemoteFile, Repository, read_listing
+from edgespec.models.hub.cache import cached_files, is_offline, repository_folder
 from edgespec.models.hub.progress import Tell
-from edgespec.models.hub.quants import choose, models_in, parts_of
+from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of
 from edgespec.models.hub.requests import (
     DownloadError,
     check_endpoint,
@@ -27,20 +26,65 @@ from edgespec.models.hub.requests import (
     host,
     http_error,
     is_kind,
-    page_of,
+    missing_offline,
+    search_page,
     session,
     timeout_s,
-    token,
 )
 from edgespec.models.hub.retries import Notes, Patience
-from edgespec.models.names.source import HubSpec, cached, check_unambiguous
+from edgespec.models.names.source import HubSpec, cached, stays_within
 
 if TYPE_CHECKING:
-    from huggingface_hub.hf_api import ModelInfo
+    from huggingface_hub.hf_api import ModelInfo, RepoSibling
 
 Answer = TypeVar("Answer")
 
 _logger = logging.getLogger(__name__)
+_ETAG = "[0-9a-f]{40}|[0-9a-f]{64}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a repository. `etag` is its SHA-256, or the SHA-1 of git if git itself keeps the file; both are empty
+    if the hub does not report them, and offline."""
+
+    name: str
+    size_bytes: int
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model of a repository: its file, or the first part of a split model, with the size of all parts. `quant` is
+    empty if only the file's name selects the model."""
+
+    file: str
+    quant: str
+    n_parts: int
+    size_bytes: int
+
+    def spec(self, wanted: HubSpec) -> HubSpec:
+        """Return the spec that selects this model, in the repository and at the revision of `wanted`."""
+        return replace(wanted, file="" if self.quant else self.file, quant=self.quant)
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The GGUF files of a repository by name, at a commit."""
+
+    name: str
+    commit: str
+    files: dict[str, RemoteFile]
+
+    def offers(self) -> list[Offer]:
+        """Return the models that can be downloaded, the smallest first: of known size, with all parts."""
+        found = []
+        for file in models_in(list(self.files)):
+            sizes = [self.files[part].size_bytes if part in self.files else 0 for part in parts_of(file)]
+            if all(sizes):
+                selecting = _chosen_or_none(list(self.files), quant_of(file)) == file
+                found.append(Offer(file, quant_of(file) if selecting else "", len(sizes), sum(sizes)))
+        return sorted(found, key=lambda offer: (offer.size_bytes, offer.file))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +94,12 @@ class Download:
     Attributes:
         files: All parts of the model, in order.
         here_bytes: How much of each file is here already.
-        offers: The other models of the repository.
-        damaged: Files that are here with wrong content.
     """
 
     wanted: HubSpec
     commit: str
     files: tuple[RemoteFile, ...]
     here_bytes: tuple[int, ...]
-    offers: tuple[Offer, ...] = ()
-    damaged: tuple[RemoteFile, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -68,7 +108,7 @@ class Download:
 
     @property
     def is_here(self) -> bool:
-        return not self.damaged and all(is_whole(self.place(file), file) for file in self.files)
+        return all(is_whole(self.place(file), file) for file in self.files)
 
     @property
     def size_bytes(self) -> int:
@@ -76,7 +116,7 @@ class Download:
 
     @property
     def missing_bytes(self) -> int:
-        return self.size_bytes - sum(self.here_bytes) + sum(file.size_bytes for file in self.damaged)
+        return self.size_bytes - sum(self.here_bytes)
 
     @property
     def needed_bytes(self) -> int:
@@ -115,7 +155,7 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
         if not file.size_bytes:
             why = "it is empty" if file.etag else f"{host()} does not give its size and hash"
             raise DownloadError(f"{file.name} of {repository.name} cannot be downloaded", why=why)
-    empty = Download(wanted, repository.commit, files, (), tuple(repository.offers()))
+    empty = Download(wanted, repository.commit, files, ())
     return replace(empty, here_bytes=tuple(_here_bytes(empty, file) for file in files))
 
 
@@ -130,13 +170,13 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
     from huggingface_hub.errors import HFValidationError
 
     session()
-    api = HfApi(library_name="edgespec", token=token() or False)
+    api = HfApi(token=False, headers=headers())  # these contain the token
 
     def ask() -> ModelInfo:
         return api.model_info(wanted.repository, revision=wanted.revision, files_metadata=True, timeout=timeout_s())
 
     try:
-        return read_listing(_answered(ask, wanted, tell), wanted.repository)
+        return _read_listing(_answered(ask, wanted, tell), wanted.repository)
     except HFValidationError as error:
         raise ModelNotFoundError(f"there is no repository {wanted.repository}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -151,9 +191,8 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
 def look_at_offers(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
     """Return the repository of a model, which has at least one. Raises ModelNotFoundError, DownloadError."""
     if is_offline():
-        raise DownloadError(
-            f"the contents of {wanted.repository} are not known offline", hint="'edgespec ls' shows what is downloaded"
-        )
+        hint = "'edgespec ls' shows what is downloaded"
+        raise DownloadError(f"the contents of {wanted.repository} are not known offline", hint=hint)
     repository = look_up(wanted, tell)
     _check_any_model(repository)
     return repository
@@ -164,7 +203,7 @@ def check_access(download: Download, tell: Tell = _logger.info) -> None:
 
     Raises DownloadError.
     """
-    missing = [file for file in download.files if not is_whole(download.place(file), file)] + [*download.damaged]
+    missing = [file for file in download.files if not is_whole(download.place(file), file)]
     if not missing or is_offline():
         return
     from huggingface_hub import hf_hub_url
@@ -179,25 +218,6 @@ def check_access(download: Download, tell: Tell = _logger.info) -> None:
     _answered(ask, download.wanted, tell)
 
 
-def examined(download: Download, read: Callable[[int], object]) -> Download:
-    """Return the download, with damaged files as `damaged`. Calls `read` with the size of each piece that is read.
-
-    Raises DownloadError if the right content is unknown.
-    """
-    damaged = []
-    for file, here_bytes in zip(download.files, download.here_bytes, strict=True):
-        path = next((path for path in (download.place(file), download.blob(file)) if path.is_file()), None)
-        if path is None or here_bytes < file.size_bytes:
-            continue
-        if not file.etag:
-            why = "the hub's cache does not store its hash"
-            raise DownloadError(f"{file.name} cannot be verified offline", why=why)
-        with disk_errors(hub_cache(), "HF_HOME"):
-            if etag_of(path, file.etag, read) != file.etag:
-                damaged.append(file)
-    return replace(download, damaged=tuple(damaged))
-
-
 def is_whole(path: Path, file: RemoteFile) -> bool:
     return size_here(path) == file.size_bytes
 
@@ -210,6 +230,29 @@ def size_here(path: Path) -> int:
         return 0
 
 
+def _read_listing(about: ModelInfo, name: str) -> Repository:
+    """Read the listing of a repository. Raises DownloadError for hostile names, ValueError without a commit."""
+    files = {}
+    for sibling in about.siblings or []:
+        file = sibling.rfilename
+        if not isinstance(file, str) or not file.lower().endswith(".gguf"):
+            continue
+        if not stays_within(file):
+            raise DownloadError(f"{name} is refused", why=f"it lists a file called {file!r}")
+        files[file] = RemoteFile(file, *_content(sibling))
+    if not re.fullmatch("[0-9a-f]{40}", about.sha or ""):
+        raise ValueError("the answer names no commit")
+    return Repository(name, str(about.sha), files)
+
+
+def _content(sibling: RepoSibling) -> tuple[int, str]:
+    """Return size and etag of a file, if reported."""
+    size, etag = sibling.size, sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
+    if not isinstance(size, int) or size < 0 or not isinstance(etag, str):
+        return 0, ""
+    return (size, etag) if re.fullmatch(_ETAG, etag) else (0, "")
+
+
 def _chosen(repository: Repository, quant: str) -> str:
     """Return the file of a quantisation. Raises ModelNotFoundError, which lists the available ones."""
     _check_any_model(repository)
@@ -220,12 +263,16 @@ def _chosen(repository: Repository, quant: str) -> str:
         raise type(error)(error.what, why=error.why, hint="; ".join(filter(None, (error.hint, sizes)))) from None
 
 
+def _chosen_or_none(names: list[str], quant: str) -> str | None:
+    with suppress(ModelNotFoundError):
+        return choose(names, quant) if quant else None
+    return None
+
+
 def _check_any_model(repository: Repository) -> None:
     if not models_in(list(repository.files)):
-        page = f"{page_of('models')}?library=gguf&search={repository.name.rpartition('/')[2]}"
-        raise ModelNotFoundError(
-            f"{repository.name} has no GGUF model", hint=f"look for a repository with GGUF files: {page}"
-        )
+        hint = f"look for a repository with GGUF files: {search_page(repository.name)}"
+        raise ModelNotFoundError(f"{repository.name} has no GGUF model", hint=hint)
 
 
 def _answered(ask: Callable[[], Answer], wanted: HubSpec, tell: Tell) -> Answer:
@@ -255,29 +302,9 @@ def _here_bytes(download: Download, file: RemoteFile) -> int:
 def _plan_offline(wanted: HubSpec) -> Download:
     first = cached(wanted)
     if first is None:
-        check_unambiguous(wanted)
-        missing = wanted.file or _missing_part(wanted)
-        which = f"{missing} of {wanted.repository}" if missing else str(wanted)
-        why = "--offline or HF_HUB_OFFLINE prevents the download"
-        hint = f"without them: edgespec pull {wanted}"
-        raise DownloadError(f"{which} is not on this machine", why=why, hint=hint)
+        raise missing_offline(str(wanted))
     here = cached_files(wanted.repository, wanted.revision)
     first_name = next(name for name, path in here.items() if path == first)
-    files = tuple(_file_here(name, here[name]) for name in parts_of(first_name))
+    files = tuple(RemoteFile(name, here[name].stat().st_size, "") for name in parts_of(first_name))
     commit = first.relative_to(repository_folder(wanted.repository) / "snapshots").parts[0]
     return Download(wanted, commit, files, tuple(file.size_bytes for file in files))
-
-
-def _file_here(name: str, path: Path) -> RemoteFile:
-    """Describe a file of the cache: the name of the blob that it links to is its etag."""
-    blob = path.resolve().name
-    return RemoteFile(name, path.stat().st_size, blob if re.fullmatch(ETAG, blob) else "")
-
-
-def _missing_part(wanted: HubSpec) -> str:
-    """Return the part of a split model that is not here, if others are."""
-    here = cached_files(wanted.repository, wanted.revision)
-    try:
-        return next((part for part in parts_of(choose(list(here), wanted.quant)) if part not in here), "")
-    except ModelNotFoundError:
-        return ""

@@ -41,13 +41,6 @@ def check_endpoint() -> None:
         raise DownloadError("HF_ENDPOINT is not a web address", hint="set it to https://host/path, or unset it")
 
 
-def endpoint() -> str:
-    """The hub's address."""
-    from huggingface_hub import constants
-
-    return constants.ENDPOINT
-
-
 def shown(address: str) -> str:
     """Return a web address without name and password, so that it is safe to print. Empty for an invalid address."""
     match = _ADDRESS.fullmatch(address)
@@ -56,12 +49,19 @@ def shown(address: str) -> str:
 
 def page_of(repository: str) -> str:
     """The address of a repository, for messages."""
-    return f"{shown(endpoint())}/{repository}"
+    from huggingface_hub import constants
+
+    return f"{shown(constants.ENDPOINT)}/{repository}"
+
+
+def search_page(repository: str) -> str:
+    """The address of the hub's search for a repository with GGUF files."""
+    return f"{page_of('models')}?library=gguf&search={repository.rpartition('/')[2]}"
 
 
 def host() -> str:
     """The hub's name, for messages."""
-    return shown(endpoint()).partition("://")[2]
+    return page_of("").removesuffix("/").partition("://")[2]
 
 
 def session() -> Any:
@@ -81,25 +81,16 @@ def session() -> Any:
         raise DownloadError("the proxy or certificate settings cannot be used", why=why, hint=hint) from error
 
 
-def token() -> str:
-    """Return the user's token, if any. Raises DownloadError if it cannot be read or sent."""
-    from huggingface_hub import constants, get_token
-
-    if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
-        return ""
-    try:
-        found = get_token() or ""
-    except (OSError, ValueError) as error:
-        raise DownloadError("the token cannot be read", why=str(error), hint="is HF_HOME correct?") from error
-    if not found.isascii():
-        raise DownloadError("the token cannot be sent", why="it is not ASCII", hint="is HF_TOKEN correct?")
-    return found
-
-
 def headers() -> dict[str, str]:
-    """The user agent, with the user's token if there is one."""
-    agent = {"user-agent": f"edgespec/{version('edgespec')}", "accept-encoding": "identity"}
-    return agent | ({"authorization": f"Bearer {found}"} if (found := token()) else {})
+    """The user agent, with the user's token if there is one. Raises DownloadError if it cannot be read or sent."""
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    try:
+        sent = build_hf_headers(library_name="edgespec", library_version=version("edgespec"))
+        sent.get("authorization", "").encode("ascii")
+    except (OSError, ValueError) as error:
+        raise DownloadError("the token cannot be used", why=str(error), hint="check HF_TOKEN and HF_HOME") from error
+    return sent | {"accept-encoding": "identity"}
 
 
 def timeout_s() -> float:
@@ -107,20 +98,6 @@ def timeout_s() -> float:
     from huggingface_hub import constants
 
     return constants.HF_HUB_DOWNLOAD_TIMEOUT
-
-
-def listed_models(words: str, timeout_s: float, **more: Any) -> list[dict[str, Any]]:
-    """Return what the hub lists for these words. Raises what the client raises, and ValueError for another answer.
-
-    `HfApi.list_models` would wait for ever.
-    """
-    params = {"search": words, "filter": "gguf", **more}
-    answer = session().get(f"{endpoint()}/api/models", params=params, headers=headers(), timeout=timeout_s)
-    answer.raise_for_status()
-    found: list[dict[str, Any]] = answer.json()
-    if not isinstance(found, list) or not all(isinstance(each, dict) and "id" in each for each in found):
-        raise ValueError("the answer is not a list of models")
-    return found
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
@@ -140,13 +117,17 @@ def is_kind(error: Exception, *names: str) -> bool:
 
 def status_of(error: Exception) -> int:
     """The status code of the answer; 0 if there was no answer."""
-    return int(getattr(getattr(error, "response", None), "status_code", 0))
+    return int(getattr(_response(error), "status_code", 0))
 
 
 def header_of(error: Exception, name: str) -> str:
     """A header of the answer; empty if missing."""
-    response = getattr(error, "response", None)
+    response = _response(error)
     return str(response.headers.get(name, "")) if response is not None else ""
+
+
+def _response(error: Exception) -> Any:
+    return getattr(error, "response", None)
 
 
 def reason(error: Exception) -> str:
@@ -160,6 +141,12 @@ def reason(error: Exception) -> str:
     return f"{host()} cannot be reached" if is_kind(error, "ConnectError") else f"the connection to {host()} broke"
 
 
+def missing_offline(spec: str) -> DownloadError:
+    """The error for a model that would have to be downloaded."""
+    why = "--offline or HF_HUB_OFFLINE prevents the download"
+    return DownloadError(f"{spec} is not on this machine", why=why, hint=f"without them: edgespec pull {spec}")
+
+
 def how_to_resume(repository: str) -> str:
     """Say what happens to an incomplete download, as a part of a hint."""
     return "try again" + (": the part already downloaded is kept" if partial_bytes(repository) else "")
@@ -167,83 +154,41 @@ def how_to_resume(repository: str) -> str:
 
 def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
     """Turn a failed request into an error that a user can act on."""
-    status = status_of(error)
+    status, code, message = status_of(error), header_of(error, "X-Error-Code"), header_of(error, "X-Error-Message")
+    repository, again, page = wanted.repository, how_to_resume(wanted.repository), page_of(wanted.repository)
     if status == 407 or is_kind(error, "ProxyError"):
         return _refused_by_proxy(error)
-    if status:
-        return _refused(error, wanted, status)
-    again = how_to_resume(wanted.repository)
-    if isinstance(error, OtherAnswerError):
-        hint = f"does this network require a login? {again}"
-        return DownloadError(f"{host()} does not send the file", why=str(error), hint=hint)
-    if is_kind(error, "TimeoutException"):
-        why = f"no data for {timeout_s()} s"
-        return DownloadError(f"{host()} does not respond", why=why, hint=again)
-    if is_kind(error, "ConnectError"):
-        hint = f"is there a network? {again}"
-        why = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
-        return DownloadError(f"{host()} cannot be reached", why=why, hint=hint)
-    return DownloadError(f"the connection to {host()} broke", why=str(error), hint=again)
-
-
-def _refused(error: Exception, wanted: HubSpec, status: int) -> EdgespecError:
-    code, message = header_of(error, "X-Error-Code"), header_of(error, "X-Error-Message")
-    again, page = how_to_resume(wanted.repository), page_of(wanted.repository)
+    if not status:
+        is_said = isinstance(error, OtherAnswerError) or is_kind(error, "TimeoutException")
+        why = "" if is_said else re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+        return DownloadError(reason(error), why=why, hint=again)
+    has_token = "authorization" in _response(error).request.headers
+    log_in = "" if has_token else f"log in: {HOW_TO_LOG_IN}"
     if code == "RevisionNotFound":
-        what = f"{wanted.repository} has no revision '{wanted.revision}'"
+        what = f"{repository} has no revision '{wanted.revision}'"
         return ModelNotFoundError(what, hint=f"branches and tags: {page}/tree/main")
-    if code == "EntryNotFound":
-        return DownloadError(f"a file of {wanted.repository} is missing", why="the hub has listed it", hint="try again")
-    if code == "GatedRepo" and _token_sent(error):
-        why = "its owner has not granted access to the account of your token"
-        hint = f"request access, or accept the licence, on {page}"
-        return DownloadError(f"{wanted.repository} is gated", why=why, hint=hint)
     if code == "GatedRepo":
-        hint = f"accept it on {page}, then log in: {HOW_TO_LOG_IN}"
-        return DownloadError(f"{wanted.repository} is gated", why="its licence must be accepted first", hint=hint)
+        why = "the account of your token has no access" if has_token else "its licence must be accepted first"
+        hint = "; then ".join(filter(None, (f"request access, or accept the licence, on {page}", log_in)))
+        return DownloadError(f"{repository} is gated", why=why, hint=hint)
     if message.startswith("Invalid credentials"):
         return DownloadError(f"{host()} rejects the token", hint=f"get a new one: {HOW_TO_LOG_IN}, or unset HF_TOKEN")
-    if status in (401, 404):
-        return _not_found(error, wanted)
-    if status == 403:
-        what = f"{host()} denies access to {wanted.repository}"
-        return DownloadError(what, why=message or "the response is status 403", hint=f"see {page}")
-    if status == 429:
-        more = "" if _token_sent(error) else f"; logged-in users ({HOW_TO_LOG_IN}) have a higher limit"
-        what = f"{host()} limits the number of requests (rate limit)"
-        return DownloadError(what, hint=f"wait a few minutes: {again}{more}")
-    why = f"it responds with status {status}"  # the error's own message contains the address
-    if status >= 500:
-        return DownloadError(f"{host()} has a problem right now", why=why, hint=again)
-    return DownloadError(f"{host()} refuses {wanted.repository}", why=why)
+    if status in (401, 404) and code != "EntryNotFound":
+        why = f"or it is private, and {'your token may not have access' if has_token else 'you are not logged in'}"
+        hint = "; ".join(filter(None, (f"search: {search_page(repository)}", log_in)))
+        return ModelNotFoundError(f"there is no repository {repository} on {host()}", why=why, hint=hint)
+    if status == 429 or status >= 500:
+        what = "limits the number of requests (rate limit)" if status == 429 else "has a problem right now"
+        hint = f"wait a few minutes: {again}"
+        return DownloadError(f"{host()} {what}", why=f"it responds with status {status}", hint=hint)
+    why = message or f"it responds with status {status}"  # the error's own message contains the address
+    return DownloadError(f"{host()} denies access to {repository}", why=why, hint=f"see {page}")
 
 
 def _refused_by_proxy(error: Exception) -> DownloadError:
     names = [name for name in os.environ if name.upper() in _CONNECTING[:3] and os.environ[name]]
-    named = " or ".join(names) or "HTTPS_PROXY"
-    if status_of(error) == 407 or str(error).startswith("407"):
-        hint = f"set them in {named}, for example http://name:password@host:port"
-        return DownloadError("the proxy requires a user name and password", hint=hint)
-    return DownloadError(f"the proxy cannot reach {host()}", why=str(error), hint=f"check {named}")
-
-
-def _not_found(error: Exception, wanted: HubSpec) -> ModelNotFoundError:
-    from huggingface_hub import constants
-
-    name = re.sub("[-_.]?gguf$", "", wanted.repository.rpartition("/")[2], flags=re.IGNORECASE)
-    try:
-        found = [str(each["id"]) for each in listed_models(name, constants.HF_HUB_ETAG_TIMEOUT, limit=5)]
-    except (http_error(), ValueError):  # then no similar names are suggested
-        found = []
-    similar = [each for each in found if each != wanted.repository]
-    token = "your token may not have access" if _token_sent(error) else f"it needs a token: {HOW_TO_LOG_IN}"
-    return ModelNotFoundError(
-        f"there is no repository {wanted.repository} on {host()}",
-        why=f"or it is private, and {token}",
-        hint=f"did you mean {', '.join(similar)}?" if similar else "",
-    )
-
-
-def _token_sent(error: Exception) -> bool:
-    response = getattr(error, "response", None)
-    return response is not None and "authorization" in response.request.headers
+    why = str(error)
+    if status_of(error) == 407 or why.startswith("407"):
+        why = "it requires a user name and password"
+    hint = f"check {' or '.join(names) or 'HTTPS_PROXY'}, for example http://name:password@host:port"
+    return DownloadError(f"the proxy cannot reach {host()}", why=why, hint=hint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,6 @@ from edgespec.models.names.source import NAMES, is_path
 
 HOW_TO_NAME_A_MODEL = "use a file (./model.gguf), a repository (hf:owner/name:Q4_K_M) or 'demo'"
 MOST = 3  # suggestions
-_SIZE = re.compile(r"(\d+(?:\.\d+)?[bm])(?![a-z0-9])")  # of a model, which other programs write after the ":"
 
 
 def hint_for_name(name: str) -> str:
@@ -27,37 +25,27 @@ def hint_for_name(name: str) -> str:
     files = _similar(name, gguf_files())
     if files and _stem(name) == _stem(files[0].name):
         return _did_you_mean(map(_spec, files))
-    known = [*difflib.get_close_matches(name.lower(), NAMES, n=1), *_near_in_catalogue(name)]
-    if known or files:
-        hint = _did_you_mean(map(repr, known) if known else map(_spec, files))
-        return f"{hint} 'edgespec ls --catalog' lists the names"
+    # Other programs write the size of a model after a ":", in place of a quantisation.
+    in_catalogue = near(name.replace(":", "-")) or near(name.partition(":")[0])
+    if known := [*difflib.get_close_matches(name.lower(), NAMES, n=1), *in_catalogue]:
+        return f"{_did_you_mean(map(repr, known))} 'edgespec ls --catalog' lists the names"
+    if files:
+        return _did_you_mean(map(_spec, files))
     return f"{HOW_TO_NAME_A_MODEL}; 'edgespec ls --catalog' lists names"
 
 
 def hint_for_file(spec: str, path: Path) -> str:
     """Return the hint for a path without a file. A bare name may mean a file in any of the folders with models."""
-    try:
-        beside = sorted(each for each in path.parent.iterdir() if each.name.lower().endswith(".gguf"))
-    except OSError:
-        beside = []
+    beside = sorted(path.parent.glob("*.gguf"))
     if path.name == spec:
         similar = [_spec(each) for each in _similar(spec, [*beside, *gguf_files()])]
     else:
-        folder = spec.removesuffix(path.name) if spec.endswith(path.name) else ""
+        folder = spec.removesuffix(path.name)
         similar = [folder + each.name for each in _similar(path.name, beside)]
     if similar:
         return _did_you_mean(similar)
-    names = [each.name for each in beside if each.is_file()]
+    names = [each.name for each in beside]
     return f"GGUF files there: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}" if names else ""
-
-
-def _near_in_catalogue(spec: str) -> list[str]:
-    """Return similar names of the catalogue, first those with the size that follows the ":"."""
-    name, _, after = spec.lower().partition(":")
-    size = _SIZE.match(after)
-    if size is None:
-        return near(name)
-    return sorted(near(f"{name}-{size[1]}"), key=lambda other: size[1] not in other.split("-"))
 
 
 def _similar(name: str, files: Iterable[Path]) -> list[Path]:

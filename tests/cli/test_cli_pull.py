@@ -19,7 +19,7 @@ from cli_program import COMMAND, Finished, edgespec_here, environment
 from fake_hub import FakeHub, edgespec_with
 from terminal import at_terminal, read_rest, read_until
 
-from edgespec.models.hub import downloads
+from edgespec.models.hub import pulling
 
 SIZE, PART = 300_000, 100_000
 NAME = "owner/tiny-GGUF"
@@ -93,7 +93,7 @@ def test_a_pull_that_was_killed_goes_on_where_it_was(hub: FakeHub, tmp_path: Pat
         assert program.wait(60) != 0
     (model,) = pulled(hub, tmp_path, SPEC)
     assert model["transferred_bytes"] + PART == model["size_bytes"] == SIZE
-    assert (model["missing_bytes"], model["verified"]) == (SIZE - PART, True)
+    assert model["missing_bytes"] == SIZE - PART
     assert hub.file_requests[-1].range == f"bytes={PART}-"
 
 
@@ -120,23 +120,13 @@ def test_what_is_being_fetched_is_not_deleted(hub: FakeHub, tmp_path: Path) -> N
     assert partial_bytes(tmp_path) == PART
 
 
-def test_what_was_not_hashed_is_not_verified(hub: FakeHub, tmp_path: Path) -> None:
-    (model,) = pulled(hub, tmp_path, SPEC)
-    assert (model["verified"], model["transferred_bytes"]) == (True, SIZE)
-    content = Path(model["path"]).read_bytes()
-    Path(model["path"]).resolve().write_bytes(bytes(SIZE))
-    hub.add(NAME, {"tiny-Q4_K_M.gguf": content, "README.md": b"# the same model"})
-    (model,) = pulled(hub, tmp_path, SPEC)
-    assert (model["done"], model["verified"], model["transferred_bytes"]) == (True, False, 0)
-
-
 def test_a_beginning_that_is_whole_is_verified(hub: FakeHub, tmp_path: Path) -> None:
     content = hub.repositories[NAME].files["tiny-Q4_K_M.gguf"]
     blobs = tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{hashlib.sha256(content).hexdigest()}.incomplete").write_bytes(content)
     (model,) = pulled(hub, tmp_path, SPEC)
-    assert (model["verified"], model["transferred_bytes"]) == (True, 0)
+    assert (model["done"], model["transferred_bytes"]) == (True, 0)
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")
@@ -166,7 +156,7 @@ def test_a_dry_run_says_what_may_not_be_fetched(hub: FakeHub, tmp_path: Path) ->
     assert (done.returncode, hub.file_requests) == (3, [])
     assert done.stdout.decode().startswith(f"{SPEC}: 300.0 kB to download, ")
     assert f"{NAME} is gated: its licence must be accepted first" in done.stderr.decode()
-    assert f"accept it on {hub.endpoint}/{NAME}, then log in: " in done.stderr.decode()
+    assert f"accept the licence, on {hub.endpoint}/{NAME}; then log in: " in done.stderr.decode()
     assert pull(hub, tmp_path, SPEC, "--dry-run", HF_TOKEN="hf_granted").returncode == 0
     assert hub.file_requests == []
 
@@ -175,7 +165,7 @@ def test_a_dry_run_says_what_may_not_be_fetched(hub: FakeHub, tmp_path: Path) ->
 def test_models_that_have_no_room_together_are_not_begun(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str]
 ) -> None:
-    monkeypatch.setattr(downloads, "free_in", lambda folder: SIZE + 6)  # the draft has 7
+    monkeypatch.setattr(pulling, "free_in", lambda folder: SIZE + 6)  # the draft has 7
     done = pull(hub, tmp_path, SPEC, "hf:owner/draft-GGUF", *args)
     assert (done.returncode, hub.file_requests) == (3, [])
     said = f"{SPEC}, hf:owner/draft-GGUF: there is not enough disk space for all of them: 300.0 kB needed, 300.0 kB"
@@ -194,7 +184,7 @@ def catalogue(tmp_path: Path) -> None:
 def test_a_target_that_has_no_room_with_its_draft_is_not_begun(
     hub: FakeHub, catalogue: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "free_in", lambda folder: SIZE + 6)
+    monkeypatch.setattr(pulling, "free_in", lambda folder: SIZE + 6)
     done = pull(hub, tmp_path, "tiny")
     assert (done.returncode, hub.file_requests) == (3, [])
     assert (
@@ -239,43 +229,6 @@ def test_a_name_of_the_catalogue_brings_its_draft(hub: FakeHub, catalogue: None,
     assert [model["already_here"] for model in pulled(hub, tmp_path, "tiny", "--no-draft", SPEC)] == [True, True]
 
 
-def test_a_revision_can_be_named_aside(hub: FakeHub, tmp_path: Path) -> None:
-    hub.repositories[NAME].branches["v1"] = hub.repositories[NAME].commit
-    (model,) = pulled(hub, tmp_path, SPEC, "--revision", "v1")
-    assert (model["revision"], model["done"]) == ("v1", True)
-    assert pull(hub, tmp_path, SPEC, "--revision", "v9").returncode == 3
-
-
-@pytest.mark.parametrize("branch", ["refs/pr/1", "feature/x"])
-def test_a_revision_with_slashes_is_used_under_the_name_that_is_reported(
-    hub: FakeHub, tmp_path: Path, branch: str
-) -> None:
-    hub.repositories[NAME].branches[branch] = hub.repositories[NAME].commit
-    (model,) = pulled(hub, tmp_path, SPEC, "--revision", branch)
-    offline = pull(hub, tmp_path, f"{SPEC}:F16", "--revision", branch, "--offline").stderr.decode()
-    told = offline.partition("edgespec pull ")[2].strip()
-    (again,) = pulled(hub, tmp_path, told.replace(":F16", ":Q4_K_M"))
-    assert (again["revision"], again["already_here"], again["path"]) == (branch, True, model["path"])
-
-
-@pytest.mark.parametrize(
-    ("specs", "said"),
-    [(["demo"], "'demo' has no revisions"), ([SPEC, "x.gguf"], "'x.gguf' has no revisions"),
-     ([f"{SPEC}@v1"], f"'{SPEC}@v1' has a revision"), ([f"{SPEC}@main"], f"'{SPEC}@main' has a revision")],
-)  # fmt: skip
-def test_a_revision_that_cannot_be_meant_is_refused(hub: FakeHub, tmp_path: Path, specs: list[str], said: str) -> None:
-    done = pull(hub, tmp_path, *specs, "--revision", "v9")
-    assert (done.returncode, hub.requests) == (2, [])
-    assert said in done.stderr.decode()
-
-
-@pytest.mark.parametrize("revision", ["../../../x", "/x", "a//b", "..", "..\\x", "C:x", "a\tb", ""])
-def test_a_revision_leads_out_of_no_folder(hub: FakeHub, tmp_path: Path, revision: str) -> None:
-    done = pull(hub, tmp_path, SPEC, "--revision", revision)
-    assert (done.returncode, hub.requests) == (2, [])
-    assert "is not a valid revision" in done.stderr.decode()
-
-
 def test_what_is_named_twice_is_reported_once_and_a_folder_is_no_model(hub: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "folder.gguf").mkdir()
     done = pull(hub, tmp_path, "demo", "./folder.gguf", "demo")
@@ -304,28 +257,6 @@ def test_one_that_fails_while_it_comes_keeps_no_other_from_being_fetched(hub: Fa
     done = pull(hub, tmp_path, SPEC, "hf:owner/draft-GGUF", "--json")
     assert (done.returncode, [each["done"] for each in json.loads(done.stdout)["models"]]) == (3, [False, True])
     assert done.stderr.decode().splitlines()[-1] == "edgespec: 1 of 2 models were not downloaded"
-
-
-def test_what_is_damaged_is_fetched_again_if_that_is_looked_at(hub: FakeHub, tmp_path: Path) -> None:
-    (model,) = pulled(hub, tmp_path, SPEC)
-    path = Path(model["path"])
-    content = path.read_bytes()
-    (model,) = pulled(hub, tmp_path, SPEC, "--verify")
-    assert (model["already_here"], model["verified"]) == (True, True)
-    assert pull(hub, tmp_path, SPEC, "--verify").stdout.decode() == f"{SPEC}: already here, hash verified\n  {path}\n"
-    path.resolve().write_bytes(bytes(SIZE))
-    assert pulled(hub, tmp_path, SPEC)[0]["already_here"]
-    offline = pull(hub, tmp_path, SPEC, "--verify", "--offline")
-    assert offline.returncode == 3
-    assert "tiny-Q4_K_M.gguf is damaged: its hash differs" in offline.stderr.decode()
-    assert pull(hub, tmp_path, SPEC, "--verify", "--dry-run").stdout.startswith(
-        f"{SPEC}: 300.0 kB to download".encode()
-    )
-    assert path.read_bytes() == bytes(SIZE)
-    done = pull(hub, tmp_path, SPEC, "--verify")
-    assert "note: tiny-Q4_K_M.gguf is damaged: " in done.stderr.decode()
-    assert (done.returncode, path.read_bytes()) == (0, content)
-    assert pull(hub, tmp_path, SPEC, "--verify", "--offline").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -360,7 +291,6 @@ def test_what_a_repository_offers_is_listed(
     ("args", "code", "said"),
     [
         (["demo"], 2, "'demo' is not in a repository"),
-        ([SPEC, "--verify"], 2, "--list reads no file"),
         ([SPEC, "--offline"], 3, f"the contents of {NAME} are not known offline"),
         (["hf:owner/plain"], 3, "owner/plain has no GGUF model"),
     ],
@@ -378,7 +308,7 @@ def test_a_failure_alone_is_said_once(hub: FakeHub, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (3, b"")
     first, hint = done.stderr.decode().splitlines()
     assert first == f"edgespec: {NAME} is gated: its licence must be accepted first"
-    assert hint.startswith(f"  accept it on {hub.endpoint}/{NAME}, then log in: ")
+    assert hint.startswith(f"  request access, or accept the licence, on {hub.endpoint}/{NAME}; then log in: ")
 
 
 def test_offline_nothing_is_asked(hub: FakeHub, tmp_path: Path) -> None:

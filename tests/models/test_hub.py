@@ -19,14 +19,13 @@ from huggingface_hub import close_session, constants, try_to_load_from_cache
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError
-from edgespec.models.hub import downloads, retries
 from edgespec.models.hub import fetch as fetching
+from edgespec.models.hub import pulling, retries
 from edgespec.models.hub import requests as hub_requests
-from edgespec.models.hub.downloads import check_space
 from edgespec.models.hub.fetch import fetch
-from edgespec.models.hub.package import PackageDownload
 from edgespec.models.hub.progress import DownloadCancelled, Progress
-from edgespec.models.hub.repository import Download, check_access, examined, look_at_offers, plan
+from edgespec.models.hub.pulling import check_space
+from edgespec.models.hub.repository import check_access, look_at_offers, plan
 from edgespec.models.hub.requests import DownloadError, shown
 from edgespec.models.hub.retries import Notes, Patience
 from edgespec.models.names.source import HubSpec, PackageSpec, cached
@@ -163,7 +162,7 @@ def test_a_server_that_never_goes_on_is_given_up_and_what_came_is_kept(
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
     monkeypatch.setattr(retries, "FETCHING_S", 0)
     hub.faults.stall_after = 50_000
-    assert "does not respond: no data for 0.5 s" in str(failed())
+    assert "no data from 127.0.0.1" in str(failed())
     assert blobs(tmp_path) == {"...": 50_000}
 
 
@@ -230,7 +229,7 @@ def test_an_answer_that_is_not_of_the_file_takes_nothing_away(
     setattr(hub.faults, fault, True)
     error = failed()
     assert "does not send the file: " in str(error)
-    assert "does this network require a login?" in error.hint
+    assert "does this network require a login?" in str(error)
     assert blobs(tmp_path) == {"...": 50_000}
     assert len(hub.file_requests) == 2 + RETRIES
     setattr(hub.faults, fault, False)
@@ -328,63 +327,13 @@ def test_until_the_new_one_is_whole_the_old_one_is_used(hub: FakeHub, monkeypatc
     assert cached(TINY) != old
 
 
-# --- what is damaged --------------------------------------------------------------------------------------------------
-
-
-def damage(download: Download, file: int = 0) -> None:
-    path = download.place(download.files[file]).resolve()
-    path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
-
-
-def test_what_is_damaged_is_found_by_its_hash_and_fetched_again(hub: FakeHub) -> None:
-    hub.add("owner/split-GGUF", {name: name.encode() * 9000 for name in PARTS})
-    wanted = HubSpec("owner/split-GGUF", quant="Q8_0")
-    pull(wanted)
-    read: list[int] = []
-    planned = plan(wanted)
-    assert examined(planned, read.append) == planned
-    assert sum(read) == planned.size_bytes
-    damage(planned, 3)
-    found = examined(plan(wanted), lambda _: None)
-    assert [file.name for file in found.damaged] == [PARTS[3]]
-    assert (found.is_here, found.missing_bytes, plan(wanted).is_here) == (False, found.files[3].size_bytes, True)
-    fetch(found, lambda _: None, CancelFlag())
-    assert examined(plan(wanted), lambda _: None).damaged == ()
-    assert len(hub.file_requests) == 6
-
-
-def test_offline_the_hash_is_known_by_the_name_of_the_blob(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    pull()
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert examined(plan(TINY), lambda _: None).damaged == ()
-    damage(plan(TINY))
-    assert [file.name for file in examined(plan(TINY), lambda _: None).damaged] == ["tiny-Q4_K_M.gguf"]
-
-
-def test_offline_a_file_that_is_no_link_cannot_be_verified(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    pull()
-    place = plan(TINY).path
-    place.resolve().replace(place)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(DownloadError, match="cannot be verified offline"):
-        examined(plan(TINY), lambda _: None)
+# --- revisions, links and tokens --------------------------------------------------------------------------------------
 
 
 def test_a_new_commit_with_the_same_file_takes_no_transfer(hub: FakeHub) -> None:
     pull()
     hub.add(NAME, {"tiny-Q4_K_M.gguf": DATA, "README.md": b"# the same model"})
     assert pull() == 0
-
-
-def test_how_many_hashes_were_computed_is_reported(hub: FakeHub) -> None:
-    hub.add("owner/split-GGUF", {name: name.encode() * 9000 for name in PARTS})
-    wanted, seen = HubSpec("owner/split-GGUF", quant="Q8_0"), list[Progress]()
-    pull(wanted)
-    download = plan(wanted)
-    download.place(download.files[3]).unlink()
-    download.blob(download.files[3]).unlink(missing_ok=True)
-    fetch(download, seen.append, CancelFlag())
-    assert (seen[-1].files_done, seen[-1].files_verified) == (5, 1)
 
 
 def test_a_revision_is_kept_apart(hub: FakeHub) -> None:
@@ -485,24 +434,13 @@ def test_a_cancelled_wait_for_another_program_ends(hub: FakeHub, tmp_path: Path)
 @pytest.fixture
 def leave_free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return a function that sets the free bytes of every disk."""
-    return lambda free: monkeypatch.setattr(downloads, "free_in", lambda _: free)
+    return lambda free: monkeypatch.setattr(pulling, "free_in", lambda _: free)
 
 
 def test_too_little_space_is_said_before_anything_is_fetched(hub: FakeHub, leave_free: Callable[[int], None]) -> None:
     leave_free(SIZE - 1)
     assert "300.0 kB needed, 300.0 kB free" in str(failed())
     assert hub.file_requests == []
-
-
-def test_where_there_is_no_room_the_largest_that_fits_is_named(hub: FakeHub, leave_free: Callable[[int], None]) -> None:
-    models = {f"tiny-{quant}.gguf": b"x" * size for quant, size in {"Q2_K": 10, "Q4_K_M": 2000, "Q8_0": 9000}.items()}
-    hub.add(NAME, models | {PARTS[0].replace("Q8_0", "Q5_0"): b"x"})
-    for free, said in {
-        8999: f"use Q4_K_M (2.0 kB: edgespec pull hf:{NAME}:Q4_K_M), or",
-        9: "free some space, or",
-    }.items():
-        leave_free(free)
-        assert said in failed(HubSpec(NAME, quant="Q8_0")).hint
 
 
 def test_the_space_for_several_is_that_for_each_file_once(hub: FakeHub, leave_free: Callable[[int], None]) -> None:
@@ -518,9 +456,8 @@ def test_a_model_of_the_hub_and_one_of_a_package_need_room_together(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leave_free: Callable[[int], None]
 ) -> None:
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "own"))
-    smollm2 = sources("smollm2")[0]
-    assert isinstance(smollm2, PackageSpec)
-    packaged = PackageDownload(smollm2)
+    packaged = sources("smollm2")[0]
+    assert isinstance(packaged, PackageSpec)
     leave_free(SIZE + packaged.needed_bytes)
     check_space([plan(TINY), packaged])
     leave_free(SIZE + packaged.needed_bytes - 1)
@@ -537,7 +474,7 @@ def test_a_disk_that_becomes_full_keeps_what_is_on_it(
     if os.name != "posix" or subprocess.run(mounted, capture_output=True, check=False).returncode:
         pytest.skip("no small file system can be made here")
     try:
-        monkeypatch.setattr(downloads, "free_in", lambda _: 10**9)
+        monkeypatch.setattr(pulling, "free_in", lambda _: 10**9)
         error = failed()
         assert "no space left" in str(error)
         assert "the same command resumes" in str(error)
@@ -561,15 +498,11 @@ def test_a_cache_that_cannot_be_written_is_named(hub: FakeHub, tmp_path: Path, m
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_repository_is_said_with_similar_names(hub: FakeHub) -> None:
+def test_an_unknown_repository_is_said_with_what_to_do(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     error = failed(HubSpec("ovner/tiny-GGUF"))
     assert isinstance(error, ModelNotFoundError)
     assert "there is no repository ovner/tiny-GGUF" in str(error)
-    assert "it needs a token: " in str(error)
-    assert error.hint == f"did you mean {NAME}?"
-
-
-def test_with_a_token_a_private_repository_asks_for_none(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"search: {hub.endpoint}/models?library=gguf&search=tiny-GGUF; log in: hf auth login" in error.hint
     monkeypatch.setenv("HF_TOKEN", "hf_other")
     hub.faults.unauthorized = True
     assert "your token may not have access" in str(failed())
@@ -578,13 +511,13 @@ def test_with_a_token_a_private_repository_asks_for_none(hub: FakeHub, monkeypat
 def test_a_gated_repository_tells_where_its_licence_is_and_how_to_log_in(hub: FakeHub) -> None:
     hub.faults.gated = True
     assert f"{NAME} is gated" in str(failed())
-    assert f"accept it on {hub.endpoint}/{NAME}, then log in: " in str(failed())
+    assert f"accept the licence, on {hub.endpoint}/{NAME}; then log in: " in str(failed())
 
 
 def test_a_gated_repository_tells_a_token_without_access_apart(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.faults.gated = True
     monkeypatch.setenv("HF_TOKEN", "hf_other")
-    assert "not granted access to the account of your token" in str(failed())
+    assert "the account of your token has no access" in str(failed())
     monkeypatch.setenv("HF_TOKEN", "hf_granted")
     pull()
 
@@ -629,7 +562,7 @@ def test_no_refusal_shows_the_password_of_an_address(hub: FakeHub, monkeypatch: 
 def test_a_token_that_cannot_be_sent_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_ä")
     error = failed()
-    assert str(error).startswith("the token cannot be sent: it is not ASCII")
+    assert str(error).startswith("the token cannot be used: ")
     assert "hf_ä" not in str(error)
 
 
@@ -641,7 +574,7 @@ def test_a_token_that_cannot_be_read_is_said(hub: FakeHub, tmp_path: Path, conte
         file.mkdir()
     else:
         file.write_bytes(content)
-    assert str(failed()).startswith("the token cannot be read: ")
+    assert str(failed()).startswith("the token cannot be used: ")
 
 
 def test_the_settings_of_whoever_runs_the_tests_stay_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -763,8 +696,8 @@ def test_a_proxy_that_wants_a_password_is_named(hub: FakeHub, monkeypatch: pytes
     monkeypatch.setattr(constants, "ENDPOINT", f"{endpoint}://hub.example")
     close_session()
     error = failed()
-    assert error.what == "the proxy requires a user name and password"
-    assert error.hint == f"set them in {endpoint}_proxy, for example http://name:password@host:port"
+    assert error.why == "it requires a user name and password"
+    assert error.hint == f"check {endpoint}_proxy, for example http://name:password@host:port"
     assert hub.requests[0].path.removesuffix(":443").startswith(("http://hub.example/api", "hub.example"))
 
 
@@ -817,7 +750,7 @@ def test_who_is_given_up_says_that_nothing_came(hub: FakeHub, monkeypatch: pytes
     said: list[str] = []
     with pytest.raises(DownloadError, match="cannot be reached") as error:
         fetch(download, lambda _: None, CancelFlag(), said.append)
-    assert error.value.hint == "is there a network? try again"
+    assert error.value.hint == "try again"
     assert "Errno" not in error.value.why
     assert len(said) == 1
 
@@ -840,7 +773,7 @@ def test_a_repository_is_listed_with_sizes_the_smallest_first(hub: FakeHub) -> N
 def test_offline_nothing_is_asked_and_the_missing_file_is_named(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     error = failed(HubSpec(NAME, file="tiny-Q4_K_M.gguf"))
-    assert "tiny-Q4_K_M.gguf of owner/tiny-GGUF is not on this machine" in str(error)
+    assert "hf:owner/tiny-GGUF/tiny-Q4_K_M.gguf is not on this machine" in str(error)
     assert f"edgespec pull hf:{NAME}/tiny-Q4_K_M.gguf" in error.hint
     assert hub.requests == []
 
@@ -851,13 +784,3 @@ def test_offline_a_model_that_is_here_is_here(hub: FakeHub, monkeypatch: pytest.
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert pull() == 0
     assert len(hub.requests) == asked
-
-
-def test_offline_the_missing_part_of_a_split_model_is_named(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.add("owner/split-GGUF", {name: name.encode() * 9000 for name in PARTS})
-    wanted = HubSpec("owner/split-GGUF", quant="Q8_0")
-    pull(wanted)
-    download = plan(wanted)
-    download.place(download.files[3]).unlink()
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert f"{PARTS[3]} of owner/split-GGUF is not on this machine" in str(failed(wanted))

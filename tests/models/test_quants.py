@@ -82,16 +82,8 @@ def test_one_file_is_better_than_the_same_in_parts() -> None:
         (["model.safetensors"], "", "has no GGUF model"),
         ([], "Q8_0", "has no GGUF model"),
         (["m-Q4_K_M.gguf"], "Q8_0", "has no Q8_0: available: Q4_K_M"),
-        (
-            ["x.gguf"],
-            "Q8_0",
-            "has no Q8_0: available: x.gguf\n  leave out the quantisation: no file name contains one",
-        ),
-        (
-            ["a.gguf", "b.gguf"],
-            "",
-            "no file name contains a quantisation: choose one by its file name, such as hf:o",
-        ),
+        (["x.gguf"], "Q8_0", "has no Q8_0: available: x.gguf\n  choose one by its file name, such as hf:o/r/x.gguf"),
+        (["a.gguf", "b.gguf"], "", "available: a.gguf, b.gguf\n  choose one by its file name, such as hf:o/r/a.gguf"),
         (["a-Q8_0.gguf", "b-Q8_0.gguf"], "Q8_0", "choose one by its file name, such as hf:o/r/a-Q8_0.gguf"),
     ],
 )
@@ -109,5 +101,5 @@ def test_a_similar_quantisation_is_offered(wanted: str, similar: str) -> None:
 
 
 def test_a_repository_without_the_usual_quantisation_offers_a_similar_one() -> None:
-    with pytest.raises(ModelNotFoundError, match="add one, such as :Q4_K_S"):
+    with pytest.raises(ModelNotFoundError, match="did you mean :Q4_K_S"):
         choose(["m-IQ4_XS.gguf", "m-Q4_K_S.gguf", "m-Q8_0.gguf"])

@@ -22,9 +22,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def hub_specs(spec: str, revision: str = "main") -> list[HubSpec]:
-    found = sources(spec, revision)
-    return [source for source in found if isinstance(source, HubSpec)]
+def hub_specs(spec: str) -> list[HubSpec]:
+    return [source for source in sources(spec) if isinstance(source, HubSpec)]
 
 
 def refusal(spec: str) -> str:
@@ -131,9 +130,7 @@ def test_a_misspelt_name_is_answered_with_the_name() -> None:
         ("https://huggingface.co/o/r/blob/main/a%20b%2Bc.gguf", HubSpec("o/r", "a b+c.gguf")),
         ("https://huggingface.co/o/r/blob/main/x.gguf#L1", HubSpec("o/r", "x.gguf")),
         ("https://huggingface.co/o/r/blob/refs%2Fpr%2F1/x.gguf", HubSpec("o/r", "x.gguf", revision="refs/pr/1")),
-        ("https://huggingface.co/o/r/tree/refs/pr/1", HubSpec("o/r", revision="refs/pr/1")),
-        ("hf:o/r@refs/pr/1:F16", HubSpec("o/r", quant="F16", revision="refs/pr/1")),
-        ("hf:o/r@refs/convert/gguf/deep/x.gguf", HubSpec("o/r", "deep/x.gguf", revision="refs/convert/gguf")),
+        ("hf:o/r@refs%2Fpr%2F1:F16", HubSpec("o/r", quant="F16", revision="refs/pr/1")),
         ("hf:o/r@refs/x.gguf", HubSpec("o/r", "x.gguf", revision="refs")),
         ("o/r@a%2Fb%20c:q8_0", HubSpec("o/r", quant="Q8_0", revision="a/b c")),
         ("hf:o/r/blob/main/x%20y.gguf", HubSpec("o/r", "blob/main/x%20y.gguf")),
@@ -149,14 +146,6 @@ def test_repositories_of_the_hub(spec: str, means: HubSpec) -> None:
     assert hub_specs(spec) == [means]
     assert hub_specs(str(means)) == [means]
     assert refusal(spec) == f"model '{spec}' is not on this machine\n  download it: edgespec pull {spec}"
-
-
-def test_a_revision_named_aside_is_that_of_a_spec_without_one() -> None:
-    assert hub_specs("hf:o/r:F16", "v9") == [HubSpec("o/r", quant="F16", revision="v9")]
-    for spec in ("hf:o/r@main:F16", "hf:o/r@v1", "https://huggingface.co/o/r/tree/main"):
-        assert hub_specs(spec, "v9") == hub_specs(spec)
-    target, *drafts = hub_specs("qwen2.5-7b", "v9")
-    assert (target.revision, {draft.revision for draft in drafts}) == ("v9", {"main"})
 
 
 @pytest.mark.parametrize("spec", ["qwen2.5-7b", "Qwen2.5-7B:q8_0"])
@@ -176,26 +165,25 @@ def test_names_of_the_catalogue_bring_their_drafts(spec: str) -> None:
         ("hf:owner", "there is no repository of that name"),
         ("hf:a b/c", "there is no repository of that name"),
         ("hf:../../etc", "there is no repository of that name"),
-        ("hf:o/r/../../x.gguf", "not a valid file name in a repository"),
-        ("hf:o/r//x.gguf", "not a valid file name in a repository"),
-        ("hf:o/r/..\\x.gguf", "not a valid file name in a repository"),
-        ("hf:o/r/C:x.gguf", "not a valid file name in a repository"),
-        ("https://huggingface.co/o/r/blob/main/%2e%2e/x.gguf", "not a valid file name in a repository"),
+        ("hf:o/r/../../x.gguf", "cannot be a GGUF file in a repository"),
+        ("hf:o/r//x.gguf", "cannot be a GGUF file in a repository"),
+        ("hf:o/r/..\\x.gguf", "cannot be a GGUF file in a repository"),
+        ("hf:o/r/C:x.gguf", "cannot be a GGUF file in a repository"),
+        ("https://huggingface.co/o/r/blob/main/%2e%2e/x.gguf", "cannot be a GGUF file in a repository"),
         ("hf:o/r@..", "is not a valid revision"),
         ("hf:o/r@..%2F..%2Fx:Q8_0", "is not a valid revision"),
         ("hf:o/r@a%00b", "is not a valid revision"),
-        ("hf:o/r@feature/x:Q8_0", "write a slash within a revision as %2F"),
-        ("hf:o/r/x.safetensors", "is not a GGUF file"),
+        ("hf:o/r@feature/x:Q8_0", "cannot be a GGUF file"),
+        ("hf:o/r/x.safetensors", "cannot be a GGUF file"),
         ("a/b/c", "neither a file here nor a repository"),
-        ("o/r:", "the ':' is followed by nothing"),
-        ("hf:o/r@main:", "the ':' is followed by nothing"),
-        ("qwen2.5-7b:", "the ':' is followed by nothing"),
+        ("o/r:", "neither a file here nor a repository"),
+        ("hf:o/r@main:", "there is no repository of that name"),
         ("o/r/x.gguf", "there is no folder o/r\n  did you mean hf:o/r/x.gguf?"),
         ("o/r@v1/deep/x.gguf", "did you mean hf:o/r@v1/deep/x.gguf?"),
         ("https://example.com/o/r/x.gguf", "only addresses of the hub are supported"),
         ("https://huggingface.co", "only addresses of the hub are supported"),
         ("ollama://library/x", "only addresses of the hub are supported"),
-        ("file:///a/b%20c.gguf", f"did you mean {Path('/a/b c.gguf')}?"),
+        ("file:///a/b%20c.gguf", "only addresses of the hub are supported"),
         ("qwen2.5-8b", "did you mean 'qwen2.5-"),
         ("qwen2.5", "'edgespec ls --catalog' lists the names"),
         ("whisper", "'edgespec ls --catalog' lists names"),

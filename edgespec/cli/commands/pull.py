@@ -12,7 +12,7 @@ from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import JSON, QUIET, VERBOSE, flag, option
 from edgespec.cli.options.generation import OFFLINE
-from edgespec.cli.options.types import ModelSpec, Text
+from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.render.rows import table
 from edgespec.cli.setup.fetching import tell_stopped
 from edgespec.cli.terminal.output import Output
@@ -29,7 +29,6 @@ from edgespec.models.hub.pulling import (
     items_of,
     lack_of_room,
     plan_item,
-    refuse_revision,
 )
 from edgespec.models.hub.repository import Download, look_at_offers
 from edgespec.models.hub.requests import DownloadError
@@ -38,12 +37,7 @@ from edgespec.models.names.spec import sources
 from edgespec.text.figures import clock, size_of
 
 OPTIONS = [
-    option(
-        "Model", "--revision", type=Text(), metavar="REVISION", show_default="main",
-        help="Branch, tag or commit of the repository.",
-    ),
     option("Model", "--no-draft", is_flag=True, help="Do not download the catalogue's draft of a model."),
-    flag("--verify", help="Check the hashes of existing files, and download damaged ones again."),
     OFFLINE,
     flag("--dry-run", help="Only show what would be downloaded, and whether access and space are sufficient."),
     flag("--list", "only_list", help="Only list the models in MODEL's repository, with sizes."),
@@ -64,13 +58,11 @@ def pull(call: Call) -> None:
     """
     values, output, specs = call.values, call.output, call.values["specs"]
     if values["only_list"]:
-        if values["verify"]:
-            raise UsageError("--list reads no file", hint="leave out --verify")
         _list_offers(call)
         return
-    items = items_of(specs, values["revision"], drafts_of=() if values["no_draft"] else specs)
+    items = items_of(specs, drafts_of=() if values["no_draft"] else specs)
     for item in items:
-        plan_item(item, output, verify=values["verify"])
+        plan_item(item, output)
     _withhold(items)
     if not values["dry_run"]:
         for item in items:
@@ -100,12 +92,12 @@ def _withhold(items: Sequence[Item]) -> None:
 
 def _show(item: Item, output: Output, *, dry_run: bool) -> None:
     if item.was_here:
-        output.line(f"{item.spec}: already here{', hash verified' if item.is_verified else ''}\n  {item.path}")
+        output.line(f"{item.spec}: already here\n  {item.path}")
     elif dry_run and item.download is not None:
         missing, free = size_of(item.download.missing_bytes), size_of(free_bytes([item]))
         output.line(f"{item.spec}: {missing} to download, {free} free")
-        for file in item.download.files:
-            output.line(f"  {file.name}  {size_of(file.size_bytes)}")
+        for name, size_bytes in _files(item.download):
+            output.line(f"  {name}  {size_of(size_bytes)}")
     elif item.is_done and item.transferred_bytes == 0:
         output.line(f"{item.spec}: available without a transfer\n  {item.path}")
     elif item.is_done:
@@ -124,16 +116,20 @@ def _about(item: Item) -> dict[str, Any]:
         if isinstance(item.download, Download):
             about |= {"commit": item.download.commit}
         about |= {
-            "files": [{"name": file.name, "size_bytes": file.size_bytes} for file in item.download.files],
+            "files": [{"name": name, "size_bytes": size_bytes} for name, size_bytes in _files(item.download)],
             "size_bytes": item.download.size_bytes,
             "missing_bytes": item.download.missing_bytes,
             "free_bytes": free_bytes([item]),
         }
     about |= {"already_here": item.was_here, "done": item.is_done, "transferred_bytes": item.transferred_bytes}
-    return about | {
-        "verified": (item.is_done or item.was_here) and item.is_verified,
-        "error": str(item.error) if item.error else None,
-    }
+    return about | {"error": str(item.error) if item.error else None}
+
+
+def _files(download: Download | PackageSpec) -> list[tuple[str, int]]:
+    """Return the names and sizes of what is downloaded."""
+    if isinstance(download, PackageSpec):
+        return [(download.package, download.size_bytes)]
+    return [(file.name, file.size_bytes) for file in download.files]
 
 
 def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any]) -> None:
@@ -150,9 +146,7 @@ def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any
         names_it = len(specs) == 1 and specs[0] in message.partition("\n")[0]
         output.error(message if names_it else f"{', '.join(specs)}: {message}")
     if left_out:
-        options = ["--no-draft"] * values["no_draft"]
-        options += ["--revision", values["revision"]] if values["revision"] else []
-        alone = shlex.join(["edgespec", "pull", *left_out, *options])
+        alone = shlex.join(["edgespec", "pull", *left_out, *["--no-draft"] * values["no_draft"]])
         raise DownloadError(
             "nothing was downloaded",
             why=f"{len(failed)} of {len(named)} models cannot be downloaded",
@@ -171,9 +165,8 @@ def _list_offers(call: Call) -> None:
     for spec in dict.fromkeys(call.values["specs"]):
         if spec in NAMES or is_path(spec):
             raise UsageError(f"'{spec}' is not in a repository", why="it is a file on this machine")
-        wanted = sources(spec, call.values["revision"] or "main")[0]
+        wanted = sources(spec)[0]
         if isinstance(wanted, PackageSpec):
-            refuse_revision(spec, call.values["revision"], "it is part of a package")
             about, lines = _offers_of_package(wanted)
         else:
             about, lines = _offers_of_repository(spec, wanted, output)

@@ -9,7 +9,6 @@ from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
-from edgespec.errors import UsageError
 from edgespec.models.hub.cache import repository_of
 from edgespec.models.hub.removal import DeletedFile, plan_removal, remove
 from edgespec.models.names.known import with_tilde
@@ -20,19 +19,16 @@ from edgespec.text.printable import one_line
 @click.command(context_settings=HELP_NAMES)
 @click.argument("models", nargs=-1, required=True, type=ModelSpec(), metavar="MODEL...")
 @click.option("--unfinished", is_flag=True, help="Delete only incomplete downloads of the repositories.")
-@click.option("--all", "whole", is_flag=True, help="Delete all models of the repositories, in all revisions.")
 @YES
 @JSON
-def rm(models: tuple[str, ...], unfinished: bool, whole: bool, yes: bool, as_json: bool) -> None:
+def rm(models: tuple[str, ...], unfinished: bool, yes: bool, as_json: bool) -> None:
     """Delete models.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'. All parts of a split model and incomplete downloads of
     its repository are deleted, too. The files are listed first, and confirmed.
     """
-    if unfinished and whole:
-        raise UsageError("--all and --unfinished cannot be combined", hint="--all includes incomplete downloads")
     output = Output(quiet=False)
-    removal = plan_removal(models, unfinished_only=unfinished, whole=whole)
+    removal = plan_removal(models, unfinished_only=unfinished)
     for file in removal.files:
         if not as_json:
             output.line(_line(file))

@@ -86,7 +86,7 @@ def fetch_missing(
     can_ask = sys.stdin is not None and sys.stdin.isatty() and output.stderr_is_terminal
     if is_offline() or not (yes or can_ask):
         raise refusal
-    items = items_of(list(missing), None, drafts_of=drafts_of)
+    items = items_of(list(missing), drafts_of=drafts_of)
     possible = plan_all(items, output)
     coming = [item for item in possible if not item.was_here]
     if not yes and missing_bytes(coming) and not ask(_question(coming, drafts)):
