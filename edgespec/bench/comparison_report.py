@@ -1,7 +1,7 @@
 """The report of a comparison: the files, their speed in each mode, and conclusions.
 
 Files are measured one after another, so a ratio of two files' speeds is only reliable if the machine was equally busy
-for both. The conclusions name the ratios that are not reliable.
+for both. Otherwise the conclusions give a range.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 ALIKE = 0.03  # smaller differences are noise
-BUSY = "the machine was busy at times"
 BEST = "*"  # marks rows
 
 
@@ -58,24 +57,17 @@ def to_csv(result: Comparison) -> str:
     return tables.to_csv(lines)
 
 
-def doubt_about(result: Comparison, label: str) -> float | None:
-    """Return the factor by which a file's speed relative to the reference's may be wrong, if the machine was busy."""
-    again = result.reference_again
-    spreads = [file.spread for file in result.files if file.label in (label, result.reference)]
-    known = [1 + spread for spread in spreads if spread is not None]
-    known += [max(again, 1 / again)] if again else []
-    factor = max(known, default=1.0)
-    return factor if factor > 1 + BUSY_SPREAD else None
-
-
-def is_doubtful(result: Comparison) -> bool:
-    """Return whether there is a doubt about any file's speed."""
-    return any(doubt_about(result, label) for label in {row.file for row in result.rows} - {result.reference})
+def uncertainty(result: Comparison) -> float:
+    """Return the factor by which a ratio of two files' speeds may be wrong: the largest difference between measurements
+    of about the same work; 1 if the machine was about equally busy all the time."""
+    spread, again = _spread(result), result.reference_again or 1.0
+    factor = max(1 + spread, again, 1 / again)
+    return factor if factor > 1 + BUSY_SPREAD else 1.0
 
 
 def caveats(result: Comparison) -> Iterator[str]:
     """Yield what to keep in mind about all conclusions on speed."""
-    spread = max((file.spread for file in result.files if file.spread is not None), default=0.0)
+    spread = _spread(result)
     if spread > BUSY_SPREAD:
         yield f"the machine was busy: about the same work took up to {spread:.0%} longer at times".replace("%", " %")
     again = result.reference_again
@@ -93,8 +85,7 @@ def conclusions(result: Comparison) -> Iterator[str]:
     best = [row for row in result.rows if row.is_best]
     if best and len({row.file for row in result.rows}) > 1:
         names = [f"{row.file} {way(result, row)}" for row in sorted(best, key=lambda row: -(row.tokens_per_s or 0))]
-        unsure = "as far as these speeds can be compared, " if is_doubtful(result) else ""
-        yield f"{unsure}best trade-offs of speed and closeness to {base.label}, fastest first: {'; '.join(names)}"
+        yield f"best trade-offs of speed and closeness to {base.label}, fastest first: {'; '.join(names)}"
     yield from _fastest(result)
 
 
@@ -191,7 +182,7 @@ def _differences(result: Comparison, file: ComparedFile, base: ComparedFile) -> 
     yield _more(base.size_bytes / file.size_bytes, "smaller", "larger", "as large")
     plain, plain_base = (_plain_rate(result, each.label) for each in (file, base))
     if plain and plain_base:
-        yield _speed(plain / plain_base, doubt_about(result, file.label))
+        yield _speed(plain / plain_base, uncertainty(result))
         faster = [row for row in result.rows if row.file == file.label and row.is_faster]
         best = max(faster, key=lambda row: row.speedup or 0.0, default=None)
         if best and (best.speedup or 0) > 1 + ALIKE:
@@ -211,29 +202,28 @@ def _fastest(result: Comparison) -> Iterator[str]:
     if plain is None or len(result.rows) < 2:
         return
     speed, fastest = max(known, key=lambda pair: pair[0])
-    unsure = "as far as these speeds can be compared, the " if is_doubtful(result) else ""
     if fastest is plain:
-        yield f"{unsure}fastest on this machine: {plain.file} without drafting, {rate(speed)} tok/s"
+        yield f"fastest on this machine: {plain.file} without drafting, {rate(speed)} tok/s"
         return
     yield (
-        f"{unsure}fastest on this machine: {fastest.file} with {way(result, fastest)}, {rate(speed)} tok/s, "
+        f"fastest on this machine: {fastest.file} with {way(result, fastest)}, {rate(speed)} tok/s, "
         f"{times(speed / plain_speed)} the fastest without drafting ({plain.file})"
     )
+
+
+def _spread(result: Comparison) -> float:
+    """Return how much the speed of plain decoding varied at most within a file."""
+    return max((file.spread for file in result.files if file.spread is not None), default=0.0)
 
 
 def _plain_rate(result: Comparison, label: str) -> float | None:
     return next((row.tokens_per_s for row in result.rows if (row.file, row.mode) == (label, PLAIN.name)), None)
 
 
-def _speed(ratio: float, doubt: float | None) -> str:
-    """Say what a ratio of speeds means, no more than is certain."""
-    if doubt is None:
-        return _more(ratio, "faster", "slower", "as fast")
-    low, high = ratio / doubt, ratio * doubt
-    if low <= 1 <= high:
-        return f"faster or slower is uncertain ({times(low)} to {times(high)} as fast: {BUSY})"
-    bounds = (low, high) if low > 1 else (1 / high, 1 / low)
-    return f"about {_more(ratio, 'faster', 'slower', 'as fast')} ({' to '.join(map(times, bounds))}: {BUSY})"
+def _speed(ratio: float, factor: float) -> str:
+    """Say what a ratio of speeds means, with its range if it may be wrong by a factor."""
+    found = _more(ratio, "faster", "slower", "as fast")
+    return found if factor == 1 else f"{found} ({times(ratio / factor)} to {times(ratio * factor)} as fast: see above)"
 
 
 def _more(factor: float, more: str, less: str, alike: str) -> str:

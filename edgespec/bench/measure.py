@@ -116,22 +116,17 @@ def run_bench(
 
 def load_result(path: Path) -> BenchResult:
     """Return the result that `bench --json` wrote to `path`. Raises UsageError for any other file."""
-    hint = "give a file written by edgespec bench --json"
+    hint = "give a file written by bench --json of this version of edgespec, or measure again"
     with told_as(UsageError, f"cannot read {path}", hint=hint):
         data = path.read_bytes()
     try:
         found = json.loads(data)
-        version = found.pop("version")
-        if version == VERSION:
-            samples = [Sample.from_json(row) for row in found.pop("samples")]
-            return BenchResult(**found, samples=samples)
+        if (version := found.pop("version")) != VERSION:
+            raise ValueError(f"version {version}, not {VERSION}")
+        samples = [Sample.from_json(row) for row in found.pop("samples")]
+        return BenchResult(**found, samples=samples)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise UsageError(f"{path} is not a bench result", why="its format is unknown", hint=hint) from error
-    raise UsageError(
-        f"{path} was written by another version of edgespec",
-        why=f"its format has version {version}, this edgespec reads version {VERSION}",
-        hint="measure again",
-    )
+        raise UsageError(f"{path} is not a bench result", why=f"its format is unknown: {error}", hint=hint) from error
 
 
 def _settings(llm: Runtime, plan: Plan, tokens: int | None) -> dict[str, Any]:

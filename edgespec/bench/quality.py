@@ -133,15 +133,12 @@ def default_limit(n_vocab: int, size: int) -> int:
 
 def keep_rows(context: Context, text: Windows, rows: ReferenceRows, tell: Told, cancel: CancelFlag) -> None:
     """Fill `rows` with what the model in `context` predicts. Raises CancelledError, GenerationError, UsageError."""
-    with told_as(UsageError, "the reference's log probabilities cannot be written"), watching(context, cancel):
-        for done, window in enumerate(text):
-            tell(done, len(text))
-            for token, row in log_probabilities(context, window):
-                rows.likeliest.append(int(row.argmax()))
-                rows.losses.append(-float(row[token]))
-                rows.file.write(np.maximum(row, SMALLEST).astype(np.float16).tobytes())
+    with told_as(UsageError, "the reference's log probabilities cannot be written"):
+        for token, row in _predictions(context, text, tell, cancel):
+            rows.likeliest.append(int(row.argmax()))
+            rows.losses.append(-float(row[token]))
+            rows.file.write(np.maximum(row, SMALLEST).astype(np.float16).tobytes())
         rows.file.flush()
-        tell(len(text), len(text))
 
 
 def compare_with(rows: ReferenceRows, context: Context, text: Windows, tell: Told, cancel: CancelFlag) -> Quality:
@@ -150,14 +147,10 @@ def compare_with(rows: ReferenceRows, context: Context, text: Windows, tell: Tol
     losses: list[float] = []
     same = 0
     reference = zip(rows, rows.likeliest, strict=True)
-    with watching(context, cancel):
-        for done, window in enumerate(text):
-            tell(done, len(text))
-            for (token, row), (expected, likeliest) in zip(log_probabilities(context, window), reference, strict=False):
-                divergences.append(divergence(expected, row))
-                losses.append(-float(row[token]))
-                same += int(row.argmax()) == likeliest
-        tell(len(text), len(text))
+    for (token, row), (expected, likeliest) in zip(_predictions(context, text, tell, cancel), reference, strict=False):
+        divergences.append(divergence(expected, row))
+        losses.append(-float(row[token]))
+        same += int(row.argmax()) == likeliest
     n = len(losses)
     return Quality(
         n,
@@ -169,6 +162,18 @@ def compare_with(rows: ReferenceRows, context: Context, text: Windows, tell: Tol
         kl_99=float(np.quantile(divergences, 0.99)),
         same_top=same / n,
     )
+
+
+def _predictions(
+    context: Context, text: Windows, tell: Told, cancel: CancelFlag
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield each token that counts with the log-probabilities there, and tell how many windows are done. Raises
+    CancelledError, GenerationError."""
+    with watching(context, cancel):
+        for done, window in enumerate(text):
+            tell(done, len(text))
+            yield from log_probabilities(context, window)
+        tell(len(text), len(text))
 
 
 def divergence(reference: NDArray[np.float64], other: NDArray[np.float64]) -> float:

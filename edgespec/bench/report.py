@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edgespec.bench.measure import BenchResult
-from edgespec.bench.modes import PLAIN, Mode, parse_mode
+from edgespec.bench.modes import PLAIN, parse_mode
 from edgespec.bench.summary import ALL, Cell, Summary, plain_spread, summarise
 from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
 from edgespec.core.stats import Stats
@@ -24,7 +24,7 @@ FEW_PROMPTS = 6  # with fewer, not even the whole range contains the median 95 t
 
 
 def table(result: BenchResult) -> RenderableType:
-    """Return the full report of a result: conditions, figures, conclusions."""
+    """Return the full report of a result: conditions, figures, warnings."""
     summary = summarise(result.samples, result.modes)
     parts: list[RenderableType] = [Lines(list(_heading(result)))]
     parts += [_speed_table(summary, temperature) for temperature in summary.temperatures]
@@ -32,7 +32,7 @@ def table(result: BenchResult) -> RenderableType:
         parts += [_category_table(summary, temperature) for temperature in summary.temperatures]
     for temperature in summary.temperatures:
         parts += [*_reach_table(summary, temperature), *_drafter_table(summary, temperature)]
-    lines = [_with_spaces(line) for line in (*_conclusions(summary), *_warnings(result, summary), *result.messages)]
+    lines = [_with_spaces(line) for line in (*_warnings(result, summary), *result.messages)]
     return stacked([*parts, Lines([("-", line) for line in lines])])
 
 
@@ -241,36 +241,7 @@ def _shares(stats: Stats) -> str:
     return "/".join(f"{part_s / stats.generation_s * 100:.0f}" for part_s in parts_s) if stats.generation_s else NOTHING
 
 
-# --- conclusions ------------------------------------------------------------------------------------------------------
-
-
-def _conclusions(summary: Summary) -> Iterator[str]:
-    """Yield the best fixed length and the speed of auto, for each group of modes that differ only in the length."""
-    for temperature in summary.temperatures:
-        families: dict[tuple[Any, ...], list[tuple[Mode, float]]] = {}
-        for cell in summary.overall(temperature):
-            mode = parse_mode(cell.mode, ())
-            if mode != PLAIN and cell.speedup is not None and not cell.drafted_nothing:
-                families.setdefault((mode.spec_type, mode.tree, mode.rule), []).append((mode, cell.speedup))
-        for modes in families.values():
-            yield from _best_length(modes, temperature)
-
-
-def _best_length(modes: list[tuple[Mode, float]], temperature: float) -> Iterator[str]:
-    fixed = {mode.pace.removeprefix("fixed:"): speedup for mode, speedup in modes if mode.pace != "auto"}
-    auto = next((speedup for mode, speedup in modes if mode.pace == "auto"), None)
-    if not fixed or (auto is None and len(fixed) == 1):
-        return
-    best = max(fixed, key=fixed.__getitem__)
-    line = f"{modes[0][0].spec_type} {_at(temperature)}: "
-    if fixed[best] > 1:
-        line += f"the best fixed length (of {', '.join(fixed)}) is {best}, {times(fixed[best])}"
-    else:
-        line += f"no fixed length (of {', '.join(fixed)}) is faster than plain decoding"
-    if auto is not None:
-        line += f"; auto reaches {times(auto)}, {auto / max(1.0, fixed[best]):.0%} of "
-        line += "the best fixed length" if fixed[best] > 1 else "plain decoding"
-    yield line
+# --- warnings ---------------------------------------------------------------------------------------------------------
 
 
 def _warnings(result: BenchResult, summary: Summary) -> Iterator[str]:

@@ -179,7 +179,7 @@ def test_a_result_says_how_it_was_made_and_can_be_loaded(result: BenchResult, ll
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "samples": []}', '{"version": 2, "samples": [{}]}'])
 def test_other_files_are_no_results(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=r"x\.json (is not a bench result|was written by another version)"):
+    with pytest.raises(UsageError, match=r"x\.json is not a bench result"):
         load_result(tmp_path / "x.json")
 
 

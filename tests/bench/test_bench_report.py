@@ -237,19 +237,6 @@ def test_the_report_fits_the_terminal(width: int) -> None:
         assert part in text
 
 
-def test_the_report_says_what_auto_reaches() -> None:
-    rates = {"plain": 10, "draft auto": 19, "draft fixed:2": 20, "draft fixed:4": 8}
-    drafted: dict[str, Any] = {"proposed": 2, "accepted": 1}
-    found = flowing(table(result_of(*(answer(mode, rate, **drafted) for mode, rate in rates.items()))))
-    assert (
-        "draft at temperature 0: the best fixed length (of 2, 4) is 2, 2.00x; auto reaches 1.90x, 95 % of the best "
-        "fixed length"
-    ) in found
-    rates |= {"draft fixed:2": 9}
-    found = flowing(table(result_of(*(answer(mode, rate, **drafted) for mode, rate in rates.items()))))
-    assert "no fixed length (of 2, 4) is faster than plain decoding; auto reaches 1.90x, 190 % of plain" in found
-
-
 @pytest.mark.parametrize(
     ("samples", "said"),
     [
