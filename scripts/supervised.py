@@ -1,7 +1,4 @@
-"""Run long commands one at a time, with a line of progress, and end them when their caller dies.
-
-`python supervised.py COMMAND...` is a process between the caller and the command. Standard library only.
-"""
+"""Run long commands one at a time, with a line of progress. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,10 +6,8 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,7 +45,8 @@ def locked(path: Path, doing: str) -> Iterator[bool]:
 def run_logged(title: str, command: Sequence[str], log: Path, cwd: Path, environ: Mapping[str, str], hint: str) -> None:
     """Run a command with its output appended to `log`, and show the time and the last line of the output.
 
-    Raises CommandError with the cause and `hint`. The command ends when this process is interrupted or killed.
+    Raises CommandError with the cause and `hint`. The command ends when this process is interrupted. If this process is
+    killed, the command continues, and holds the lock of `locked` until it ends.
     """
     started = time.monotonic()
     progress, detail = Progress(title), ""
@@ -59,16 +55,14 @@ def run_logged(title: str, command: Sequence[str], log: Path, cwd: Path, environ
         sink.flush()
         begin = sink.tell()
         child = subprocess.Popen(
-            [base_python(), __file__, *command],
+            command,
             cwd=cwd,
             env=environ,
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
             close_fds=os.name == "nt",  # see _try_lock
-            start_new_session=True,
         )
-    assert child.stdin is not None
     try:
         while child.poll() is None:
             detail = latest(log, begin, detail)
@@ -77,32 +71,13 @@ def run_logged(title: str, command: Sequence[str], log: Path, cwd: Path, environ
                 child.wait(0.2)
     finally:
         progress.end()
-        child.stdin.close()  # the supervisor ends the command if it still runs
+        if child.poll() is None:
+            child.terminate()
         child.wait()
     if child.returncode:
         text = log.read_bytes()[begin:].decode("utf-8", "replace")
         cause = "\n".join("    " + line for line in _cause(text))
         raise CommandError(f"{title} failed:\n{cause}\n(all of it: {log})\n{hint}")
-
-
-def supervise(command: list[str]) -> None:
-    """Run `command`, and end it with its children as soon as stdin closes, since the caller has ended then."""
-    if os.name != "nt":
-        signal.signal(signal.SIGINT, lambda *_: None)
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=os.name == "nt")
-
-    def end_with_caller() -> None:
-        os.read(0, 1)
-        if sys.platform == "win32":
-            subprocess.call(["taskkill", "/F", "/T", "/PID", str(child.pid)])
-            return
-        os.killpg(0, signal.SIGINT)  # on which pip and ninja clean up
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(10)
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=end_with_caller, daemon=True).start()
-    os._exit(1 if child.wait() else 0)
 
 
 class Progress:
@@ -197,7 +172,3 @@ def latest(log: Path, begin: int, before: str) -> str:
     if re.match(_STEP, before):
         return before
     return next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
-
-
-if __name__ == "__main__":
-    supervise(sys.argv[1:])

@@ -185,22 +185,16 @@ class Shape:
     def tensor(self, name: str) -> tuple[int, ...]:
         """numpy's shape of a tensor, row length last."""
         width, heads, keys = self.width, self.heads * self.head_size, self.heads_kv * self.head_size
-        match name.removesuffix(".weight").rpartition(".")[2]:
-            case "token_embd" | "output":
-                return (self.vocabulary, width)
-            case "attn_q":
-                return (heads, width)
-            case "attn_k" | "attn_v":
-                return (keys, width)
-            case "attn_output":
-                return (width, heads)
-            case "ffn_gate" | "ffn_up":
-                return (self.feed_forward, width)
-            case "ffn_down":
-                return (width, self.feed_forward)
-            case "rope_freqs":
-                return (self.head_size // 2,)
-        return (width,)
+        shapes = {
+            **dict.fromkeys(("token_embd", "output"), (self.vocabulary, width)),
+            "attn_q": (heads, width),
+            **dict.fromkeys(("attn_k", "attn_v"), (keys, width)),
+            "attn_output": (width, heads),
+            **dict.fromkeys(("ffn_gate", "ffn_up"), (self.feed_forward, width)),
+            "ffn_down": (width, self.feed_forward),
+            "rope_freqs": (self.head_size // 2,),
+        }
+        return shapes.get(name.removesuffix(".weight").rpartition(".")[2], (width,))
 
 
 def shape_of(header: Header) -> Shape:

@@ -1,4 +1,4 @@
-"""Setup can be started twice and killed: the lock and the supervised command of scripts/supervised.py."""
+"""Setup can be started twice and killed: the lock and the logged command of scripts/supervised.py."""
 
 from __future__ import annotations
 
@@ -89,14 +89,24 @@ def test_a_failed_command_shows_the_first_error_the_log_and_the_hint(tmp_path: P
 
 
 @pytest.mark.skipif(os.name == "nt", reason="on Windows a child does not keep the lock, so nothing here would show it")
-def test_killing_the_caller_ends_the_command_and_only_then_frees_the_lock(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+def test_the_command_of_a_killed_caller_keeps_the_lock_until_it_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", f"import time; time.sleep(1); open({str(tmp_path / 'ended')!r}, 'w').close()"]
     code = (
         "with locked(Path(sys.argv[1]), 'working'):\n"
-        "    run_logged('waiting forever', sys.argv[3:], Path(sys.argv[2]), Path.cwd(), os.environ, '')"
+        "    run_logged('waiting', sys.argv[3:], Path(sys.argv[2]), Path.cwd(), os.environ, '')"
     )
     with python(code, tmp_path / "lock", tmp_path / "log", *command) as caller:
-        assert "waiting forever" in line(caller, "stderr")
+        assert "waiting" in line(caller, "stderr")
         caller.kill()
     with locked(tmp_path / "lock", "working") as torn:
-        assert torn
+        assert torn and (tmp_path / "ended").exists()
+
+
+def test_an_interruption_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("supervised.latest", interrupt)
+    command = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    with pytest.raises(KeyboardInterrupt):
+        run_logged("waiting forever", command, tmp_path / "log", tmp_path, os.environ, "")
