@@ -7,11 +7,9 @@ for both. Otherwise the conclusions give a range.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from math import floor, inf, isfinite, log10
 from typing import TYPE_CHECKING
 
-from edgespec.bench import tables
 from edgespec.bench.compared import ComparedFile, Comparison, Row
 from edgespec.bench.modes import PLAIN
 from edgespec.bench.quality import Quality
@@ -43,18 +41,6 @@ def table(result: Comparison) -> RenderableType:
         parts.append(_speeds(result))
     lines = [*caveats(result), *conclusions(result), *_legend(result), *result.messages]
     return stacked([*parts, Lines([("-", line.replace(" %", "\xa0%")) for line in lines])])
-
-
-def to_csv(result: Comparison) -> str:
-    """Return a line for each row, with the figures of its file."""
-    files = {file.label: file for file in result.files}
-    lines = []
-    for row in result.rows:
-        about = asdict(files[row.file]) | {"label": row.file}
-        quality = about.pop("quality") or {}
-        del about["types"]
-        lines.append(about | quality | asdict(row) | {"file": about["file"]})
-    return tables.to_csv(lines)
 
 
 def uncertainty(result: Comparison) -> float:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -89,15 +87,6 @@ def stacked(parts: Iterable[RenderableType]) -> RenderableType:
     for part in parts:
         lines += [Text(""), part] if lines else [part]
     return Group(*lines)
-
-
-def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line of names and a line for each row."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import random
 import sys
@@ -27,7 +26,7 @@ from edgespec.bench.summary import (
     repeated_4grams,
     summarise,
 )
-from edgespec.bench.tables import Figures, to_csv
+from edgespec.bench.tables import Figures
 from edgespec.core.stats import SourceStats, Stats
 from edgespec.errors import UsageError
 
@@ -285,11 +284,6 @@ def test_columns_that_do_not_fit_go_to_a_further_table() -> None:
     text = rendered(table, 40)
     assert max(map(len, text.splitlines())) <= 40
     assert text.count("name") > 1 and text.count("12345") == 9
-
-
-def test_csv_has_a_line_for_each_row_and_a_column_for_each_name() -> None:
-    text = to_csv([{"a": 1, "b": "x, y"}, {"a": 2, "c": None}])
-    assert list(csv.reader(io.StringIO(text))) == [["a", "b", "c"], ["1", "x, y", ""], ["2", "", ""]]
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------

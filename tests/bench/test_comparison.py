@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
@@ -29,7 +28,7 @@ from edgespec.bench.compared import (
     with_best,
 )
 from edgespec.bench.comparison import Plan, run_comparison
-from edgespec.bench.comparison_report import caveats, conclusions, nats, table, to_csv
+from edgespec.bench.comparison_report import caveats, conclusions, nats, table
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests
 from edgespec.bench.quality import Quality
 from edgespec.bench.runner import Runner, Sample
@@ -352,13 +351,6 @@ def test_small_figures_are_readable() -> None:
     ]  # fmt: skip
 
 
-def test_a_line_of_csv_is_a_row_with_its_file(result: Comparison) -> None:
-    lines = list(csv.DictReader(io.StringIO(to_csv(result))))
-    assert [(line["label"], line["mode"]) for line in lines] == [(row.file, row.mode) for row in result.rows]
-    assert result.files[0].quality and float(lines[0]["kl"]) == result.files[0].quality.kl
-    assert lines[0]["file"] == "draft.gguf"
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -367,11 +359,10 @@ def compare(home: Path, *args: str) -> Finished:
 
 
 def test_the_command_compares_quantisations_of_the_bundled_target(home: Path) -> None:
-    done = compare(home, *DEMO, "--quants", "q4_k_m", "--modes", "plain,fixed:2", "--csv", "out.csv")
+    done = compare(home, *DEMO, "--quants", "q4_k_m", "--modes", "plain,fixed:2")
     assert (done.returncode, done.stderr) == (0, b"")
     for label in ("Q8_0", "Q4_K_M"):
         assert f"\n{label} " in done.stdout.decode()
-    assert len((home / "out.csv").read_text(encoding="utf-8").splitlines()) == 1 + 2 * 2
 
 
 def test_prompts_that_do_not_fit_are_left_out(home: Path) -> None:
@@ -397,7 +388,6 @@ def test_prompts_that_do_not_fit_are_left_out(home: Path) -> None:
         (["demo", "--prompts", "missing.jsonl"], "missing.jsonl", 2),
         ([*DEMO, "--text", "empty.txt"], "the text is empty", 2),
         ([*DEMO, "--text", "short.txt"], "the text is shorter than one window", 2),
-        ([*DEMO, "--csv", "nowhere/x.csv"], "nowhere/x.csv cannot be written: there is no folder nowhere", 2),
         ([*DEMO, "tiny.gguf"], "tiny cannot be compared with demo", 2),
         ([*DEMO, "-md", "nothing.gguf"], "nothing.gguf", 3),
         ([*DEMO, "--limit", "100000000", "--text", "long.txt", "--quants", "Q2_K"], "fit into", 2),

@@ -273,26 +273,6 @@ def test_answers_that_are_cut_off_before_they_fit_are_counted(home: Path, fake: 
     assert [row.get("cut_off") for row in rows(home / "out.jsonl")] == [None, None, True]
 
 
-def test_it_stops_once_too_many_have_failed(home: Path, fake: FakeWorkers) -> None:
-    write(home, *({"prompt": "too long"} for _ in range(20)))
-    done = batch(home, "in.jsonl", "-o", "out.jsonl", "--max-errors", "2")
-    assert done.returncode == 6
-    assert "stopped: 3 rows failed" in done.stderr.decode()
-    assert "the rows in out.jsonl are saved; the same command resumes" in done.stderr.decode()
-    assert len(rows(home / "out.jsonl")) == 3
-    assert batch(home, "in.jsonl", "-o", "other.jsonl", "--max-errors", "20").returncode == 6
-    assert len(rows(home / "other.jsonl")) == 20
-
-
-def test_the_same_command_gets_past_lines_that_stay_bad(home: Path, fake: FakeWorkers) -> None:
-    write(home, "no json", *prompts(1), "no json", "no json", *prompts(3)[1:])
-    args = ("in.jsonl", "-o", "out.jsonl", "--max-errors", "1")
-    said = [batch(home, *args).stderr.decode() for _ in range(2)]
-    assert "stopped: 2 rows failed: line 1 is not JSON" in said[0]
-    assert "3 of 6 rows failed" in said[1]
-    assert sorted(ids(home / "out.jsonl"), key=str) == [None, None, None, "r0", "r1", "r2"]
-
-
 def test_a_model_that_dies_is_opened_again(home: Path, fake: FakeWorkers) -> None:
     write(home, *prompts(3), {"id": "x", "prompt": "kills"})
     fake.engine.deaths = 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from pathlib import Path
@@ -59,7 +57,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(home: Path, monkeypatch: 
 
 
 def test_it_measures_the_bundled_pair_and_shows_a_table(home: Path) -> None:
-    done = bench(home, "--json", "all.json", "--csv", "all.csv")
+    done = bench(home, "--json", "all.json")
     table, result = done.stdout.decode(), written(home / "all.json")
     assert (done.returncode, done.stderr) == (0, DEMO_ANSWERS)
     assert result["modes"] == [
@@ -70,8 +68,6 @@ def test_it_measures_the_bundled_pair_and_shows_a_table(home: Path) -> None:
         assert f"\n{mode} " in table
     assert max(map(len, table.splitlines())) <= 80
     assert "\x1b" not in table
-    rows = list(csv.DictReader(io.StringIO((home / "all.csv").read_text("utf-8"))))
-    assert [row["mode"] for row in rows] == [sample["mode"] for sample in result["samples"]]
     assert {sample["item"] for sample in result["samples"]} == {"maths-01", "maths-02"}
 
 
@@ -167,8 +163,7 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
     ("args", "said"),
     [
         (["--json", "nowhere/x.json"], "nowhere/x.json cannot be written"),
-        (["--csv", "folder.csv"], "is a directory"),
-        (["--json", "-", "--csv", "-"], "only one of --json and --csv can go to stdout"),
+        (["--json", "folder.json"], "is a directory"),
         (["--plot", "x.pdf"], ".png or .svg"),
         (["--mode", "fast"], "unknown word 'fast'"),
         (["--suite", "poems"], "poems"),
@@ -180,7 +175,7 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: list[str], said: str) -> None:
-    (home / "folder.csv").mkdir(exist_ok=True)
+    (home / "folder.json").mkdir(exist_ok=True)
     environment(home)
     there = set(home.iterdir())
     done = bench(home, *args)

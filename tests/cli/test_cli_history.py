@@ -97,17 +97,14 @@ def test_a_folder_that_does_not_exist_is_an_error(home: Path, store: Store) -> N
     assert b"'Nope'\n  there are the kitchen" in history(home, "list", "--folder", "Nope", code=2).stderr
 
 
-def test_what_is_kept_of_the_cache_is_shown_and_cleared(home: Path, store: Store) -> None:
+def test_a_deleted_chat_leaves_no_saved_cache(home: Path, store: Store) -> None:
     newest, oldest = ids(store)
     folder = home / "cache" / "chats"
     folder.mkdir(parents=True)
     for chat in (newest, oldest):
         (folder / f"{chat}.kv").write_bytes(bytes(1000))
-    assert history(home, "cache").stdout.decode() == f"2.0 kB in {folder}\n"
     history(home, "rm", "-y", newest)
     assert [file.name for file in folder.iterdir()] == [f"{oldest}.kv"]
-    history(home, "cache", "--clear")
-    assert [*folder.iterdir()] == []
 
 
 def test_times_of_other_days_are_shown_as_ages(home: Path, store: Store) -> None:
@@ -152,10 +149,6 @@ def test_a_chat_is_shown_whole(home: Path, store: Store) -> None:
         "(cut off at the token limit)",
         "",
     ]
-    [found] = objects(history(home, "show", "last", "--json"))
-    assert [message["content"] for message in found["messages"]] == ["about bread", "with flour\nand \x1b[31mwater"]
-    answer = found["messages"][1]["answer"]
-    assert (answer["finish_reason"], answer["seed"], answer["stats"]) == ("length", 2**64 - 1, {"accepted": [3, 2, 1]})
 
 
 @pytest.mark.parametrize("command", [["show"], ["export"], ["rm", "-y"]])
@@ -208,7 +201,7 @@ def test_an_import_keeps_the_times_of_other_programs_and_is_found_again(home: Pa
     [old] = [chat for chat in store.chats() if chat.title == "hi"]
     assert store.chats()[-1] == old
     assert (iso(old.created_s), iso(old.updated_s)) == ("2020-01-02T03:04:05+00:00",) * 2
-    shown = history(home, "show", old.id, "--json").stdout
+    shown = history(home, "export", old.id, "--format", "jsonl").stdout
     store.remove([old.id])
     history(home, "import", "-", stdin=shown)
     assert store.find(old.id).created_s == old.created_s

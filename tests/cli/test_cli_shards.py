@@ -15,6 +15,7 @@ from fake_stream import FakeWorkers
 from tiny_gguf import CHATML, write_model
 
 from edgespec.batch.input import Shard
+from edgespec.batch.output import OutputFile
 
 BODY = {"messages": [{"role": "user", "content": "p"}]}
 ROWS: list[Any] = [
@@ -147,8 +148,9 @@ def test_another_input_is_noticed(home: Path) -> None:
     assert "; 23 lines, " in said
 
 
-def test_a_shard_that_was_stopped_is_named(home: Path) -> None:
-    parts = shards(home, "--max-errors", "0")
+def test_a_shard_that_was_stopped_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OutputFile, "finish", lambda self, inventory: None)
+    parts = shards(home)
     assert "is not finished\n  run its command again" in refusal(home, parts)
 
 

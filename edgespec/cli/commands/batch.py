@@ -79,9 +79,6 @@ OUTPUT = [
     flag("--ordered", help="Write results in the order of the input."),
     flag("--retry-errors", help="Retry rows that failed earlier; their results are appended."),
     flag("--overwrite", help="Start over, discarding the rows in FILE."),
-    option(
-        "Output", "--max-errors", type=Integer(0), show_default="no limit", help="Stop after more than N failed rows.",
-    ),
     option("Output", "--limit", type=Integer(1), show_default="all", help="Read only N rows."),
     flag("--timings", help="Add timings to each row; the output then differs between runs."),
     *SHARDS,
@@ -137,9 +134,11 @@ def batch(call: Call) -> None:
         meter = Meter(target.n_done, None if output.quiet else count_rows(source, values["limit"], values["shard"]))
         target.begin()
         results = Results(model.name, model.token_bytes, values["timings"], numbered=values["shard"] is not None)
-        most_failed = values["max_errors"]
-        # Lines that are still invalid must not stop a resumed job at the same place again.
-        keep = partial(_keep, target, meter, None if most_failed is None else most_failed + target.n_dropped)
+
+        def keep(result: Result) -> None:
+            target.write(result.row)
+            meter.add(result)
+
         while isinstance(first, BadRow):  # reported without loading a model
             keep(results.refused(first))
             first = next(rows, None)
@@ -160,16 +159,6 @@ def batch(call: Call) -> None:
         hint = "" if target.name == STDIO else hint
         what = f"{failed} of {target.n_done + meter.n_rows} rows failed{and_first}"
         raise FailedRowsError(what, why=meter.first_failure, hint=hint)
-
-
-def _keep(target: OutputFile | StdoutRows, meter: Meter, most_failed: int | None, result: Result) -> None:
-    """Write a result and count it. Raises FailedRowsError once too many have failed."""
-    target.write(result.row)
-    meter.add(result)
-    if most_failed is not None and meter.n_failed > most_failed:
-        raise FailedRowsError(
-            f"stopped: {meter.n_failed} rows failed", why=meter.first_failure, hint="see --max-errors"
-        )
 
 
 def _refuse_contradictions(source: str, values: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,19 +19,17 @@ from edgespec.cli.options.types import Integer, Number, Text
 from edgespec.cli.setup.default_model import named_model
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.terminal.output import Output
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.paths import check_writable, write_whole
 from edgespec.settings import HEADS, MTP, LoadSettings
 
 if TYPE_CHECKING:
     from edgespec.bench.measure import BenchResult
     from edgespec.bench.modes import Mode
-    from edgespec.bench.runner import Sample
     from edgespec.bench.suites import Item
 
 PER_CATEGORY = 3
 STDOUT = "-"
-_FILE = click.Path(dir_okay=False, allow_dash=True)
 
 OPTIONS = [
     DRAFT_MODEL,
@@ -70,8 +68,10 @@ OPTIONS = [
         help="Force the reference answers that come with the prompts: measures the gain on realistic text even if the "
         "model cannot write it.",
     ),
-    option("Output", "--json", "json_file", type=_FILE, metavar="FILE", help="All figures as JSON; '-' for stdout."),
-    option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="A CSV line per answer; '-' for stdout."),
+    option(
+        "Output", "--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE",
+        help="All figures as JSON; '-' for stdout.",
+    ),
     option(
         "Output", "--plot", "plot_file", type=click.Path(dir_okay=False), metavar="FILE",
         help="The speedups as a PNG or SVG picture (needs matplotlib).",
@@ -102,14 +102,14 @@ def bench(call: Call) -> None:
     values["model"] = named_model(call)
     settings = load_settings(values)
     fetch_models(call, settings, modes=values["modes"])
-    files = _files(values)
+    files = values["json_file"], values["plot_file"]
+    _check_files(*files)
     from edgespec.bench.suites import chosen
 
     items, problems = chosen(values["prompts"], values["categories"], values["per_category"], PER_CATEGORY)
     modes = _modes(settings, values["modes"], output)
-    result = _measure(call, settings, modes, items, files.get("json"))
-    failures = [why for file in files.items() if (why := _written(*file, result, output))]
-    if STDOUT in files.values():
+    result = _measure(call, settings, modes, items, values["json_file"])
+    if values["json_file"] == STDOUT:
         for message in result.messages:
             output.note(message)
     elif result.samples:
@@ -118,12 +118,10 @@ def bench(call: Call) -> None:
         output.show(table(result))
     for problem in problems:
         output.note(f"{values['prompts']}: {problem}")
-    for failure in [result.failure, *failures]:
-        if failure:
-            output.error(failure)
+    _write(result, *files, output)
+    if result.failure:
+        raise EdgespecError(result.failure)
     call.interrupts.raise_if_received()
-    if result.failure or failures:
-        call.ctx.exit(EdgespecError.exit_code)
 
 
 # --- the request ------------------------------------------------------------------------------------------------------
@@ -155,22 +153,15 @@ def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list
     return modes
 
 
-def _files(values: dict[str, Any]) -> dict[str, str]:
-    """The files to write, by format; stdout is last, since its reader may have left.
-
-    Raises UsageError for a file that cannot be written, before anything is measured.
-    """
-    files = {kind: values[f"{kind}_file"] for kind in ("json", "csv", "plot") if values[f"{kind}_file"]}
-    if list(files.values()).count(STDOUT) > 1:
-        raise UsageError("only one of --json and --csv can go to stdout", hint="give the other one a file name")
-    if "plot" in files:
+def _check_files(json_file: str | None, plot_file: str | None) -> None:
+    """Raise UsageError for a file that cannot be written, before anything is measured."""
+    if plot_file:
         from edgespec.bench.plot import check_plot
 
-        check_plot(Path(files["plot"]))
-    for name in files.values():
-        if name != STDOUT:
+        check_plot(Path(plot_file))
+    for name in (json_file, plot_file):
+        if name and name != STDOUT:
             check_writable(Path(name))
-    return dict(sorted(files.items(), key=lambda file: file[1] == STDOUT))
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
@@ -220,29 +211,21 @@ def _measure(call: Call, settings: LoadSettings, modes: list[Mode], items: list[
 # --- the result -------------------------------------------------------------------------------------------------------
 
 
-def _written(kind: str, name: str, result: BenchResult, output: Output) -> str:
-    """Write a result, unless nothing was measured, and return why this failed; empty if it did not."""
-    from edgespec.bench.plot import plot_bench
-    from edgespec.bench.tables import to_csv
+def _write(result: BenchResult, json_file: str | None, plot_file: str | None, output: Output) -> None:
+    """Write a result, unless nothing was measured, which would replace the file of an earlier run. Raises
+    EdgespecError."""
+    if not result.samples:
+        return
+    if plot_file:
+        from edgespec.bench.plot import plot_bench
 
-    if not result.samples:  # keep the file of an earlier run
-        return ""
-    try:
-        if kind == "plot":
-            write_whole(Path(name), plot_bench(result, Path(name)))
-            return ""
-        text = _as_text(result) if kind == "json" else to_csv([_row(sample) for sample in result.samples])
-        output.line(text.rstrip("\n")) if name == STDOUT else write_whole(Path(name), text)
-    except OSError as error:
-        return f"{name} cannot be written: {error.strerror or error}"
-    return ""
-
-
-def _row(sample: Sample) -> dict[str, Any]:
-    """A line of the CSV file: everything but lists and objects."""
-    found = sample.as_json()
-    found |= found.pop("timings")
-    return {name: value for name, value in found.items() if not isinstance(value, list | dict)}
+        with told_as(EdgespecError, f"{plot_file} cannot be written"):
+            write_whole(Path(plot_file), plot_bench(result, Path(plot_file)))
+    if json_file == STDOUT:
+        output.line(_as_text(result).rstrip("\n"))
+    elif json_file:
+        with told_as(EdgespecError, f"{json_file} cannot be written"):
+            write_whole(Path(json_file), _as_text(result))
 
 
 def _as_text(result: BenchResult) -> str:

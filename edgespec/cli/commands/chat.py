@@ -21,7 +21,7 @@ from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import Option, advanced, option
 from edgespec.cli.options.generation import CHAT
 from edgespec.cli.options.given import constraints, load_settings, sampling_settings
-from edgespec.cli.options.types import Integer
+from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.setup.persona import PERSONA, named_persona, typed_fields
@@ -79,7 +79,7 @@ OPTIONS = [
 
 
 @click.command(cls=Command, params=OPTIONS)
-@click.argument("message", required=False)
+@click.argument("message", required=False, type=Text())
 def chat(call: Call) -> None:
     """Chat with a model.
 

@@ -17,8 +17,7 @@ from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import Integer, ModelSpec, Text
 from edgespec.cli.setup.fetching import fetch_missing, uses_draft
 from edgespec.cli.terminal.interrupt import Interrupted
-from edgespec.errors import EdgespecError, told_as
-from edgespec.files.paths import check_writable, write_whole
+from edgespec.errors import EdgespecError
 from edgespec.gguf_file.head_check import mtp_mismatch
 from edgespec.settings import MTP
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 TOKENS, PER_CATEGORY = 48, 1
 DEFAULT_MODES = ("plain,all auto",)
-_FILE = click.Path(dir_okay=False)
 
 OPTIONS = [
     option(
@@ -78,7 +76,6 @@ OPTIONS = [
         "Output", "--json", "as_json", is_flag=True,
         help="Print one JSON object to stdout instead of tables (a flag, unlike the --json FILE of bench).",
     ),
-    option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write one line for each file and mode."),
     QUIET,
     VERBOSE,
 ]  # fmt: skip
@@ -93,9 +90,6 @@ def compare(call: Call) -> None:
     the divergence from the reference. One file is loaded at a time. Ctrl-C stops and shows what was measured.
     """
     values, output = call.values, call.output
-    csv = values["csv_file"] and Path(values["csv_file"])
-    if csv:
-        check_writable(csv)
     specs = [*values["targets"], values["reference"], *values["drafts"]]
     fetch_missing(call, specs, drafts_of=_drafting_for(values))
     output.progress("reading headers", 0)
@@ -113,16 +107,13 @@ def compare(call: Call) -> None:
     except Interrupted:
         output.note(_nothing_measured(values))
         raise
-    from edgespec.bench.comparison_report import caveats, conclusions, table, to_csv
+    from edgespec.bench.comparison_report import caveats, conclusions, table
 
     is_any = bool(result.rows) or any(file.quality for file in result.files)
     if values["as_json"]:
         output.json(result.as_json() | {"caveats": list(caveats(result)), "conclusions": list(conclusions(result))})
     elif is_any:
         output.show(table(result))
-    if csv and result.rows:
-        with told_as(EdgespecError, f"{csv} cannot be written"):
-            write_whole(csv, to_csv(result))
     for problem in problems:
         output.note(f"{values['prompts']}: {problem}")
     for failure in result.failures:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from edgespec.cli.call import Call
-from edgespec.cli.options.common import JSON_LINES, QUIET, YES
+from edgespec.cli.options.common import QUIET, YES
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.render.rows import table
@@ -59,17 +58,13 @@ def build(ctx: click.Context, paths: tuple[Path, ...], out: str, model: str | No
 
 
 @corpus.command()
-@JSON_LINES
-def ls(as_json: bool) -> None:
+def ls() -> None:
     """List the corpora in edgespec's data folder."""
     from edgespec.datastore.corpus import listed
 
     output = Output(quiet=False)
     found = listed(output.note)
-    if as_json:
-        for path, about in found:
-            output.json({"file": str(path), **asdict(about)})
-    elif found:
+    if found:
         rows = [(path.stem, about.model, str(about.files), str(about.tokens)) for path, about in found]
         output.line("\n".join(table(("name", "vocabulary of", "files", "tokens"), rows, right=("files", "tokens"))))
     else:

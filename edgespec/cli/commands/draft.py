@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -10,14 +11,11 @@ from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.group import Group
-from edgespec.cli.options.types import COUNT, Integer, ModelSpec, Number
+from edgespec.cli.options.types import Integer, ModelSpec, Number
 from edgespec.cli.terminal.output import Output
-from edgespec.settings import LoadSettings
 from edgespec.text.figures import clock, count_of, size_of
 from edgespec.training.job import DEVICES, KINDS, TYPES, Listener, Progress, Settings
 
-JUDGING_S = 60
-LONGEST_DRAFT = 8  # tokens; the head decodes one pass for each
 OUT = option(
     "Output", "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE",
     help="The file to write.",
@@ -63,7 +61,7 @@ TRAINING = [
         "Training", "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N",
         help="Time to train, after the answers have been generated.",
     ),
-    option("Training", "--tokens", type=COUNT, default="500k", metavar="N", help="Tokens of answers to learn from."),
+    option("Training", "--tokens", type=Integer(1), default=500_000, help="Tokens of answers to learn from."),
     option(
         "Training", "--vocab", "vocabulary", type=Integer(16), default=8192,
         help="Number of tokens that the head can draft: the most frequent ones.",
@@ -92,8 +90,7 @@ def train(call: Call) -> None:
     """Train a draft head for MODEL from scratch, and write a file for -md.
 
     The model answers bundled prompts and prompts that it writes itself. The head learns to predict these answers. Then
-    its acceptance rate and its speedup on this machine are measured. Ctrl-C stops, and the same command resumes. Needs
-    PyTorch.
+    its acceptance rate is measured. Ctrl-C stops, and the same command resumes. Needs PyTorch.
     """
     from edgespec.models.names.spec import resolve
     from edgespec.training.pipeline import train_head
@@ -119,29 +116,5 @@ def train(call: Call) -> None:
     shares = ", ".join(f"{share:.0%}" for share in greedy)
     output.line(f"Drafts of 1, 2, ... tokens for held-out answers are accepted completely in {shares}")
     output.line(f"Drafts of {len(greedy)} tokens give {1 + sum(greedy):.2f} tokens per step")
-    _judge(settings, call)
-    call.interrupts.raise_if_received()
-
-
-def _judge(settings: Settings, call: Call) -> None:
-    """Measure whether the trained head pays off on this machine, as `tune` does, and print the result."""
-    from edgespec.bench.suites import sample, shipped
-    from edgespec.bench.tune import tune
-    from edgespec.runtime.runtime import Runtime
-
-    loading = LoadSettings(
-        str(settings.target),
-        str(settings.out),
-        settings.kind,
-        spec_draft_n_max=LONGEST_DRAFT,
-        threads=settings.threads,
-        store=False,
-    )
-    output = call.output
-    with output.showing_progress(), Runtime(loading) as llm, call.cancelling() as cancel:
-        found = tune(llm, sample(shipped(), 10), JUDGING_S, progress=output.progress, cancel=cancel)
-    if found is None:
-        return
-    output.line(f"On this machine: {found.recommendation.why}")
-    for message in found.messages:
-        output.note(message)
+    tune = shlex.join(["edgespec", "tune", call.values["target"], "-md", str(out), "--spec-type", settings.kind])
+    output.line(f"Measure its speedup on this machine with: {tune}")

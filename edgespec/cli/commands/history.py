@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from edgespec.chat.states import remove_states, states_folder
+from edgespec.chat.states import remove_states
 from edgespec.chat.transcript import (
     ImportedChat,
     import_chat,
@@ -22,20 +21,19 @@ from edgespec.chat.transcript import (
     to_jsonl,
     to_markdown,
 )
-from edgespec.cli.options.common import JSON, JSON_LINES, YES, flag, option
+from edgespec.cli.options.common import JSON_LINES, YES, flag, option
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.render.rows import table
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.errors import EdgespecError, UsageError, told_as
-from edgespec.files.bounded_folder import BoundedFolder
 from edgespec.files.paths import write_whole
 from edgespec.files.unfinished import check_destination
 from edgespec.history import ChatInfo, Store, default_file
 from edgespec.history.data import first_line
 from edgespec.history.search import BEGIN, END
-from edgespec.text.figures import size_of, when
+from edgespec.text.figures import when
 from edgespec.text.printable import one_line
 
 
@@ -115,28 +113,16 @@ def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
 
 @history.command()
 @CHAT
-@JSON
-def show(name: str, as_json: bool) -> None:
-    """Print a conversation."""
+def show(name: str) -> None:
+    """Print a conversation. 'history export --format jsonl' writes it for programs."""
     output = Output(quiet=False)
     with _store(output) as store:
         chat = store.find(name)
         turns = messages_of(store, chat)
-    if not as_json:
-        output.line(f"{chat.title or chat.id}\n{iso(chat.created_s)}")
-        for turn in turns:
-            end = turn.answer.end if turn.answer else ""
-            output.line(f"\n{turn.role}:\n{turn.content}" + (f"\n({end})" if end else ""))
-        return
-    messages = []
+    output.line(f"{chat.title or chat.id}\n{iso(chat.created_s)}")
     for turn in turns:
-        message: dict[str, Any] = {"role": turn.role, "content": turn.content, "created": iso(turn.created_s)}
-        if turn.answer is not None:
-            answer = asdict(turn.answer)
-            del answer["ids"]  # only useful to this program
-            message["answer"] = answer
-        messages.append(message)
-    output.json(_about(chat) | {"messages": messages})
+        end = turn.answer.end if turn.answer else ""
+        output.line(f"\n{turn.role}:\n{turn.content}" + (f"\n({end})" if end else ""))
 
 
 @history.command()
@@ -209,22 +195,6 @@ def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
             return
         output.note(f"{store.remove([chat.id for chat in chats])} deleted")
     remove_states(chat.id for chat in chats)
-
-
-@history.command(short_help="Show or delete the saved KV caches of chats.")
-@flag("--clear", help="Delete the saved caches. The chats stay; they are processed again when they are resumed.")
-def cache(clear: bool) -> None:
-    """Show the size of the saved KV caches of chats, which let resumed chats start faster, or delete them.
-
-    'edgespec chat --cache-disk' limits their size.
-    """
-    output = Output(quiet=False)
-    folder = BoundedFolder(states_folder(), 0)
-    if not clear:
-        output.line(f"{size_of(folder.n_bytes)} in {folder.folder}")
-        return
-    with told_as(EdgespecError, f"{folder.folder} cannot be cleared"):
-        output.note(f"{size_of(folder.clear())} deleted")
 
 
 @history.command()

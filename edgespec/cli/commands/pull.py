@@ -17,7 +17,7 @@ from edgespec.cli.render.rows import table
 from edgespec.cli.setup.fetching import tell_stopped
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.files.paths import free_in, models_dir
+from edgespec.files.paths import free_in
 from edgespec.models.hub.absent import is_here, spec_of
 from edgespec.models.hub.cache import hub_cache
 from edgespec.models.hub.pulling import (
@@ -32,7 +32,7 @@ from edgespec.models.hub.pulling import (
 )
 from edgespec.models.hub.repository import Download, look_at_offers
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path, packaged_models
+from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path
 from edgespec.models.names.spec import sources
 from edgespec.text.figures import clock, size_of
 
@@ -167,9 +167,8 @@ def _list_offers(call: Call) -> None:
             raise UsageError(f"'{spec}' is not in a repository", why="it is a file on this machine")
         wanted = sources(spec)[0]
         if isinstance(wanted, PackageSpec):
-            about, lines = _offers_of_package(wanted)
-        else:
-            about, lines = _offers_of_repository(spec, wanted, output)
+            raise UsageError(f"'{spec}' is not in a repository", why=f"it is part of the package {wanted.package}")
+        about, lines = _offers_of_repository(spec, wanted, output)
         found.append({"spec": spec, **about})
         for line in lines if not call.values["as_json"] else ():
             output.line(line)
@@ -196,20 +195,3 @@ def _offers_of_repository(spec: str, wanted: HubSpec, output: Output) -> tuple[d
     about = {"repository": repository.name, "revision": wanted.revision, "commit": repository.commit}
     lines = table(("model", "size", "files", "here"), rows, right=("size", "files"))
     return about | {"free_bytes": free, "models": models}, [f"{repository.name}, {size_of(free)} free here", *lines]
-
-
-def _offers_of_package(wanted: PackageSpec) -> tuple[dict[str, Any], list[str]]:
-    """Return the types of a model in a package as JSON, with the keys of a repository and the size of the download, and
-    as lines."""
-    models, n_bytes = [each for each in packaged_models() if each.name == wanted.name], wanted.entry.wheel_bytes
-    lines = [f"{wanted.package}, a package of {size_of(n_bytes)}"]
-    for each in models:
-        made = f", made of {each.packed_quant} once that is downloaded" if each.is_converted else ", as in the package"
-        lines.append(f"  {each}{', here' if each.is_here else ''}{made}")
-    types = [
-        {"model": str(each), "quant": each.quant, "file": each.path.name, "files": 1, "size_bytes": n_bytes,
-         "here": each.is_here}
-        for each in models
-    ]  # fmt: skip
-    nothing = dict.fromkeys(("repository", "revision", "commit"))
-    return {"package": wanted.package, **nothing, "free_bytes": free_in(models_dir()), "models": types}, lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from edgespec.cli.options.common import JSON, YES
+from edgespec.cli.options.common import YES
 from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.terminal.output import Output
@@ -20,8 +20,7 @@ from edgespec.text.printable import one_line
 @click.argument("models", nargs=-1, required=True, type=ModelSpec(), metavar="MODEL...")
 @click.option("--unfinished", is_flag=True, help="Delete only incomplete downloads of the repositories.")
 @YES
-@JSON
-def rm(models: tuple[str, ...], unfinished: bool, yes: bool, as_json: bool) -> None:
+def rm(models: tuple[str, ...], unfinished: bool, yes: bool) -> None:
     """Delete models.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'. All parts of a split model and incomplete downloads of
@@ -30,18 +29,11 @@ def rm(models: tuple[str, ...], unfinished: bool, yes: bool, as_json: bool) -> N
     output = Output(quiet=False)
     removal = plan_removal(models, unfinished_only=unfinished)
     for file in removal.files:
-        if not as_json:
-            output.line(_line(file))
-        elif not yes:
-            output.aside(_line(file))
+        output.line(_line(file))
     if not agreed(f"Delete {size_of(removal.freed_bytes)}?", yes=yes):
         return
     remove(removal)
-    if as_json:
-        deleted = [{"file": str(file.path), "freed_bytes": file.freed_bytes} for file in removal.files]
-        output.json({"deleted": deleted, "freed_bytes": removal.freed_bytes})
-    else:
-        output.note(f"{size_of(removal.freed_bytes)} deleted")
+    output.note(f"{size_of(removal.freed_bytes)} deleted")
 
 
 def _line(file: DeletedFile) -> str:

@@ -14,6 +14,7 @@ from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.generation import RUN
 from edgespec.cli.options.given import load_settings, request
+from edgespec.cli.options.types import Text
 from edgespec.cli.render.footer import explanation, footer
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.setup.fetching import fetch_models
@@ -38,7 +39,7 @@ TOGETHER = 8  # samples decoded together, each with its own KV cache
 
 
 @click.command(cls=Command, params=[PERSONA, *RUN])
-@click.argument("prompt", required=False)
+@click.argument("prompt", required=False, type=Text())
 def run(call: Call) -> None:
     """Answer one prompt.
 

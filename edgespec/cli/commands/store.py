@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from edgespec.cli.options.common import JSON_LINES, YES, flag
+from edgespec.cli.options.common import YES, flag
 from edgespec.cli.options.group import Group
 from edgespec.cli.render.rows import table
 from edgespec.cli.terminal.output import Output
@@ -23,17 +23,12 @@ def store() -> None:
 
 
 @store.command()
-@JSON_LINES
-def ls(as_json: bool) -> None:
+def ls() -> None:
     """List the vocabularies that have stored answers."""
     from edgespec.datastore.answer_store import stored
 
     output = Output(quiet=False)
     found = stored()
-    if as_json:
-        for entry in found:
-            output.json(entry)
-        return
     if not found:
         output.line("no answers are stored yet")
         return

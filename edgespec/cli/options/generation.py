@@ -21,7 +21,6 @@ from edgespec.cli.options.types import (
     Integer,
     ModelSpec,
     Number,
-    StopText,
     Text,
 )
 from edgespec.core.sampling import SamplingSettings
@@ -246,7 +245,7 @@ SAMPLING = [
 
 ENDS = [
     _answer("-n --max-tokens", "Maximum tokens to generate. -1: until the model stops or the context is full."),
-    _answer("--stop", "Stop before TEXT. Repeatable.", type=StopText(), metavar="TEXT", multiple=True),
+    _answer("--stop", "Stop before TEXT. Repeatable.", type=Text(), metavar="TEXT", multiple=True),
     _answer(
         "-j --json-schema", "Answer in JSON that matches a schema. {}: any JSON.", type=ConstraintText("json_schema"),
         metavar="FILE|JSON", default=None,

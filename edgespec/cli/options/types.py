@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,24 +28,14 @@ class Text(ParamType):
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        invalid = first_invalid_byte(text)
-        if invalid is not None:
-            self.fail(f"not UTF-8: byte {invalid} is invalid.", param, ctx)
-        return text
+        try:
+            str(value).encode()
+        except UnicodeEncodeError as error:
+            self.fail(f"not UTF-8: byte {len(value[: error.start].encode())} is invalid.", param, ctx)
+        return str(value)
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return [rv]
-
-
-class StopText(Text):
-    """A stop string; an empty one would end every answer at once."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = super().convert(value, param, ctx)
-        if not text:
-            self.fail("a stop string cannot be empty.", param, ctx)
-        return text
 
 
 class ConstraintText(Text):
@@ -114,15 +104,8 @@ class Number(click.FloatRange):
 class Parsed(ParamType):
     """A value that a function makes of a text. The function raises ValueError or UsageError for invalid texts."""
 
-    def __init__(
-        self,
-        name: str,
-        parse: Callable[[str], Any],
-        *,
-        toml_types: tuple[type, ...] = (str,),
-        complete: Callable[[str], Sequence[str]] = lambda incomplete: (),
-    ) -> None:
-        self.name, self._parse, self.toml_types, self._complete = name, parse, toml_types, complete
+    def __init__(self, name: str, parse: Callable[[str], Any], *, toml_types: tuple[type, ...] = (str,)) -> None:
+        self.name, self._parse, self.toml_types = name, parse, toml_types
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str | int):  # a parsed value, such as a default
@@ -134,17 +117,6 @@ class Parsed(ParamType):
             self.fail(f"{what}; {error.hint}." if error.hint else f"{what}.", param, ctx)
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(text) for text in self._complete(incomplete) if text.startswith(incomplete)]
-
-
-def _count(text: str) -> int:
-    match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([kKmM]?)", text)
-    number = round(float(match[1]) * {"": 1, "k": 1e3, "m": 1e6}[match[2].lower()]) if match else 0
-    if number < 1:
-        raise ValueError(f"{text!r} is not a number such as 300000, 500k or 1.5M")
-    return number
 
 
 def _layers(text: str) -> int | str:
@@ -173,13 +145,6 @@ def _spec_type(text: str) -> str:
     return names
 
 
-def _complete_drafters(incomplete: str) -> Sequence[str]:
-    from edgespec.settings import DRAFTERS
-
-    before, comma, _ = incomplete.rpartition(",")
-    return [before + comma + name for name in (DRAFTERS if comma else ("auto", "none", *DRAFTERS))]
-
-
 def _pace(text: str) -> str:
     from edgespec.validation import check_pace
 
@@ -195,18 +160,8 @@ def _logit_bias(text: str) -> tuple[int, float]:
     return int(match[1]), float(match[2] + match[3])
 
 
-COUNT = Parsed("count", _count)  # 300000, 500k, 1.5M
 LAYERS = Parsed("layers", _layers, toml_types=(int, str))
 PARALLEL = Parsed("parallel", _parallel)  # answers to decode together; 0: auto
-SPEC_TYPE = Parsed("drafters", _spec_type, complete=_complete_drafters)
-PACE = Parsed("pace", _pace, complete=lambda incomplete: ("auto", "fixed:", "off"))
+SPEC_TYPE = Parsed("drafters", _spec_type)
+PACE = Parsed("pace", _pace)
 LOGIT_BIAS = Parsed("bias", _logit_bias)
-
-
-def first_invalid_byte(text: str) -> int | None:
-    """Return the offset of the first byte that is not UTF-8 in an argument or variable, or None."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        return len(text[: error.start].encode("utf-8"))
-    return None

@@ -87,7 +87,7 @@ class StdoutRows(Closable):
     """Rows on stdout, with the interface of `OutputFile`; there are never earlier rows."""
 
     name = STDIO
-    n_done = n_failed = n_dropped = 0
+    n_done = n_failed = 0
 
     def __init__(self, output: Output) -> None:
         self._output = output

@@ -10,7 +10,6 @@ from threading import Timer
 
 import click
 
-from edgespec.cli.options.types import first_invalid_byte
 from edgespec.errors import UsageError
 
 BETWEEN = "\n\n"
@@ -24,8 +23,6 @@ def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str]
     `-` in place of the argument or a file is stdin. `note` reports waiting for stdin and files of a folder that are
     left out. Raises UsageError.
     """
-    if argument is not None and (invalid := first_invalid_byte(argument)) is not None:
-        raise _not_utf8("the prompt", invalid)
     sources = [*(["-"] if argument == "-" else []), *files]
     parts: list[str] = []
     for source in sources:
@@ -107,9 +104,6 @@ def _decode(data: bytes, source: str) -> str:
         hint = ""
         if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             hint = "it looks like UTF-16: save it as UTF-8"
-        raise _not_utf8(f"the prompt from {source}", error.start + len(data) - len(text_bytes), hint) from error
+        why = f"byte {error.start + len(data) - len(text_bytes)} is invalid"
+        raise UsageError(f"the prompt from {source} is not UTF-8", why=why, hint=hint) from error
     return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
-
-
-def _not_utf8(what: str, offset: int, hint: str = "") -> UsageError:
-    return UsageError(f"{what} is not UTF-8", why=f"byte {offset} is invalid", hint=hint)
