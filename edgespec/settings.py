@@ -192,7 +192,7 @@ class Request:
     seed: int = field(default=0, metadata=between(0, 2**64 - 1))
     #: number that distinguishes samples of one prompt and seed
     sample: int = field(default=0, metadata=between(0, 2**32 - 1))
-    #: verification rule: "coupled" keeps the text, "rejection" and "block" its distribution, "typical" neither
+    #: verification rule: "coupled" keeps the text, "rejection" and "block" its distribution
     verify: VerifyRule = field(default="coupled", metadata=one_of(get_args(VerifyRule)))
     #: token ids to emit as the answer, to measure the gain of drafting on a given text
     reference: tuple[int, ...] = ()

@@ -40,11 +40,6 @@ class Distribution:
         at = int(np.searchsorted(self.ids, token))
         return float(self.p[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
 
-    def entropy(self) -> float:
-        """Return the entropy in nats."""
-        possible = self.p[self.p > 0]
-        return -float(np.sum(possible * np.log(possible)))
-
     def without(self, token: int) -> Distribution | None:
         """Return the distribution given that `token` is excluded, or None if there is no other token."""
         others = (self.ids != token) & (self.p > 0)

@@ -2,8 +2,7 @@
 
 Every rule follows the draft from the last committed token and ends with one token sampled from the target. *Coupled*
 accepts the tokens that the target samples with the noise of their positions, so the text does not depend on the draft.
-*Rejection* and *block* preserve the target's distribution if the draft was sampled from another one. *Typical* changes
-the distribution.
+*Rejection* and *block* preserve the target's distribution if the draft was sampled from another one.
 """
 
 from __future__ import annotations
@@ -21,12 +20,9 @@ from edgespec.core.draft import Draft
 from edgespec.core.noise import Stream, uniform
 from edgespec.core.sampler import Choice, Sampler
 
-VerifyRule = Literal["coupled", "rejection", "block", "typical"]
+VerifyRule = Literal["coupled", "rejection", "block"]
 RowOf = Callable[[int], NDArray[np.float32]]
 """The target's float32[V] row after a draft node; -1 is the last committed token."""
-
-CHANGES_LAW: tuple[VerifyRule, ...] = ("typical",)
-TYPICAL_EPSILON, TYPICAL_DELTA = 0.09, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +62,26 @@ def rejection(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None
     child that was not sampled is accepted if it equals this token. Returns the path and the token after it, or None in
     place of the token if the path ends with an end token.
     """
-
-    def pick(path: list[int], children: list[int]) -> tuple[int | None, Distribution]:
-        p = test.distribution(path)
-        for child in children:
+    path: list[int] = []
+    while True:
+        node = path[-1] if path else -1
+        p, kept = test.distribution(path), None
+        for child in draft.children(node):
             q, token = draft.distributions[child], draft.tokens[child]
             if q is None:
                 continue
             if test.accepts(min(1.0, _ratio(p.probability(token), q.probability(token))), len(path), token):
-                return child, p
+                kept = child
+                break
             p = p.residual(q)
-        return None, p
-
-    return _walk(draft, test, pick)
+        if kept is None:
+            token = test.draw(p, len(path))
+            kept = draft.child(node, token)
+            if kept is None:
+                return path, token
+        path.append(kept)
+        if test.ends(draft.tokens[kept]):
+            return path, None
 
 
 def block(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None]:
@@ -118,41 +121,6 @@ def block(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None]:
     return path, test.draw(test.distribution(path), kept)
 
 
-def typical(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None]:
-    """Accept draft tokens that are likely enough: p(x) > min(eps, delta exp(-entropy)) (Medusa, 2401.10774).
-
-    This changes the distribution of the text. Among siblings the most likely token is accepted.
-    """
-
-    def pick(path: list[int], children: list[int]) -> tuple[int | None, Distribution]:
-        p = test.distribution(path)
-        best = max(children, key=lambda child: p.probability(draft.tokens[child]), default=None)
-        least = min(TYPICAL_EPSILON, TYPICAL_DELTA * math.exp(-p.entropy()))
-        return (best if best is not None and p.probability(draft.tokens[best]) > least else None), p
-
-    return _walk(draft, test, pick)
-
-
-Pick = Callable[[list[int], list[int]], tuple[int | None, Distribution]]
-"""Returns the child to keep after a path, or None; and the distribution to sample the token from if there is none."""
-
-
-def _walk(draft: Draft, test: AcceptanceTest, pick: Pick) -> tuple[list[int], int | None]:
-    """Follow `pick` down the tree. If it accepts no child, the sampled token may still equal one of the children."""
-    path: list[int] = []
-    while True:
-        node = path[-1] if path else -1
-        kept, distribution = pick(path, draft.children(node))
-        if kept is None:
-            token = test.draw(distribution, len(path))
-            kept = draft.child(node, token)
-            if kept is None:
-                return path, token
-        path.append(kept)
-        if test.ends(draft.tokens[kept]):
-            return path, None
-
-
 def _ratio(p: float, q: float) -> float:
     return p / q if q > 0 else math.inf
 
@@ -178,7 +146,7 @@ def verify(
     test = NoiseTest(draft, row_of, sampler, tokens, ends, step)
     if rule == "coupled":
         return test.coupled()
-    path, last = {"rejection": rejection, "block": block, "typical": typical}[rule](draft, test)
+    path, last = (rejection if rule == "rejection" else block)(draft, test)
     emitted = [draft.tokens[node] for node in path] + ([] if last is None else [last])
     return VerifyResult(path, [test.report(path[:depth], token) for depth, token in enumerate(emitted)])
 

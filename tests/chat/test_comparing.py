@@ -258,7 +258,7 @@ def test_a_race_without_a_draft_says_so() -> None:
     assert of(both, both).verdict().startswith("nothing was drafted")
 
 
-@pytest.mark.parametrize(("verify", "why"), [("coupled", "by rounding"), ("typical", "as typical allows")])
+@pytest.mark.parametrize(("verify", "why"), [("coupled", "by rounding"), ("block", "as block allows")])
 def test_texts_that_part_are_said_to_and_why(verify: VerifyRule, why: str) -> None:
     parted = of(lane(WORDS.replace("four", "five"), 0.05, proposed=9), lane(WORDS, 0.1), verify)
     assert parted.differs_at == 3

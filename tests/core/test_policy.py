@@ -251,7 +251,7 @@ def test_no_drafter_loses_more_than_a_little_before_it_has_won_any() -> None:
     """The drafter is always wrong and confident, under a rule that does not calibrate confidence."""
     measured, lost = pace({1: 1.0, 2: 1.3, 64: 10.0}), 0.0
     for _ in range(400):
-        is_asked, verified = step(measured, context(1, "typical", invariant=False), chain(0.9))
+        is_asked, verified = step(measured, context(1, "block", invariant=False), chain(0.9))
         lost += 0.02 * is_asked + 0.3 * len(verified)
     assert lost < 7 + 400 * TRIAL_SHARE
 
@@ -261,7 +261,7 @@ def test_a_drafter_loses_no_more_than_its_last_drafts_have_gained() -> None:
     measured, lost = pace({1: 1.0, 2: 1.3, 64: 10.0}), 0.0
     for number in range(700):
         is_right = number < 300
-        is_asked, verified = step(measured, context(1, "typical", invariant=False), chain(0.9), accepted=is_right)
+        is_asked, verified = step(measured, context(1, "block", invariant=False), chain(0.9), accepted=is_right)
         lost += 0.0 if is_right else 0.02 * is_asked + 0.3 * len(verified)
     assert lost < DRAFTS * (1 - 0.32) + CREDIT + 400 * TRIAL_SHARE
 

@@ -5,7 +5,6 @@ The last tests show that the enumeration detects common mistakes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -39,7 +38,7 @@ from enumeration import (
 
 from edgespec.core.distribution import Distribution, Probabilities
 from edgespec.core.draft import Draft
-from edgespec.core.verify import block, rejection, typical
+from edgespec.core.verify import block, rejection
 
 EXACT = 1e-12
 CAUGHT = 1e-3
@@ -193,48 +192,6 @@ def test_a_draft_with_the_targets_distribution_is_accepted_whole() -> None:
     assert enumerate_step(block, chain(3), p, q, 4).accepted == pytest.approx(3, abs=EXACT)
 
 
-# --- typical acceptance ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("p", "token", "accepted"),
-    [
-        (distribution(0.5, 0.5), 1, True),
-        (distribution(0.92, 0.08), 1, False),
-        (distribution(0.9, 0.1), 1, True),
-        (distribution(*[0.05] * 20), 3, True),  # 0.3 e^-H = 0.015
-        (distribution(0.81, *[0.01] * 19), 3, False),  # 0.09 is less than 0.3 e^-H
-        (distribution(0.01, *[0.055] * 18), 0, False),  # 0.3 e^-H = 0.0163
-        (distribution(0.02, *[0.98 / 18] * 18), 0, True),
-    ],
-)
-def test_typical_acceptance_needs_a_likely_draft_token(p: Distribution, token: int, accepted: bool) -> None:
-    least = min(0.09, 0.3 * math.exp(float(np.sum(p.p * np.log(p.p)))))
-    assert (p.probability(token) > least) == accepted
-    kept = enumerate_step(typical, tree(lambda chance, q: [(token, None)]), constant(p), constant(p), 2).accepted
-    assert kept == pytest.approx(1 if accepted else p.probability(token), abs=EXACT)
-
-
-def test_typical_acceptance_takes_the_likeliest_of_siblings() -> None:
-    p = constant(distribution(0.2, 0.5, 0.3))
-    joint = enumerate_step(typical, tree(lambda chance, q: [(0, None), (1, None), (2, None)]), p, p, 1 + 1).joint
-    assert sum(probability for tokens, probability in joint.items() if tokens[0] == 1) == pytest.approx(1, abs=EXACT)
-
-
-def test_typical_acceptance_changes_the_distribution_but_for_a_target_that_is_sure() -> None:
-    for name, (p, q) in SMALL.items():
-        changed = emission_error(typical, chain(2), p, q, n=3)
-        assert changed < EXACT if name == "one-hot target" else changed > 0.01 or name == "disjoint"
-    assert emission_error(typical, tree(likeliest(2), likeliest(1)), *SMALL["one-hot target"], n=3) < EXACT
-
-
-def test_nothing_follows_an_end_that_typical_acceptance_keeps() -> None:
-    p, q = SMALL["random"]
-    joint = enumerate_step(typical, chain(3), p, q, 4, end=1).joint
-    assert all(1 not in tokens[:-1] for tokens in joint)
-    assert sum(joint.values()) == pytest.approx(1, abs=EXACT)
-
-
 def test_block_verification_refuses_trees() -> None:
     with pytest.raises(ValueError, match="chains"):
         enumerate_step(block, tree(drawn(2)), *SMALL["random"], n=2)
@@ -355,7 +312,7 @@ def test_a_mistake_the_residual_of_equal_distributions_is_divided_by_zero(rule: 
     assert error(enumerate_step(rule, chain(2), p, p, 3, test_of=Refusing).joint, plain(p, 3)) < EXACT
 
 
-@pytest.mark.parametrize("rule", [rejection, block, typical])
+@pytest.mark.parametrize("rule", [rejection, block])
 def test_a_mistake_tokens_after_an_end_are_kept(rule: Rule) -> None:
     class Endless(EnumeratedTest):
         def ends(self, token: int) -> bool:

@@ -142,10 +142,3 @@ def test_guesses_that_were_not_drawn_leave_the_law_as_it_is(
     written, accepted = answers(target, Likely(), rule, 1)
     assert accepted > N_ANSWERS / 8
     assert surprise(written.elements(), distribution) < 1
-
-
-@pytest.mark.long
-def test_typical_acceptance_does_change_it(target: Model, draft: Model, distribution: dict[Outcome, float]) -> None:
-    with Context(draft, n_ctx=64, sequences=SLOTS, max_outputs=SLOTS, **EXACT) as context:
-        written, _ = answers(target, ModelDrafter(context), "typical", 1)
-    assert surprise(written.elements(), distribution) > 1

@@ -332,7 +332,7 @@ def test_each_token_of_a_tree_is_decoded_once(
         context.close()
 
 
-@pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
+@pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_the_other_rules_run_over_a_draft_model(target: Model, small: Model, rule: VerifyRule) -> None:
     drafter = tree_drafter(small)
     engine = make(target, drafter)
@@ -349,7 +349,7 @@ def test_the_other_rules_run_over_a_draft_model(target: Model, small: Model, rul
 
 def test_at_temperature_0_all_exact_rules_agree(target: Model, small: Model) -> None:
     texts = []
-    for rule in ("coupled", "rejection", "block", "typical"):
+    for rule in ("coupled", "rejection", "block"):
         drafter = tree_drafter(small)
         engine = make(target, drafter)
         answer = start(engine, PROMPTS[1], rule=rule)
@@ -418,7 +418,7 @@ def test_a_sample_whose_sibling_was_cancelled_goes_on_alone(target: Model) -> No
 # --- where drafts end -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", ["coupled", "rejection", "block", "typical"])
+@pytest.mark.parametrize("rule", ["coupled", "rejection", "block"])
 def test_nothing_follows_an_end_token_on_any_branch(target: Model, rule: VerifyRule) -> None:
     assert target.eos is not None
     end: int = target.eos

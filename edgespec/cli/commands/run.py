@@ -22,7 +22,6 @@ from edgespec.cli.setup.persona import PERSONA, answer_as, named_persona
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt
 from edgespec.core.stats import Stats
-from edgespec.core.verify import CHANGES_LAW
 from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError, UsageError
 from edgespec.events import CONTEXT_FULL, TokenEvent
 from edgespec.settings import CONSTRAINTS, LoadSettings, Request
@@ -253,7 +252,6 @@ def _as_json(llm: Runtime, asked: Request, samples: _Samples, *, is_cancelled: b
         "draft_model": about["draft_model"],
         "seed": asked.seed,
         "verify": asked.verify,
-        "changes_distribution": asked.verify in CHANGES_LAW,
         "strict": about["strict"],
         "rounding": about["rounding"],
         **samples.stats.as_json(),

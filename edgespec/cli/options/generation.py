@@ -192,7 +192,7 @@ SPECULATION = [
     _verification(
         "--verify",
         "Verification rule. coupled: the same text as without drafts. rejection, block: another text from the same "
-        "distribution. typical: changes the distribution.",
+        "distribution.",
         advanced=True,
     ),
     _speculation(

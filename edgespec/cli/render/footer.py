@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgespec.core.stats import Stats
-from edgespec.core.verify import CHANGES_LAW, VerifyRule
+from edgespec.core.verify import VerifyRule
 from edgespec.text.figures import counted, faster, percent, rate
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def footer(
         accepted = [f"{percent(stats.acceptance_rate)} of drafts accepted"] if stats.proposed else []
         accepted += filter(None, [faster(stats.speedup, stats.generated_tokens)])
         accepted += [_looped(n_looped)] if n_looped else []
-        changes = [f"{verify} acceptance: changes the distribution"] if verify in CHANGES_LAW else []
-        return [" · ".join([*speed, made, *accepted, *changes])]
+        return [" · ".join([*speed, made, *accepted])]
     first = [f"first token after {stats.prompt_s:.2f} s"] if stats.prompt_s else []
     return [
         " · ".join([made, *speed, *first]),
@@ -46,8 +45,6 @@ def footer(
 
 def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str:
     """Return how this answer compares with plain decoding with the same seed."""
-    if verify in CHANGES_LAW:
-        return f"{verify} acceptance changes the distribution"
     if not stats.proposed:
         return "plain decoding"
     if verify != "coupled":
