@@ -28,8 +28,7 @@ from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
-from edgespec.models.pair.check import overlap_of, vocabulary_difference
-from edgespec.models.pair.shipped_heads import shipped_head
+from edgespec.models.pair.check import overlap_of, shipped_head, vocabulary_difference
 from edgespec.settings import AUTO_DRAFT, HEADS, MODEL_DRAFTERS, MTP, LoadSettings
 
 WEAK = 0.6  # acceptance of the first token; only weaker EAGLE heads are helped by the table of successors

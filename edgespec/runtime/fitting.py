@@ -15,9 +15,8 @@ from edgespec.llama.model import Model
 from edgespec.llama.trial import extra_buffers_work, self_check
 from edgespec.llama.workers import RemoteDevice
 from edgespec.models.memory.estimate import Plan, estimate
-from edgespec.models.memory.offload import GPU_RESERVE_BYTES, placed, placement
-from edgespec.models.memory.spread import spread, where_layers_are
-from edgespec.models.memory.what_fits import largest_context, what_would_fit, with_context
+from edgespec.models.memory.fit import largest_context, what_would_fit, with_context
+from edgespec.models.memory.placement import GPU_RESERVE_BYTES, placed, placement, spread, where_layers_are
 from edgespec.settings import Offload
 from edgespec.text.figures import size_of
 

@@ -21,7 +21,7 @@ from edgespec.models.hub.requests import (
     reason,
     session,
 )
-from edgespec.models.memory.what_fits import QUANT_BITS
+from edgespec.models.memory.fit import QUANT_BITS
 from edgespec.models.names.catalog import Entry, catalogue
 from edgespec.models.names.source import HubSpec, PackageSpec, Source, cached
 from edgespec.models.names.spec import NotFetchedError, resolve, sources

@@ -18,10 +18,10 @@ from queue import Empty, SimpleQueue
 
 from edgespec.cancel import CancelFlag
 from edgespec.files.paths import write_whole
-from edgespec.models.hub import retries
+from edgespec.models.hub import progress as waiting
 from edgespec.models.hub.cache import commit_of, hub_cache, repository_folder
 from edgespec.models.hub.disk import LOOK_S, alone, disk_errors, etag_of, file_lock, link
-from edgespec.models.hub.progress import DownloadCancelled, Progress, Tell
+from edgespec.models.hub.progress import DownloadCancelled, Notes, Patience, Progress, Tell
 from edgespec.models.hub.repository import Download, RemoteFile, is_whole, size_here
 from edgespec.models.hub.requests import (
     DownloadError,
@@ -34,7 +34,6 @@ from edgespec.models.hub.requests import (
     session,
     timeout_s,
 )
-from edgespec.models.hub.retries import Notes, Patience
 from edgespec.text.figures import size_of
 
 CONNECTIONS = 3
@@ -191,7 +190,7 @@ class _Job:
         """Continue `partial` until it is as long as the file, pausing when the network does."""
         if size_here(partial) > file.size_bytes:
             partial.unlink()
-        patience = Patience(retries.FETCHING_S)
+        patience = Patience(waiting.FETCHING_S)
         while (here := size_here(partial)) < file.size_bytes:
             error: Exception | None = None
             try:

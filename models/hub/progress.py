@@ -1,12 +1,14 @@
-"""The progress of a download, and its speed."""
+"""The progress of a download, its speed, and when a failed request is retried."""
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 
-from edgespec.models.hub.requests import DownloadError
+from edgespec.models.hub.requests import DownloadError, header_of, is_kind, reason, status_of
 
 Tell = Callable[[str], object]  # takes notes for the user
 SPEED_OVER_S = 5.0
@@ -50,3 +52,65 @@ class Speed:
     def bytes_per_s(self) -> float:
         (then_s, then), (now_s, now) = self._seen[0], self._seen[-1]
         return (now - then) / (now_s - then_s) if now_s > then_s else 0.0
+
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
+LONGEST_ASKED_S = 300.0  # the hub counts requests over five minutes
+FETCHING_S = 600.0  # of waits without a byte: a network may be gone that long
+LOOKING_S = 60.0  # of waits before the download starts, while the user may be watching
+NOTE_EVERY_S = 30.0  # between notes for the same reason
+
+_PASSING = ("TimeoutException", "NetworkError", "RemoteProtocolError", "ConnectionError")
+
+
+class Patience:
+    """The waits between the failures of one request: they grow, and end once `patience_s` were waited without success.
+
+    Time asleep, of a laptop for instance, is not counted.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self.renew()
+
+    def renew(self) -> None:
+        """Start again with short waits, after data has come."""
+        self.left_s = self._patience_s
+        self._next_s = FIRST_WAIT_S
+
+    def wait_s(self, error: Exception) -> float | None:
+        """Return how long to wait after this failure; None if a retry is useless."""
+        status = status_of(error)
+        passes = status in (408, 429) or status >= 500 or is_kind(error, *_PASSING)
+        if not passes or self.left_s <= 0:
+            return None
+        wait_s = max(self._next_s, min(_requested_wait_s(error), LONGEST_ASKED_S))
+        self._next_s = min(2 * self._next_s, LONGEST_WAIT_S)
+        self.left_s -= wait_s
+        return wait_s
+
+
+class Notes:
+    """Notes on retries: each reason is reported at once, and again from time to time while it lasts."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._reported_s: dict[str, float] = {}
+
+    def retrying(self, error: Exception, wait_s: float, patience: Patience) -> None:
+        """Report that a request failed, and is retried after this wait."""
+        why, now_s = reason(error), monotonic()
+        if why in self._reported_s and now_s - self._reported_s[why] < NOTE_EVERY_S:
+            return
+        self._reported_s[why] = now_s
+        left = f"{patience.left_s / 60:.0f} minutes" if patience.left_s >= 90 else f"{patience.left_s:.0f} s"
+        longest = f", giving up in {left} if no data arrives" if patience.left_s >= 1 else ""
+        self._tell(f"{why}: retrying in {wait_s:.0f} s{longest}")
+
+
+def _requested_wait_s(error: Exception) -> float:
+    """Return how long the hub asks to wait."""
+    after = header_of(error, "Retry-After") or next(
+        iter(re.findall(r"\br=0;\s*t=(\d+)", header_of(error, "RateLimit"))), ""
+    )
+    return float(after) if after.isdigit() else 0.0

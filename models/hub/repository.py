@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.hub import retries
+from edgespec.models.hub import progress as waiting
 from edgespec.models.hub.cache import cached_files, is_offline, repository_folder
-from edgespec.models.hub.progress import Tell
+from edgespec.models.hub.progress import Notes, Patience, Tell
 from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of
 from edgespec.models.hub.requests import (
     DownloadError,
@@ -31,7 +31,6 @@ from edgespec.models.hub.requests import (
     session,
     timeout_s,
 )
-from edgespec.models.hub.retries import Notes, Patience
 from edgespec.models.names.source import HubSpec, cached, stays_within
 
 if TYPE_CHECKING:
@@ -277,7 +276,7 @@ def _check_any_model(repository: Repository) -> None:
 
 def _answered(ask: Callable[[], Answer], wanted: HubSpec, tell: Tell) -> Answer:
     """Return the hub's answer, after waits and retries if it is busy. Raises DownloadError, ModelNotFoundError."""
-    patience, notes = Patience(retries.LOOKING_S), Notes(tell)
+    patience, notes = Patience(waiting.LOOKING_S), Notes(tell)
     while True:
         try:
             return ask()

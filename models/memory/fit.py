@@ -1,16 +1,20 @@
-"""Check if models fit into this machine's memory, before they are loaded or even downloaded."""
+"""Check if models fit into this machine's memory, before they are loaded or even downloaded, and suggest changes."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.models.memory.defaults import usual_context
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import CELLS, Plan, estimate
+from edgespec.settings import CACHE_TYPES
 from edgespec.text.figures import size_of
 
 # The memory for context and buffers, in addition to the weights, if only the size of the weights is known.
@@ -64,3 +68,67 @@ def _gpu_bytes() -> int:
         env=os.environ | {"PYTHONSAFEPATH": "1"},
     )
     return int(asked.stdout) if asked.stdout.strip().isdigit() else 0
+
+
+# Bits per weight in quantisations that most repositories offer, including scales and the larger tensors of a mix
+QUANT_BITS = {"Q8_0": 8.5, "Q6_K": 6.6, "Q5_K_M": 5.7, "Q4_K_M": 4.9, "Q3_K_M": 4.0, "Q2_K": 3.2}
+WORTHWHILE = 0.95  # of the current bits: a larger file is not a remedy
+
+
+def largest_context(plan: Plan, free_bytes: int) -> int:
+    """Return the largest context that fits into main memory; 0 if none fits.
+
+    It is a multiple of 256, and at most the context that the model was trained for.
+    """
+    trained = plan.header.number("context_length") or plan.n_ctx
+    choices = range(CELLS, trained + 1, CELLS)
+    fitting = bisect_right(choices, free_bytes, key=lambda n_ctx: estimate(with_context(plan, n_ctx)).ram)
+    return choices[fitting - 1] if fitting else 0
+
+
+def what_would_fit(plan: Plan, free_bytes: int) -> list[str]:
+    """Return changes with which the plan fits into main memory, each with the memory that the plan then takes.
+
+    Empty if no change alone suffices.
+    """
+    return [f"{what}: {size_of(needed)}" for what, needed in _changes(plan, free_bytes) if needed <= free_bytes]
+
+
+def _changes(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
+    """Yield possible changes, and the main memory needed with each; some may not suffice."""
+    quantised = [(name, estimate(cached).ram) for name in ("q8_0", "q4_0") if (cached := _with_cache(plan, name))]
+    for name, needed in [choice for choice in quantised if choice[1] <= free_bytes][:1]:
+        yield f"a {name} KV cache (-ctk {name} -ctv {name})", needed
+    if plan.draft is not None:
+        yield "no draft model (--spec-type none)", estimate(replace(plan, draft=None)).ram
+    n_ctx = largest_context(plan, free_bytes)
+    if 0 < n_ctx < plan.n_ctx:
+        yield f"a context of {n_ctx} tokens (-c {n_ctx})", estimate(with_context(plan, n_ctx)).ram
+    now, own = estimate(plan), estimate(replace(plan, draft=None))
+    bits = 8 * plan.header.weights_bytes / max(1, plan.header.n_params)
+    for quant, quant_bits in QUANT_BITS.items():
+        needed = now.ram - int(own.weights * (1 - quant_bits / bits))
+        if quant_bits < WORTHWHILE * bits and needed <= free_bytes:
+            yield f"the same model in {quant} instead of {bits:.1f} bits per weight", needed
+            return
+
+
+def with_context(plan: Plan, n_ctx: int) -> Plan:
+    """Return the plan with this context, also for the draft unless its context differs."""
+    draft = plan.draft
+    if draft is not None and draft.n_ctx == plan.n_ctx:
+        draft = replace(draft, n_ctx=n_ctx)
+    return replace(plan, n_ctx=n_ctx, draft=draft)
+
+
+def _with_cache(plan: Plan, name: str) -> Plan | None:
+    """Return the plan with keys and values in this type, also for the draft if it has the same types; None if not
+    possible."""
+    if plan.flash_attention == "off" or any(size % CACHE_TYPES[name].block for size in plan.header.head_sizes):
+        return None
+    draft, types = plan.draft, (plan.cache_type_k, plan.cache_type_v)
+    if draft is not None and (draft.cache_type_k, draft.cache_type_v) == types:
+        draft = _with_cache(draft, name)
+        if draft is None:
+            return None
+    return replace(plan, cache_type_k=name, cache_type_v=name, draft=draft)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import spelt
 from edgespec.models.names.catalog import Entry, catalogue, find
-from edgespec.models.names.similar import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
+from edgespec.models.names.known import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
 from edgespec.models.names.source import (
     ADDRESS,
     HUB,

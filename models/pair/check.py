@@ -1,25 +1,30 @@
-"""Check if one model can draft for another, from the headers of both files, before anything is loaded."""
+"""Check if one model can draft for another, and at what cost, from the headers of both files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import os
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import compress
 from operator import ne
+from pathlib import Path
 from typing import Literal
 
 from edgespec.drafters.translation import LEAST_OVERLAP
-from edgespec.gguf_file.head_check import head_mismatch, is_head
-from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.head_check import NETWORKS, head_mismatch, is_head, kind_of_head
+from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
-from edgespec.models.pair.sizes import RelativeSize, relative_size
+from edgespec.models.names.source import HEADS
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import percent
 
 Compatibility = Literal["works", "shared", "no"]
 
 MAX_PADDING = 128  # largest difference in vocabulary size within a family, as in llama.cpp
+USUAL_RATIO = (5, 10)  # a draft this many times smaller than its target works best, as a rule of thumb
 CHAT_TEMPLATE = "tokenizer.chat_template"
+_F32 = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +59,6 @@ def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = No
     """
     ours = vocabulary or Vocabulary.of(target)
     theirs = _vocabulary_of(draft, ours)
-    return _verdict(target, draft, ours, theirs, differing_ids(ours, theirs))
-
-
-def _vocabulary_of(draft: Header, target: Vocabulary) -> Vocabulary:
-    """Return the draft's vocabulary. A head without texts has the tokens of the target that it was made for."""
-    return target if is_head(draft) and not draft.n_vocab else Vocabulary.of(draft)
-
-
-def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary, differing: list[int]) -> PairVerdict:
     obstacles = [
         f"the state of a {header.architecture} model cannot be rolled back"
         for header, unable in ((target, NO_TARGETS), (draft, NO_DRAFTS))
@@ -70,23 +66,25 @@ def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary
     ]
     if is_head(draft) and (mismatch := head_mismatch(target, draft)):
         obstacles.append(mismatch)
-    differences = vocabulary_differences(ours, theirs, differing)
-    overlap = shared_tokens(ours, theirs) if differences else 1.0
+    differences = _differences(ours, theirs)
+    overlap = _overlap(ours, theirs) if differences else 1.0
     verdict: Compatibility = "shared" if differences else "works"
     if obstacles or overlap < LEAST_OVERLAP:
         verdict = "no"
-    return PairVerdict(
-        verdict,
-        reasons=obstacles + differences,
-        overlap=overlap,
-        size=relative_size(target, draft),
-    )
+    return PairVerdict(verdict, obstacles + differences, overlap, relative_size(target, draft))
 
 
-def vocabulary_differences(target: Vocabulary, draft: Vocabulary, differing: list[int]) -> list[str]:
-    """Return why the token ids of draft and target differ in meaning, given `differing_ids`; empty if they agree."""
-    both = (target, draft)
-    first = differing[0] if differing else None
+def _vocabulary_of(draft: Header, target: Vocabulary) -> Vocabulary:
+    """Return the draft's vocabulary. A head without texts has the tokens of the target that it was made for."""
+    return target if is_head(draft) and not draft.n_vocab else Vocabulary.of(draft)
+
+
+def _differences(target: Vocabulary, draft: Vocabulary) -> list[str]:
+    """Return why the token ids of draft and target differ in meaning; empty if they agree."""
+    both, first = (target, draft), None
+    n = min(len(target.texts), len(draft.texts))
+    if target.texts[:n] != draft.texts[:n]:  # first, since this is much faster
+        first = next(compress(range(n), map(ne, target.texts, draft.texts)))
     same_kind = target.kind == draft.kind
     if same_kind and first is None and abs(len(target.texts) - len(draft.texts)) <= MAX_PADDING:
         starts = [f"BOS {vocabulary.bos}" if vocabulary.adds_bos else "no BOS" for vocabulary in both]
@@ -102,19 +100,10 @@ def vocabulary_differences(target: Vocabulary, draft: Vocabulary, differing: lis
     return reasons
 
 
-def differing_ids(target: Vocabulary, draft: Vocabulary) -> list[int]:
-    """Return the common ids with different texts."""
-    n = min(len(target.texts), len(draft.texts))
-    if target.texts[:n] == draft.texts[:n]:  # the usual case, and much faster
-        return []
-    return list(compress(range(n), map(ne, target.texts, draft.texts)))
-
-
 def vocabulary_difference(target: Header, draft: Header) -> str:
     """Return why the token ids of two files differ in meaning, as one text; empty if they agree."""
     ours = Vocabulary.of(target)
-    theirs = _vocabulary_of(draft, ours)
-    return "; ".join(vocabulary_differences(ours, theirs, differing_ids(ours, theirs)))
+    return "; ".join(_differences(ours, _vocabulary_of(draft, ours)))
 
 
 def overlap_of(share: float) -> str:
@@ -122,7 +111,7 @@ def overlap_of(share: float) -> str:
     return f"vocabulary overlap {percent(share)}"
 
 
-def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:
+def _overlap(target: Vocabulary, draft: Vocabulary) -> float:
     """Return the share of the target's tokens that the draft has, too, by their bytes (TLI, arXiv 2502.05202)."""
     theirs = {*draft.pieces()} - {b""}
     return sum(map(theirs.__contains__, target.pieces())) / max(1, len(target.texts))
@@ -151,3 +140,74 @@ def pair_notes(target: Header, draft: Header) -> Iterator[str]:
     n_ctx, n_ctx_draft = (header.number("context_length") for header in (target, draft))
     if n_ctx_draft < n_ctx:
         yield f"the draft was trained for {n_ctx_draft:,} tokens of context: beyond that its drafts may be worse"
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeSize:
+    """A draft's size relative to its target's; `str()` compares it with the rule of thumb.
+
+    `times_smaller` counts parameters; `cost_ratio` is the approximate cost of a draft token in passes of the target, by
+    the weights that both read.
+    """
+
+    times_smaller: float
+    cost_ratio: float
+    is_same_file: bool = False
+
+    @property
+    def slows_down(self) -> bool:
+        """True if the draft is larger, or as large without smaller weights: it costs more than it can gain."""
+        return self.times_smaller < 1 or (self.times_smaller == 1 and self.cost_ratio >= 1)
+
+    def __str__(self) -> str:
+        if self.slows_down:
+            relation = "larger than" if self.times_smaller < 1 else "as large as"
+            return f"{'the same file as' if self.is_same_file else relation} the target: it would slow decoding down"
+        if self.times_smaller == 1:
+            return (
+                "as many parameters as the target, with smaller weights: a draft pass reads "
+                f"{percent(self.cost_ratio)} as much"
+            )
+        low, high = USUAL_RATIO
+        ratio = f"{self.times_smaller:.1f}" if self.times_smaller < high else f"{self.times_smaller:.0f}"
+        if self.times_smaller < low:
+            return f"only {ratio} times smaller than the target: {low} to {high} times is best"
+        return f"{ratio} times smaller than the target"
+
+
+def relative_size(target: Header, draft: Header) -> RelativeSize:
+    """Return the size of `draft` relative to `target`; vocabularies are ignored."""
+    return RelativeSize(
+        target.n_params / max(1, draft.n_params),
+        read_bytes(draft) / max(1, read_bytes(target)),
+        os.path.realpath(target.path) == os.path.realpath(draft.path),
+    )
+
+
+def read_bytes(header: Header) -> int:
+    """Return the approximate bytes of the weights that a pass over one token reads.
+
+    It reads only active experts, and hardly any of the embedding unless that is the output, too. Of a Hydra or Medusa
+    head it reads one network, which numpy multiplies in F32.
+    """
+    if header.architecture in NETWORKS:
+        networks = sum(math.prod(tensor.shape) for name, tensor in header.tensors.items() if name.startswith("head."))
+        return _F32 * (header.n_params - networks + networks // header.number("block_count", 1))
+    used, n_experts = header.number("expert_used_count"), header.number("expert_count")
+    has_output = "output.weight" in header.tensors
+    n_bytes = 0
+    for name, tensor in header.tensors.items():
+        if "_exps." in name and 0 < used < n_experts:
+            n_bytes += tensor.size_bytes * used // n_experts
+        elif name != "per_layer_token_embd.weight" and not (name == "token_embd.weight" and has_output):
+            n_bytes += tensor.size_bytes
+    return n_bytes
+
+
+def shipped_head(target: Header, kinds: Collection[str]) -> Path | None:
+    """Return the file of a head for this target, of one of these kinds; None if there is none."""
+    for file in sorted(HEADS.glob("*.gguf")):
+        head = read_header(file)
+        if kind_of_head(head) in kinds and not head_mismatch(target, head):
+            return file
+    return None

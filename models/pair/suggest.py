@@ -15,8 +15,7 @@ from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel
 from edgespec.models.names.source import PackageSpec, files_here, packaged_at
 from edgespec.models.names.spec import sources
-from edgespec.models.pair.check import Compatibility, PairVerdict, check_pair, overlap_of
-from edgespec.models.pair.sizes import USUAL_RATIO, relative_size
+from edgespec.models.pair.check import USUAL_RATIO, Compatibility, PairVerdict, check_pair, overlap_of, relative_size
 from edgespec.models.pair.vocabulary import Vocabulary
 
 LEAST_RATIO = 3.0  # times a draft must be smaller to be used without being requested

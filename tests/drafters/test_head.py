@@ -25,7 +25,6 @@ from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.models.names.source import HEADS
-from edgespec.models.pair import shipped_heads
 from edgespec.models.pair.check import check_pair
 from edgespec.settings import Message, Request
 
@@ -451,7 +450,7 @@ def test_a_model_without_an_mtp_block_says_so(deep: Path) -> None:
 def test_a_head_that_comes_with_the_program_is_found_by_its_kind(
     deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped_heads, "HEADS", tmp_path)
+    monkeypatch.setattr("edgespec.models.pair.check.HEADS", tmp_path)
     write_networks(tmp_path / "a.gguf", "hydra", n_vocab=999)  # of another model
     write_networks(tmp_path / "b.gguf", "hydra")
     with load(deep, None, spec_type="hydra") as llm:

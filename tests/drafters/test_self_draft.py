@@ -14,8 +14,7 @@ import edgespec
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair import self_draft as making
-from edgespec.models.pair.self_draft import self_draft
-from edgespec.models.pair.slice import slice_layers
+from edgespec.models.pair.self_draft import self_draft, slice_layers
 from edgespec.settings import LoadSettings
 from edgespec.validation import check_spec_type
 
@@ -59,7 +58,7 @@ def test_a_full_disk_is_not_said_to_be_a_fault_of_the_model(tmp_path: Path, monk
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("edgespec.models.pair.slice._write", full)
+    monkeypatch.setattr("edgespec.models.pair.self_draft._write", full)
     with pytest.raises(EdgespecError, match="No space left") as caught:
         slice_layers(TARGET, tmp_path / "s.gguf", 3)
     assert caught.value.exit_code == 1

@@ -20,14 +20,13 @@ from huggingface_hub import close_session, constants, try_to_load_from_cache
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.models.hub import fetch as fetching
-from edgespec.models.hub import pulling, retries
+from edgespec.models.hub import progress, pulling
 from edgespec.models.hub import requests as hub_requests
 from edgespec.models.hub.fetch import fetch
-from edgespec.models.hub.progress import DownloadCancelled, Progress
+from edgespec.models.hub.progress import DownloadCancelled, Notes, Patience, Progress
 from edgespec.models.hub.pulling import check_space
 from edgespec.models.hub.repository import check_access, look_at_offers, plan
 from edgespec.models.hub.requests import DownloadError, shown
-from edgespec.models.hub.retries import Notes, Patience
 from edgespec.models.names.source import HubSpec, PackageSpec, cached
 from edgespec.models.names.spec import resolve, sources
 
@@ -124,7 +123,7 @@ def test_what_is_here_is_not_fetched_again(hub: FakeHub) -> None:
 def test_a_fetch_that_broke_goes_on_where_it_was(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, position: int
 ) -> None:
-    monkeypatch.setattr(retries, "FETCHING_S", 0)
+    monkeypatch.setattr(progress, "FETCHING_S", 0)
     hub.faults.cut_after = position
     assert ("the part already downloaded is kept" in str(failed())) == (position > 0)
     assert blobs(tmp_path) == {"...": position}
@@ -160,7 +159,7 @@ def test_a_server_that_never_goes_on_is_given_up_and_what_came_is_kept(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
-    monkeypatch.setattr(retries, "FETCHING_S", 0)
+    monkeypatch.setattr(progress, "FETCHING_S", 0)
     hub.faults.stall_after = 50_000
     assert "no data from 127.0.0.1" in str(failed())
     assert blobs(tmp_path) == {"...": 50_000}
@@ -216,7 +215,7 @@ def test_a_file_that_git_keeps_itself_is_checked_as_git_counts(hub: FakeHub) -> 
 def begun(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Download the first 50,000 bytes of TINY."""
     with monkeypatch.context() as patch:
-        patch.setattr(retries, "FETCHING_S", 0)
+        patch.setattr(progress, "FETCHING_S", 0)
         hub.faults.cut_after = 50_000
         failed()
     hub.faults.cut_after = None
@@ -317,7 +316,7 @@ def test_beside_a_branch_nothing_is_ever_written(hub: FakeHub, monkeypatch: pyte
 def test_until_the_new_one_is_whole_the_old_one_is_used(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     pull()
     old = cached(TINY)
-    monkeypatch.setattr(retries, "FETCHING_S", 0)
+    monkeypatch.setattr(progress, "FETCHING_S", 0)
     hub.add(NAME, {"tiny-Q4_K_M.gguf": NEWER})
     hub.faults.cut_after = 50_000
     failed()
@@ -716,7 +715,7 @@ def test_no_network_is_said_at_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_network_that_is_gone_for_minutes_ends_no_fetch() -> None:
-    patience, error = Patience(retries.FETCHING_S), ConnectionError("gone")
+    patience, error = Patience(progress.FETCHING_S), ConnectionError("gone")
     waits = list(iter(lambda: patience.wait_s(error), None))
     assert waits[:7] == [1, 2, 4, 8, 16, 30, 30]
     assert 600 <= sum(waits) <= 630
@@ -727,7 +726,7 @@ def test_a_network_that_is_gone_for_minutes_ends_no_fetch() -> None:
 
 def test_a_reason_is_reported_once_for_a_while(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     said, now_s, patience = list[str](), [0.0], Patience(600)
-    monkeypatch.setattr(retries, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(progress, "monotonic", lambda: now_s[0])
     notes = Notes(said.append)
     for second in range(62):
         now_s[0] = float(second)

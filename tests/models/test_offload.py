@@ -15,7 +15,7 @@ from edgespec.errors import OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.library import Device
 from edgespec.models.memory.estimate import Plan, estimate
-from edgespec.models.memory.offload import GPU_RESERVE_BYTES, fits_on_gpus, gpu_layers_that_fit, placed, placement
+from edgespec.models.memory.placement import GPU_RESERVE_BYTES, fits_on_gpus, gpu_layers_that_fit, placed, placement
 from edgespec.models.names.spec import resolve
 from edgespec.runtime import fitting
 from edgespec.settings import Offload

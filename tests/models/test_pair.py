@@ -35,8 +35,8 @@ from edgespec.models.pair.check import (
     PairVerdict,
     check_pair,
     pair_notes,
+    read_bytes,
 )
-from edgespec.models.pair.sizes import read_bytes
 from edgespec.models.pair.suggest import (
     Suggestion,
     best,

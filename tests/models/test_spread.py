@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan, estimate
-from edgespec.models.memory.spread import spread, where_layers_are
+from edgespec.models.memory.placement import spread, where_layers_are
 from edgespec.models.names.spec import resolve
 from edgespec.settings import Offload
 

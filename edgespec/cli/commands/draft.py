@@ -40,7 +40,7 @@ def self_(model: str, what: str, out: Path, quiet: bool) -> None:
     from edgespec.gguf_file.model_check import check_model
     from edgespec.llama.quantize import is_quantised, quantize
     from edgespec.models.names.spec import resolve
-    from edgespec.models.pair.slice import slice_layers
+    from edgespec.models.pair.self_draft import slice_layers
 
     output, source = Output(quiet=quiet), resolve(model).path
     with output.showing_progress():
