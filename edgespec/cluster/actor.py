@@ -22,8 +22,6 @@ from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
-LAST_WORDS = 300  # characters of the output of a failed download
-
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -44,19 +42,12 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The properties of a node before a model is loaded.
+    """The properties of a node before a model is loaded."""
 
-    Attributes:
-        build: its build of llama.cpp.
-        threads: how many threads a model gets.
-        has_gpu: this build can use a GPU.
-        missing: models that have to be downloaded.
-    """
-
-    build: str
-    threads: int
-    has_gpu: bool
-    missing: tuple[str, ...]
+    build: str  #: the build of llama.cpp
+    threads: int  #: how many threads a model gets
+    has_gpu: bool  #: this build can use a GPU
+    missing: tuple[str, ...]  #: models that have to be downloaded
 
 
 def survey(settings: LoadSettings) -> Told:
@@ -172,5 +163,5 @@ def _download(specs: Sequence[str], *, with_draft: bool) -> None:
     command = [sys.executable, "-m", "edgespec", "pull", "--quiet", *([] if with_draft else ["--no-draft"]), *specs]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
-        why = " ".join(done.stderr.split())[-LAST_WORDS:]
+        why = " ".join(done.stderr.split())[-300:]
         raise ModelNotFoundError(f"{', '.join(specs)} could not be downloaded", why=why)

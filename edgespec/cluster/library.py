@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -34,23 +35,16 @@ def checked_address(over: str) -> str:
 
     Raises UsageError, also if Ray is not installed.
     """
-    kind, is_given, place = over.partition("://")
-    hint = "for example --over ray, or --over ray://192.168.1.2:10001"
-    try:
-        parts = urlsplit(over)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise UsageError(f"{over[:200]!r} is not the address of a cluster", why=str(error), hint=hint) from error
-    if kind.lower() != "ray" or bool(is_given) != bool(host) or (host and place.lower() != parts.netloc.lower()):
+    found = re.fullmatch(r"ray(?:://([\w.-]+|\[[\da-f:.]+\])(?::(\d{1,5}))?)?", over, re.IGNORECASE)
+    if found is None:
+        hint = "for example --over ray, or --over ray://192.168.1.2:10001"
         raise UsageError(f"{over[:200]!r} is not the address of a cluster", hint=hint)
-    needed = ["ray", "grpc"] if host else ["ray"]
-    if any(find_spec(name) is None for name in needed):
+    host, port = found.groups()
+    if any(find_spec(name) is None for name in (["ray", "grpc"] if host else ["ray"])):
+        what = f"--over needs Ray{' and its client' if host else ''}, which is not installed"
         package = "ray[client]" if host else "ray"
-        raise UsageError(
-            f"--over needs Ray{' and its client' if host else ''}, which is not installed",
-            hint=f"{sys.executable} -m pip install '{package}>=2.50,<3'",
-        )
-    return f"ray://{f'[{host}]' if host and ':' in host else host}:{port or CLIENT_PORT}" if host else ""
+        raise UsageError(what, hint=f"{sys.executable} -m pip install '{package}>=2.50,<3'")
+    return f"ray://{host}:{port or CLIENT_PORT}" if host else ""
 
 
 class Ray:
@@ -81,10 +75,9 @@ class Ray:
                 # A temporary folder instead of the one that all clusters share, so that it can be removed.
                 self._folder = tempfile.mkdtemp(prefix="edgespec-ray-")
                 _keep_others_out()
+                local = {"object_store_memory": OBJECT_STORE, "include_dashboard": False, "_temp_dir": self._folder}
                 try:
-                    self._init(
-                        "local", object_store_memory=OBJECT_STORE, include_dashboard=False, _temp_dir=self._folder
-                    )
+                    self._init("local", **local)
                 except Exception as error:
                     self.close()
                     raise GenerationError("Ray cannot be started", why=_first_line(error)) from error
@@ -126,11 +119,9 @@ class Ray:
             self._init(address)
         except ConnectionError as error:
             if address != "auto" or os.environ.get("RAY_ADDRESS"):
-                which = os.environ["RAY_ADDRESS"] if address == "auto" else address
+                what = f"cannot join the Ray cluster {os.environ['RAY_ADDRESS'] if address == 'auto' else address}"
                 hint = "is this machine a node of it, and does it want a token (RAY_AUTH_MODE=token)?"
-                raise GenerationError(
-                    f"cannot join the Ray cluster {which}", why=_first_line(error), hint=hint
-                ) from error
+                raise GenerationError(what, why=_first_line(error), hint=hint) from error
             return False
         except Exception as error:  # Ray's are of many kinds
             raise GenerationError("cannot join the Ray cluster", why=_first_line(error)) from error

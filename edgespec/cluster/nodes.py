@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from time import sleep
@@ -117,7 +117,6 @@ class Nodes(Closable):
             sleep(LOOK_S)
 
     def _welcome(self, node: Mapping[str, Any]) -> None:
-        """Prepare a node in a separate thread."""
         id, name = str(node["NodeID"]), f"node {node['NodeManagerAddress']}"
         if name in self._names.values():  # of another node at this address
             name = f"{name} ({id[:6]})"
@@ -129,6 +128,7 @@ class Nodes(Closable):
         return node in self._alive and not self.is_cut_off
 
     def _prepare(self, node: str, name: str, work: Callable[[str], None]) -> None:
+        """Prepare a node, or an actor there, in a separate thread."""
         with self._lock:
             self._n_coming += 1
         _started(partial(self._prepared, node, name, work))
@@ -179,16 +179,15 @@ class Nodes(Closable):
             settings = replace(settings, threads=int(cpus))
         for number in range(max(gpus, 1)):
             who = f"{name}, GPU {number}" if gpus > 1 else name
-            hire = partial(self._hire, Post(id, settings, found.missing, cpus, min(gpus, 1)))
-            self._prepare(id, who, hire)
+            actor = partial(self.ray.actor, id, Actor, settings, found.missing, cpus=cpus, gpus=min(gpus, 1))
+            self._prepare(id, who, partial(self._hire, id, actor))
 
-    def _hire(self, post: Post, name: str) -> None:
+    def _hire(self, node: str, actor: Callable[[], Any], name: str) -> None:
         """Start an actor, which loads the model."""
-        actor = self.ray.actor(post.node, Actor, post.settings, post.missing, cpus=post.cpus, gpus=post.gpus)
-        member = NodeMember(self, actor, name, post)
+        member = NodeMember(self, node, actor(), name)
         self._members.add(member)
         try:
-            if not self.ray.api.wait([actor.ping.remote()], timeout=PLACED_S)[0]:
+            if not self.ray.api.wait([member.actor.ping.remote()], timeout=PLACED_S)[0]:
                 self.note(name, "its actor has not started yet; other jobs of the cluster may use its CPUs")
             member.introduce()
         except BaseException:
@@ -202,32 +201,14 @@ class Nodes(Closable):
         with suppress(Exception):
             self.ray.api.kill(member.actor)
 
-    def replace(self, member: NodeMember) -> bool:
-        """Start another actor in place of one that has ended; False if its node has left."""
-        is_there = self.has(member.post.node)
-        if is_there:
-            self._prepare(member.post.node, member.name, partial(self._hire, member.post))
-        return is_there
-
-
-@dataclass(frozen=True, slots=True)
-class Post:
-    """The node of an actor, what it loads there, and how many CPUs and GPUs it reserves."""
-
-    node: str
-    settings: LoadSettings
-    missing: Sequence[str]
-    cpus: float
-    gpus: int
-
 
 class NodeMember:
     """An actor on a node."""
 
-    def __init__(self, nodes: Nodes, actor: Any, name: str, post: Post) -> None:
-        self.actor, self.name, self.n_slots = actor, name, 1
+    def __init__(self, nodes: Nodes, node: str, actor: Any, name: str) -> None:
+        self.node, self.actor, self.name, self.n_slots = node, actor, name, 1
         self.texts_depend_on: Mapping[str, Any] = nodes.depend_on
-        self._nodes, self._ray, self.post = nodes, nodes.ray, post
+        self._nodes, self._ray = nodes, nodes.ray
 
     def close(self) -> None:
         """End the actor."""
@@ -255,7 +236,7 @@ class NodeMember:
     def _patiently(self, asked: Any) -> Any:
         """Return the reply of an actor, and wait for it as long as its node is alive."""
         while not self._ray.api.wait([asked], timeout=LOOK_S)[0]:
-            if self._nodes.is_closed or not self._nodes.has(self.post.node):
+            if self._nodes.is_closed or not self._nodes.has(self.node):
                 raise LostError("it has left the cluster")
         return self._ray.api.get(asked)
 
@@ -287,7 +268,7 @@ class NodeMember:
         return begun
 
     def recover(self) -> Future[None]:
-        """Wait until the actor was restarted and has loaded its model. Its node gets another actor if it will not."""
+        """Wait until Ray has restarted the actor, and it has loaded its model."""
         return _started(self._recovered)
 
     def _recovered(self) -> None:
@@ -297,7 +278,7 @@ class NodeMember:
             raise
         except Exception as error:
             sleep(2 * LOOK_S)  # until it is known which nodes are alive
-            why = "its actor has ended" if self._nodes.replace(self) else "it has left the cluster"
+            why = "its actor has ended" if self._nodes.has(self.node) else "it has left the cluster"
             raise LostError(why) from error
 
     def _heard(self, told: Told) -> Any:

@@ -78,20 +78,20 @@ def default_file() -> Path:
     return data_dir() / "chats.db"
 
 
-def _reads(method: Callable[Concatenate[Store, sqlite3.Connection, P], T]) -> Callable[Concatenate[Store, P], T]:
-    @wraps(method)
-    def reading(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._database.run(lambda db: method(self, db, *args, **kwargs))
+def _reads(
+    method: Callable[Concatenate[Store, sqlite3.Connection, P], T], *, write: bool = False
+) -> Callable[Concatenate[Store, P], T]:
+    """Call a method with a connection, in a transaction."""
 
-    return reading
+    @wraps(method)
+    def in_transaction(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._database.run(lambda db: method(self, db, *args, **kwargs), write=write)
+
+    return in_transaction
 
 
 def _writes(method: Callable[Concatenate[Store, sqlite3.Connection, P], T]) -> Callable[Concatenate[Store, P], T]:
-    @wraps(method)
-    def writing(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._database.run(lambda db: method(self, db, *args, **kwargs), write=True)
-
-    return writing
+    return _reads(method, write=True)
 
 
 class Store(Closable):

@@ -116,7 +116,7 @@ class StoreFile(Closable):
         """Return whether the file is damaged, has other tables, or holds impossible values (SQLite allows them)."""
         if isinstance(error, sqlite3.Error):
             code, text = _code(error), str(error)
-            not_ours = text.startswith("no such ") and _NO_INDEX not in text
+            not_ours = text.startswith(("no such table", "no such column"))
             return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or not_ours
         if not self._is_open:
             return isinstance(error, UnicodeDecodeError)  # where a message quotes what is damaged
@@ -154,10 +154,8 @@ class StoreFile(Closable):
 
     def _check_version(self, db: sqlite3.Connection) -> None:
         if version_of(db) > len(MIGRATIONS):
-            raise StoreError(
-                f"the chats in {self.path} were written by a newer version of edgespec",
-                hint="update edgespec (pip install -U edgespec); the file is left as it is",
-            )
+            what = f"the chats in {self.path} were written by a newer version of edgespec"
+            raise StoreError(what, hint="update edgespec (pip install -U edgespec); the file is left as it is")
 
     def _make(self) -> None:
         """Create an empty file that no other user may read, unless there is a file."""
@@ -192,20 +190,14 @@ class StoreFile(Closable):
                     with suppress(FileNotFoundError):
                         damaged.with_name(damaged.name + end).rename(aside.with_name(aside.name + end))
         except (OSError, Timeout) as error:
-            raise StoreError(
-                f"the chats in {damaged} are damaged",
-                why=f"{reason}, and it cannot be moved aside: {error}",
-                hint="close other programs that use it, or move it away",
-            ) from error
+            why, hint = f"{reason}, and it cannot be moved aside: {error}", "close other programs that use it"
+            raise StoreError(f"the chats in {damaged} are damaged", why=why, hint=hint) from error
         self._reopen()
         with closing(sqlite3.connect(aside, timeout=LOCK_S, isolation_level=None)) as source:
             source.text_factory = _text
             n_messages, n_chats = rescue(source, self._connection)
-        saved = (
-            f"{n_messages} messages of {n_chats} chats could be read and are kept"
-            if n_chats
-            else "nothing in it could be read"
-        )
+        kept = f"{n_messages} messages of {n_chats} chats could be read and are kept"
+        saved = kept if n_chats else "nothing in it could be read"
         self._note(f"the chats in {damaged} were damaged ({reason}): moved to {aside.name}; {saved}")
 
     def _explained(self, error: Exception) -> Exception:
@@ -214,24 +206,16 @@ class StoreFile(Closable):
             return error
         code, file = _code(error), f"the chats in {self.path}"
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return StoreError(
-                f"{file} are locked", why="another program keeps writing to them", hint="close it and try again"
-            )
+            why = "another program keeps writing to them"
+            return StoreError(f"{file} are locked", why=why, hint="close it and try again")
         is_failure = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # of files that SQLite creates
         if code == sqlite3.SQLITE_FULL or (is_failure and free_in(self.path.parent) < LEAST_FREE):
             return UnwritableError(f"{file} cannot be written", why="the disk is full", hint=_ROOM)
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
             return UnwritableError(f"{file} cannot be written", why=str(error), hint=_WRITABLE)
-        if _NO_INDEX in str(error):
-            return StoreError(
-                f"{file} cannot be searched",
-                why="the SQLite of this Python has no FTS5",
-                hint="use a Python from python.org, conda or your system's packages",
-            )
         return StoreError(f"{file} cannot be read or written", why=str(error))
 
 
-_NO_INDEX = "no such module: fts5"
 _ROOM = "free some space; saved chats are kept"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNWRITABLE = (*_FULL, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -246,11 +230,10 @@ def _code(error: sqlite3.Error) -> int:
 
 def _place(file: Path) -> tuple[int, int] | None:
     """Return what identifies the file that is at this path now."""
-    try:
+    with suppress(OSError):
         found = file.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _share(db: sqlite3.Connection) -> None:

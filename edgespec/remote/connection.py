@@ -1,4 +1,4 @@
-"""HTTP with one server: requests, streams of events, and errors in words for the user."""
+"""HTTP with one server: its address and key as users write them, requests, streams of events, and errors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ import httpx2
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.errors import GenerationError, PromptTooLongError, UsageError
+from edgespec.errors import GenerationError, PromptTooLongError, UsageError, told_as
 from edgespec.remote.member import POLL_S, LostError
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.text.printable import one_line
@@ -26,6 +27,7 @@ SILENCE_S = 120.0  # servers send pings in streams more often
 LOADING_S = 600.0  # for other responses, before which the server may load a model
 RETRY_S, MOST_RETRY_S = 2.0, 60.0  # before a busy server is asked again, if it names no time
 MOST_SAID = 500  # characters of a message
+MOST_KEY = 4096  # bytes
 KEY_HINT = "--api-key-file FILE or EDGESPEC_API_KEY holds the key"
 
 Made = TypeVar("Made")
@@ -187,3 +189,36 @@ def _busy_s(response: httpx2.Response) -> float | None:
     if response.status_code not in (429, 503) or told is None:
         return None
     return min(float(told), MOST_RETRY_S) if told.isascii() and told.isdigit() else RETRY_S
+
+
+def base_url(text: str) -> str:
+    """Return the URL without the path of an API; `http://` may be left out. Raises UsageError."""
+    url = text.strip() if "://" in text else f"http://{text.strip()}"
+    hint = "for example http://127.0.0.1:8080"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError("this is not the URL of a server", why=str(error), hint=hint) from error
+    if parts.username is not None or parts.password is not None:  # not repeated here
+        raise UsageError("a server's URL must not contain a password", hint="put the key into EDGESPEC_API_KEY")
+    is_http = parts.scheme in ("http", "https") and host and url.isprintable() and " " not in url
+    if not is_http or parts.query or parts.fragment:
+        raise UsageError(f"{text[:200]!r} is not the URL of a server", hint=hint)
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    name = f"[{host}]" if host and ":" in host else host
+    return f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{path}"
+
+
+def read_key(file: Path) -> str:
+    """Return the key in a file, without the line end. Raises UsageError, which does not show the key."""
+    with told_as(UsageError, f"the key cannot be read from {file}"), file.open("rb") as opened:
+        data = opened.read(MOST_KEY + 1)
+    return checked_key(data.decode("latin-1").strip(), str(file))
+
+
+def checked_key(key: str, source: str) -> str:
+    """Return a key. Raises UsageError if it is not allowed in a header."""
+    if not key or len(key) > MOST_KEY or not key.isascii() or not key.isprintable():
+        raise UsageError(f"{source} holds no key", why="a key is one line of printable ASCII characters")
+    return key

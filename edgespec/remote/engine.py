@@ -127,15 +127,14 @@ class RemoteEngine(Loop, Backend):
             self.n_slots = max(1, int(props["total_slots"]))
             n_ctx = int(generation["n_ctx"])
             own = props.get("edgespec") or {}
-            depend_on = own.get("texts_depend_on")
-            self.is_own = bool(depend_on)  # earlier versions know only the fields of other programs
+            self.is_own = bool(own)
             about = {"server": self.url, "models": self.models, "model": name, "sequences": self.n_slots}
             self.has_chat_template = bool(props.get("chat_template"))
-            if not depend_on:
+            if not self.is_own:
                 return FOREIGN | about | {"ctx_size": n_ctx}, {"model": name, "served by": "another program"}
             self.defaults = _defaults(generation["params"])
+            depend_on = own.pop("texts_depend_on")
             told = {key: one_line(value) if isinstance(value, str) else value for key, value in own.items()}
-            del told["texts_depend_on"]
             return FOREIGN | told | about | {"ctx_size": n_ctx}, depend_on
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self.connection.stranger(f"its description of the model cannot be read ({error!r})") from error

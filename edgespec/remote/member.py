@@ -27,13 +27,11 @@ class Member(Protocol):
 
     @property
     def name(self) -> str: ...
-
     @property
     def n_slots(self) -> int: ...
-
     @property
     def texts_depend_on(self) -> Mapping[str, Any]: ...
-
+    def close(self) -> None: ...
     def check_settings(self, request: Request) -> None:
         """Raise UsageError if the model does not support the settings of a request."""
 
@@ -46,18 +44,15 @@ class Member(Protocol):
     def recover(self) -> Future[None]:
         """Wait until the lost member is back. The future raises EdgespecError if it will not return."""
 
-    def close(self) -> None: ...
-
 
 class Recruits(Protocol):
     """A source of further members, with `notes` for the user about them."""
 
     notes: list[str]
 
+    def close(self) -> None: ...
     def are_expected(self, alone_s: float) -> bool:
         """True if a member may still join, although all have been lost for `alone_s` seconds."""
 
     def joined(self) -> Sequence[Member]:
         """Return the members that joined since the last call."""
-
-    def close(self) -> None: ...

@@ -22,7 +22,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, PromptTooLongError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.history import Store
-from edgespec.remote.address import base_url, checked_key, read_key
+from edgespec.remote.connection import base_url, checked_key, read_key
 from edgespec.remote.engine import RemoteEngine
 from edgespec.remote.member import LostError
 from edgespec.runtime.worker import LoadingStoppedError, Worker

@@ -71,7 +71,7 @@ def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -
 
     Options that the user has not set become those of the first server. Raises EdgespecError.
     """
-    from edgespec.remote.address import base_url
+    from edgespec.remote.connection import base_url
     from edgespec.remote.engine import RemoteEngine
     from edgespec.remote.member import LostError
 
@@ -146,7 +146,7 @@ def _settings(values: Mapping[str, Any], model: str) -> LoadSettings:
 
 
 def _key(values: Mapping[str, Any]) -> str:
-    from edgespec.remote.address import checked_key, read_key
+    from edgespec.remote.connection import checked_key, read_key
 
     if values["api_key_file"] is not None:
         return read_key(values["api_key_file"])
