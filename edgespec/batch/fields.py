@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.constraining import take_constraint
 from edgespec.batch.known import ALIASES, CONSTRAINING, Known, check, name_in, read_of
-from edgespec.batch.row_settings import SETTINGS, is_integer, request_fields
+from edgespec.batch.row_settings import SETTINGS, is_integer, request_fields, take_constraint
 from edgespec.settings import Request, shown
 
 LONGEST = {"logit_bias": 2**14, "stop": 2**8}  # entries

@@ -12,10 +12,10 @@ from hashlib import sha256
 from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError
-from edgespec.batch.constraining import take_constraint
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import BATCH_CHAT, BATCH_TEXT
 from edgespec.batch.row import Id, Row, Sample, finite
+from edgespec.batch.row_settings import take_constraint
 from edgespec.events import TokenEvent
 from edgespec.settings import shown
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.fields import Fields, content_of
+from edgespec.batch.known import MESSAGES
 from edgespec.runtime.prompts import Prompts
-from edgespec.serve.blocks import BlockObject, Events, take_functions
-from edgespec.serve.chat import Call, End
-from edgespec.serve.known import MESSAGES
-from edgespec.serve.messages import call_of, message_of
+from edgespec.serve.chat import BlockObject, Call, End, Events
+from edgespec.serve.messages import call_of, message_of, take_functions
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread

@@ -19,10 +19,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edgespec.batch import known
 from edgespec.batch.fields import Fields, object_of
 from edgespec.batch.known import Known
 from edgespec.runtime.asynchronous import AsyncStream
-from edgespec.serve import known, native
+from edgespec.serve import native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, Writer, line, pieces
 from edgespec.serve.completion import CompletionObject, completion_call

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,6 +88,10 @@ class Answer:
         return self.end
 
 
+Event = dict[str, Any]
+Events = Iterator[Event]
+
+
 class Writer(ABC):
     """Writes the answers to a call as objects of a format: with `chunks` of each piece and the `rest`, or with `take`
     for each piece and then `whole`."""
@@ -116,6 +120,71 @@ class Writer(ABC):
     def rest(self) -> Iterable[dict[str, Any]]:
         """Return the chunks after the last piece."""
         return ()
+
+
+class BlockObject(Writer):
+    """Writes the answer to a call as an object with a list of blocks: reasoning, text and tool calls, with events for
+    each. `object` is the object so far."""
+
+    def __init__(self, call: Call, object: dict[str, Any]) -> None:
+        super().__init__(call)
+        self.object = object
+        self._blocks: list[dict[str, Any]] = []
+        self._has_begun = False
+        self._is_open = False  # True while the last block may grow
+
+    def take(self, piece: Piece) -> None:
+        for _ in self.chunks(piece):
+            pass
+
+    def whole(self) -> dict[str, Any]:
+        return self.object
+
+    def chunks(self, piece: Piece) -> Events:
+        if not self._has_begun:
+            self._has_begun = True
+            yield from self._first()
+        if piece.reasoning:
+            yield from self._reasoning(piece.reasoning)
+        if piece.text:
+            yield from self._text(piece.text)
+        if piece.tool is not None:
+            yield from self._tool(piece.tool)
+            yield from self._close()
+        if piece.end is not None:
+            yield from self._close(piece.end)
+            self.object = self.object | self._ended(piece.end)
+            self.object |= {"timings": timings(piece.end.stats), "seed": self.call.requests[0].seed}
+            yield from self._last(piece.end)
+
+    @property
+    def _number(self) -> int:
+        """The number of the last block."""
+        return len(self._blocks) - 1
+
+    @abstractmethod
+    def _first(self) -> Events: ...
+
+    @abstractmethod
+    def _reasoning(self, text: str) -> Events: ...
+
+    @abstractmethod
+    def _text(self, text: str) -> Events: ...
+
+    @abstractmethod
+    def _tool(self, tool: ToolCall) -> Events:
+        """Write a whole call, and leave its block open."""
+
+    @abstractmethod
+    def _close(self, end: End | None = None) -> Events:
+        """End the last block if it is open; `end` is that of the answer, if it ends with the block."""
+
+    @abstractmethod
+    def _ended(self, end: End) -> dict[str, Any]:
+        """Return the fields that are known at the end of the answer."""
+
+    @abstractmethod
+    def _last(self, end: End) -> Events: ...
 
 
 async def pieces(call: Call, events: AsyncIterator[tuple[int, TokenEvent]]) -> AsyncIterator[Piece]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from edgespec.batch.bad_input import UnsupportedError, wrong
 from edgespec.batch.fields import Fields
+from edgespec.batch.known import COMPLETION
 from edgespec.batch.openai import token_logprob
 from edgespec.events import TokenEvent
 from edgespec.serve.chat import Call, Piece, Writer, timings
-from edgespec.serve.known import COMPLETION
 from edgespec.serve.openai import text_of
 from edgespec.serve.served import Served
 

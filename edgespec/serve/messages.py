@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -91,3 +91,24 @@ def _message(where: str, given: Any) -> Message:
 def _call(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     fields = Fields(given if isinstance(given, dict) else {}, where=where)
     return call_of(where, fields.text("id"), fields.within("function"))
+
+
+def take_functions(fields: Fields, kinds: Collection[Any], parameters: str) -> dict[str, Any]:
+    """Take `tools`, and return them as those of a chat. Raises BadInputError.
+
+    `kinds` are the types of tools that can be called; None stands for a missing type. `parameters` is the name of the
+    field with the schema.
+    """
+    tools = fields.take("tools", [])
+    if not isinstance(tools, list):
+        raise wrong("tools", "be a list", tools)
+    made = []
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
+        if not isinstance(tool, dict):
+            raise wrong(where, "be an object", tool)
+        if tool.get("type") not in kinds:
+            raise UnsupportedError(where, f"tools of type {shown(tool.get('type'))} do not exist here")
+        function = {name: tool.get(name) for name in ("name", "description", "strict")}
+        made.append({"type": "function", "function": function | {"parameters": tool.get(parameters)}})
+    return {"tools": made} if made else {}

@@ -12,8 +12,8 @@ from edgespec import __version__
 from edgespec.batch import sidecar
 from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.fields import Fields
+from edgespec.batch.known import APPLY_TEMPLATE
 from edgespec.gguf_file.model_check import check_model
-from edgespec.serve.known import APPLY_TEMPLATE
 from edgespec.serve.openai import chat_call
 from edgespec.serve.pool import Place
 from edgespec.serve.served import STATE_S, Served

@@ -9,12 +9,11 @@ from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields, content_of
+from edgespec.batch.known import RESPONSES
 from edgespec.batch.openai import token_logprob
-from edgespec.serve.blocks import BlockObject, Event, Events, take_functions
-from edgespec.serve.chat import Call, End, Piece
+from edgespec.serve.chat import BlockObject, Call, End, Event, Events, Piece
 from edgespec.serve.errors import ApiError
-from edgespec.serve.known import RESPONSES
-from edgespec.serve.messages import call_of, message_of, role_in
+from edgespec.serve.messages import call_of, message_of, role_in, take_functions
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.tools.formats import ToolCall

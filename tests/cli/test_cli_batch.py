@@ -19,8 +19,7 @@ from cli_program import COMMAND, Finished, edgespec_alone, edgespec_here, enviro
 from fake_stream import FakeWorkers
 from tiny_gguf import CHATML, write_model
 
-from edgespec.batch.meter import Meter
-from edgespec.batch.results import Result
+from edgespec.batch.results import Meter, Result
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError
@@ -350,7 +349,7 @@ def test_an_input_without_rows_makes_an_output_without_rows(home: Path, fake: Fa
 
 def test_a_meter_tells_rows_failures_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr("edgespec.batch.meter.perf_counter", lambda: now_s)
+    monkeypatch.setattr("edgespec.batch.results.perf_counter", lambda: now_s)
     meter = Meter(n_before=40, n_all=100)
     meter.start()
     now_s += 5

@@ -14,7 +14,7 @@ from tiny_gguf import model_metadata, write_model
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.model import Model
 from edgespec.serve.tools.formats import LLAMA, MISTRAL, TAGS, ToolCall
-from edgespec.serve.tools.grammar import calls_in_text, several_calls
+from edgespec.serve.tools.given import calls_in_text, several_calls
 from edgespec.serve.tools.parser import ToolParser
 
 CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"

@@ -12,11 +12,21 @@ import pytest
 from serving import Serving
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError
-from edgespec.batch.known import CHAT, TEXT, Field, Known, check
+from edgespec.batch.known import (
+    APPLY_TEMPLATE,
+    CHAT,
+    DETOKENIZE,
+    MESSAGES,
+    RESPONSES,
+    TEXT,
+    TOKENIZE,
+    Field,
+    Known,
+    check,
+)
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
 from edgespec.serve.errors import ApiError, error_for
-from edgespec.serve.known import APPLY_TEMPLATE, DETOKENIZE, MESSAGES, RESPONSES, TOKENIZE
 from edgespec.serve.openai import chat_call, text_call
 from edgespec.serve.responses import response_call
 from edgespec.serve.served import Served

@@ -13,11 +13,10 @@ from typing import Any
 import click
 
 from edgespec.batch.job import Job
-from edgespec.batch.meter import Meter
 from edgespec.batch.openai import TokenBytes
 from edgespec.batch.output import OutputFile
 from edgespec.batch.reading import Defaults, RowReader
-from edgespec.batch.results import Result, Results
+from edgespec.batch.results import Meter, Result, Results
 from edgespec.batch.row import BadRow, Row
 from edgespec.batch.sidecar import of_model, texts_depend_on
 from edgespec.batch.vocabulary import Vocabulary
