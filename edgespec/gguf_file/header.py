@@ -79,6 +79,26 @@ class Header:
         width = self.number("embedding_length") // heads if heads else 0
         return self.number("attention.key_length", width), self.number("attention.value_length", width)
 
+    @property
+    def cached_values(self) -> tuple[int, int]:
+        """The number of values that a token adds to the key and value caches of all layers.
+
+        As in llama.cpp, layers that share the cache of earlier layers add nothing, nor do layers that predict further
+        tokens, which are not run. With latent attention (MLA) the values are a part of the keys.
+        """
+        unused = self.number("attention.shared_kv_layers") + self.number("nextn_predict_layers")
+        n_layers = max(0, self.number("block_count") - unused)
+        k = v = 0
+        for layer in range(n_layers):
+            keys = self.tensors.get(f"blk.{layer}.attn_k.weight")
+            if keys is not None:
+                k += math.prod(keys.shape[1:])
+                v += math.prod(self.tensors.get(f"blk.{layer}.attn_v.weight", keys).shape[1:])
+        if not k:  # the matrix of the keys has other outputs, too
+            heads = self.head_counts("attention.head_count_kv") or self.head_counts("attention.head_count")
+            k, v = (sum(heads[:n_layers]) * size for size in self.head_sizes)
+        return (k, 0) if self.number("attention.key_length_mla") else (k, v)
+
     def head_counts(self, key: str) -> list[int]:
         """Return one count per layer; none if the file has no counts."""
         value = self.metadata.get(f"{self.architecture}.{key}")

@@ -58,8 +58,8 @@ def _check_kind(header: Header) -> None:
     if not architecture:
         raise _unusable(header, "it does not name its architecture ('general.architecture' is missing)")
     if architecture not in ARCHITECTURES:
-        hint = "A newer version of edgespec may know it."
-        raise _unusable(header, f"this llama.cpp does not know its architecture {shown(architecture)}", hint)
+        why = f"{shown(architecture)} is no architecture of this llama.cpp that generates text from left to right"
+        raise _unusable(header, why, "A newer version of edgespec may know it.")
     pooling, causal = header.number("pooling_type"), header.metadata.get(f"{architecture}.attention.causal", True)
     if pooling or not causal:
         raise _unusable(header, f"it is {_EMBEDDING}")
@@ -145,13 +145,13 @@ def check_vocabulary(header: Header) -> None:
 
 def _check_special_tokens(header: Header, model: str) -> None:
     """Raise ModelFileError if prompts need a BOS or EOS token that the vocabulary does not have."""
-    for name in ("bos", "eos"):
+    for name, default in zip(("bos", "eos"), DEFAULT_TOKENS.get(model, (None, None)), strict=True):
         id = header.metadata.get(f"tokenizer.ggml.{name}_token_id", -1)
         if not isinstance(id, int):
             raise _broken(header, f"its {name.upper()} token is {shown(id)}, not a number")
         if not 0 <= id < header.n_vocab:  # llama.cpp uses the tokenizer's default instead
-            default = _DEFAULT_TOKENS.get(model, {}).get(name, -1)
-            if not 0 <= default < header.n_vocab and header.metadata.get(f"tokenizer.ggml.add_{name}_token") is True:
+            is_known = default is not None and default < header.n_vocab
+            if not is_known and header.metadata.get(f"tokenizer.ggml.add_{name}_token") is True:
                 raise _broken(header, f"its prompts need a {name.upper()} token, but its vocabulary has none")
 
 
@@ -208,9 +208,12 @@ def check_scalars(header: Header) -> None:
 
 _MAX_LAYERS = 512
 
-_DEFAULT_TOKENS = {  # of tokenizers, in llama-vocab.cpp
-    **{tokenizer: {"bos": 1, "eos": 2} for tokenizer in ("llama", "plamo2")},
-    **{tokenizer: {"bos": 11, "eos": 11} for tokenizer in ("gpt2", "hybriddna", "whitespace")},
+# The BOS and EOS tokens of tokenizers, where a file names none (llama-vocab.cpp)
+DEFAULT_TOKENS: dict[str, tuple[int | None, int | None]] = {
+    **dict.fromkeys(("llama", "plamo2"), (1, 2)),
+    **dict.fromkeys(("gpt2", "hybriddna", "whitespace"), (11, 11)),
+    "bert": (101, None),
+    "t5": (None, 1),
 }
 
 _UTF8_BYTES = [byte for byte in range(256) if byte not in (0xC0, 0xC1) and byte < 0xF5]  # the others never occur
@@ -242,23 +245,17 @@ NO_TARGETS = frozenset(f"{_RECURRENT} {_HYBRID_WITHOUT_COPIES}".split())
 
 # Those it knows, but that cannot answer a prompt by themselves
 _EMBEDDING = "an embedding model: it produces vectors and cannot generate text"
-_DIFFUSION = "a diffusion model: it fills in a whole text at once instead of generating it from left to right"
 _HEAD = "a draft head that runs on the hidden states of another model, not a complete model (-md uses it)"
-_SPEECH = "a speech model"
+_PROJECTOR = "a vision projector (mmproj), not a language model"
 OTHER_ARCHITECTURES: dict[str, str] = {
     **dict.fromkeys(("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2"), _EMBEDDING),
     **dict.fromkeys(("jina-bert-v3", "eurobert", "gemma-embedding", "llama-embed", "t5encoder"), _EMBEDDING),
-    **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), _DIFFUSION),
     **dict.fromkeys(("eagle3", "edgespec-hydra", "edgespec-medusa", "dflash", "gemma4-assistant"), _HEAD),
-    **dict.fromkeys(("wavtokenizer-dec", "qwen3tts", "pockettts"), _SPEECH),
-    "t5": "an encoder-decoder model, which edgespec does not support",
-    "clip": "a vision projector (mmproj), not a language model",
-    "controlvector": "a control vector, not a language model",
-    "imatrix": "an importance matrix for quantising, not a language model",
+    "clip": _PROJECTOR,
 }
 _OTHER_FILES = {  # general.type
     "adapter": "a LoRA adapter, not a language model",
-    "mmproj": "a vision projector (mmproj), not a language model",
-    "imatrix": OTHER_ARCHITECTURES["imatrix"],
-    "controlvector": OTHER_ARCHITECTURES["controlvector"],
+    "mmproj": _PROJECTOR,
+    "imatrix": "an importance matrix for quantising, not a language model",
+    "controlvector": "a control vector, not a language model",
 }

@@ -15,7 +15,7 @@ from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
 from edgespec.gguf_file.head_check import MTP_ARCHITECTURES, NETWORKS, n_tokens
 from edgespec.gguf_file.header import Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
-from edgespec.models.memory.kv_cache import bytes_per_token, values_per_token
+from edgespec.settings import CACHE_TYPES
 
 CELLS = 256  # llama.cpp rounds the tokens of a cache up to a multiple of this number
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
@@ -255,6 +255,12 @@ def _cache(plan: Plan) -> int:
     return int(_cells(plan) * bytes_per_token(plan.header, plan.cache_type_k, plan.cache_type_v))
 
 
+def bytes_per_token(header: Header, cache_type_k: str = "f16", cache_type_v: str = "f16") -> float:
+    """Return the bytes of a token in caches of these types."""
+    types = (CACHE_TYPES[cache_type_k], CACHE_TYPES[cache_type_v])
+    return sum(n * type.block_bytes / type.block for n, type in zip(header.cached_values, types, strict=True))
+
+
 def _states(plan: Plan) -> int:
     """Return the bytes of all recurrent states, old states included. They are F32 with any cache type."""
     n_layers = sum(name.endswith(("ssm_conv1d.weight", "shortconv.conv.weight")) for name in plan.header.tensors)
@@ -335,7 +341,7 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
     """
     cells = _attended(plan)
     tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
-    flash, attends = plan.flash_attention != "off", any(values_per_token(plan.header))
+    flash, attends = plan.flash_attention != "off", any(plan.header.cached_values)
     residuals = 2 * widths.residual
 
     inputs = tokens * widths.residual * _F32

