@@ -43,8 +43,6 @@ class TokenEvent:
     round: int = 0
     #: number of draft tokens verified in this step
     proposed: int = 0
-    #: distance of the token's score from the second best
-    gap: float = math.inf
     #: natural logarithm of the token's probability after bias and penalties, before truncation and temperature
     logprob: float | None = None
     #: (id, logprob) pairs, best first

@@ -26,7 +26,7 @@ NOTE = "Entry {0}: on day {0} of the journey the ship made {1} miles, the wind c
 
 @pytest.fixture(scope="module")
 def llm(real_model: Path) -> Iterator[Runtime]:
-    with edgespec.load(str(real_model), ctx_size=2048, store=False) as llm:
+    with edgespec.load(str(real_model), ctx_size=2048, store=False, spec_draft_n_max=7) as llm:
         yield llm
 
 

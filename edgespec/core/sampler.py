@@ -22,7 +22,6 @@ from edgespec.core.sampling import (
     draw_from,
     largest,
     peak,
-    truncate,
 )
 
 
@@ -31,8 +30,6 @@ class Choice:
     """The token at one position."""
 
     id: int
-    #: distance of the token's score from the second best; inf for a single candidate
-    gap: float
     #: log probability, if requested
     logprob: float | None = None
     #: (id, logprob) pairs, best first, if requested
@@ -96,11 +93,7 @@ class Sampler:
         Raises ValueError if the row has no finite logit, or a NaN.
         """
         adjusted = self._checked(row, tokens)
-        if self.settings.temperature == 0:
-            token, gap = _greedy(adjusted, self.settings)
-        else:
-            token, gap = perturbed_best(draw_from(adjusted, self.settings), self.noise_key(position))
-        return self._choice(adjusted, token, gap)
+        return self._choice(adjusted, perturbed_best(draw_from(adjusted, self.settings), self.noise_key(position)))
 
     def noise_key(self, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:
         """Return the key of the noise of a position (`core.noise.key`)."""
@@ -114,13 +107,13 @@ class Sampler:
         """Sample a token from a distribution with the noise of a stream."""
         with np.errstate(divide="ignore"):
             candidates = Candidates(distribution.ids, np.log(distribution.p).astype(np.float32))
-        return perturbed_best(candidates, self.noise_key(position, stream, step))[0]
+        return perturbed_best(candidates, self.noise_key(position, stream, step))
 
     def report(self, row: FloatRow, tokens: Sequence[int], token: int) -> Choice:
         """Return a token that another rule chose, with the requested log probabilities."""
         if self.logprobs is None:
-            return Choice(token, math.inf)
-        return self._choice(self._checked(row, tokens), token, math.inf)
+            return Choice(token)
+        return self._choice(self._checked(row, tokens), token)
 
     def adjusted(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
         """Apply the first half of the sampling chain: bias, penalties and constraint. A row may be shorter than V."""
@@ -134,15 +127,15 @@ class Sampler:
             raise ValueError(f"expected a row of {self.n_vocab} logits, not an array of shape {row.shape}")
         return self.adjusted(row, tokens)
 
-    def _choice(self, adjusted: FloatRow, token: int, gap: float) -> Choice:
+    def _choice(self, adjusted: FloatRow, token: int) -> Choice:
         """Add log probabilities: of the softmax after bias, penalties and mask, before truncation and temperature."""
         if self.logprobs is None:
-            return Choice(token, gap)
+            return Choice(token)
         normalizer = log_sum_exp(adjusted)
         top = largest(adjusted, self.logprobs) if self.logprobs else np.empty(0, np.intp)
         top = top[np.argsort(-adjusted[top], kind="stable")]
         alternatives = tuple((int(id), float(adjusted[id]) - normalizer) for id in top)
-        return Choice(token, gap, float(adjusted[token]) - normalizer, alternatives)
+        return Choice(token, float(adjusted[token]) - normalizer, alternatives)
 
 
 class ReferenceSampler(Sampler):
@@ -156,17 +149,18 @@ class ReferenceSampler(Sampler):
         self._start, self._reference = start, tuple(reference)
 
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
-        """Return the reference's token at `position`, with the gap of the token that was sampled."""
+        """Return the reference's token at `position`."""
         chosen = super().choose(row, tokens, position)
         at = position - self._start
         return replace(chosen, id=self._reference[at]) if at < len(self._reference) else chosen
 
 
-def perturbed_best(candidates: Candidates, noise_key: tuple[int, int]) -> tuple[int, float]:
-    """Return the candidate with the highest logit plus noise, and its distance from the second."""
-    ids, scores = perturbed(candidates, noise_key, 2)
-    best = int(scores.argmax())
-    return int(ids[best]), float(scores[best]) - _highest_but(scores, best)
+def perturbed_best(candidates: Candidates, noise_key: tuple[int, int]) -> int:
+    """Return the candidate with the highest logit plus noise."""
+    if candidates.ids is not None and len(candidates.ids) == 1:  # of greedy decoding
+        return int(candidates.ids[0])
+    ids, scores = perturbed(candidates, noise_key, 1)
+    return int(ids[scores.argmax()])
 
 
 def perturbed_ranking(
@@ -208,20 +202,6 @@ def _contenders(candidates: Candidates, noise_key: tuple[int, int], k: int) -> I
     bound = np.partition(logits[likely] + gumbel64(hashed[likely]), _FEW - k)[_FEW - k]
     least_logit = np.nextafter(np.float32(bound - _SPLIT), np.float32(-np.inf))
     return np.flatnonzero((logits >= least_logit) | (hashed >= np.uint32(least_hash(_SPLIT))))
-
-
-def _greedy(adjusted: FloatRow, settings: SamplingSettings) -> tuple[int, float]:
-    if settings.typical_p == 1:  # no other step can drop the most likely token
-        best = peak(adjusted)
-        return best, float(adjusted[best]) - _highest_but(adjusted, best)
-    left = truncate(adjusted, settings)
-    best = peak(left.logits)
-    token = best if left.ids is None else int(left.ids[best])
-    return token, float(left.logits[best]) - _highest_but(left.logits, best)
-
-
-def _highest_but(scores: np.ndarray[tuple[int, ...], np.dtype[np.floating]], best: int) -> float:
-    return max(float(scores[:best].max(initial=-np.inf)), float(scores[best + 1 :].max(initial=-np.inf)))
 
 
 def log_sum_exp(row: FloatRow) -> float:

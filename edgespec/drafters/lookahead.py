@@ -81,7 +81,7 @@ class LookaheadDrafter(WalkingDrafter[list[Run]]):
                 predicted[node] = tokens[position]
             else:  # skips penalties and grammar, which take longer
                 candidates = apply_chain(outcome.logits(node), sampler.settings, (), sampler.banned)
-                predicted[node] = perturbed_best(candidates, sampler.noise_key(position))[0]
+                predicted[node] = perturbed_best(candidates, sampler.noise_key(position))
             if len(before[node]) == N - 1:
                 ahead.grams.add([*before[node], predicted[node]])
         ahead.window, ahead.n_tokens = [], len(tokens)

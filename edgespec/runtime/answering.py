@@ -65,7 +65,6 @@ class _Running:
                 source=output.sources[position] if drafted else "",
                 round=round,
                 proposed=proposed,
-                gap=choice.gap,
                 logprob=choice.logprob,
                 top_logprobs=choice.top_logprobs,
             )

@@ -84,7 +84,7 @@ def test_pruning_equals_brute_force(name: str, chain: SamplingSettings) -> None:
     candidates = apply_chain(row, chain)
     for position in range(12):
         choice = sampler.choose(row, [], position)
-        assert (choice.id, choice.gap) == brute_force(candidates, key(17, 1, position))
+        assert choice.id == brute_force(candidates, key(17, 1, position))
 
 
 @settings(max_examples=60, deadline=None)
@@ -118,11 +118,11 @@ def test_the_choice_depends_on_seed_sample_and_position_and_on_nothing_else() ->
 def test_greedy_takes_the_highest_logit_and_of_equals_the_lower_id(size: int) -> None:
     row = np.zeros(size, np.float32)
     row[[2, 4]] = 3.5
-    assert greedy(row, []) == (2, 0.0)
+    assert greedy(row, []) == 2
     row[4] = 3.0
-    assert greedy(row, []) == (2, 0.5)
+    assert greedy(row, []) == 2
     row[0] = 3.25
-    assert greedy(row, []) == (2, 0.25)
+    assert greedy(row, []) == 2
 
 
 def test_greedy_looks_at_the_prefix_with_the_accepted_tokens() -> None:
@@ -136,18 +136,18 @@ def test_greedy_looks_at_the_prefix_with_the_accepted_tokens() -> None:
 
 def test_greedy_with_typical_p_chooses_among_the_typical_tokens() -> None:
     row = frozen(np.log([0.4, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06]))
-    assert greedy(row, [])[0] == 0
+    assert greedy(row, []) == 0
     assert Sampler(replace(GREEDY, typical_p=0.5), 0, 0, 11).choose(row, [], 0).id == 1
 
 
-def test_an_only_candidate_has_an_infinite_gap() -> None:
+def test_an_only_candidate_is_chosen() -> None:
     row = frozen([1.0, 2.0, 3.0])
-    assert Sampler(replace(OFF, top_k=1), 0, 0, 3).choose(row, [], 0).gap == np.inf
-    assert Sampler(GREEDY, 0, 0, 1).choose(row[:1], [], 0).gap == np.inf
+    assert Sampler(replace(OFF, top_k=1), 0, 0, 3).choose(row, [], 0).id == 2
+    assert Sampler(GREEDY, 0, 0, 1).choose(row[:1], [], 0).id == 0
     masked = frozen([-np.inf, 2.0, -np.inf])
     for chain in (OFF, GREEDY):
         choice = Sampler(chain, 0, 0, 3).choose(masked, [], 0)
-        assert (choice.id, choice.gap) == (1, np.inf)
+        assert choice.id == 1
 
 
 @pytest.mark.parametrize("chain", [OFF, GREEDY, SamplingSettings()])
@@ -172,7 +172,7 @@ def test_logprobs_are_those_before_truncation_and_temperature(chain: SamplingSet
     assert [id for id, _ in choice.top_logprobs] == np.argsort(-expected, kind="stable")[:5].tolist()
     assert [value for _, value in choice.top_logprobs] == pytest.approx(-np.sort(-expected)[:5], abs=1e-4)
     without = Sampler(chain, 3, 0, LARGE).choose(row, [5, 6, 6], 8)
-    assert (without.id, without.gap, without.logprob, without.top_logprobs) == (choice.id, choice.gap, None, ())
+    assert (without.id, without.logprob, without.top_logprobs) == (choice.id, None, ())
     assert Sampler(chain, 3, 0, LARGE, logprobs=0).choose(row, [5, 6, 6], 8) == replace(choice, top_logprobs=())
 
 
@@ -182,7 +182,7 @@ def test_a_choice_of_another_rule_is_reported_with_the_same_log_probabilities(ch
     for logprobs in (None, 0, 3):
         sampler = Sampler(chain, 6, 0, len(row), logprobs)
         choice = sampler.choose(row, [1, 2], 4)
-        assert sampler.report(row, [1, 2], choice.id) == replace(choice, gap=np.inf)
+        assert sampler.report(row, [1, 2], choice.id) == choice
 
 
 @pytest.mark.parametrize("stream", [Stream.DRAFT, Stream.RESIDUAL])
@@ -222,18 +222,16 @@ def test_a_row_of_another_vocabulary_is_refused() -> None:
         Sampler(OFF, 0, 0, 10).choose(np.zeros(11, np.float32), [], 0)
 
 
-def greedy(row: FloatRow, tokens: list[int]) -> tuple[int, float]:
-    choice = Sampler(GREEDY, 0, 0, len(row)).choose(row, tokens, 0)
-    return choice.id, choice.gap
+def greedy(row: FloatRow, tokens: list[int]) -> int:
+    return Sampler(GREEDY, 0, 0, len(row)).choose(row, tokens, 0).id
 
 
-def brute_force(candidates: Candidates, noise_key: tuple[int, int]) -> tuple[int, float]:
+def brute_force(candidates: Candidates, noise_key: tuple[int, int]) -> int:
     """Compute the best candidate with noise for all candidates and a full sort."""
     ids = np.arange(len(candidates.logits)) if candidates.ids is None else candidates.ids
     scores = candidates.logits + gumbel64(hashes(noise_key, ids))
     order = np.lexsort((ids, -scores))
-    second = scores[order[1]] if len(order) > 1 else -np.inf
-    return int(ids[order[0]]), float(scores[order[0]]) - float(second)
+    return int(ids[order[0]])
 
 
 def distribution(candidates: Candidates, n_vocab: int) -> npt.NDArray[np.float64]:

@@ -97,6 +97,7 @@ def test_temperature(temperature: float) -> None:
 ALL_PENALTIES = {"frequency_penalty": -0.4, "presence_penalty": 0.2, "repeat_penalty": 1.1}
 
 
+@pytest.mark.long(but=4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("penalties", "last_n"),

@@ -163,7 +163,7 @@ def test_all_time_that_plain_decoding_does_not_need_is_a_part_of_the_draft(
 def test_the_draft_model_leaves_every_text_as_it_is(target: Model, small: Model, temperature: float) -> None:
     with Context(small, n_ctx=512, max_outputs=1) as draft_context:
         plain, drafted = make(target), make(target, ModelDrafter(draft_context))
-        for seed, prompt in enumerate(PROMPTS):
+        for seed, prompt in enumerate(PROMPTS[:2]):
             want, got = (run(engine, prompt, temperature=temperature, seed=seed) for engine in (plain, drafted))
             assert got.tokens == want.tokens
             assert want.stats.proposed == 0 < got.stats.proposed

@@ -165,8 +165,8 @@ def test_a_tree_holds_what_heads_and_others_propose(
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("n_max", [15, 64])
 def test_several_answers_share_the_branches_that_there_are_until_the_context_is_full(n_max: int, home: Any) -> None:
-    common: dict[str, Any] = {"threads": 1, "exact": False, "flash_attention": "off", "sequences": 6, "ctx_size": 192}
-    requests = [Request(TEXT, sample=number, ignore_eos=True) for number in range(6)]
+    common: dict[str, Any] = {"threads": 1, "exact": False, "flash_attention": "off", "sequences": 4, "ctx_size": 192}
+    requests = [Request(TEXT, sample=number, ignore_eos=True) for number in range(4)]
     with edgespec.load("demo", spec_type="none", **common) as plain:
         want = texts(plain, requests)
     drafting: dict[str, Any] = {"spec_tree": 16, "spec_draft_n_max": n_max, "pace": f"fixed:{n_max}", "store": False}

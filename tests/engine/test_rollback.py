@@ -219,13 +219,7 @@ def text_of(events: Iterable[TokenEvent]) -> str:
 
 
 def assert_same(events: Iterable[TokenEvent], plain: Iterable[TokenEvent]) -> None:
-    """Compare token by token, up to where two tokens are so close that rounding decides."""
-    got, wanted = list(events), list(plain)
-    for ours, theirs in zip(got, wanted, strict=False):
-        if ours.id != theirs.id and max(ours.gap, theirs.gap) < CLOSE:
-            return
-        assert ours.id == theirs.id
-    assert len(got) == len(wanted)
+    assert [event.id for event in events] == [event.id for event in plain]
 
 
 def settings(temperature: float = 0.8, **more: Any) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def text(**settings: Any) -> tuple[str, dict[str, Any]]:
         return done.text, llm.describe()
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("strict", [False, True])
 def test_the_text_is_that_of_one_machine(addresses: list[str], strict: bool) -> None:
     alone, _ = text(spec_type="none", strict=strict)

@@ -54,7 +54,7 @@ def test_events_are_the_same_on_the_other_side() -> None:
     plain = TokenEvent(7, "so")
     assert plain.as_json() == {"id": 7, "text": "so"}
     drafted = TokenEvent(
-        8, "\x85", True, "draft", 3, 4, 0.5, float("-inf"), ((9, -0.25), (10, float("-inf")))
+        8, "\x85", True, "draft", 3, 4, float("-inf"), ((9, -0.25), (10, float("-inf")))
     )  # fmt: skip
     for event in (plain, drafted):
         assert TokenEvent.from_json(json.loads(json.dumps(event.as_json(), allow_nan=False))) == event
