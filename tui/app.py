@@ -13,6 +13,9 @@ from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer, Static, TextArea
+from textual.widgets._footer import FooterKey
 
 from edgespec.chat.attachments import without_files
 from edgespec.chat.commands import Commands
@@ -22,6 +25,7 @@ from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
 from edgespec.errors import EdgespecError
 from edgespec.history import Piece, StoreError
 from edgespec.settings import LoadSettings
+from edgespec.tui.about_chat import TitleBar, Welcome
 from edgespec.tui.base_app import BaseApp, BusyError
 from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.chat_questions import ChangeChat
@@ -29,20 +33,41 @@ from edgespec.tui.composer import Composer
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
-from edgespec.tui.live_statistics import LiveStatistics
-from edgespec.tui.mode_footer import ModeFooter
 from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted
 from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
-from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
-from edgespec.tui.title_bar import TitleBar
+from edgespec.tui.statistics import LiveStatistics, StatisticsLine, StatisticsPanel
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
-from edgespec.tui.welcome import Welcome
 
 FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a core
 NICE = 10  # the engine has priority
 THEME = "theme"
 SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Quit"}  # at the foot
+MODES: tuple[tuple[type[Widget], str], ...] = (
+    (TextArea, "Writing"),
+    (Transcript, "Messages"),
+    (Sidebar, "Chats"),
+)
+NOT_OF_CHATS = {"call('tokens')", "call('clear')", "call('list')", "command_palette"}
+"""Actions for which the line has no room while the chats have the focus. Their keys work."""
+
+
+class ModeFooter(Footer):
+    """Shows which part of the chat has the focus: letters are text in one part and commands in another."""
+
+    def compose(self) -> ComposeResult:
+        mode = mode_of(self.screen.focused)
+        if mode:
+            yield Static(mode, classes="mode" if mode == MODES[0][1] else "mode -commands", markup=False)
+        for key in super().compose():
+            if not (mode == MODES[-1][1] and isinstance(key, FooterKey) and key.action in NOT_OF_CHATS):
+                yield key
+
+
+def mode_of(focused: Widget | None) -> str:
+    """Return the name of the part of the chat that this widget belongs to."""
+    parts = focused.ancestors_with_self if focused is not None else ()
+    return next((name for kind, name in MODES if any(isinstance(part, kind) for part in parts)), "")
 
 
 class ChatApp(BaseApp):

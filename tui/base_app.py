@@ -17,13 +17,11 @@ from edgespec.chat.session import Session
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.settings import LoadSettings
 from edgespec.text.printable import printable
+from edgespec.tui.about_chat import TitleBar, Welcome
 from edgespec.tui.composer import Composer
-from edgespec.tui.live_statistics import LiveStatistics
 from edgespec.tui.sidebar import Sidebar
-from edgespec.tui.statistics import Figures
-from edgespec.tui.title_bar import TitleBar
+from edgespec.tui.statistics import Figures, LiveStatistics
 from edgespec.tui.transcript import Transcript
-from edgespec.tui.welcome import Welcome
 
 TOAST_S, LONG_TOAST = 6.0, 100  # a text of more characters is shown twice as long
 MOST_TOAST_LINES = 10

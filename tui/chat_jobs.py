@@ -17,7 +17,7 @@ from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
 from edgespec.text.printable import one_line
 from edgespec.tui.base_app import BaseApp, BusyError
-from edgespec.tui.live_statistics import LiveStatistics
+from edgespec.tui.statistics import LiveStatistics
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAME_S = 0.15

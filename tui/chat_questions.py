@@ -41,15 +41,6 @@ def rename(chat: str, title: str) -> Change:
 class Asking(Vertical):
     """A question, answered with a `ChangeChat`."""
 
-    DEFAULT_CSS = """
-    Asking {
-        height: auto;
-        padding: 0 1;
-        background: $panel;
-        & > Horizontal { height: 1; }
-        & Button { width: auto; min-width: 0; margin-right: 1; }
-    }
-    """
     BINDINGS = [Binding("escape", "cancel", "Cancel", id="sidebar.cancel")]  # noqa: RUF012
 
     def on_mount(self) -> None:

@@ -34,16 +34,6 @@ class ComparisonScreen(Screen[str]):
     user wants to compare next: other settings or models.
     """
 
-    DEFAULT_CSS = """
-    ComparisonScreen {
-        & > #comparison-message { height: auto; max-height: 3; padding: 0 1; color: $text-primary; }
-        & > #comparison-lanes { height: 1fr; layout: vertical; }
-        &.-wide > #comparison-lanes { layout: horizontal; }
-        & > #comparison-said { height: auto; max-height: 6; padding: 0 1; }
-        & > #comparison-said.-error { color: $text-error; }
-        & > #comparison-changes { height: 1; margin: 0 1; }
-    }
-    """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]  # noqa: RUF012 - Textual declares it so
     BINDINGS = [  # noqa: RUF012
         Binding("escape", "stop", "Stop", id="comparison.stop"),
@@ -176,20 +166,6 @@ def _details(comparison: Comparison) -> str:
 
 class LaneView(VerticalScroll, can_focus=True):
     """One of the two answers, with its speed in the border."""
-
-    DEFAULT_CSS = """
-    LaneView {
-        height: 1fr;
-        width: 1fr;
-        border: round $foreground 30%;
-        border-title-color: $foreground;
-        border-subtitle-color: $foreground;
-        padding: 0 1;
-        scrollbar-size-vertical: 1;
-        &:focus { border: round $border; }
-        & > Lines { min-height: 100%; }
-    }
-    """
 
     def __init__(self, lane: Lane, title: str) -> None:
         super().__init__()

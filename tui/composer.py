@@ -11,22 +11,23 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import OptionList, TextArea
+from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from edgespec.chat.slash import is_command
-from edgespec.tui.attachments import AttachmentBar
+from edgespec.text.printable import one_line
+from edgespec.tui.lines import clickable
 from edgespec.tui.prompt_input import PromptInput
+
+CROSS = "\N{MULTIPLICATION SIGN}"
+MOST_LINES = 4  # files that are listed
+LONGEST = 40  # characters of a name; of a longer one the end is shown
 
 
 class Composer(Vertical):
     """The input field for messages and commands. `commands` are pairs of a name with its slash and a help text.
 
     Posts `Submitted` and `Pasted`.
-    """
-
-    DEFAULT_CSS = """
-    Composer { height: auto; max-height: 75%; }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -124,18 +125,6 @@ class Composer(Vertical):
 class CommandChoices(OptionList, can_focus=False):
     """The list of matching commands. With the name of Textual's CommandList it would get its style."""
 
-    DEFAULT_CSS = """
-    CommandChoices {
-        display: none;
-        max-height: 8;
-        margin: 0 1;
-        text-wrap: nowrap;
-        text-overflow: ellipsis;
-        background: $panel;
-        scrollbar-size-vertical: 1;
-    }
-    """
-
     def offer(self, commands: Sequence[tuple[str, str]]) -> None:
         """List these commands and highlight the first; without commands the list is hidden."""
         self.display = bool(commands)
@@ -145,3 +134,25 @@ class CommandChoices(OptionList, can_focus=False):
             for name, help in commands
         )
         self.highlighted = 0 if commands else None
+
+
+class AttachmentBar(Static):
+    """The attached files, each with a cross that removes it, and a warning below them. Hidden without files."""
+
+    def show(self, files: Sequence[tuple[str, str]], in_all: str = "", warning: str = "") -> None:
+        """Show the name of each file and its size, the size of all of them, and a warning."""
+        self.display = bool(files)
+        lines = [_line(index, *file) for index, file in enumerate(files[:MOST_LINES])]
+        if in_all:
+            more = "… " if len(files) > MOST_LINES else ""
+            lines.append(Content.styled(f"{more}{in_all}", "dim"))
+        if warning:
+            lines.append(Content.styled(f"▲ {warning}", "$text-warning"))
+        self.update(Content("\n").join(lines))
+
+
+def _line(index: int, name: str, about: str) -> Content:
+    name = one_line(name)
+    name = name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
+    cross = clickable(CROSS, f"app.remove_file({index})")
+    return Content.assemble(" ", (name, "bold"), f" {about} ", cross, " ").stylize_before("on $primary 20%")

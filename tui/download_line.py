@@ -24,18 +24,6 @@ class DownloadLine(Horizontal):
     A downloaded model is loaded at once if the user is not busy; otherwise the line offers it.
     """
 
-    DEFAULT_CSS = """
-    DownloadLine {
-        height: 1;
-        display: none;
-        padding: 0 1;
-        background: $panel;
-        & > #download-said { width: 1fr; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
-        & > #download-close { width: 3; text-align: center; color: $text-muted; }
-        & > #download-close:hover { color: $text-error; text-style: bold; }
-    }
-    """
-
     def __init__(self) -> None:
         super().__init__()
         self.downloads = Downloads()

@@ -16,12 +16,10 @@ from edgespec.models.names.local import local_models
 from edgespec.settings import LoadSettings
 from edgespec.tui.base_app import BaseApp
 from edgespec.tui.chat_jobs import ChatJobs
-from edgespec.tui.choice_screen import Choice, ChoiceScreen
 from edgespec.tui.comparison import ComparisonScreen
+from edgespec.tui.dialogs import Choice, ChoiceScreen, HelpScreen, PersonaEditor
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
-from edgespec.tui.help_screen import HelpScreen
-from edgespec.tui.persona_editor import PersonaEditor
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.picker_absent import Elsewhere
 from edgespec.tui.picker_here import Picked

@@ -118,10 +118,6 @@ class Fitting(Block):
 class Lines(Widget):
     """Shows blocks one below the other; the text can be selected with the mouse."""
 
-    DEFAULT_CSS = """
-    Lines { height: auto; width: 1fr; }
-    """
-
     def __init__(self, *, classes: str | None = None) -> None:
         super().__init__(classes=classes)
         self._blocks: list[Block] = []

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from time import perf_counter
 
 from textual.content import Content
 
+from edgespec.chat.attachments import Attachment, described
 from edgespec.events import TokenEvent
 from edgespec.history import Piece
 from edgespec.text.figures import clock
-from edgespec.text.printable import printable
+from edgespec.text.printable import one_line, printable
 from edgespec.text.thinking import ThinkingStream
 from edgespec.tui.lines import Block, Text, clickable, quoted
 from edgespec.tui.markdown import GrowingMarkdown
@@ -89,6 +90,21 @@ def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = 
     blocks: list[Block] = [Text(clickable(Content.styled(said, "italic dim"), "open"))]
     if is_open:
         blocks.append(quoted(shown(thought).strip("\n")))
+    return blocks
+
+
+def file_blocks(files: Sequence[Attachment], opened: Collection[int], limit: int) -> list[Block]:
+    """Return a line for each file of a message, which unfolds it, and up to `limit` characters of the `opened` ones."""
+    blocks: list[Block] = []
+    for index, file in enumerate(files):
+        is_open = index in opened
+        name = f"{'▾' if is_open else '▸'} {one_line(file.name)}"
+        line = Content.assemble((name, "bold"), (f"  {described([file])}", "dim"))
+        blocks.append(Text(clickable(line, f"open_file({index})")))
+        if is_open:
+            text = shown(file.text)
+            more = f"\n… {len(text) - limit:,} more characters" if len(text) > limit else ""
+            blocks.append(quoted(text[:limit] + more))
     return blocks
 
 

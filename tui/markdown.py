@@ -9,26 +9,16 @@ from dataclasses import dataclass, replace
 
 from markdown_it.token import Token
 from textual.content import Content, Span
-from textual.strip import Strip
 from textual.style import Style
 
 from edgespec.text.code_blocks import parser
-from edgespec.tui.code import Code
-from edgespec.tui.lines import Block, Brush, Text
-from edgespec.tui.markdown_table import Aligned, Table
+from edgespec.tui.lines import Block, Text
+from edgespec.tui.markdown_blocks import Aligned, Code, Rule, Table
 
 LONG_FENCE = 40  # lines after which the first half of an unfinished code block is final
 BULLETS = "•◦▪"
 HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
 INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
-
-
-@dataclass(frozen=True, eq=False)
-class Rule(Block):
-    """A horizontal line."""
-
-    def lines(self, brush: Brush, width: int) -> list[Strip]:
-        return brush.draw(Content("─" * width), width, "dim")
 
 
 def markdown(text: str) -> list[Block]:

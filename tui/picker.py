@@ -23,13 +23,45 @@ from edgespec.models.pair.suggest import Suggestion, assessed, catalogue_drafts,
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
-from edgespec.tui.choices import Choices
 from edgespec.tui.picker_absent import LEAST_SEARCHED, Elsewhere
 from edgespec.tui.picker_here import FETCH, NO_DRAFT, About, Here, Offer, Picked
 
 REDRAW_S = 0.05  # delay after a result, so that many results are shown together
 SEARCH_S, LOOK_UP_S = 0.6, 0.3  # pauses of typing, and of moving, before the hub is asked
 FOLLOW_S = 1.0  # time between two looks at the downloads
+
+
+class Choices(OptionList):
+    """A list of options with two lines each. The highlighted one stays in place while others are added or removed.
+
+    A click does not focus the list: with the focus, letters would become commands.
+    """
+
+    FOCUS_ON_CLICK = False
+    BINDINGS = [Binding("enter", "select", "Choose")]  # noqa: RUF012
+    shown = ""  # the id that `show` has highlighted
+
+    @property
+    def moved_to(self) -> str | None:
+        """The id that the user has highlighted since `show`, even if its message has not arrived yet; else None."""
+        option = self.highlighted_option
+        return option.id if option is not None and option.id != self.shown else None
+
+    def show(self, options: list[Option], highlighted: str) -> None:
+        """List these options, and highlight one of them without a message."""
+        self.shown = highlighted
+        before, top = self.highlighted, self.scroll_y
+        ids = [option.id for option in options]
+        after = ids.index(highlighted) if highlighted in ids else None
+        with self.prevent(OptionList.OptionHighlighted):
+            self.clear_options()
+            self.add_options(options)
+            self.highlighted = after
+        if before is not None and after is not None:
+            self.scroll_to(y=top + 2 * (after - before), animate=False, force=True)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.scroll_to_highlight)
 
 
 class Filter(Input):
@@ -57,26 +89,6 @@ class ModelPicker(ModalScreen[Picked | None]):
     Typing filters the list, which starts with the filter `text`, and searches the hub. Returns None if it is closed.
     """
 
-    DEFAULT_CSS = """
-    ModelPicker {
-        align: center middle;
-        & > #picker { background: $surface; max-width: 120; max-height: 40; }
-        & #picker-lists { height: 1fr; layout: vertical; }
-        & Vertical { height: 1fr; }
-        & #picker-title { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
-        & Input { height: 1; border: none; padding: 0 1; background: $surface; }
-        & Input:focus { border: none; background: $primary 15%; }
-        & #picker-details { height: auto; min-height: 3; max-height: 5; scrollbar-size-vertical: 1; }
-        & #picker-said { padding: 0 1; color: $text-muted; }
-        & .-side:focus-within > #picker-models > .option-list--option-highlighted {
-            background: $primary 35%; color: $foreground; text-style: bold;
-        }
-        & #picker-said.-error { color: $text-error; background: $error 20%; text-style: bold; }
-        &.-wide > #picker { border: round $primary; width: 94%; height: 90%; }
-        &.-wide #picker-lists { layout: horizontal; }
-        &.-wide #picker-details { margin-top: 1; }
-    }
-    """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-wide")]  # noqa: RUF012
     BINDINGS = [  # noqa: RUF012
         Binding("escape", "leave", "Close", id="picker.leave"),

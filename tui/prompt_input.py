@@ -54,20 +54,6 @@ class PromptInput(TextArea):
     `choose` gets these keys first, as 0, -1 and 1, and returns True if it has handled the key.
     """
 
-    DEFAULT_CSS = """
-    PromptInput {
-        height: auto;
-        max-height: 34vh;
-        border: round $border-blurred;
-        padding: 0 1;
-        background: transparent;
-        scrollbar-size-vertical: 1;
-        border-subtitle-color: $text-muted;
-        border-subtitle-style: none;
-        &:focus { border: round $border; }
-        &.-warning { border-subtitle-color: $text-warning; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Send", id="composer.send"),
         Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", show=False, id="composer.newline"),

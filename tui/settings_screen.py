@@ -22,24 +22,6 @@ class SettingsScreen(ModalScreen[dict[str, str] | None]):
     The result is the changed texts by the names of settings; None if the user cancels.
     """
 
-    DEFAULT_CSS = """
-    SettingsScreen {
-        align: center middle;
-        & > Vertical {
-            width: 68;
-            max-width: 100%;
-            height: 28;
-            max-height: 100%;
-            border: round $border;
-            border-title-color: $foreground;
-            border-subtitle-color: $foreground;
-            background: $background;
-        }
-        #settings-rows { height: 1fr; scrollbar-size-vertical: 1; }
-        .settings-group { color: $text-primary; text-style: bold; padding: 0 1; }
-        #settings-help { height: 2; padding: 0 1; color: $foreground 70%; }
-    }
-    """
     # With priority: the next key goes to the next field, however fast it is typed.
     BINDINGS = [  # noqa: RUF012 - Textual declares it so
         Binding("escape", "dismiss(None)", "Cancel", id="settings.cancel"),
@@ -54,7 +36,7 @@ class SettingsScreen(ModalScreen[dict[str, str] | None]):
         self._settings = settings
 
     def compose(self) -> ComposeResult:
-        with Vertical() as box:
+        with Vertical(classes="dialog") as box:
             box.border_title = "settings of the next message"
             box.border_subtitle = "• changed from the default"
             with VerticalScroll(id="settings-rows", can_focus=False):
@@ -106,19 +88,6 @@ class SettingsScreen(ModalScreen[dict[str, str] | None]):
 
 class SettingRow(Vertical):
     """The name of a setting, its field, and an error below it."""
-
-    DEFAULT_CSS = """
-    SettingRow {
-        height: auto;
-        & > Horizontal { height: 1; }
-        & .setting-name { width: 21; padding: 0 1; }
-        & Input { width: 1fr; margin-right: 1; }
-        & .setting-error { display: none; padding: 0 1 0 3; color: $text-error; }
-        &.-wrong .setting-error { display: block; }
-        &.-wrong .setting-name { color: $text-error; text-style: bold; }
-        &:focus-within .setting-name { text-style: bold; }
-    }
-    """
 
     def __init__(self, item: Setting, settings: ChatSettings) -> None:
         super().__init__()

@@ -62,19 +62,6 @@ class _Found:
 class Sidebar(Vertical):
     """Shows the chats of `store`; `open_chat` is marked as open. All changes are posted as messages."""
 
-    DEFAULT_CSS = """
-    Sidebar {
-        width: 32;
-        max-width: 100%;
-        background: $surface;
-        & > #sidebar-search { margin: 0 1; width: 1fr; background: $surface; }
-        & > ChatList { height: 1fr; }
-        & > #sidebar-said { display: none; height: auto; padding: 0 1; color: $text-error; }
-        & > #sidebar-said.-error { display: block; }
-        & > Asking { dock: bottom; }
-    }
-    """
-
     BINDINGS = [  # noqa: RUF012 - Textual declares it so
         Binding("slash", "search", "Search", id="sidebar.search"),
         Binding("n", "new", "New", id="sidebar.new"),
@@ -255,15 +242,6 @@ class ChatList(OptionList):
     """
 
     FOCUS_ON_CLICK = False
-    DEFAULT_CSS = """
-    ChatList {
-        text-wrap: nowrap;
-        text-overflow: ellipsis;
-        scrollbar-size-vertical: 1;
-        background: $surface;
-        & > .option-list--option { padding: 0 1 0 0; }
-    }
-    """
 
     class EndNear(Message):
         """The last rows have become visible."""

@@ -17,8 +17,8 @@ from textual.widgets import Static
 from edgespec.chat.answerer import Level
 from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
+from edgespec.tui.about_chat import SystemPrompt
 from edgespec.tui.live_answer import shown
-from edgespec.tui.system_prompt import SystemPrompt
 from edgespec.tui.token_view import legend
 from edgespec.tui.turn_view import Shared, TurnView
 from edgespec.tui.turn_window import Entry, Note, TurnWindow
@@ -27,14 +27,6 @@ from edgespec.tui.turn_window import Entry, Note, TurnWindow
 class Transcript(TurnWindow):
     """Shows turns. `pieces` and `siblings` return the tokens and the other versions of a turn by its key."""
 
-    DEFAULT_CSS = """
-    Transcript {
-        & > .note { padding: 0 1 1 2; width: 1fr; height: auto; color: $text-muted; }
-        & > .note.-warning { color: $text-warning; }
-        & > .note.-error { color: $text-error; }
-        & > #legend { dock: top; padding: 0 1 0 2; width: 1fr; height: auto; background: $panel; display: none; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Previous message", show=False, id="transcript.previous"),
         Binding("down", "move(1)", "Next message", show=False, id="transcript.next"),

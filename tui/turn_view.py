@@ -17,18 +17,18 @@ from textual.timer import Timer
 from edgespec.chat.attachments import Attachment, without_files
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
-from edgespec.history import Piece, Turn
+from edgespec.history import Answer, Piece, Turn
 from edgespec.history.search import found_in
 from edgespec.text.code_blocks import CodeBlock
 from edgespec.text.figures import when
+from edgespec.text.printable import one_line
 from edgespec.text.thinking import split
-from edgespec.tui.attachments import file_blocks
-from edgespec.tui.code import Code
 from edgespec.tui.lines import Block, Fitting, Lines, Text, clickable
-from edgespec.tui.live_answer import LiveAnswer, count_thought, shown, thought_blocks, thought_length
+from edgespec.tui.live_answer import LiveAnswer, count_thought, file_blocks, shown, thought_blocks, thought_length
 from edgespec.tui.markdown import markdown
+from edgespec.tui.markdown_blocks import LEFT, RIGHT, Code
+from edgespec.tui.statistics import LiveStatistics
 from edgespec.tui.token_view import TokenText
-from edgespec.tui.turn_foot import foot_of, name_of, tools
 
 LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters shown at once of a user message, and of an answer
 WHEEL = 6  # cells that code scrolls per notch of the wheel
@@ -90,17 +90,6 @@ class TurnView(Lines, can_focus=True):
 
     FOCUS_ON_CLICK = False
 
-    DEFAULT_CSS = """
-    TurnView {
-        padding: 0 1;
-        border-left: blank;
-        link-style: underline;
-        link-style-hover: bold underline;
-        &.-user { border-left: outer $primary; }
-        &.-system { color: $text-muted; }
-        &:focus { border-left: thick $accent; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("e", "ask('edit')", "Edit", id="turn.edit"),
         Binding("c", "ask('copy')", "Copy", id="turn.copy"),
@@ -356,3 +345,32 @@ class TurnView(Lines, can_focus=True):
             self.app.open_url(href)
         else:
             self.notify(f"not opened: {shown(href)}", markup=False, severity="warning")
+
+
+def foot_of(answer: Answer | None) -> list[Block]:
+    """Return the statistics of an answer, and how it ended if it was not complete."""
+    if answer is None:
+        return []
+    lines: list[Block] = []
+    if answer.end:
+        hint = "; /continue resumes" if answer.finish_reason == "interrupted" else ""
+        lines.append(Text(Content(f"■ {answer.end}{hint}"), style="$text-warning"))
+    if said := LiveStatistics().finish(Stats.from_json(answer.stats)).words():
+        lines.append(Fitting(tuple(said)))
+    return lines
+
+
+def tools(actions: Sequence[tuple[str, str]], position: int, n_siblings: int) -> Text:
+    """Return a line with the number of versions and clickable actions, given as (action, label)."""
+    parts: list[Content] = []
+    if n_siblings > 1:
+        before, after = clickable(LEFT, "switch(-1)"), clickable(RIGHT, "switch(1)")
+        parts.append(Content.assemble(before, f" {position + 1}/{n_siblings} ", after))
+    parts += [clickable(label, action) for action, label in actions]
+    return Text(Content("  ").join(parts), style="dim")
+
+
+def name_of(answer: Answer | None) -> str:
+    """Return the name of the model that answered, with its draft model."""
+    names = (answer.model, answer.draft_model) if answer is not None else ()
+    return " + ".join(one_line(name.removesuffix(".gguf")) for name in names if name) or "assistant"

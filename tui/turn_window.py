@@ -43,14 +43,6 @@ Entry = Turn | Note
 class TurnWindow(VerticalScroll, can_focus=False):
     """Shows entries, each in a widget made by `view_of`, and after the last one possibly a live view."""
 
-    DEFAULT_CSS = """
-    TurnWindow {
-        scrollbar-size-vertical: 1;
-        & > Edge { padding: 0 1 1 2; width: 1fr; height: auto; color: $text-muted; display: none; }
-        & > Edge:hover { text-style: underline; }
-    }
-    """
-
     def __init__(self) -> None:
         super().__init__()
         self.entries: list[Entry] = []

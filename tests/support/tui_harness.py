@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 from textual.widget import Widget
 
+import edgespec.tui
 from edgespec.events import TokenEvent
 from edgespec.history import Turn
 
@@ -67,7 +69,13 @@ class Stage:
             self._loop.close()
 
 
-class Harness(App[None]):
+class Styled(App[Any]):
+    """An app with the style sheet of the chat."""
+
+    CSS_PATH = Path(edgespec.tui.__file__).parent / "app.tcss"
+
+
+class Harness(Styled):
     """Holds widgets one below the other; keeps messages of some kinds that reach it, the actions of the chat's app that
     are called, and the links it is to open."""
 

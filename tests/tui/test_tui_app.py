@@ -27,19 +27,16 @@ from edgespec.events import TokenEvent
 from edgespec.history import Answer, Store
 from edgespec.runtime.worker import LoadingStoppedError, WorkerDiedError
 from edgespec.settings import LoadSettings
+from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
 from edgespec.tui.app import ChatApp
 from edgespec.tui.chat_questions import Asking
-from edgespec.tui.choice_screen import ChoiceScreen
 from edgespec.tui.comparison import ComparisonScreen
-from edgespec.tui.help_screen import HelpScreen
+from edgespec.tui.dialogs import ChoiceScreen, HelpScreen
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.settings_screen import SettingsScreen
 from edgespec.tui.sidebar import ChatChosen, ChatList, SearchField, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
-from edgespec.tui.system_prompt import SystemPrompt
-from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.turn_view import TurnView
-from edgespec.tui.welcome import Welcome
 
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
 

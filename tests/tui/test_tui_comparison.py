@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine, drafted_events
-from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Static
-from tui_harness import wait_until
+from tui_harness import Styled, wait_until
 
 from edgespec.chat.comparing import Comparison, sides_and_text
 from edgespec.chat.session import Session
@@ -31,7 +30,7 @@ def drive(engine: FakeEngine, step: Step, text: str = "count", size: tuple[int, 
     session = Session(Store.in_memory(), lambda *_: engine, LoadSettings("demo"))
     session.load()
 
-    class Harness(App[Any]):
+    class Harness(Styled):
         def on_mount(self) -> None:
             self.push_screen(ComparisonScreen(Comparison(session, *sides_and_text(session, text))))
 

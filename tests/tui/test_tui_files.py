@@ -20,8 +20,7 @@ from edgespec.chat.settings import ChatSettings
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
-from edgespec.tui.choice_screen import ChoiceScreen
-from edgespec.tui.persona_editor import PersonaEditor
+from edgespec.tui.dialogs import ChoiceScreen, PersonaEditor
 from edgespec.tui.prompt_input import LONG
 from edgespec.tui.turn_view import TurnView
 

@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 from tiny_head import write_head
-from tui_harness import wait_until
+from tui_harness import Styled, wait_until
 
 from edgespec.chat.downloads import Downloads
 from edgespec.files.paths import config_dir
@@ -24,8 +23,7 @@ from edgespec.models.names.catalog import USER_FILE
 from edgespec.models.names.local import LocalModel, local_model
 from edgespec.models.pair.suggest import Suggestion, assessed, suggestions
 from edgespec.models.pair.vocabulary import Vocabulary
-from edgespec.tui.choices import Choices
-from edgespec.tui.picker import ModelPicker
+from edgespec.tui.picker import Choices, ModelPicker
 from edgespec.tui.picker_absent import Elsewhere
 from edgespec.tui.picker_here import Here, Picked
 
@@ -64,7 +62,7 @@ def reading(*specs: str) -> Models:
     return lambda: (local_model(spec) for spec in specs)
 
 
-class Picking(App[None]):
+class Picking(Styled):
     """An app that shows nothing but a picker, and what was picked in the end."""
 
     def __init__(self, picker: ModelPicker) -> None:

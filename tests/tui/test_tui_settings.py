@@ -9,10 +9,9 @@ from functools import reduce
 from typing import Any
 
 import pytest
-from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
-from tui_harness import wait_until
+from tui_harness import Styled, wait_until
 
 from edgespec.chat.settings import SETTINGS, ChatSettings, all_changed, changed
 from edgespec.core.sampling import SamplingSettings
@@ -27,7 +26,7 @@ def result_of(step: Step, settings: ChatSettings | None = None, size: tuple[int,
     """The result of the screen after `step`; `OPEN` while it is open."""
     results: list[Result] = [OPEN]
 
-    class Harness(App[Any]):
+    class Harness(Styled):
         def on_mount(self) -> None:
             self.push_screen(SettingsScreen(settings or ChatSettings()), results.append)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.content import Content
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
-from tui_harness import wait_until
+from tui_harness import Styled, wait_until
 
 from edgespec.chat.session import Session
 from edgespec.history import ChatInfo, Hit, Store
@@ -42,7 +42,7 @@ def store() -> Iterator[Store]:
         yield store
 
 
-class Harness(App[Any]):
+class Harness(Styled):
     def __init__(self, store: Store, open_chat: str | None = None) -> None:
         super().__init__()
         self.sidebar = Sidebar(store, open_chat)

@@ -11,8 +11,7 @@ from tui_harness import Harness
 
 from edgespec.core.stats import SourceStats, Stats
 from edgespec.events import TokenEvent
-from edgespec.tui.live_statistics import LiveStatistics
-from edgespec.tui.statistics import StatisticsLine, StatisticsPanel, bars
+from edgespec.tui.statistics import LiveStatistics, StatisticsLine, StatisticsPanel, bars
 
 
 def round_of(number: int, *, proposed: int, accepted: int) -> list[TokenEvent]:

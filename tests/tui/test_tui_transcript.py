@@ -465,7 +465,7 @@ def test_of_a_long_chat_the_newest_messages_are_mounted_and_earlier_ones_come_wh
             if first() < 260:
                 break
             transcript.scroll_home(animate=False)
-            await pilot.pause()
+            await pilot.pause(0.02)
         assert first() < 260
         assert len(transcript.views) <= 2 * MOST
         for _ in range(40):

@@ -1,0 +1,140 @@
+"""The widgets that describe the open chat: the line at the top, the text before it begins, its system prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Static
+
+from edgespec.chat.session import Session
+from edgespec.models.names.known import short_name
+from edgespec.text.figures import gauge
+from edgespec.text.printable import one_line, printable
+
+HINTS = (
+    ("Enter", "send a message"),
+    ("/", "list the commands"),
+    ("F1", "list the keys"),
+    ("Ctrl+B", "show your chats"),
+    ("Ctrl+L", "choose a model"),
+    ("F6", "choose a persona"),
+    ("F4", "compare two answers"),
+)
+LONG = 8_000  # characters that are shown
+
+
+class TitleBar(Horizontal):
+    """Shows the title of the chat, the model or its loading progress, and a mark while something is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._model, self._loading = "", ""
+
+    def compose(self) -> ComposeResult:
+        yield Static("edgespec", id="title", markup=False)
+        yield Static("! not saved", id="unsaved", markup=False)
+        yield Static("", id="model", markup=False)
+
+    def show(self, session: Session) -> None:
+        """Show the open chat and the model."""
+        kept = "" if session.store.file else " (not saved)"
+        self.query_one("#title", Static).update(Content((one_line(session.title) or "new chat") + kept))
+        about, model = session.about, Path(session.load_settings.model).name.removesuffix(".gguf")
+        if session.engine is None:
+            self._model = f"{model} (not loaded)"
+        else:
+            names = [about["model"], *([about["draft_model"]] if about.get("draft_model") else [])]
+            self._model = one_line(" + ".join(short_name(Path(name)) for name in names))
+        self._refresh_model()
+
+    def loading_of(self, model: str) -> None:
+        """Show that this model is loading."""
+        self._loading = f"loading {one_line(Path(model).name.removesuffix('.gguf'))}"
+        self._refresh_model()
+
+    def progress(self, what: str, done: float) -> None:
+        """Show the progress of loading, from 0 to 1."""
+        if self._loading:
+            self._loading = f"{what.strip()} {gauge(done)}"
+            self._refresh_model()
+
+    def loaded(self) -> None:
+        """Show the model again: loading has ended or failed."""
+        self._loading = ""
+        self._refresh_model()
+
+    def unsaved(self, why: str) -> None:
+        """Show that something could not be saved, and why; "" removes the mark."""
+        mark = self.query_one("#unsaved", Static)
+        mark.display = bool(why)
+        mark.tooltip = why or None
+
+    def _refresh_model(self) -> None:
+        self.query_one("#model", Static).update(Content(self._loading or self._model))
+
+
+class Welcome(Static):
+    """Shows the loaded model, and the most important keys."""
+
+    def show(self, session: Session) -> None:
+        """Show the loaded model."""
+        about = session.about
+        if session.engine is None:
+            state = "The model is not loaded yet."
+        else:
+            state = one_line(f"{about['description']}, context of {about['ctx_size']:,} tokens")
+        width = max(len(key) for key, _ in HINTS)
+        text = max(len(text) for _, text in HINTS)
+        lines = [
+            Content.assemble((key.rjust(width), "bold $text-primary"), "  ", (text_of.ljust(text), "dim"))
+            for key, text_of in HINTS
+        ]
+        title = [Content.styled("edgespec", "bold"), Content.styled(state, "dim")]
+        if (system := one_line(session.system)) or session.persona:
+            of = f" · {session.persona}" if session.persona else ""
+            title.append(Content.styled(f"System prompt{of}: {system or 'none'}", "dim"))
+        self.update(Content("\n").join([*title, Content(""), *lines]))
+
+
+class SystemPrompt(Static, can_focus=True):
+    """Shows the system prompt. A click does not focus it: with the focus, E would become a command."""
+
+    FOCUS_ON_CLICK = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("e", "app.call('system')", "Edit", id="system.edit"),
+        Binding("enter", "open", "Show all", id="system.open"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self._text = self._persona = ""
+
+    def show(self, text: str, persona: str = "") -> None:
+        """Show a system prompt and the name of its persona; without both the widget is hidden."""
+        self._text, self._persona = text, persona
+        self.display = bool(text or persona)
+        self._draw()
+
+    def _draw(self) -> None:
+        name = f"System prompt · {self._persona}" if self._persona else "System prompt"
+        if self.has_class("-open"):
+            more = f"\n… {len(self._text) - LONG:,} more characters" if len(self._text) > LONG else ""
+            self.update(Content(f"▾ {name} (E edits it)\n{printable(self._text[:LONG])}{more}"))
+        else:
+            self.update(Content(f"▸ {name}: {one_line(self._text[:LONG]) or 'none'}"))
+
+    def on_click(self) -> None:
+        self.action_open()
+
+    def action_open(self) -> None:
+        """Unfold or fold it."""
+        self.toggle_class("-open")
+        self._draw()
+        if isinstance(self.parent, Widget):  # the parent would keep the messages in place, and this widget out of view
+            self.call_after_refresh(self.parent.scroll_home, animate=False)

@@ -1,0 +1,138 @@
+"""The blocks of Markdown that are not plain text: code, whose lines scroll sideways, tables and rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal
+
+from rich.cells import cell_len
+from textual.content import Content
+from textual.strip import Strip
+from textual.widgets.markdown import MarkdownFence
+
+from edgespec.tui.lines import Block, Brush, clickable
+
+FILL = "on $surface"
+LEFT, RIGHT = "\u2039", "\u203a"  # single angle quotes
+TAB = 4
+BETWEEN = Content.styled(" │ ", "dim")
+NARROWEST = 8  # minimum cells of a column whose text is wrapped
+Aligned = Literal["left", "center", "right"]
+
+
+@dataclass(frozen=True, eq=False)
+class Code(Block):
+    """Source text in the colours of its language, below a line with the language and buttons.
+
+    `number` counts the code blocks of the message from 1; a block without a number has no buttons. `offset` is the
+    number of cells by which it is scrolled to the left. A block that `continues` is a later part of a long code block.
+    """
+
+    code: str
+    language: str
+    number: int = 0
+    offset: int = 0
+    continues: bool = False
+
+    def lines(self, brush: Brush, width: int) -> list[Strip]:
+        content = MarkdownFence.highlight(
+            self.code.expandtabs(TAB), self.language or "text", brush.is_ansi, brush.is_dark
+        )
+        lines = [self._view(brush, line, width) for line in brush.draw(content, self.longest + 1, FILL)]
+        if not self.continues:
+            lines.insert(0, brush.pad(brush.draw(self._title(width), width, FILL)[0].crop(0, width), width, FILL))
+        return lines
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest line, in cells."""
+        return max(map(cell_len, self.code.expandtabs(TAB).split("\n")))
+
+    def furthest(self, width: int) -> int:
+        """Return the largest useful offset in a column of this width."""
+        return max(0, self.longest - max(1, width - len(self.first)))
+
+    def _view(self, brush: Brush, line: Strip, room: int) -> Strip:
+        """Return the visible part of a line, with marks where it continues."""
+        goes_on, began = line.cell_length > self.offset + room, self.offset > 0 and line.cell_length > 0
+        left, right = (brush.draw(Content(mark), 1, f"{FILL} dim")[0] for mark in (LEFT, RIGHT))
+        view = line.crop(self.offset + began, self.offset + room - goes_on)
+        view = Strip.join([left, view]) if began else view
+        return Strip.join([brush.pad(view, room - 1, FILL), right]) if goes_on else brush.pad(view, room, FILL)
+
+    def _title(self, room: int) -> Content:
+        buttons: list[Content] = []
+        if self.number and self.longest > room:
+            buttons += [clickable(LEFT, "scroll_code(-1)"), clickable(RIGHT, "scroll_code(1)")]
+        if self.number:
+            buttons.append(clickable("save", f"save_code({self.number})"))
+            buttons.append(clickable(f"copy [{self.number}]", f"copy_code({self.number})"))
+        offers = Content("  ").join(buttons)
+        name = Content(self.language[: max(0, room - offers.cell_length - 2)] or " ")
+        gap = " " * max(1, room - name.cell_length - offers.cell_length)
+        return Content.assemble(name, gap, offers).stylize("dim")
+
+
+@dataclass(frozen=True, eq=False)
+class Rule(Block):
+    """A horizontal line."""
+
+    def lines(self, brush: Brush, width: int) -> list[Strip]:
+        return brush.draw(Content("─" * width), width, "dim")
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Block):
+    """A table. The first row has the titles; `aligned` has a word for each column."""
+
+    rows: tuple[tuple[Content, ...], ...]
+    aligned: tuple[Aligned, ...]
+
+    def lines(self, brush: Brush, width: int) -> list[Strip]:
+        widths = _widths([max(cell.cell_length for cell in column) for column in zip(*self.rows, strict=True)], width)
+        return self._in_columns(brush, widths) if widths else self._as_fields(brush, width)
+
+    def _in_columns(self, brush: Brush, widths: list[int]) -> list[Strip]:
+        between = brush.draw(BETWEEN, 3)[0]
+        lines: list[Strip] = []
+        for number, row in enumerate(self.rows):
+            cells = [brush.draw(cell, width, "" if number else "bold") for cell, width in zip(row, widths, strict=True)]
+            for parts in zip_longest(*cells, fillvalue=Strip([])):
+                placed = zip(parts, widths, self.aligned, strict=True)
+                padded = [_placed(brush, part, width, aligned) for part, width, aligned in placed]
+                lines.append(Strip.join([piece for part in padded for piece in (between, part)][1:]))
+            if not number:
+                rule = "─┼─".join("─" * width for width in widths)
+                lines += brush.draw(Content(rule), len(rule), "dim")
+        return lines
+
+    def _as_fields(self, brush: Brush, room: int) -> list[Strip]:
+        titles, *rows = self.rows
+        lines: list[Strip] = []
+        for number, row in enumerate(rows):
+            for title, cell in zip(titles, row, strict=True):
+                label = Content.assemble(title.stylize("bold"), ": ")
+                lines += brush.draw(Content.assemble(label, cell), room)
+            if number < len(rows) - 1:
+                lines += brush.draw(Content("─" * min(room, 3)), room, "dim")
+        return lines
+
+
+def _placed(brush: Brush, part: Strip, width: int, aligned: Aligned) -> Strip:
+    """Return a line of a cell, aligned in its column."""
+    free = width - part.cell_length
+    before = {"left": 0, "center": free // 2, "right": free}[aligned]
+    return brush.pad(Strip.join([brush.pad(Strip([]), before), part]) if before else part, width)
+
+
+def _widths(natural: list[int], room: int) -> list[int]:
+    """Return the widths of columns, the widest ones reduced until all fit; [] if they would be too narrow."""
+    room -= BETWEEN.cell_length * (len(natural) - 1)
+    widths = [max(1, width) for width in natural]
+    while sum(widths) > room:
+        widest = widths.index(max(widths))
+        if widths[widest] <= NARROWEST:
+            return []
+        widths[widest] -= 1
+    return widths
