@@ -95,7 +95,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
             if was_at_end and view is not None:
                 self.views.append(view)
             n = len(self.entries)
-            most = MOST if self.is_vertical_scroll_end else 2 * MOST
+            most = MOST if self._reading is None else 2 * MOST
             await self._move(max(self._first, n - most) if was_at_end else self._first, n if was_at_end else self._last)
 
     async def begin_live(self, view: Widget) -> None:

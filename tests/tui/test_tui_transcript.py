@@ -472,7 +472,7 @@ def test_of_a_long_chat_the_newest_messages_are_mounted_and_earlier_ones_come_wh
             if view(transcript).turn == turns[-1]:
                 break
             transcript.scroll_to(y=transcript.max_scroll_y, animate=False)
-            await pilot.pause()
+            await pilot.pause(0.02)
         assert view(transcript).turn == turns[-1]
 
     run(script)
