@@ -137,29 +137,24 @@ class Downloads:
         """Stop all downloads, and wait a moment for them."""
         for each in self.open:
             self.stop(each)
-        thread = self._thread
-        if thread is not None:
+        if (thread := self._thread) is not None:
             thread.join(LEAVING_S)
 
     def _work(self) -> None:
-        while (fetching := self._next()) is not None:
-            fetching.run()
-
-    def _next(self) -> Fetching | None:
-        with self._lock:
-            fetching = next((each for each in self.all if each.state == "waiting"), None)
-            if fetching is None:
-                self._thread = None
-            else:
+        while True:
+            with self._lock:
+                fetching = next((each for each in self.all if each.state == "waiting"), None)
+                if fetching is None:
+                    self._thread = None
+                    return
                 fetching.state = "active"
-            return fetching
+            fetching.run()
 
 
 def missing_of(settings: LoadSettings) -> list[str]:
     """Return the models of these settings that must be downloaded first. Raises ModelNotFoundError."""
-    named = [settings.model, *([settings.draft_model] if _names_draft(settings) else [])]
     missing = []
-    for spec in filter(None, named):
+    for spec in filter(None, [settings.model, settings.draft_model if _names_draft(settings) else None]):
         try:
             resolve(spec)
         except NotFetchedError:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from glob import escape, glob, has_magic
+from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -112,11 +113,9 @@ def _is_folder(path: Path) -> bool:
 
 def _matching(pattern: str, problem: str) -> dict[Path, None]:
     """Return the files that match a pattern. Raises UsageError with `problem` if there are none."""
-    found: dict[Path, None] = {}
-    for file in _matches(pattern):
-        found[file] = None
-        if len(found) > MOST_FILES:
-            raise UsageError(f"{pattern} has more than {MOST_FILES} files", hint="choose some: /file src/**/*.py")
+    found = set(islice(_matches(pattern), MOST_FILES + 1))
+    if len(found) > MOST_FILES:
+        raise UsageError(f"{pattern} has more than {MOST_FILES} files", hint="choose some: /file src/**/*.py")
     if not found:
         raise UsageError(problem)
     return dict.fromkeys(sorted(found))

@@ -48,12 +48,10 @@ class Persona:
     def removed(self, settings: ChatSettings, before: ChatSettings) -> ChatSettings:
         """Return `settings` with the persona's values as they were `before`; values changed since then stay."""
         ours = self.applied(before)
-        same = {
-            name: setting(name).show(before)
-            for name in self.settings
-            if setting(name).value(settings) == setting(name).value(ours)
-        }
-        return with_changes(settings, same)
+        items = map(setting, self.settings)
+        return with_changes(
+            settings, {item.name: item.show(before) for item in items if item.value(settings) == item.value(ours)}
+        )
 
 
 BUNDLED = (
@@ -125,8 +123,7 @@ def personas() -> tuple[list[Persona], list[str]]:
     for file in _files():
         found.pop(file.stem, None)  # if the file is broken, the bundled persona is not meant either
         try:
-            file_of(file.stem)
-            found[file.stem] = read(file)
+            found[file.stem] = read(file_of(file.stem))
         except UsageError as error:
             problems.append(str(error))
     return [found[name] for name in sorted(found)], problems

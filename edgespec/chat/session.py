@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Answerer, Events, Notice, Opener
@@ -48,8 +49,7 @@ class Session(Conversation, Closable):
         server: str = "",
         states: ChatStates | None = None,
     ) -> None:
-        self.states = states or ChatStates(0)
-        self.begun = ""
+        self.states, self.begun = states or ChatStates(0), ""
         self._store_notes = [] if store_notes is None else store_notes
         self._loops = RepetitionDetector()  # for the last answer
         super().__init__(ChatModel(open_engine, load_settings, server), store, settings or ChatSettings(), system)
@@ -212,8 +212,7 @@ class Session(Conversation, Closable):
     def info(self) -> ChatInfo:
         """Return the chat as the store lists it."""
         times = [turn.created_s for turn in self.turns] or [0.0]
-        n_turns, model = len(self.turns), self.model.called()
-        return ChatInfo(self._id, self.title, times[0], times[-1], self._head, n_turns, model)
+        return ChatInfo(self._id, self.title, times[0], times[-1], self._head, len(self.turns), self.model.called())
 
     @property
     def n_looped(self) -> int:
@@ -262,16 +261,8 @@ class Session(Conversation, Closable):
         settings, seed = self.settings, self.settings.seed
         if seed < 0:
             seed = begun.answer.seed if begun and begun.answer else secrets.randbits(32)
-        return Request(
-            max_tokens=settings.max_tokens,
-            sampling=settings.sampling,
-            seed=seed,
-            sample=sample,
-            stop=settings.stop,
-            verify=settings.verify,
-            lenient=True,
-            **settings.constraints,
-        )
+        given: dict[str, Any] = {name: getattr(settings, name) for name in ("max_tokens", "sampling", "stop", "verify")}
+        return Request(seed=seed, sample=sample, lenient=True, **given, **settings.constraints)
 
     def _stretches(self, engine: Answerer, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
         """Yield the events of the answer. Each time it fills the context, drop older messages and continue."""

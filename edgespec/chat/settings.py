@@ -114,7 +114,7 @@ class Setting:
         text = text.strip()
         if self.group == "drafting" and text.lower() in ("", "as loaded", "default"):
             return None
-        if self.choices and text not in self.choices and self.kind == "choice":
+        if self.choices and text not in self.choices:
             raise UsageError(f"{self.name} must be one of {', '.join(self.choices)}, not {text!r}")
         if self.kind in ("integer", "number"):
             try:
@@ -122,12 +122,13 @@ class Setting:
             except ValueError:
                 what = "an integer" if self.kind == "integer" else "a number"
                 raise UsageError(f"{self.name} must be {what}, not {text!r}") from None
+        if self.field in CLEARED and text == NONE:
+            text = ""
         if self.field == "stop":
-            if text == NONE:
-                return ()
-            return tuple(_unquoted(part.strip()) for part in text.split(",") if part.strip())
+            parts = filter(None, map(str.strip, text.split(",")))
+            return tuple(part.replace("\\n", "\n").replace("\\t", "\t") for part in parts)
         if self.field in CONSTRAINTS:
-            return settled(self.field, "" if text == NONE else text)
+            return settled(self.field, text)
         return text.replace(" ", "").lower() if self.group == "drafting" else text
 
 
@@ -230,25 +231,12 @@ def as_catalogued(settings: ChatSettings, before: Mapping[str, Any], now: Mappin
 
 def _checked(settings: ChatSettings) -> ChatSettings:
     """Return `settings`. Raises UsageError for values that no model accepts."""
-    seed = max(settings.seed, 0) if settings.seed == -1 else settings.seed
-    check_request(
-        Request(
-            "x",
-            max_tokens=settings.max_tokens,
-            seed=seed,
-            stop=settings.stop,
-            verify=settings.verify,
-            **{kind: getattr(settings, kind) for kind in CONSTRAINTS},
-        ),
-        1,
-    )
+    names = ("max_tokens", "stop", "verify", *CONSTRAINTS)
+    seed = 0 if settings.seed == -1 else settings.seed
+    check_request(Request("x", seed=seed, **{name: getattr(settings, name) for name in names}), 1)
     check_load_settings(LoadSettings("", **settings.drafting))
     return settings
 
 
 def _quoted(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text
-
-
-def _unquoted(text: str) -> str:
-    return text.replace("\\n", "\n").replace("\\t", "\t")

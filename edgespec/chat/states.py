@@ -10,7 +10,6 @@ from time import perf_counter
 
 from edgespec.chat.answerer import Answerer
 from edgespec.errors import EdgespecError
-from edgespec.files.bounded_folder import BoundedFolder
 from edgespec.files.paths import cache_dir, free_in
 from edgespec.settings import Message
 
@@ -25,9 +24,9 @@ def states_folder() -> Path:
 
 def remove_states(chats: Iterable[str]) -> None:
     """Delete the files of these chats."""
-    folder = BoundedFolder(states_folder(), 0)
     for chat in chats:
-        folder.remove(_file(chat))
+        with suppress(OSError):
+            _file(chat).unlink()
 
 
 class ChatStates:

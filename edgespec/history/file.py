@@ -19,9 +19,8 @@ from typing import TypeVar
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError
 from edgespec.files.paths import free_in, free_name
-from edgespec.history.copy import copied
 from edgespec.history.data import StoreError, UnwritableError
-from edgespec.history.rescue import rescue
+from edgespec.history.rescue import copied, rescue
 from edgespec.history.schema import MIGRATIONS, migrate, transaction, version_of
 
 T = TypeVar("T")

@@ -209,7 +209,7 @@ def test_removing_a_chat_leaves_what_others_share(store: Store) -> None:
 STEP = st.tuples(st.sampled_from(["say", "say", "say", "fork", "remove", "head"]), st.integers(0, 9), st.integers(0, 2))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(STEP, max_size=30))
 def test_the_store_agrees_with_a_simple_model_of_it(steps: list[tuple[str, int, int]]) -> None:
     parents: dict[str, str | None] = {}
@@ -280,7 +280,7 @@ TEXT = st.lists(st.text(max_size=8) | SIGNS | OTHERS, max_size=12).map("".join)
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(TEXT)
 def test_whatever_was_said_is_found_by_its_words(library: tuple[Store, str], text: str) -> None:
     store, chat = library
@@ -295,7 +295,7 @@ def test_whatever_was_said_is_found_by_its_words(library: tuple[Store, str], tex
             assert "\n" not in hit.snippet
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(TEXT)
 def test_nothing_that_is_typed_is_an_error(library: tuple[Store, str], query: str) -> None:
     store, _ = library

@@ -41,7 +41,7 @@ def test_a_program_that_is_killed_loses_no_message_and_what_it_was_writing_is_ma
         store.create("chat")
     finished: list[str] = []
     asked: list[str] = []
-    for n_killed in range(1, 9):
+    for n_killed in range(1, 5):
         # The program is killed after this step, and may have done a few more.
         most = chance.randrange(1, 40)
         with start(file, "chat", f"writer {chance.random()}") as writer:

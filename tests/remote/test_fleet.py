@@ -183,12 +183,7 @@ def test_a_cancelled_job_ends() -> None:
 
 
 def test_servers_must_have_the_same_model() -> None:
-    settings = LoadSettings("demo", threads=1, store=False)
-    with Worker(settings) as worker, serving(worker) as demo, stand_in() as other:
-        engines = [RemoteEngine(demo.url), RemoteEngine(other.url)]
-        try:
-            with pytest.raises(UsageError, match=r"would not give the same texts: model: 'target.gguf' and 'other'"):
-                Fleet(engines)
-        finally:
-            for engine in engines:
-                engine.close()
+    with stand_ins(2) as servers, RemoteEngine(servers[0].url) as one, RemoteEngine(servers[1].url) as two:
+        two.texts_depend_on = {"model digest": "abc", "model": "target.gguf"}
+        with pytest.raises(UsageError, match=r"would not give the same texts: model: 'other' and 'target.gguf'"):
+            Fleet([one, two])

@@ -32,24 +32,25 @@ from edgespec.settings import LoadSettings, Message, Request
 DEMO = LoadSettings("demo", threads=1, sequences=2, store=False)
 HELLO = (Message("system", "Be brief."), Message("user", "Hello \u2028 \x85 é"))
 WARM = SamplingSettings(temperature=0.9, logit_bias=((17, float("-inf")), (18, 2.5)))
+KEY = "sesame"
 pytestmark = pytest.mark.cli
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(DEMO) as worker:
-        yield worker
-
-
-@pytest.fixture(scope="module")
 def server() -> Iterator[Serving]:
-    with Worker(DEMO) as worker, serving(worker) as found:
+    with Worker(DEMO) as worker, serving(worker, rules=Rules(api_key=KEY)) as found:
         yield found
 
 
 @pytest.fixture
+def worker(server: Serving) -> Worker:
+    """The worker of the server, which is asked here without the server."""
+    return server.served.worker
+
+
+@pytest.fixture
 def engine(server: Serving) -> Iterator[RemoteEngine]:
-    with RemoteEngine(server.url) as engine:
+    with RemoteEngine(server.url, KEY) as engine:
         yield engine
 
 
@@ -132,7 +133,7 @@ def test_a_chat_is_that_of_a_worker(worker: Worker, server: Serving, tmp_path: P
     texts = []
     for name, opened, url in (
         ("here", lambda *_: worker, ""),
-        ("there", lambda settings, *_: RemoteEngine(server.url, "", settings), server.url),
+        ("there", lambda settings, *_: RemoteEngine(server.url, KEY, settings), server.url),
     ):
         with Store(tmp_path / name) as store:
             session = Session(store, opened, LoadSettings("demo"), ChatSettings(seed=3, max_tokens=24), server=url)
@@ -205,7 +206,7 @@ def test_a_cancelled_answer_ends_on_the_server_too(server: Serving, engine: Remo
 
 
 def test_closing_ends_answers_in_other_threads(server: Serving) -> None:
-    engine = RemoteEngine(server.url)
+    engine = RemoteEngine(server.url, KEY)
     answer = engine.submit(Request("def f(", max_tokens=900, ignore_eos=True))
     next(answer)
     engine.close()
@@ -326,13 +327,12 @@ def test_another_program_answers_too(other: StandIn) -> None:
 
 
 def test_a_key_is_sent_and_never_shown(server: Serving) -> None:
-    with Worker(DEMO) as worker, serving(worker, rules=Rules(api_key="sesame")) as guarded:
-        with RemoteEngine(guarded.url, "sesame") as engine:
-            assert engine.models == ["demo"]
-        for key, said in (("", "needs a key"), ("sesam", "does not accept this key")):
-            with pytest.raises(UsageError, match=said) as raised:
-                RemoteEngine(guarded.url, key)
-            assert "sesam" not in str(raised.value)
+    with RemoteEngine(server.url, KEY) as engine:
+        assert engine.models == ["demo"]
+    for key, said in (("", "needs a key"), ("sesam", "does not accept this key")):
+        with pytest.raises(UsageError, match=said) as raised:
+            RemoteEngine(server.url, key)
+        assert "sesam" not in str(raised.value)
 
 
 def test_what_is_no_server_is_named(other: StandIn) -> None:
