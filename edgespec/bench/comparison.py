@@ -5,23 +5,22 @@ One file is loaded at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import psutil
 
 from edgespec.bench import WINDOW
-from edgespec.bench.compared import ComparedFile, Comparison, Row, greedy_same, rows_of, times_as_fast, with_best
-from edgespec.bench.machine import conditions, without_folders
+from edgespec.bench.measure import Conditions, without_folders
 from edgespec.bench.modes import PLAIN, Contest
-from edgespec.bench.quality import Quality, compare_with, default_limit, keep_rows, room_for_rows
+from edgespec.bench.quality import Quality, compare_with, default_limit, keep_rows, opened, room_for_rows, windows
 from edgespec.bench.runner import WARM_UP_TOKENS, Runner, Sample, TimeLeft, ask
 from edgespec.bench.suites import Item
-from edgespec.bench.summary import plain_spread
-from edgespec.bench.targets import Target, Targets, types_by_share
-from edgespec.bench.windows import opened, windows
+from edgespec.bench.summary import median, plain_spread, summarise
+from edgespec.bench.targets import Target, Targets
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, Progress
@@ -30,6 +29,17 @@ from edgespec.llama.model import Model
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
+VERSION = 4  # of the JSON
+FIGURES = (
+    "mode",
+    "prompts",
+    "tokens_per_s",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "first_token_s",
+    "tokens_per_step",
+)
 ASKED_AGAIN = 2  # prompts, to find out whether the machine has changed
 READING = 0.2  # time per token of a prompt, relative to a generated one
 MEASURING_PASSES = 80  # generated tokens that take about the same time
@@ -54,6 +64,82 @@ class Plan:
     settings: LoadSettings
     limit: int | None = None
     command: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Row:
+    """The speed of one file in one mode: medians over prompts, None for what is unknown.
+
+    Attributes:
+        speedup: over plain decoding of the same prompts on the same load, with its 95 % interval
+        first_token_s: the time to the first token
+        memory_bytes: the observed peak memory of the process
+        is_best: True if no other row is better in both speed and closeness to the reference
+    """
+
+    file: str
+    draft: str | None
+    mode: str
+    prompts: int
+    tokens_per_s: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    first_token_s: float | None
+    tokens_per_step: float | None
+    memory_bytes: int
+    is_best: bool = False
+
+    @property
+    def is_faster(self) -> bool:
+        """True if the interval shows a speedup over plain decoding; noise alone does not."""
+        return self.speedup_low is not None and self.speedup_low > 1 and (self.tokens_per_step or 0) > 1
+
+    @property
+    def is_candidate(self) -> bool:
+        """True for plain decoding, and for modes that are certainly faster."""
+        return self.mode == PLAIN.name or self.is_faster
+
+
+@dataclass(slots=True, frozen=True)
+class ComparedFile:
+    """One of the compared files.
+
+    Attributes:
+        quality: None if it was not measured
+        spread: how much the speed of plain decoding varied
+    """
+
+    label: str
+    name: str
+    file: str
+    quantisation: str
+    size_bytes: int
+    parameters: int
+    quality: Quality | None
+    spread: float | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Comparison(Conditions):
+    """The result, complete or not.
+
+    Attributes:
+        reference: the label of the reference
+        reference_again: the reference's speed at the end of this run over its speed in the rows; None if it was not
+            measured again
+    """
+
+    reference: str
+    files: list[ComparedFile]
+    rows: list[Row]
+    reference_again: float | None
+    messages: list[str]
+    failures: list[str]
+    complete: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return {"version": VERSION, **asdict(self)}
 
 
 def run_comparison(plan: Plan, progress: Progress | None = None, cancel: CancelFlag | None = None) -> Comparison:
@@ -104,7 +190,8 @@ class _Run:
         closeness = {label: quality.kl for label, quality in self._qualities.items()}
         notes = [message for load in self._finished for message in load.messages]
         return Comparison(
-            **conditions(plan.command, self._started),
+            command=plan.command,
+            started=self._started,
             settings={
                 "threads": plan.settings.threads or None,
                 "tokens": plan.tokens,
@@ -130,9 +217,7 @@ class _Run:
             target.quantisation,
             target.size_bytes,
             target.header.n_params,
-            types_by_share(target.header),
             self._qualities.get(target.label),
-            greedy_same(samples, self._plain_of_reference()),
             plain_spread(samples),
         )
 
@@ -260,3 +345,45 @@ class _Run:
         except EdgespecError as error:
             self._failures.append(f"{target.label}: {error}")
         self._time.done = begun + units
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(label: str, contest: Contest, samples: Sequence[Sample], memory_bytes: int) -> Iterator[Row]:
+    """Yield a row for each mode of one load of a file."""
+    drafting = {mode.name for mode in contest.modes if mode.draft_model == "draft"}
+    for cell in summarise(samples, [mode.name for mode in contest.modes]).overall(0.0):
+        figures = {name: getattr(cell, name) for name in FIGURES}
+        draft = contest.draft.stem if contest.draft and cell.mode in drafting else None
+        yield Row(file=label, draft=draft, memory_bytes=memory_bytes, **figures)
+
+
+def with_best(rows: Sequence[Row], closeness: Mapping[str, float]) -> list[Row]:
+    """Return the rows, with those marked that no other beats in both speed and closeness.
+
+    `closeness` is the KL divergence by file. Speculation counts only if it is certainly faster than plain decoding.
+    """
+    points = [
+        (row.tokens_per_s, closeness[row.file])
+        if row.tokens_per_s is not None and row.file in closeness and row.is_candidate
+        else None
+        for row in rows
+    ]
+    known = [point for point in points if point is not None]
+    return [
+        replace(row, is_best=point is not None and not any(_beats(other, point) for other in known))
+        for row, point in zip(rows, points, strict=True)
+    ]
+
+
+def times_as_fast(samples: Sequence[Sample], before: Sequence[Sample]) -> float | None:
+    """Return the speed of samples over that of earlier ones, the median over common prompts."""
+    earlier = {sample.item: sample.tokens_per_s for sample in before}
+    pairs = [(sample.tokens_per_s, earlier.get(sample.item)) for sample in samples]
+    return median(rate / rate_before for rate, rate_before in pairs if rate and rate_before)
+
+
+def _beats(other: tuple[float, float], point: tuple[float, float]) -> bool:
+    """Return whether a point is faster and at least as close to the reference, or closer and at least as fast."""
+    return other != point and other[0] >= point[0] and other[1] <= point[1]

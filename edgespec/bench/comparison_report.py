@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from math import floor, inf, isfinite, log10
 from typing import TYPE_CHECKING
 
-from edgespec.bench.compared import ComparedFile, Comparison, Row
+from edgespec.bench.comparison import ComparedFile, Comparison, Row
 from edgespec.bench.modes import PLAIN
 from edgespec.bench.quality import Quality
 from edgespec.bench.report import (
@@ -123,7 +123,6 @@ def _files(result: Comparison) -> Figures:
         "of the\nreference's": other(
             lambda quality: _with_error(quality.perplexity_ratio, quality.perplexity_ratio_error)
         ),
-        "greedy\nsame %": lambda file: NOTHING if file.label == result.reference else _percent(file.greedy_same),
     }
     return Figures.of("Files", columns, result.files)
 

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgespec.bench.machine import Conditions, conditions, model_facts, without_folders
+import psutil
+
+from edgespec import __version__
 from edgespec.bench.modes import Mode
 from edgespec.bench.runner import Runner, Sample, TimeLeft, ask
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError, told_as
 from edgespec.events import Progress
+from edgespec.gguf_file.header import Header
+from edgespec.llama import library
 from edgespec.llama.context import CancelledError
+from edgespec.llama.model import described
+from edgespec.models.names.known import short_name
 from edgespec.runtime.runtime import Runtime
 
 VERSION = 2
@@ -41,6 +50,37 @@ class Plan:
     repeat: int = 1
     reference: bool = False
     command: str = ""
+
+
+def machine() -> dict[str, Any]:
+    """Return the processor and the system, with the memory in bytes."""
+    devices = library.devices()
+    return {
+        "cpu": next((device.description for device in devices if device.kind == "CPU"), platform.machine()),
+        "gpus": [device.description for device in devices if "GPU" in device.kind],
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def build() -> dict[str, Any]:
+    """Return the version of llama-cpp-python, and llama.cpp's line of instruction sets and options."""
+    return {"llama_cpp_python": version("llama-cpp-python"), "flags": library.build_flags()}
+
+
+@dataclass(slots=True, kw_only=True)
+class Conditions:
+    """How and where a result was measured, to compare it with another one. `started` is a time in ISO 8601."""
+
+    command: str
+    started: str
+    edgespec: str = __version__
+    machine: dict[str, Any] = field(default_factory=machine)
+    build: dict[str, Any] = field(default_factory=build)
+    settings: dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +125,8 @@ def run_bench(
     questions, messages = ask(llm, plan.items, tokens, reference=plan.reference)
     with Runner(llm, plan.modes, cancel, reference=plan.reference) as runner:
         result = BenchResult(
-            **conditions(plan.command, datetime.now(UTC).isoformat(timespec="seconds")),
+            command=plan.command,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
             settings=_settings(llm, plan, tokens),
             modes=[mode.name for mode in runner.modes],
             temperatures=[*plan.temperatures],
@@ -121,8 +162,8 @@ def load_result(path: Path) -> BenchResult:
         data = path.read_bytes()
     try:
         found = json.loads(data)
-        if (version := found.pop("version")) != VERSION:
-            raise ValueError(f"version {version}, not {VERSION}")
+        if (number := found.pop("version")) != VERSION:
+            raise ValueError(f"version {number}, not {VERSION}")
         samples = [Sample.from_json(row) for row in found.pop("samples")]
         return BenchResult(**found, samples=samples)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
@@ -144,3 +185,20 @@ def _settings(llm: Runtime, plan: Plan, tokens: int | None) -> dict[str, Any]:
         "repeat": plan.repeat,
         "reference": plan.reference,
     }
+
+
+def model_facts(header: Header) -> dict[str, Any]:
+    """Return the name and size of a model file, and what is in it."""
+    path = header.path
+    return {
+        "name": short_name(path),
+        "file": path.name,
+        "bytes": path.stat().st_size,
+        "description": described(header),
+        "parameters": header.n_params,
+    }
+
+
+def without_folders(text: str) -> str:
+    """Return a message without the folders of absolute paths in it: they contain the name of the user."""
+    return re.sub(r"(?<![\w.~/\\])(?:[A-Za-z]:)?[/\\](?:[^\s/\\]+[/\\])+", "", text)

@@ -38,11 +38,6 @@ class Question:
     request: Request
     prompt: list[int]
 
-    @property
-    def length(self) -> int:
-        """The number of tokens of prompt and answer."""
-        return len(self.prompt) + self.request.max_tokens
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -232,7 +227,7 @@ def _question(llm: Runtime, item: Item, tokens: int | None, *, reference: bool) 
         reference=tuple(answer),
     )
     question = Question(item, request, llm.tokenize(request))
-    if question.length > llm.context.n_ctx:
+    if len(question.prompt) + request.max_tokens > llm.context.n_ctx:
         raise UsageError(
             f"a prompt of {len(question.prompt)} tokens and an answer of {request.max_tokens} do not fit into a "
             f"context of {llm.context.n_ctx}"

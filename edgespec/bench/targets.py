@@ -174,17 +174,13 @@ def size_bytes(n_params: int, type: str) -> int:
     return n_params * (int(bits[0]) + 2) // 8
 
 
-def types_by_share(header: Header) -> dict[str, float]:
-    """Return the share of the bytes that each weight type of a file has, the largest first."""
+def describe_types(header: Header, type: str) -> str:
+    """Describe the weight types in a file that was quantised as `type`, by their shares of the bytes, and why there are
+    other types if rows were too short."""
     sizes: Counter[str] = Counter()
     for tensor in header.tensors.values():
         sizes[tensor.type] += tensor.size_bytes
-    return {type: size / sizes.total() for type, size in sizes.most_common()}
-
-
-def describe_types(header: Header, type: str) -> str:
-    """Describe the weight types of a file that was quantised as `type`, and why they differ if rows were too short."""
-    shares = types_by_share(header)
+    shares = {type: size / sizes.total() for type, size in sizes.most_common()}
     text = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share >= LEAST_SHARE)
     too_short = [tensor for tensor in header.tensors.values() if tensor.type != "F32" and tensor.shape[0] % 256]
     return (

@@ -203,23 +203,18 @@ def recommend(
 
 
 def _reason(curve: CostCurve, alpha: float | None, speedup: Speedup) -> str:
-    """Return why drafting does not pay, and what --pace auto does in that case."""
-    even, step = break_even(curve), curve.draft
-    accepted = "nothing was drafted" if alpha is None else f"{percent(alpha)} of the draft tokens were accepted"
-    costs = f"a pass over 2 tokens costs {curve.at(2):.2f} of a pass over 1"
-    if step is None:
-        why = f"{accepted}, and {costs}"
-    elif step >= 1:
-        why = f"a draft token costs more than a pass of the target itself ({step:.1f} passes)"
-    elif even is None:
-        why = f"{costs}, and a draft token {step:.2g}, so not even {percent(1)} acceptance would pay off"
-    elif (alpha or 0.0) < even:
-        why = f"{costs}, and a draft token {step:.2g}, so break-even is {percent(even)} acceptance; {accepted}"
-    else:
-        why = f"{accepted}, but decoding was only {speedup.value:.2f}x as fast"
-    if speedup.high < HARMLESS:
-        return f"{why}; measured {speedup}"
-    return f"{why}; --pace auto drafts only where it pays off"
+    """Return the measured figures, which explain why drafting does not pay."""
+    even = break_even(curve)
+    facts = [
+        "nothing was drafted" if alpha is None else f"{percent(alpha)} of the draft tokens were accepted",
+        f"a pass over 2 tokens costs {curve.at(2):.2f} passes over 1",
+    ]
+    if curve.draft is not None:
+        pays = (
+            f"break-even is {percent(even)} acceptance" if even else f"not even {percent(1)} acceptance would pay off"
+        )
+        facts += [f"a draft token {curve.draft:.2g}", pays]
+    return "; ".join([*facts, f"measured {speedup}"])
 
 
 def _figures(category: str, samples: Sequence[Sample], auto: Mode, fixed: Mode) -> CategoryFigures:

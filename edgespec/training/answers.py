@@ -103,8 +103,7 @@ class Answers:
             chance = random.Random(self._number)
             temperature = chance.choice(TEMPERATURES)
             if self._self_written and chance.random() < SELF_WRITTEN_SHARE:
-                message = Message("user", self._self_written.pop(0))
-                yield from self._asked(Prompt("self-written", (message,)), temperature)
+                yield from self._asked(Prompt("self-written", self._self_written.pop(0)), temperature)
             elif self._header and len(self._self_written) < MOST_WAITING and chance.random() < SELF_WRITTEN_SHARE:
                 yield self._writing()
             else:
@@ -115,7 +114,7 @@ class Answers:
         self._number += 1
         request = Request(
             prompt="" if self._llm.has_chat_template else prompt.text,
-            messages=prompt.messages if self._llm.has_chat_template else (),
+            messages=(Message("user", prompt.text),) if self._llm.has_chat_template else (),
             max_tokens=MAX_TOKENS,
             sampling=SamplingSettings(temperature=temperature),
             seed=self._number,

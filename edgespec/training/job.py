@@ -36,8 +36,6 @@ class Settings:
     work: Path | None = None
     #: Files with the user's own prompts or texts.
     prompts: Sequence[Path] = ()
-    #: Also ask what the user has asked in their chats.
-    my_chats: bool = False
     #: Device that PyTorch uses, one of `DEVICES`.
     device: str = "auto"
     #: CPU threads; 0: PyTorch's and llama.cpp's defaults.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,13 @@ from edgespec.files.unfinished import check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import is_same_target, target_print
-from edgespec.history import Store
 from edgespec.llama.features import check_layers
 from edgespec.runtime.runtime import Runtime
 from edgespec.text.figures import count_of, size_of
 from edgespec.training.answers import Answers, load_settings
 from edgespec.training.features import default_layers, load, n_learned, read_rows, read_states, record
 from edgespec.training.job import LICENCE, Listener, Progress, Result, Settings
-from edgespec.training.prompts import Passages, from_chats, from_files
+from edgespec.training.prompts import Passages, from_files
 
 PROMPT_SHARE = 1.0  # prompt tokens for each token of an answer; they take disk space too
 ABOUT = "about.json"
@@ -135,9 +134,6 @@ def _collect(work: Path, layers: Sequence[int], settings: Settings, listener: Li
     answers that were kept without their states are treated in the same way.
     """
     own, texts = from_files(settings.prompts)
-    if settings.my_chats:
-        with closing(Store()) as store:
-            own += from_chats(store)
 
     def loading(what: str, done: float) -> None:
         if what != "prompt":
@@ -151,8 +147,7 @@ def _collect(work: Path, layers: Sequence[int], settings: Settings, listener: Li
 
 def _train(header: Header, layers: Sequence[int], work: Path, settings: Settings, listener: Listener) -> Result | None:
     from edgespec.training.batches import vocabulary_of
-    from edgespec.training.export import write_head
-    from edgespec.training.target import inputs_for, read_teacher, shape_of
+    from edgespec.training.gguf_files import inputs_for, read_teacher, shape_of, write_head
     from edgespec.training.trainer import read_checkpoint, train
 
     rows, checkpoint = read_rows(work), work / f"{settings.kind}.pt"

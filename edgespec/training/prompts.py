@@ -1,4 +1,4 @@
-"""The prompts that the target answers: from the user's files and chats, and bundled ones (`prompts.toml`)."""
+"""The prompts that the target answers: from the user's files, and bundled ones (`prompts.toml`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from typing import Any
 
 from edgespec.bench.suites import read_items, shipped
 from edgespec.errors import UsageError, told_as
-from edgespec.history import Store
-from edgespec.settings import Message
 
 HELD_OUT_EVERY = 25  # one in this number of the user's own prompts is kept to measure with
 PASSAGE = (160, 700)  # characters
@@ -26,15 +24,11 @@ KINDS = ("questions", "writing", "coding", "maths", "translation", *PASSAGE_KIND
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A conversation to answer; without a chat template, a text to continue. Held-out prompts are not learned from."""
+    """A message to answer; without a chat template, a text to continue. Held-out prompts are not learned from."""
 
     kind: str
-    messages: tuple[Message, ...]
+    text: str
     is_held_out: bool = False
-
-    @property
-    def text(self) -> str:
-        return self.messages[-1].content
 
 
 class Passages:
@@ -59,7 +53,7 @@ def held_out(*, chat: bool) -> list[Prompt]:
     """The prompts of the benchmark, on which acceptance is measured: those for chat models or the others."""
     items = [item for item in shipped() if (item.category != "code_completion") == chat]
     items.sort(key=lambda item: item.id.rpartition("-")[2])  # alternate between the categories
-    return [Prompt(item.category, (Message("user", item.prompt),), is_held_out=True) for item in items]
+    return [Prompt(item.category, item.prompt, is_held_out=True) for item in items]
 
 
 def from_files(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
@@ -76,29 +70,19 @@ def from_files(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
                 raise UsageError(f"there are no prompts in {path}", hint="files of prompts are .jsonl, .txt or .md")
         for file in files:
             if file.suffix == ".jsonl":
-                prompts += [Prompt("file", (Message("user", item.prompt),)) for item in read_items(file)[0]]
+                prompts += [Prompt("file", item.prompt) for item in read_items(file)[0]]
                 continue
             with told_as(UsageError, f"cannot read the prompts in {file}"):
                 texts += _pieces(file.read_text(encoding="utf-8", errors="replace"))
-    return _some_held_out(prompts), texts
-
-
-def from_chats(store: Store) -> list[Prompt]:
-    """The questions in the user's own chats, each with the messages before it."""
-    prompts = []
-    for chat in store.chats():
-        messages = tuple(Message(turn.role, turn.content) for turn in store.path(chat.head))
-        prompts += [
-            Prompt("own chat", messages[: end + 1]) for end, message in enumerate(messages) if message.role == "user"
-        ]
-    return _some_held_out(prompts)
+    held_out = [number % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 for number in range(len(prompts))]
+    return [replace(prompt, is_held_out=held) for prompt, held in zip(prompts, held_out, strict=True)], texts
 
 
 def bundled(start: int, passages: Passages) -> Iterator[Prompt]:
     """Bundled prompts without end, from number `start` on."""
     while True:
         kind, text = bundled_prompt(start, passages.take())
-        yield Prompt(kind, (Message("user", text),))
+        yield Prompt(kind, text)
         start += 1
 
 
@@ -136,13 +120,6 @@ def _lists() -> Any:
 def _one(chance: random.Random, name: str) -> str:
     found: str = chance.choice(_lists()[name])
     return found
-
-
-def _some_held_out(prompts: list[Prompt]) -> list[Prompt]:
-    return [
-        replace(prompt, is_held_out=number % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)
-        for number, prompt in enumerate(prompts)
-    ]
 
 
 def _passage(text: str) -> str:

@@ -22,9 +22,9 @@ from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.unfinished import becoming
 from edgespec.training.batches import Batch, batches
 from edgespec.training.features import SAMPLED, Features
+from edgespec.training.gguf_files import Teacher
 from edgespec.training.heads import Shape, Weights
 from edgespec.training.job import Acceptance, Listener, Progress, Settings
-from edgespec.training.target import Teacher
 
 MATRIX_RATE, NORM_RATE, OUTPUT_RATE = 3e-3, 2e-3, 1e-4
 DROPOUT = 0.15  # without dropout, a head memorises its 100k tokens in five epochs

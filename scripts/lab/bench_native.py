@@ -42,7 +42,7 @@ import llama_build
 from bootstrap import STAMP, llama_version, wheel_cache
 from supervised import CommandError, read, say
 
-from edgespec.bench.machine import machine
+from edgespec.bench.measure import machine
 from edgespec.bench.suites import Item, sample, shipped
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.runtime.runtime import Runtime
@@ -20,13 +19,6 @@ Token = tuple[int, float | None]
 OPERATIONS = ("ask", "ask", "cancel", "continue", "edit", "regenerate", "stop", "copy")
 
 
-@dataclass(slots=True)
-class PlayedChat:
-    """The messages of a chat: user and assistant in turn."""
-
-    messages: list[Message] = field(default_factory=list)
-
-
 class Player:
     """Plays `n_chats` chats alternately. `texts` are what users say; `n_context` limits the tokens of a chat."""
 
@@ -35,7 +27,7 @@ class Player:
     ) -> None:
         self._llm, self._texts, self._n_most = llm, texts, n_context
         self._random = random.Random(seed)
-        self._chats = [PlayedChat() for _ in range(n_chats)]
+        self._chats: list[list[Message]] = [[] for _ in range(n_chats)]  # messages of user and assistant in turn
 
     def play(self, n_operations: int) -> list[tuple[str, list[Token]]]:
         """Each operation with the tokens that it generated."""
@@ -44,17 +36,15 @@ class Player:
     def _play(self, operation: str) -> tuple[str, list[Token]]:
         chance = self._random
         index = chance.randrange(len(self._chats))
-        chat = self._chats[index]
         n, seed, temperature = chance.randint(4, 60), chance.randrange(100), chance.choice((0.0, 0.0, 0.8))
         n_cancel, said = chance.randint(1, 40), self._said()
         place, n_kept = chance.random(), chance.randint(1, 40)
         if operation == "copy":
-            other = self._chats[chance.randrange(len(self._chats))]
-            self._chats[index] = chat = PlayedChat([*other.messages])
+            self._chats[index] = [*self._chats[chance.randrange(len(self._chats))]]
             operation = "ask"
-        if not chat.messages or self._llm.count(chat.messages) > self._n_most:
-            chat.messages, operation = [], "ask"
-        messages, begun = chat.messages, Message("assistant", "")
+        if not self._chats[index] or self._llm.count(self._chats[index]) > self._n_most:
+            self._chats[index], operation = [], "ask"
+        messages, begun = self._chats[index], Message("assistant", "")
         if operation == "edit":  # an earlier message of the user is said in another way
             users = [number for number, message in enumerate(messages) if message.role == "user"]
             del messages[users[int(place * len(users))] :]

@@ -1,4 +1,4 @@
-"""Make the screenshots of the documentation from real answers of a model, or of the bundled pair.
+"""Make the screenshots of the documentation from real answers of a model.
 
 .venv/bin/python scripts/lab/screenshots.py docs/chat -m SmolLM2-135M-Instruct.Q4_1.gguf
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from textual.pilot import Pilot
@@ -23,12 +22,6 @@ from edgespec.tui.app import ChatApp
 from edgespec.tui.comparison import ComparisonScreen
 
 SIZE = (110, 30)
-DEMO_QUESTIONS = (
-    "What does shutil.copytree do?",
-    "What does os.path.join do?",
-    "What does json.loads return?",
-    "And os.walk?",
-)
 QUESTIONS = (
     "What is the capital of France?",
     "Name three fruits.",
@@ -40,7 +33,7 @@ QUESTIONS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("-m", "--model", default="demo")
+    parser.add_argument("-m", "--model", default="smollm2")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     asyncio.run(draw(options.folder, options.model))
@@ -48,19 +41,16 @@ def main() -> None:
 
 async def draw(folder: Path, model: str) -> None:
     loads = LoadSettings(model, store=False)
-    questions = QUESTIONS
-    if model == "demo":
-        loads, questions = replace(loads, spec_type="draft", pace="fixed:3"), DEMO_QUESTIONS
-    settings = ChatSettings(SamplingSettings(temperature=0), seed=1, max_tokens=90 if model == "demo" else 200)
+    settings = ChatSettings(SamplingSettings(temperature=0), seed=1, max_tokens=200)
     with tempfile.TemporaryDirectory() as home, Store(Path(home) / "chats.db") as store:
         session = Session(store, Worker, loads, settings)
         app = ChatApp(session)
         async with app.run_test(size=SIZE) as pilot:
             await idle(app, pilot)
-            for question in questions[:-1]:
+            for question in QUESTIONS[:-1]:
                 session.new()
                 await ask(app, pilot, question)
-            await ask(app, pilot, questions[-1])
+            await ask(app, pilot, QUESTIONS[-1])
             app.action_call("list")
             await pilot.pause(0.3)
             app.composer.input.focus()

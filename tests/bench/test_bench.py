@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_gguf import write_model
 
-from edgespec.bench.machine import without_folders
-from edgespec.bench.measure import BenchResult, Plan, load_result, run_bench
+from edgespec.bench.measure import BenchResult, Plan, load_result, run_bench, without_folders
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests, default_modes, parse_mode, settings_for, with_plain
 from edgespec.bench.runner import Question, Runner, Sample, ask
 from edgespec.bench.suites import Item

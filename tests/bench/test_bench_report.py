@@ -14,8 +14,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from edgespec.bench.measure import BenchResult
-from edgespec.bench.plot import check_plot, plot_bench
-from edgespec.bench.report import side_by_side, table
+from edgespec.bench.report import check_plot, plot_bench, side_by_side, table
 from edgespec.bench.runner import Sample
 from edgespec.bench.summary import (
     ALL,

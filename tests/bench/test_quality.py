@@ -18,23 +18,27 @@ from numpy.typing import NDArray
 from tiny_gguf import write_model
 
 from edgespec.bench import WINDOW, quality
-from edgespec.bench import windows as reading
 from edgespec.bench.quality import (
     MOST_BYTES,
+    ROWS,
     Perplexity,
     Quality,
     ReferenceRows,
     compare_with,
     default_limit,
+    default_text,
     divergence,
     exp_of_mean,
     keep_rows,
+    log_softmax,
+    opened,
     perplexity,
+    read_text,
     room_for_rows,
+    windows,
 )
 from edgespec.bench.runner import TimeLeft
 from edgespec.bench.targets import make_quant
-from edgespec.bench.windows import ROWS, default_text, log_softmax, opened, read_text, windows
 from edgespec.cancel import CancelFlag
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import GenerationError, UsageError
@@ -141,7 +145,7 @@ def test_it_is_that_of_passes_over_one_token(rows: int, home: Path, monkeypatch:
     # Passes over 64 tokens and more round differently from narrower ones, which is no error, but shifts the mean of a
     # few hundred losses by up to half a per cent. The windows of `test_it_is_llama_cpps` are read in such passes.
     assert SIZE < 64
-    monkeypatch.setattr(reading, "ROWS", rows)
+    monkeypatch.setattr(quality, "ROWS", rows)
     text = in_windows(default_text(), SIZE, 2)
     losses = [-math.log(row[token]) for token, row in one_by_one(TARGET, text)]
     found = measured(TARGET, text)

@@ -28,9 +28,8 @@ from edgespec.llama.model import Model  # noqa: E402
 from edgespec.runtime.draft_model import network_drafter  # noqa: E402
 from edgespec.training.batches import Batch  # noqa: E402
 from edgespec.training.eagle3 import Eagle3, logits, unroll  # noqa: E402
-from edgespec.training.export import write_head  # noqa: E402
+from edgespec.training.gguf_files import read_teacher, shape_of, write_head  # noqa: E402
 from edgespec.training.heads import Shape, Weights  # noqa: E402
-from edgespec.training.target import read_teacher, shape_of  # noqa: E402
 
 LAYERS = (1, 2, 3)
 ABOUT = {"general.license": "apache-2.0", "edgespec.head.acceptance": [0.5, 0.25]}

@@ -10,13 +10,11 @@ import pytest
 
 from edgespec.bench.suites import shipped
 from edgespec.errors import UsageError
-from edgespec.history import Store, new_id
 from edgespec.training.prompts import (
     KINDS,
     Passages,
     bundled,
     bundled_prompt,
-    from_chats,
     from_files,
     held_out,
     is_usable,
@@ -71,18 +69,6 @@ def test_files_without_prompts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no prompts"):
         from_files([tmp_path / "empty"])
-
-
-def test_own_chats_are_asked_turn_by_turn() -> None:
-    with Store.in_memory() as store:
-        chat = new_id()
-        store.create(chat)
-        first = store.append(chat, None, "user", "One?")
-        answer = store.append(chat, first.key, "assistant", "1.")
-        store.append(chat, answer.key, "user", "Two?")
-        prompts = from_chats(store)
-    assert [prompt.text for prompt in prompts] == ["One?", "Two?"]
-    assert [message.content for message in prompts[1].messages] == ["One?", "1.", "Two?"]
 
 
 def test_a_prompt_that_the_target_writes_again_is_not_used() -> None:

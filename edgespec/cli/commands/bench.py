@@ -156,7 +156,7 @@ def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list
 def _check_files(json_file: str | None, plot_file: str | None) -> None:
     """Raise UsageError for a file that cannot be written, before anything is measured."""
     if plot_file:
-        from edgespec.bench.plot import check_plot
+        from edgespec.bench.report import check_plot
 
         check_plot(Path(plot_file))
     for name in (json_file, plot_file):
@@ -217,7 +217,7 @@ def _write(result: BenchResult, json_file: str | None, plot_file: str | None, ou
     if not result.samples:
         return
     if plot_file:
-        from edgespec.bench.plot import plot_bench
+        from edgespec.bench.report import plot_bench
 
         with told_as(EdgespecError, f"{plot_file} cannot be written"):
             write_whole(Path(plot_file), plot_bench(result, Path(plot_file)))

@@ -132,9 +132,9 @@ def _plan(call: Call, progress: Progress) -> tuple[Plan, list[str]]:
     """Return what to compare, and problems in the user's prompts. Creates missing quantisations."""
     from edgespec.bench.comparison import Plan
     from edgespec.bench.modes import contests, parse_mode, possible_drafters
+    from edgespec.bench.quality import default_text, read_text
     from edgespec.bench.suites import CATEGORIES, chosen
     from edgespec.bench.targets import check_quants, find_targets
-    from edgespec.bench.windows import default_text, read_text
 
     values = call.values
     quants = check_quants(name for text in values["quants"] for name in text.split(","))

@@ -73,7 +73,6 @@ TRAINING = [
         "Prompt", "--prompts", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
         help="Prompts to start with (.jsonl), texts to ask about (.txt, .md), or a folder. Repeatable.",
     ),
-    option("Prompt", "--my-chats", is_flag=True, help="Also use the questions of your own chats."),
     OUT,
     option(
         "Output", "--work", type=click.Path(path_type=Path, file_okay=False), show_default="in the cache",
