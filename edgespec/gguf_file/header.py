@@ -175,19 +175,16 @@ def _strings(path: Path, array: Array, mtime_ns: int) -> list[bytes]:
 
 def _check_file(path: Path) -> None:
     try:
-        mode = path.stat().st_mode
-    except PermissionError as error:
-        raise ModelFileError(f"{path} cannot be read", why="permission denied") from error
+        facts = path.stat()
     except (OSError, ValueError) as error:
-        raise ModelNotFoundError(f"{path} does not exist") from error
-    if stat.S_ISDIR(mode):
+        why = "permission denied" if isinstance(error, PermissionError) else ""
+        raise ModelNotFoundError(f"{path} does not exist", why=why) from error
+    if stat.S_ISDIR(facts.st_mode):
         models = sorted(child.name for child in path.glob("*.gguf"))[:4]
         hint = f"Name a file in it: {', '.join(models)}" if models else "There is no .gguf file in it."
         raise ModelFileError(f"{path} is a directory, not a GGUF file", hint=hint)
-    if not stat.S_ISREG(mode):
-        raise ModelFileError(f"{path} is not a regular file")
-    if not path.stat().st_size:
-        raise ModelFileError(f"{path} is empty", hint=AGAIN)
+    if not stat.S_ISREG(facts.st_mode) or not facts.st_size:
+        raise ModelFileError(f"{path} is empty, or not a regular file", hint=AGAIN)
 
 
 def _appearance(start: bytes) -> str:

@@ -59,12 +59,8 @@ def disk_errors(folder: Path, variable: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
             hint = "free some space: the same command resumes"
             raise DownloadError(f"no space left for {folder}", hint=hint) from error
-        why = error.strerror or str(error)
-        if error.errno == errno.EFBIG:
-            hint = f"set {variable} to a folder on another disk"
-            raise DownloadError(f"a file this large cannot be stored in {folder}", why=why, hint=hint) from error
-        hint = f"set {variable} to a folder you own"
-        raise DownloadError(f"{folder} is not writable", why=why, hint=hint) from error
+        hint = f"set {variable} to a folder that you own, or on another disk"
+        raise DownloadError(f"{folder} is not writable", why=error.strerror or str(error), hint=hint) from error
 
 
 def link(blob: Path, place: Path, *, is_new: bool) -> None:

@@ -6,7 +6,6 @@ import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
 
 from edgespec.models.hub.requests import DownloadError, header_of, is_kind, reason, status_of
 
@@ -58,7 +57,6 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 LONGEST_ASKED_S = 300.0  # the hub counts requests over five minutes
 FETCHING_S = 600.0  # of waits without a byte: a network may be gone that long
 LOOKING_S = 60.0  # of waits before the download starts, while the user may be watching
-NOTE_EVERY_S = 30.0  # between notes for the same reason
 
 _PASSING = ("TimeoutException", "NetworkError", "RemoteProtocolError", "ConnectionError")
 
@@ -91,21 +89,18 @@ class Patience:
 
 
 class Notes:
-    """Notes on retries: each reason is reported at once, and again from time to time while it lasts."""
+    """Notes on retries: each reason is reported once."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._reported_s: dict[str, float] = {}
+        self._reported: set[str] = set()
 
     def retrying(self, error: Exception, wait_s: float, patience: Patience) -> None:
         """Report that a request failed, and is retried after this wait."""
-        why, now_s = reason(error), monotonic()
-        if why in self._reported_s and now_s - self._reported_s[why] < NOTE_EVERY_S:
-            return
-        self._reported_s[why] = now_s
-        left = f"{patience.left_s / 60:.0f} minutes" if patience.left_s >= 90 else f"{patience.left_s:.0f} s"
-        longest = f", giving up in {left} if no data arrives" if patience.left_s >= 1 else ""
-        self._tell(f"{why}: retrying in {wait_s:.0f} s{longest}")
+        if (why := reason(error)) not in self._reported:
+            self._reported.add(why)
+            left = f"{patience.left_s / 60:.0f} minutes" if patience.left_s >= 90 else f"{patience.left_s:.0f} s"
+            self._tell(f"{why}: retrying in {wait_s:.0f} s, giving up in {left} if no data arrives")
 
 
 def _requested_wait_s(error: Exception) -> float:

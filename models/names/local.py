@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgespec.errors import EdgespecError, ModelNotFoundError
+from edgespec.errors import EdgespecError
 from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.header import Header, quantisation, read_header
 from edgespec.models.hub.quants import part_of, parts_of
@@ -52,11 +52,9 @@ def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
     out.
     """
     seen: set[str] = set()
-    for spec in PAIR:
-        with suppress(ModelNotFoundError):
-            path = resolve(spec).path
-            seen.add(os.path.realpath(path))
-            yield from read_model(path, spec)
+    for spec, path in PAIR.items():
+        seen.add(os.path.realpath(path))
+        yield from read_model(path, spec)
     for path in gguf_files(folders):
         if (file := os.path.realpath(path)) not in seen:
             seen.add(file)

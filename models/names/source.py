@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -176,19 +175,13 @@ def packaged(entry: Entry, quant: str = "") -> PackageSpec:
     return PackageSpec(entry, wanted)
 
 
-def packaged_models() -> Iterator[PackageSpec]:
-    """Yield all packaged models of the catalogue, the default weight type of each first.
-
-    Yields nothing while the user's catalogue has errors.
-    """
-    with suppress(UsageError):
-        for entry in catalogue().values():
-            if entry.package:
-                yield from (packaged(entry, quant) for quant in dict.fromkeys(("", quant_of(entry.member))))
-
-
 def packaged_at(path: Path) -> PackageSpec | None:
-    """Return the packaged model that is kept in this file; None for other files."""
+    """Return the packaged model that is kept in this file; None for other files, and if the catalogue has errors."""
     if models_dir() not in path.absolute().parents:
         return None
-    return next((model for model in packaged_models() if model.path == path.absolute()), None)
+    with suppress(UsageError):
+        for entry in (entry for entry in catalogue().values() if entry.package):
+            for quant in ("", quant_of(entry.member)):
+                if (model := packaged(entry, quant)).path == path.absolute():
+                    return model
+    return None

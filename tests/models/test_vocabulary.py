@@ -187,7 +187,7 @@ def test_a_draft_never_proposes_what_the_target_does_not_know(tmp_path: Path, mo
         monkeypatch.setattr(drafter, "propose", recording)
         for rule, temperature in product(get_args(VerifyRule), (0.0, 1.5)):
             proposed.clear()
-            list(llm.generate(PROMPT, max_tokens=48, ignore_eos=True, temperature=temperature, verify=rule))
+            list(llm.generate(PROMPT, max_tokens=16, ignore_eos=True, temperature=temperature, verify=rule))
             assert len(proposed) == llm.stats.proposed > 0, (rule, temperature)
             assert max(proposed) < llm.model.n_vocab
         assert not any("is off for this answer" in note for note in llm.notes)
