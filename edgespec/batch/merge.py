@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.unfinished import becoming
 
 MOST_OPEN = 128  # files at a time
-ANEW = "lines of the input were moved or removed between two runs of the shard: use --overwrite with it"
+AGAIN = "run its command again; if lines of the input were moved or removed between two runs, with --overwrite"
 _END = re.compile(rb', "%s": (\d{1,18})\}\n\Z' % LINE.encode())
 
 
@@ -35,11 +35,8 @@ class _Part:
     path: Path
     shard: Shard
     sidecar: Sidecar
-    input: Mapping[str, Any]
-
-    @property
-    def title(self) -> str:
-        return f"{self.name} (shard {self.shard})"
+    n_rows: int
+    facts: Mapping[str, Any]  # what all parts must have in common
 
 
 def merge(paths: Sequence[Path], target: OutputFile) -> tuple[int, int]:
@@ -49,9 +46,7 @@ def merge(paths: Sequence[Path], target: OutputFile) -> tuple[int, int]:
     EdgespecError if files cannot be read or written; then nothing is changed.
     """
     parts = [_part(path) for path in paths]
-    _check_settings(parts)
-    _check_shards(parts)
-    _check_inputs(parts)
+    _check_together(parts)
     places, n_failed = _places(parts)
     first = parts[0].sidecar
     sidecar = Sidecar(first.seed, {name: value for name, value in first.settings.items() if name != "shard"})
@@ -68,67 +63,50 @@ def merge(paths: Sequence[Path], target: OutputFile) -> tuple[int, int]:
 # --- what belongs together --------------------------------------------------------------------------------------------
 
 
+def _refusal(name: str, why: str, hint: str = AGAIN) -> UsageError:
+    return UsageError(f"cannot merge {name}", why=why, hint=hint)
+
+
 def _part(path: Path) -> _Part:
     """Return a part. Raises UsageError if it is not the complete output of a shard."""
     name, beside = str(path), sidecar_of(path.resolve())
     if not path.is_file():
-        raise UsageError(f"cannot merge {name}", why="there is no such file")
+        raise _refusal(name, "there is no such file", "")
     try:
         sidecar = Sidecar.read(beside)
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot merge {name}",
-            why=f"{beside.name} in its folder is missing or damaged",
-            hint="copy it together with the output of a shard",
-        ) from error
+        why = f"{beside.name} in its folder is missing or damaged"
+        raise _refusal(name, why, "copy it together with the output of a shard") from error
+    settings = {"seed": sidecar.seed, **sidecar.settings}
     try:
-        shard = Shard.parse(str(sidecar.settings["shard"]))
+        shard = Shard.parse(str(settings.pop("shard")))
     except (KeyError, ValueError) as error:
-        raise UsageError(f"cannot merge {name}", why="it is not the output of a shard (--shard)") from error
+        raise _refusal(name, "it is not the output of a shard (--shard)", "") from error
     if sidecar.input is None:
-        raise UsageError(
-            f"cannot merge {name}", why=f"shard {shard} is not finished", hint="run its command again, which resumes"
-        )
-    return _Part(name, path, shard, sidecar, sidecar.input)
+        raise _refusal(name, f"shard {shard} is not finished", "run its command again, which resumes")
+    facts = {"input": sidecar.input["digest"], "lines": sidecar.input["lines"], "number of shards": shard.count}
+    return _Part(name, path, shard, sidecar, sidecar.input["rows"], settings | facts)
 
 
-def _check_settings(parts: Sequence[_Part]) -> None:
-    first = parts[0]
-    settings = {**first.sidecar.settings, "seed": first.sidecar.seed}
+def _check_together(parts: Sequence[_Part]) -> None:
+    """Raise UsageError unless the parts are all shards of one job."""
+    first, count = parts[0], parts[0].shard.count
     for part in parts[1:]:
-        others = {**part.sidecar.settings, "seed": part.sidecar.seed}
-        differ = [name for name in {**settings, **others} if settings.get(name) != others.get(name)]
-        told = [
-            f"{name} is {in_few(settings.get(name))} in {first.name}, {in_few(others.get(name))} in {part.name}"
-            for name in differ
-            if name != "shard"
-        ]
-        if told:
-            raise UsageError(f"{first.name} and {part.name} were made with different settings", why="; ".join(told))
-
-
-def _check_shards(parts: Sequence[_Part]) -> None:
-    found: dict[int, _Part] = {}
-    for part in parts:
-        if part.shard.count != parts[0].shard.count:
-            raise UsageError(f"{parts[0].title} and {part.title} are shards of different jobs")
-        if (other := found.setdefault(part.shard.index, part)) is not part:
-            raise UsageError(f"shard {part.shard} is given twice", why=f"{other.name} and {part.name}")
-    count = parts[0].shard.count
-    if missing := [f"{index}/{count}" for index in range(count) if index not in found]:
-        more = f" and {len(missing) - 10:,} more" if len(missing) > 10 else ""
-        raise UsageError(f"shards are missing: {', '.join(missing[:10])}{more}", hint="name the outputs of all shards")
-
-
-def _check_inputs(parts: Sequence[_Part]) -> None:
-    first = parts[0]
-    for part in parts[1:]:
-        if any(part.input[name] != first.input[name] for name in ("digest", "lines")):
+        if differ := [
+            f"{name} is {in_few(first.facts.get(name))} in {first.name}, {in_few(part.facts.get(name))} in {part.name}"
+            for name in {**first.facts, **part.facts}
+            if first.facts.get(name) != part.facts.get(name)
+        ]:
             raise UsageError(
-                f"{first.name} and {part.name} answer different inputs",
-                why="; ".join(f"{each.input['lines']:,} lines, {each.input['digest']}" for each in (first, part)),
-                hint="run the command of each shard again with the same input (and --limit); answered rows are kept",
+                f"{first.name} and {part.name} are of different jobs",
+                why="; ".join(differ),
+                hint="run the command of each shard again with the same settings and the same input (and --limit)",
             )
+    n_given = Counter(part.shard.index for part in parts)
+    if wrong := [index for index in range(count) if n_given[index] != 1]:
+        told = [f"{index}/{count} is {'given twice' if n_given[index] else 'missing'}" for index in wrong[:10]]
+        more = f", and {len(wrong) - 10:,} more" if len(wrong) > 10 else ""
+        raise UsageError(f"each shard is needed once: {', '.join(told)}{more}")
 
 
 def _places(parts: Sequence[_Part]) -> tuple[array[int], int]:
@@ -136,39 +114,24 @@ def _places(parts: Sequence[_Part]) -> tuple[array[int], int]:
 
     A place is 1 + part + byte offset * number of parts, or 0 for a line without a row.
     """
-    places, n_failed = array("Q", bytes(8)) * (parts[0].input["lines"] + 1), 0
+    places, n_failed = array("Q", bytes(8)) * (parts[0].facts["lines"] + 1), 0
     for index, part in enumerate(parts):
-        n_rows = 0
-        with told_as(EdgespecError, f"cannot read {part.name}"):
-            for line, offset, is_failed in _results(part):
-                if place := places[line]:
-                    other = parts[(place - 1) % len(parts)].name
-                    where = f"in {other} and in {part.name}" if other != part.name else f"both in {other}"
-                    raise UsageError(f"line {line:,} of the input has two results, {where}", hint=ANEW)
+        offset = n_rows = 0
+        with told_as(EdgespecError, f"cannot read {part.name}"), part.path.open("rb") as file:
+            for n_rows, text in enumerate(file, start=1):
+                end, row = _END.search(text), parsed(text)
+                line = int(end[1]) if end and row is not None else 0
+                if row is None or not 0 < line < len(places):
+                    raise _refusal(part.name, f"its line {n_rows} is not a result of this input")
+                if places[line]:
+                    other = parts[(places[line] - 1) % len(parts)].name
+                    raise _refusal(part.name, f"line {line:,} of the input has another result in {other}")
                 places[line] = 1 + index + offset * len(parts)
-                n_rows += 1
-                n_failed += is_failed
-        if n_rows != part.input["rows"]:
-            why = f"it has {n_rows:,} rows, and shard {part.shard} of the input {part.input['rows']:,}"
-            hint = "run its command again" if n_rows < part.input["rows"] else ANEW
-            raise UsageError(f"cannot merge {part.name}", why=why, hint=hint)
+                offset += len(text)
+                n_failed += is_failure(row)
+        if n_rows != part.n_rows:
+            raise _refusal(part.name, f"it has {n_rows:,} rows, and shard {part.shard} of the input {part.n_rows:,}")
     return places, n_failed
-
-
-def _results(part: _Part) -> Iterator[tuple[int, int, bool]]:
-    """Yield the input line and the offset of each result, and True for an error. Raises OSError, UsageError."""
-    offset = 0
-    with part.path.open("rb") as file:
-        for number, text in enumerate(file, start=1):
-            end, row = _END.search(text), parsed(text)
-            if row is None or end is None:
-                why = f"its line {number} is not a result of a shard"
-                raise UsageError(f"cannot merge {part.name}", why=why, hint="run its command again")
-            if not 1 <= (line := int(end[1])) <= part.input["lines"]:
-                why = f"its line {number} answers line {line:,} of an input of {part.input['lines']:,}"
-                raise UsageError(f"cannot merge {part.name}", why=why, hint=ANEW)
-            yield line, offset, is_failure(row)
-            offset += len(text)
 
 
 # --- copying ----------------------------------------------------------------------------------------------------------

@@ -119,11 +119,11 @@ def test_rows_that_are_added_later_are_answered_by_their_shards(home: Path) -> N
 
 def test_missing_and_double_shards_are_named(home: Path) -> None:
     parts = shards(home)
-    assert "shards are missing: 0/3, 2/3" in refusal(home, [parts[1]])
-    assert "shard 1/3 is given twice: part1 and part1" in refusal(home, [*parts, parts[1]])
+    assert "each shard is needed once: 0/3 is missing, 2/3 is missing" in refusal(home, [parts[1]])
+    assert "each shard is needed once: 1/3 is given twice" in refusal(home, [*parts, parts[1]])
     assert "cannot merge nothing: there is no such file" in refusal(home, [*parts, "nothing"])
     assert (
-        "part0 (shard 0/3) and other (shard 0/4) are shards of different jobs"
+        "part0 and other are of different jobs: number of shards is 3 in part0, 4 in other"
         in (
             batch(home, "-o", "other", "--shard", "0/4"),
             refusal(home, [*parts, "other"]),
@@ -135,8 +135,9 @@ def test_other_settings_are_named_with_both_values(home: Path) -> None:
     parts = shards(home)
     batch(home, "-o", "part2", "--shard", "2/3", "--overwrite", "--temp", "0", "--seed", "9")
     said = refusal(home, parts)
-    assert "part0 and part2 were made with different settings: " in said
-    assert "temperature is 0.8 in part0, 0.0 in part2; seed is 0 in part0, 9 in part2" in " ".join(said.split())
+    assert "part0 and part2 are of different jobs: " in said
+    assert "seed is 0 in part0, 9 in part2; " in " ".join(said.split())
+    assert "temperature is 0.8 in part0, 0.0 in part2" in " ".join(said.split())
 
 
 def test_another_input_is_noticed(home: Path) -> None:
@@ -144,8 +145,8 @@ def test_another_input_is_noticed(home: Path) -> None:
     write(home, [*ROWS, {"id": "new", "prompt": "p"}])
     batch(home, "-o", "part1", "--shard", "1/3")
     said = refusal(home, parts)
-    assert "part0 and part1 answer different inputs: 22 lines, " in said
-    assert "; 23 lines, " in said
+    assert "part0 and part1 are of different jobs: input is " in said
+    assert "; lines is 22 in part0, 23 in part1" in " ".join(said.split())
 
 
 def test_a_shard_that_was_stopped_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,10 +159,10 @@ def test_a_shard_that_was_stopped_is_named(home: Path, monkeypatch: pytest.Monke
     ("damage", "reason"),
     [
         (lambda lines: lines[:-1], "part0: it has 5 rows, and shard 0/3 of the input 6"),
-        (lambda lines: [*lines, lines[1]], "of the input has two results, both in part0"),
-        (lambda lines: [*lines, b'{"id": 1, "input_line": 99}\n'], "answers line 99 of an input of 22"),
-        (lambda lines: [*lines, b'{"id": 1}\n'], "its line 7 is not a result of a shard"),
-        (lambda lines: [*lines, lines[1][:-3]], "its line 7 is not a result of a shard"),
+        (lambda lines: [*lines, lines[1]], "of the input has another result in part0"),
+        (lambda lines: [*lines, b'{"id": 1, "input_line": 99}\n'], "its line 7 is not a result of this input"),
+        (lambda lines: [*lines, b'{"id": 1}\n'], "its line 7 is not a result of this input"),
+        (lambda lines: [*lines, lines[1][:-3]], "its line 7 is not a result of this input"),
     ],
 )
 def test_rows_that_are_missing_double_or_damaged_are_named(
