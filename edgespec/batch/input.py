@@ -59,13 +59,9 @@ class Shard:
     def parse(cls, text: str) -> Shard:
         """Return the shard "i/n". Raises ValueError."""
         found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip(), re.ASCII)
-        if found is None:
-            raise ValueError(f"{text!r} is not i/n, such as 0/4")
-        index, count = int(found[1]), int(found[2])
-        if not 1 <= count <= MOST_SHARDS:
-            raise ValueError(f"there can be 1 to {MOST_SHARDS:,} shards, not {count:,}")
-        if index >= count:
-            raise ValueError(f"shards are counted from 0: 0/{count} to {count - 1}/{count}")
+        index, count = (int(found[1]), int(found[2])) if found else (0, 0)
+        if not index < count <= MOST_SHARDS:
+            raise ValueError(f"{text!r} is not i/n, such as 0/4 to 3/4, with at most {MOST_SHARDS:,} shards")
         return cls(index, count)
 
     def __str__(self) -> str:

@@ -150,8 +150,8 @@ class Job:
         if event.finish_reason is None:
             return
         del self._asked[index]
-        flight.n_open -= event.finish_reason in ("stop", "length")
-        if not flight.n_open and flight.number in self._flights:
+        flight.n_done += event.finish_reason in ("stop", "length")
+        if flight.n_done == flight.row.n and flight.number in self._flights:
             self._n_deaths = 0
             self._deliver(flight.number, self._results.answered(flight.row, flight.answers))
 
@@ -200,15 +200,12 @@ class _Requests(Arriving[Request]):
 
 @dataclass(slots=True)
 class _Flight:
-    """A row that is being answered: its place in the input, and its samples, of which `n_open` are unfinished."""
+    """A row that is being answered: its place in the input, and its samples, of which `n_done` have ended."""
 
     number: int
     row: Row
     answers: list[Sample] = field(default_factory=list)
-    n_open: int = 0
-
-    def __post_init__(self) -> None:
-        self.n_open = self.row.n
+    n_done: int = 0
 
     def open(self) -> Sample:
         """Add a sample."""

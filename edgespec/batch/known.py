@@ -282,8 +282,8 @@ MESSAGES: Known = {
     **read(system=TEXT_BLOCK, messages={**read("role", content=BLOCK)}, tools=MESSAGE_TOOL),
     **read(tool_choice=read("type name disable_parallel_tool_use")),
     **read(thinking={**read("type display"), **hint("budget_tokens block_binding")}),
-    **read(output_config={**read("effort", format=JSON_FORMAT), **refused("task_budget")}, output_format=JSON_FORMAT),
-    **refused("top_logprobs parallel_tool_calls mcp_servers container thread"),
+    **read(output_config={**read("effort", format=JSON_FORMAT), **refused("task_budget")}),
+    **refused("top_logprobs parallel_tool_calls mcp_servers container thread output_format"),
     # These fields shorten long conversations. This server does not: a conversation that is too long is an error.
     **hint("context_management compaction"),
     **harmless("betas cache_control inference_geo speed diagnostics user_profile_id workspace_id"),

@@ -90,8 +90,7 @@ def answered(
     """Return the output object of a row; `timings` has an entry for each sample, or is empty."""
     is_chat = row.form == "chat.completion"
     choices = [
-        {"index": index, **(_chat_choice if is_chat else _text_choice)(row, answer, token_bytes)}
-        for index, answer in enumerate(answers)
+        {"index": index, **_choice(row, answer, token_bytes, is_chat=is_chat)} for index, answer in enumerate(answers)
     ]
     for choice, timing in zip(choices, timings, strict=False):
         choice["timings"] = timing
@@ -144,12 +143,15 @@ def _mark(id: Id | None) -> str:
     return sha256(json.dumps(id).encode()).hexdigest()[:12]
 
 
-def _chat_choice(row: Row, answer: Sample, token_bytes: TokenBytes) -> dict[str, Any]:
-    logprobs = None
-    if row.request.logprobs is not None:
+def _choice(row: Row, answer: Sample, token_bytes: TokenBytes, *, is_chat: bool) -> dict[str, Any]:
+    logprobs: dict[str, Any] | None = None
+    if row.request.logprobs is not None and is_chat:
         logprobs = {"content": [token_logprob(event, token_bytes) for event in answer.tokens], "refusal": None}
+    elif row.request.logprobs is not None:
+        logprobs = text_logprobs(answer.tokens, token_bytes)
     message = {"role": "assistant", "content": answer.content, "refusal": None}
-    return {"message": message, "logprobs": logprobs, "finish_reason": answer.finish_reason}
+    said = {"message": message} if is_chat else {"text": answer.content}
+    return {**said, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
 
 def token_logprob(event: TokenEvent, token_bytes: TokenBytes) -> dict[str, Any]:
@@ -160,13 +162,6 @@ def token_logprob(event: TokenEvent, token_bytes: TokenBytes) -> dict[str, Any]:
 
 def _with_bytes(token: bytes, logprob: float | None) -> dict[str, Any]:
     return {"token": token.decode("utf-8", "replace"), "logprob": finite(logprob), "bytes": list(token)}
-
-
-def _text_choice(row: Row, answer: Sample, token_bytes: TokenBytes) -> dict[str, Any]:
-    logprobs = None
-    if row.request.logprobs is not None:
-        logprobs = text_logprobs(answer.tokens, token_bytes)
-    return {"text": answer.content, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
 
 def text_logprobs(tokens: Sequence[TokenEvent], token_bytes: TokenBytes, start: int = 0) -> dict[str, list[Any]]:

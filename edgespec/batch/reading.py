@@ -132,15 +132,10 @@ def _parsed(line: bytes | None) -> Any:
         raise BadInputError(f"it is larger than {MOST_BYTES // 1000000} MB")
     try:
         return json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"it is not UTF-8 (byte {error.start + 1})") from error
-    except json.JSONDecodeError as error:
-        why = f"character {error.pos + 1}: {error.msg.removesuffix(' at')}"
-        if error.pos == 0:
-            why = 'each line is one like {"prompt": "..."}'
+    except (ValueError, RecursionError) as error:
+        is_text = isinstance(error, json.JSONDecodeError) and error.pos == 0
+        why = 'each line is one like {"prompt": "..."}' if is_text else error
         raise BadInputError(f"it is not JSON ({why})") from error
-    except (ValueError, RecursionError) as error:  # a number with thousands of digits, or deeply nested brackets
-        raise BadInputError("it is JSON that cannot be parsed") from error
 
 
 def _given(value: Any) -> dict[str, Any]:

@@ -57,21 +57,13 @@ class Results:
     def refused(self, row: BadRow) -> Result:
         """Return the result of an invalid row."""
         why = f"line {row.line} {row.why[3:]}" if row.why.startswith("it ") else f"line {row.line}: {row.why}"
-        if row.form != "own":
-            made = {**openai.failed(row.id, why, is_request=True), "line": row.line}
-        else:
-            made = {"id": row.id, "line": row.line, **_error(why, is_request=True)}
-        return Result(self._numbered(made, row), failure=why)
+        return Result(self._numbered(_failed(row, why, is_request=True) | {"line": row.line}, row), failure=why)
 
     def failed(self, row: Row, error: EdgespecError) -> Result:
         """Return the result of a row that the engine could not answer."""
         why, is_request = error.line, isinstance(error, UsageError)
         failure = f"{shown(row.id)} (line {row.line}): {why}"
-        if row.form != "own":
-            made = openai.failed(row.id, why, is_request=is_request)
-        else:
-            made = {"id": row.id, **_error(why, is_request=is_request)}
-        return Result(self._numbered(made, row), failure=failure)
+        return Result(self._numbered(_failed(row, why, is_request=is_request), row), failure=failure)
 
     def _numbered(self, made: dict[str, Any], row: Row | BadRow) -> dict[str, Any]:
         return {**made, LINE: row.line} if self.numbered else made
@@ -137,8 +129,10 @@ def is_failure(row: Mapping[str, Any]) -> bool:
     return row.get("error") is not None or openai.is_refusal(row)
 
 
-def _error(why: str, *, is_request: bool) -> dict[str, Any]:
-    return {"error": {"message": why, "type": openai.INVALID if is_request else openai.FAILED}}
+def _failed(row: Row | BadRow, why: str, *, is_request: bool) -> dict[str, Any]:
+    if row.form != "own":
+        return openai.failed(row.id, why, is_request=is_request)
+    return {"id": row.id, "error": {"message": why, "type": openai.INVALID if is_request else openai.FAILED}}
 
 
 class Meter:

@@ -42,22 +42,17 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     output = fields.within("output_config")
     if "effort" in output:
         chat["reasoning_effort"] = output.take("effort")
-    chat |= _format(fields, output.take("format"))
+    chat |= _format(output.take("format"))
     return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
 
 
-def _format(fields: Fields, format: Any) -> dict[str, Any]:
-    """Return the format of the output as a field of a chat. The field has an older name. Raises BadInputError."""
-    where, given = ("output_config.format", format) if format is not None else ("output_format", None)
-    older = fields.take("output_format")
-    if given is not None and older is not None:
-        raise BadInputError("output_format and output_config.format cannot be combined", "output_format")
-    given = older if given is None else given
-    if given is None:
+def _format(format: Any) -> dict[str, Any]:
+    """Return the format of the output as a field of a chat. Raises BadInputError."""
+    if format is None:
         return {}
-    schema = given.get("schema") if isinstance(given, dict) and given.get("type") == "json_schema" else None
+    schema = format.get("schema") if isinstance(format, dict) and format.get("type") == "json_schema" else None
     if schema is None:
-        raise wrong(where, "have the type json_schema and a schema", given)
+        raise wrong("output_config.format", "have the type json_schema and a schema", format)
     return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
 

@@ -31,7 +31,7 @@ from edgespec.serve.errors import ApiError, anthropic_body, body_for, error_for,
 from edgespec.serve.guard import Rules, guards
 from edgespec.serve.metrics import Metrics
 from edgespec.serve.names import COMPLETION_NAMES, MESSAGE_NAMES, RESPONSE_NAMES, TEXT_NAMES, Names, names_in, sent_as
-from edgespec.serve.openai import chat_call, chat_objects, text_call, text_objects
+from edgespec.serve.openai import Objects, chat_call, text_call
 from edgespec.serve.pool import Limits, Pool
 from edgespec.serve.responses import ResponseObject, error_event, response_call
 from edgespec.serve.served import STATE_S, Served
@@ -59,11 +59,6 @@ class Server:
         if not request.scope["is_large"]:
             return work()
         return await in_thread(work, "reads a request", self.reading)
-
-    def begin(self, request: Request, call: Call) -> None:
-        """Add facts about a call to the record of its request."""
-        request.scope["record"] |= {"model": call.model, "stream": call.stream}
-        request.scope["record"] |= {"notes": call.notes} if call.notes else {}
 
     async def pieces(self, request: Request, call: Call, events: AsyncStream) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of the answers to a call, and count them."""
@@ -167,7 +162,8 @@ def _answering(
             with sent_as(names_in(body, names)):
                 async with server.pool.lend(name) as model:
                     call = await server.read(request, partial(read, body, model))
-                    server.begin(request, call)
+                    request.scope["record"] |= {"model": call.model, "stream": call.stream}
+                    request.scope["record"] |= {"notes": call.notes} if call.notes else {}
                     with server.pool.submit(model, call.requests) as events:
                         async with aclosing(server.pieces(request, call, events)) as found:
                             yield write(call, body, model), found
@@ -258,8 +254,8 @@ MESSAGES: dict[str, Any] = {"done": b"", "event": named_event, "error": anthropi
 RESPONSES: dict[str, Any] = {"done": b"", "event": named_event, "error": error_event, "first_error": ApiError.body}
 
 ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
-    ("POST", ("/v1/chat/completions", "/chat/completions"), _answering(chat_call, chat_objects, {})),
-    ("POST", ("/v1/completions",), _answering(text_call, text_objects, TEXT_NAMES)),
+    ("POST", ("/v1/chat/completions", "/chat/completions"), _answering(chat_call, partial(Objects, is_chat=True), {})),
+    ("POST", ("/v1/completions",), _answering(text_call, partial(Objects, is_chat=False), TEXT_NAMES)),
     (
         "POST",
         ("/completion", "/completions"),

@@ -141,7 +141,7 @@ def count_values(data: bytes, most: int) -> int:
 def parsed(data: bytes) -> Any:
     """Parse JSON. Raises ApiError for invalid JSON, and for numbers and texts that JSON cannot contain."""
     try:
-        value = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(data.decode(), parse_constant=refuse_constant, parse_float=_finite)
         _check_depth(value)
         if b"\\ud" in data.lower():
             json.dumps(value, ensure_ascii=False).encode()
@@ -152,7 +152,8 @@ def parsed(data: bytes) -> Any:
     return value
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Raise ValueError for NaN and infinities, which Python reads although JSON does not have them."""
     raise ValueError(f"{name} is not a number")
 
 
@@ -166,14 +167,9 @@ def _finite(text: str) -> float:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            item
-            for part in level
-            if isinstance(part, dict | list)
-            for item in (part.values() if isinstance(part, dict) else part)
-            if isinstance(item, dict | list)
-        ]
+    for _ in range(MAX_DEPTH + 1):
+        level = [part for part in level if isinstance(part, dict | list)]
         if not level:
             return
+        level = [item for part in level for item in (part.values() if isinstance(part, dict) else part)]
     raise RecursionError

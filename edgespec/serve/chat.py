@@ -13,8 +13,7 @@ from typing import Any
 
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
-from edgespec.serve.tools.formats import ToolCall
-from edgespec.serve.tools.parser import ToolParser
+from edgespec.serve.tools.formats import ToolCall, ToolParser
 from edgespec.settings import Request
 from edgespec.text.thinking import OPEN, ThinkingStream
 

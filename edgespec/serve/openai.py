@@ -12,7 +12,7 @@ from edgespec import __version__
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import CHAT, TEXT, Known
-from edgespec.batch.openai import TokenBytes, check_best_of, take_logprobs, text_logprobs, token_logprob
+from edgespec.batch.openai import check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.runtime.prompts import Prompts, request_notes
@@ -134,9 +134,9 @@ def _checked_logprobs(name: str, value: Any) -> int | None:
 class Objects(Writer):
     """Writes the answers to one call as OpenAI's objects: a chat with `is_chat`, or a completion."""
 
-    def __init__(self, call: Call, token_bytes: TokenBytes, *, is_chat: bool) -> None:
+    def __init__(self, call: Call, body: Mapping[str, Any], model: Served, *, is_chat: bool) -> None:
         super().__init__(call)
-        self._token_bytes, self._is_chat = token_bytes, is_chat
+        self._token_bytes, self._is_chat = model.token_bytes, is_chat
         self._id = ("chatcmpl-" if is_chat else "cmpl-") + secrets.token_hex(12)
         self._created = int(time.time())
         self._lengths = [0] * len(call.requests)  # characters, for offsets of tokens
@@ -248,11 +248,3 @@ def _as_json(tokens: Sequence[TokenEvent]) -> list[dict[str, Any]]:
 
 def _tool_call(tool: ToolCall) -> dict[str, Any]:
     return {"id": tool.id, "type": "function", "function": {"name": tool.name, "arguments": tool.arguments}}
-
-
-def chat_objects(call: Call, body: Mapping[str, Any], model: Served) -> Objects:
-    return Objects(call, model.token_bytes, is_chat=True)
-
-
-def text_objects(call: Call, body: Mapping[str, Any], model: Served) -> Objects:
-    return Objects(call, model.token_bytes, is_chat=False)

@@ -20,11 +20,6 @@ from edgespec.serve.tools.formats import ToolCall
 from edgespec.settings import Message, shown
 
 LOGPROBS = "message.output_text.logprobs"
-INCLUDED = (  # without effect: outputs of tools that the server does not have, and fields that are always included
-    *("reasoning.encrypted_content", "message.input_image.image_url", "file_search_call.results"),
-    *("web_search_call.results", "web_search_call.action.sources", "computer_call_output.output.image_url"),
-    "code_interpreter_call.outputs",
-)
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
@@ -50,13 +45,13 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
 
 
 def _logprobs(fields: Fields) -> dict[str, Any]:
-    """Return the fields of a chat for the log-probabilities that a body asks for. Raises BadInputError."""
+    """Return the fields of a chat for the log-probabilities that a body asks for. Raises BadInputError.
+
+    Everything else that `include` may name is sent anyway, or belongs to tools that the server does not have.
+    """
     included, alternatives = fields.take("include", []), fields.take("top_logprobs", 0)
     if not isinstance(included, list):
         raise wrong("include", "be a list", included)
-    for name in included:
-        if name not in (LOGPROBS, *INCLUDED):
-            raise UnsupportedError("include", f"{shown(name)} is not known")
     return {"logprobs": True, "top_logprobs": alternatives} if alternatives or LOGPROBS in included else {}
 
 

@@ -257,10 +257,10 @@ def test_a_row_that_was_changed_since_it_was_answered_is_not_passed_over() -> No
     [
         (b'{"prompt": "a"', "not JSON"),
         (b"nonsense", "not JSON (each line is one like"),
-        (b"{nonsense", "not JSON (character 2"),
-        (b'{"prompt": "\xff"}', "not UTF-8 (byte 13)"),
-        (b"[" * 100_000, "cannot be parsed"),
-        (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "cannot be parsed"),
+        (b"{nonsense", "not JSON (Expecting property name enclosed in double quotes: line 1 column 2"),
+        (b'{"prompt": "\xff"}', "not JSON ('utf-8' codec can't decode byte 0xff in position 12"),
+        (b"[" * 100_000, "not JSON (maximum recursion depth"),
+        (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "not JSON (Exceeds the limit"),
         (b"x" * (MOST_BYTES + 5), "larger than 16 MB"),
     ],
 )

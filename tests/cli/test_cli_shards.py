@@ -196,9 +196,9 @@ def test_a_file_that_is_there_is_replaced_on_demand_and_never_a_part(home: Path)
     ("args", "reason"),
     [
         (["in.jsonl", "--shard", "0/2"], "--shard needs an output file"),
-        (["in.jsonl", "-o", "o", "--shard", "4/4"], "shards are counted from 0: 0/4 to 3/4"),
+        (["in.jsonl", "-o", "o", "--shard", "4/4"], "'4/4' is not i/n, such as 0/4 to 3/4"),
         (["in.jsonl", "-o", "o", "--shard", "1"], "'1' is not i/n, such as 0/4"),
-        (["in.jsonl", "-o", "o", "--shard", "0/0"], "not 0"),
+        (["in.jsonl", "-o", "o", "--shard", "0/0"], "'0/0' is not i/n"),
         (["in.jsonl", "in.jsonl", "-o", "o"], "batch reads one input, not 2"),
         (["--merge", "in.jsonl"], "--merge needs an output file"),
         (["--merge", "in.jsonl", "-o", "o", "-n", "3", "--shard", "0/2"], "--shard cannot be combined with --merge"),

@@ -233,9 +233,6 @@ FORMATS = {
             "output_config.format": {"type": "json_schema", "schema": SCHEMA},
             "output_config.format.type": "xml",
             "output_config.format.schema": SCHEMA,
-            "output_format": {"type": "json_schema", "schema": SCHEMA},
-            "output_format.type": "xml",
-            "output_format.schema": SCHEMA,
         },
     ),
     "responses": Format(
@@ -300,7 +297,6 @@ WITH: dict[str, dict[str, Any]] = {
     "tool_choice.function": {"tool_choice.type": "function"},
     "tool_choice.function.name": {"tool_choice.type": "function"},
     "output_config.format.schema": {"output_config.format.type": "json_schema"},
-    "output_format.schema": {"output_format.type": "json_schema"},
     "text.format.schema": {"text.format.type": "json_schema"},
     "input[0].content[0].refusal": {"input[0].content[0].type": "refusal"},
     "input[2].output[0].refusal": {"input[2].output[0].type": "refusal"},

@@ -68,7 +68,7 @@ def test_hundreds_of_idle_connections_keep_nobody_waiting(server: Serving) -> No
 def test_a_connection_that_sends_no_whole_head_is_closed(
     server: Serving, monkeypatch: pytest.MonkeyPatch, sent_first: bytes
 ) -> None:
-    monkeypatch.setattr("edgespec.serve.http.REQUEST_S", 0.5)
+    monkeypatch.setattr("edgespec.serve.http.REQUEST_S", 0.2)
     with connected(server) as sock:
         sock.sendall(sent_first)
         try:
@@ -193,6 +193,7 @@ def test_prompts_have_a_limit_together(server: Serving) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="stops a process")
+@pytest.mark.long
 def test_the_server_ends_although_its_worker_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the worker's silence is noticed; the client is cut off."""
     monkeypatch.setattr("edgespec.serve.http.FINISH_S", 0.2)

@@ -54,7 +54,7 @@ def test_a_signal_lets_answers_finish_and_models_load(tmp_path: Path) -> None:
         httpx2.Client(base_url=url, headers=headers, timeout=60) as client,
         ThreadPoolExecutor(1) as threads,
     ):
-        body = {"prompt": "def f(", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        body = {"prompt": "def f(", "max_tokens": 150, "ignore_eos": True, "stream": True}
         assert httpx2.post(f"{url}/v1/completions", json=body).status_code == 401
         with client.stream("POST", "/v1/completions", json=body) as response:
             lines = response.iter_lines()
@@ -66,7 +66,7 @@ def test_a_signal_lets_answers_finish_and_models_load(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             said = [line for line in lines if line]
         assert said[-1] == "data: [DONE]"
-        assert json.loads(said[-2].removeprefix("data: "))["timings"]["predicted_n"] == 400
+        assert json.loads(said[-2].removeprefix("data: "))["timings"]["predicted_n"] == 150
         assert answer.result().json()["usage"]["completion_tokens"] == 2
         assert process.wait(30) == 0
         assert process.stdout is not None
@@ -74,7 +74,7 @@ def test_a_signal_lets_answers_finish_and_models_load(tmp_path: Path) -> None:
         kinds = [record["event"] for record in records if record["event"] != "request"]
         assert (sorted(kinds[:-1]), kinds[-1]) == (["loaded", "stopping"], "stopped")
         answers = [record for record in records if record.get("path") == "/v1/completions"]
-        assert sorted((record["status"], record.get("tokens")) for record in answers[1:]) == [(200, 2), (200, 400)]
+        assert sorted((record["status"], record.get("tokens")) for record in answers[1:]) == [(200, 2), (200, 150)]
         assert answers[0]["status"] == 401
 
 
@@ -129,6 +129,7 @@ def test_a_second_signal_ends_a_load(tmp_path: Path) -> None:
             assert answer.exception() is not None
 
 
+@pytest.mark.long
 @posix
 @pytest.mark.cli
 def test_a_signal_before_the_first_model_is_loaded_ends_the_command(tmp_path: Path) -> None:

@@ -162,6 +162,7 @@ def test_the_server_ends_while_a_model_is_unloaded_or_loaded() -> None:
         wait_for(server, "small", "loading")  # loading continues when its client has left
 
 
+@pytest.mark.long
 def test_answers_of_a_model_that_is_closed_end_with_an_error(two: Serving) -> None:
     with answering(two, "demo") as lines:
         served = two.pool._places["demo"].served

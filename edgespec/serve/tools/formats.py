@@ -1,14 +1,18 @@
-"""The formats in which models write tool calls. The chat template shows which format a model uses."""
+"""The formats in which models write tool calls, and a parser for answers that arrive in pieces.
+
+The chat template shows which format a model uses.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, replace
+from typing import Any
 
-from edgespec.serve.bodies import parsed
+from edgespec.serve.bodies import parsed, refuse_constant
 from edgespec.serve.errors import ApiError
 
 Schemas = Mapping[str, Any]
@@ -166,11 +170,7 @@ WORDS = (*TAGS.words, *MISTRAL.words, *LLAMA.words)
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
 
 
 def _json(text: str, start: int) -> tuple[Any, int]:
@@ -223,3 +223,78 @@ def _text(arguments: Any) -> str:
 def _after(text: str, start: int) -> int:
     """Return the end of the blanks that begin at `start`."""
     return len(text) - len(text[start:].lstrip())
+
+
+# --- the calls in an answer -------------------------------------------------------------------------------------------
+
+_BARE = re.compile(r"[\s;]*(\{|\Z)")
+
+
+class ToolParser:
+    """Separates the calls of one answer from its text. A call is sent when it is complete. A text that only looks like
+    a call stays text. Calls after the first `most` are left out, since the client does not expect them."""
+
+    def __init__(self, format: Format, schemas: Schemas, most: int | None = None) -> None:
+        self._format, self._schemas, self._most = format, schemas, most
+        self._held = ""
+        self._n_calls = 0
+        self._has_text = False
+
+    def feed(self, text: str) -> list[str | ToolCall]:
+        """Take more text. Return the text and the calls that are certain by now."""
+        self._held += text
+        return self._parts(ended=False)
+
+    def end(self) -> list[str | ToolCall]:
+        """Return the rest at the end of the answer. Never raises: a call that cannot be parsed is text."""
+        return self._parts(ended=True)
+
+    def _parts(self, *, ended: bool) -> list[str | ToolCall]:
+        made: list[str | ToolCall] = []
+        while self._held:
+            start, mark = self._found()
+            if mark is None:
+                made += self._text(start if not ended else len(self._held))
+                break
+            try:
+                calls, length = self._format.read(self._held[start:], self._schemas, ended)
+            except (UnfinishedError, ValueError) as error:
+                if isinstance(error, UnfinishedError) and not ended:
+                    made += self._text(len(self._held[:start].rstrip()))
+                    break
+                made += self._text(start + max(1, len(mark)))
+                continue
+            rest = self._held[start + length :]
+            made += self._text(len(self._held[:start].rstrip()))
+            self._held = rest
+            for call in calls if self._most is None else calls[: max(0, self._most - self._n_calls)]:
+                made.append(replace(call, number=self._n_calls, id=self._new_id()))
+                self._n_calls += 1
+        return made
+
+    def _found(self) -> tuple[int, str | None]:
+        """Return where a call may begin, and its mark; or the length of the text that cannot be a call, and None."""
+        text = self._held
+        if self._format.bare and not self._has_text and (bare := _BARE.match(text)):
+            return (0, "") if bare[1] else (0, None)
+        starts = [(start, mark) for mark in self._format.marks if (start := text.find(mark)) >= 0]
+        if starts:
+            return min(starts)
+        begun = max((_overlap(text, mark) for mark in self._format.marks), default=0)
+        return len(text[: len(text) - begun].rstrip()), None
+
+    def _text(self, length: int) -> list[str]:
+        """Return the first characters as text, except for blanks after a call."""
+        text, self._held = self._held[:length], self._held[length:]
+        if not text or (self._n_calls and not text.strip()):
+            return []
+        self._has_text |= not text.isspace()
+        return [text]
+
+    def _new_id(self) -> str:
+        return secrets.token_hex(5)[:9] if self._format.short_ids else "call_" + secrets.token_hex(12)
+
+
+def _overlap(text: str, mark: str) -> int:
+    """Return how many characters at the end of a text may be the beginning of a mark."""
+    return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)

@@ -13,8 +13,7 @@ from edgespec.batch.fields import Fields
 from edgespec.batch.known import MOST_NOTES
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served
-from edgespec.serve.tools.formats import CLOSE, FORCED, LLAMA, OPEN, TAGS, Format, format_of
-from edgespec.serve.tools.parser import ToolParser
+from edgespec.serve.tools.formats import CLOSE, FORCED, LLAMA, OPEN, TAGS, Format, ToolParser, format_of
 from edgespec.settings import Message, Request, shown
 
 MOST_TOOLS = 512
@@ -154,20 +153,20 @@ def with_tools(
 
 def _described(messages: Sequence[Message], functions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     """Return messages whose system prompt describes the functions, with calls and results as text."""
-    told = [_as_text(message) for message in messages]
+    told: list[Message] = []
+    for message in messages:
+        text = _as_text(message)
+        if message.role == "tool" and told and told[-1].role == "user":
+            told[-1] = replace(told[-1], content=f"{told[-1].content}\n{text.content}")
+        else:
+            told.append(text)
     if functions:
         said = _INTRODUCTION.format("\n".join(json.dumps(function, ensure_ascii=False) for function in functions))
         if told[0].role == "system":
             told[0] = replace(told[0], content=f"{told[0].content}\n\n{said}".lstrip())
         else:
             told.insert(0, Message("system", said))
-    merged: list[Message] = []
-    for message, original in zip(told, [None] * (len(told) - len(messages)) + list(messages), strict=True):
-        if original is not None and original.role == "tool" and merged and merged[-1].role == "user":
-            merged[-1] = replace(merged[-1], content=f"{merged[-1].content}\n{message.content}")
-        else:
-            merged.append(message)
-    return tuple(merged)
+    return tuple(told)
 
 
 def _as_text(message: Message) -> Message:
