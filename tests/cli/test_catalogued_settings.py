@@ -12,7 +12,7 @@ import pytest
 from cli_program import edgespec_here
 from fake_index import FakeIndex
 
-from edgespec.cli.setup.default_model import answer_as_catalogued
+from edgespec.cli.setup.models import answer_as_catalogued
 from edgespec.llama.context import Context
 from edgespec.runtime.fitting import can_be_exact
 

@@ -590,16 +590,16 @@ if __name__ == "__main__":
 
 def test_a_row_that_kills_the_model_gets_an_error_and_takes_no_other_with_it(home: Path) -> None:
     (home / "poison.py").write_text(POISON)
-    write(home, *({"id": n, "prompt": "with arsenic" if n in (2, 5) else f"row {n}"} for n in range(8)))
+    write(home, *({"id": n, "prompt": "with arsenic" if n == 2 else f"row {n}"} for n in range(5)))
     args = ["batch", "in.jsonl", "-o", "out.jsonl", "--parallel", "3", *TINY, "-n", "4"]
     done = subprocess.run(
         [sys.executable, "poison.py", *args], cwd=home, env=environment(home), capture_output=True, timeout=100
     )
     assert done.returncode == 6
-    assert "2 of 8 rows failed" in done.stderr.decode()
-    assert sorted(ids(home / "out.jsonl")) == list(range(8))
+    assert "1 of 5 rows failed" in done.stderr.decode()
+    assert sorted(ids(home / "out.jsonl")) == list(range(5))
     failed = {row["id"]: row["error"]["type"] for row in rows(home / "out.jsonl") if "error" in row}
-    assert failed == {2: "server_error", 5: "server_error"}
+    assert failed == {2: "server_error"}
 
 
 FULL = """

@@ -179,7 +179,10 @@ def test_a_history_that_is_no_database_is_moved_aside(home: Path) -> None:
     assert list((home / "data").glob("chats-damaged-*"))
 
 
-def test_a_history_that_cannot_be_written_is_reported_and_the_chat_is_written_to_a_file(home: Path) -> None:
+def test_a_history_that_cannot_be_written_is_reported_and_the_chat_is_written_to_a_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.history.file.LOCK_S", 0.1)
     chat("hello", home=home)
     with Store(home / "data" / "chats.db") as store:
         store._database._connection.execute("BEGIN IMMEDIATE")
@@ -201,10 +204,10 @@ def test_where_chats_cannot_be_written_they_are_read_and_answers_come_with_a_war
     index.symlink_to("nowhere/at/all")  # SQLite cannot create this file, as on a full or read-only disk
     listed = edgespec_here("history", "list", home=home)
     assert (listed.returncode, listed.stderr) == (0, b"") and b"hello" in listed.stdout
-    looked = edgespec_here(*CHAT, "--plain", "-r", "last", home=home)
+    looked = edgespec_alone(*CHAT, "--plain", "-r", "last", home=home)
     assert looked.returncode == 0
     assert b"note: this chat is not saved yet (unable to open database file): it is kept in memory" in looked.stderr
-    done = edgespec_here(*CHAT, "--plain", "-r", "last", home=home, stdin=b"more\n/branches\n")
+    done = edgespec_alone(*CHAT, "--plain", "-r", "last", home=home, stdin=b"more\n/branches\n")
     assert done.stdout.strip()
     assert b"not saved yet" in done.stderr and b"no chat" not in done.stderr
     [rescued] = home.glob("edgespec-chat-abcdef.jsonl")

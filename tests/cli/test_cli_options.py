@@ -171,10 +171,10 @@ def test_behind_two_dashes_a_prompt_may_be_called_like_an_option() -> None:
      ["--top-p", "0"], ["--top-p", "1.1"], ["--top-p", "nan"], ["--min-p", "-0.1"], ["--min-p", "2"],
      ["--typical-p", "0"], ["--repeat-penalty", "0"], ["--repeat-penalty", "inf"], ["--repeat-last-n", "-2"],
      ["--top-k", "-2"], ["--presence-penalty", "nan"], ["--frequency-penalty", "-inf"],
-     ["--seed", "-2"], ["--seed", str(2**64)], ["--logprobs", "-1"],
+     ["--seed", "-2"], ["--seed", str(2**64)], ["--logprobs", "-1"], ["--stop", ""],
      ["-l", "7"], ["-l", "x+1"], ["-l", "7+inf"], ["-l", "-7+1"], ["-l", "7+nan"], ["-l", "7*2"], ["-l", "7+-1"],
      ["--stop", "a\udcff"], ["-s", "a\udcff"], ["-m", "a\udcff"],
-     ["--raw", "--chat"], ["--no-such-option"], ["two", "prompts"], ["-n"]],
+     ["--no-such-option"], ["two", "prompts"], ["-n"]],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_a_usage_error(args: list[str]) -> None:
     with pytest.raises(click.UsageError) as caught:

@@ -44,7 +44,8 @@ def known() -> Path:
     folder = mkdtemp()
     atexit.register(rmtree, folder, ignore_errors=True)
     with patch.dict(os.environ, {"EDGESPEC_HOME": folder}):
-        Runtime(LoadSettings("demo", store=False)).close()
+        for threads in (0, 1):
+            Runtime(LoadSettings("demo", threads=threads, store=False)).close()
     return Path(folder, "cache")
 
 

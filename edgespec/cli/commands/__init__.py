@@ -34,7 +34,7 @@ SUBCOMMANDS = {
     "store": ("edgespec.cli.commands.store:store", "List and delete the earlier answers used for drafting."),
     "doctor": ("edgespec.cli.commands.doctor:doctor", "Check this machine and this build of llama.cpp."),
     "config": ("edgespec.cli.commands.config:config", "Show the settings in effect and the files they come from."),
-    "completion": ("edgespec.cli.commands.completion:completion", "Print a shell completion script."),
+    "completion": ("edgespec.cli.options.group:completion", "Print a shell completion script."),
     "help": ("edgespec.cli.options.group:show_help", "Show the help of a command."),
 }
 
@@ -45,8 +45,10 @@ class LazyGroup(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUBCOMMANDS)
 
-    def command_called(self, ctx: click.Context, name: str) -> click.Command | None:
-        module, _, attribute = SUBCOMMANDS[name][0].partition(":")
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        module, _, attribute = SUBCOMMANDS[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command

@@ -40,8 +40,7 @@ from edgespec.cli.setup.batch_files import (
     prepare,
     put_back,
 )
-from edgespec.cli.setup.default_model import answer_as_catalogued, default_model
-from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models
 from edgespec.cli.setup.reopened import ReopenedModel
 from edgespec.cli.setup.servers import (
     OVER,

@@ -16,8 +16,7 @@ from edgespec.cli.options.common import QUIET, VERBOSE, option
 from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL, TARGET_NAME
 from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import Integer, Number, Text
-from edgespec.cli.setup.default_model import named_model
-from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.models import fetch_models, named_model
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.paths import check_writable, write_whole

@@ -22,8 +22,7 @@ from edgespec.cli.options.common import Option, advanced, option
 from edgespec.cli.options.generation import CHAT
 from edgespec.cli.options.given import constraints, load_settings, sampling_settings
 from edgespec.cli.options.types import Integer, Text
-from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
-from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models, note_model_as_prompt
 from edgespec.cli.setup.persona import PERSONA, named_persona, typed_fields
 from edgespec.cli.setup.servers import check_options, open_servers, opener, server_options
 from edgespec.cli.terminal.interrupt import leave

@@ -15,7 +15,7 @@ from edgespec.cli.options.common import QUIET, VERBOSE, option
 from edgespec.cli.options.generation import CORPUS, CTX_SIZE, FETCHING, GPU_LAYERS, GPU_LAYERS_DRAFT, HELD
 from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import Integer, ModelSpec, Text
-from edgespec.cli.setup.fetching import fetch_missing, uses_draft
+from edgespec.cli.setup.models import fetch_missing, uses_draft
 from edgespec.cli.terminal.interrupt import Interrupted
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.head_check import mtp_mismatch

@@ -11,7 +11,7 @@ from edgespec.cli.options.common import QUIET, YES
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.render.rows import table
-from edgespec.cli.setup.default_model import default_model
+from edgespec.cli.setup.models import default_model
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 

@@ -18,7 +18,7 @@ from edgespec.cli.options.generation import FETCHING
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.render.rows import short_spec
-from edgespec.cli.setup.fetching import fetch_missing
+from edgespec.cli.setup.models import fetch_missing
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import PairError
 from edgespec.gguf_file.head_check import check_draft_file, is_head, n_tokens

@@ -15,8 +15,7 @@ from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option
 from edgespec.cli.options.generation import FETCHING, GPU_LAYERS, HELD, TARGET, TARGET_NAME
 from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import Integer
-from edgespec.cli.setup.default_model import named_model
-from edgespec.cli.setup.fetching import fetch_missing
+from edgespec.cli.setup.models import fetch_missing, named_model
 from edgespec.cli.terminal.output import Output
 from edgespec.text.figures import counted
 

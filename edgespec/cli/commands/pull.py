@@ -14,7 +14,7 @@ from edgespec.cli.options.common import JSON, QUIET, VERBOSE, flag, option
 from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.render.rows import table
-from edgespec.cli.setup.fetching import tell_stopped
+from edgespec.cli.setup.models import tell_stopped
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import free_in

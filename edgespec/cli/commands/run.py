@@ -16,8 +16,7 @@ from edgespec.cli.options.generation import RUN
 from edgespec.cli.options.given import load_settings, request
 from edgespec.cli.options.types import Text
 from edgespec.cli.render.footer import explanation, footer
-from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
-from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models, note_model_as_prompt
 from edgespec.cli.setup.persona import PERSONA, answer_as, named_persona
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt

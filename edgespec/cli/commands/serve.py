@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,21 +17,21 @@ from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import Option, advanced, flag, option
 from edgespec.cli.options.generation import ENDS, MODEL, SAID, SAMPLING, SPECULATION, TARGET
-from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.given import load_settings, request, sampling_settings
 from edgespec.cli.options.types import PARALLEL, Integer, ModelSpec, Number, Text
-from edgespec.cli.setup.default_model import default_model
-from edgespec.cli.setup.fetching import fetch_models
-from edgespec.cli.setup.offered import IDLE_MINUTES, Offered, settings_for
+from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models
 from edgespec.cli.setup.reopened import ReopenedModel
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.runtime.worker import LoadingStoppedError
-from edgespec.settings import MAX_SEQUENCES
+from edgespec.settings import AUTO_DRAFT, MAX_SEQUENCES, LoadSettings
 from edgespec.validation import check_load_settings, check_rule, is_loopback
 
 if TYPE_CHECKING:
     from edgespec.serve.guard import Rules
+    from edgespec.serve.pool import Offer, Offers
 
+IDLE_MINUTES = 30.0  # for models that are not named by -m
 NAMED = 8  # maximum number of other models that are named at the start
 OPEN_FILES = 8192
 COMMON = ("model", "ctx_size", "draft_model", "cache_ram")
@@ -116,6 +117,57 @@ def serve(call: Call) -> None:
             _run(call, sock, models)
         except LoadingStoppedError:
             call.interrupts.raise_if_received()
+
+
+# --- the models -----------------------------------------------------------------------------------------------------
+
+
+class Offered:
+    """The models of -m (`named`, by spec), and the other models of this machine, which have the settings of the first
+    model without its draft model, corpus and workers. Raises UsageError if two models have the same name."""
+
+    def __init__(self, call: Call, settings: Sequence[LoadSettings]) -> None:
+        from edgespec.serve.shelf import name_for
+
+        self._call = call
+        self._defaults = request(call.values | {"system": None}, "", chat=False, seed=0)
+        self.named: dict[str, Offer] = {}
+        for each in settings:
+            name = name_for(each.model)
+            if any(name == other.name for other in self.named.values()):
+                raise UsageError(f"two models are called {name}", why="requests could not tell them apart")
+            self.named[each.model] = self._offer(name, each, call.values["idle_unload"])
+
+    def look(self) -> Offers:
+        """Return all models that requests can name now. Can be called from any thread."""
+        from edgespec.serve.shelf import offers_here
+
+        return offers_here(self.named, None if self._call.values["only"] else self._another)
+
+    def _another(self, name: str, spec: str) -> Offer:
+        first, minutes = next(iter(self.named.values())).settings, self._call.values["idle_unload"]
+        return self._offer(name, replace(_shared(first), model=spec), IDLE_MINUTES if minutes is None else minutes)
+
+    def _offer(self, name: str, settings: LoadSettings, minutes: float | None) -> Offer:
+        from edgespec.serve.pool import Offer
+
+        values = self._call.values | {"model": settings.model, "system": None}
+        answer_as_catalogued(self._call.ctx, values)
+        defaults = replace(self._defaults, sampling=sampling_settings(values))
+        return Offer(name, settings, defaults, 60 * minutes if minutes else None)
+
+
+def settings_for(specs: Sequence[str], first: LoadSettings) -> list[LoadSettings]:
+    """Return the settings for each model. A draft model or corpus belongs to the first model only, and an RPC worker
+    can hold layers of one model only."""
+    return [first, *(replace(_shared(first), model=spec) for spec in specs[1:])]
+
+
+def _shared(first: LoadSettings) -> LoadSettings:
+    return replace(first, draft_model=AUTO_DRAFT if first.draft_model else None, corpus=None, rpc=())
+
+
+# --- the server -----------------------------------------------------------------------------------------------------
 
 
 def _run(call: Call, sock: socket.socket, models: Offered) -> None:

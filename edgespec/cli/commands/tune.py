@@ -13,8 +13,7 @@ from edgespec.cli.options.common import JSON, QUIET, VERBOSE, Option, option
 from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL, TARGET_NAME
 from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import SPEC_TYPE, Integer, Number
-from edgespec.cli.setup.default_model import named_model
-from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.models import fetch_models, named_model
 from edgespec.errors import UsageError
 from edgespec.settings import DRAFT_N_MAX, HEADS, MAX_DRAFT, MTP, SELF, SPELLINGS, drafters_of
 from edgespec.text.figures import percent

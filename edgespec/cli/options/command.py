@@ -48,9 +48,6 @@ class Command(click.Command):
         if not ctx.resilient_parsing:
             self._check_words(ctx, args)
         given = set(args[: args.index("--")] if "--" in args else args)
-        for param in self.params:
-            if isinstance(param, Option) and param.exclusive and given >= {*param.opts, *param.secondary_opts}:
-                raise click.UsageError(f"{param.opts[0]} and {param.secondary_opts[0]} exclude each other", ctx)
         asks_for_help = given & {*ctx.help_option_names, *HELP_ALL.opts}
         if not ctx.resilient_parsing and not asks_for_help:
             options = {str(param.name): param for param in self.params if isinstance(param, Option) and param.config}

@@ -21,8 +21,7 @@ class Option(click.Option):
     """An option of one section of the help, which can be used as a decorator.
 
     Its long name is its key in configuration files and, with the prefix `EDGESPEC_`, its environment variable, unless
-    `config` is false. `--help` leaves out options that are `advanced`. `exclusive` rejects a switch of which both names
-    are given; otherwise the last one wins.
+    `config` is false. `--help` leaves out options that are `advanced`.
     """
 
     def __init__(
@@ -31,14 +30,13 @@ class Option(click.Option):
         section: str = "Output",
         config: bool = True,
         advanced: bool = False,
-        exclusive: bool = False,
         **attrs: Any,
     ) -> None:
         default = attrs.get("default")
         attrs.setdefault("show_default", default is not False and default not in (None, (), ""))
         attrs.setdefault("metavar", getattr(attrs.get("type"), "metavar", None))
         super().__init__(names, **attrs)
-        self.section, self.config, self.advanced, self.exclusive = section, config, advanced, exclusive
+        self.section, self.config, self.advanced = section, config, advanced
         self.key = max(self.opts, key=len).lstrip("-")
         if config and self.envvar is None:
             self.envvar = "EDGESPEC_" + self.key.upper().replace("-", "_")

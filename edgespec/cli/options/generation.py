@@ -21,6 +21,7 @@ from edgespec.cli.options.types import (
     Integer,
     ModelSpec,
     Number,
+    StopText,
     Text,
 )
 from edgespec.core.sampling import SamplingSettings
@@ -83,7 +84,7 @@ FILE = option(
 QUESTION = [
     SYSTEM,
     Option(
-        "--chat/--raw", section="Prompt", default=None, exclusive=True,
+        "--chat/--raw", section="Prompt", default=None,
         show_default="--chat if the model has a chat template",
         help="Send the prompt as a chat message, or complete it verbatim.",
     ),
@@ -245,7 +246,7 @@ SAMPLING = [
 
 ENDS = [
     _answer("-n --max-tokens", "Maximum tokens to generate. -1: until the model stops or the context is full."),
-    _answer("--stop", "Stop before TEXT. Repeatable.", type=Text(), metavar="TEXT", multiple=True),
+    _answer("--stop", "Stop before TEXT. Repeatable.", type=StopText(), metavar="TEXT", multiple=True),
     _answer(
         "-j --json-schema", "Answer in JSON that matches a schema. {}: any JSON.", type=ConstraintText("json_schema"),
         metavar="FILE|JSON", default=None,

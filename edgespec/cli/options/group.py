@@ -1,4 +1,4 @@
-"""Groups of commands: other names for their commands, the command `help`, and hints for unknown names."""
+"""Groups of commands, hints for unknown names, and the commands `help` and `completion`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,6 @@ import click
 
 from edgespec.cli.options.habits import command_hint
 from edgespec.errors import UsageError
-
-ALIASES = {
-    "list": ("ls",),
-    "ls": ("list",),
-    **dict.fromkeys(("rm", "remove", "delete"), ("rm", "clear")),
-    **dict.fromkeys(("info", "cat"), ("show",)),
-    "download": ("pull",),
-}
-"""Names of commands in other programs. The first command of each that a group has is run."""
 
 UNBROKEN = "\N{NON-BREAKING HYPHEN}"
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
@@ -39,22 +30,14 @@ click.Context.formatter_class = HelpFormatter  # for the help of every command
 
 
 class Group(click.Group):
-    """A group whose commands are also found by other names (`delete` for `rm`), and that has a command `help`."""
+    """A group that has a command `help`, and hints for the names of commands in other programs."""
 
     def __init__(self, *args: object, **attrs: object) -> None:
         super().__init__(*args, **attrs)  # type: ignore[arg-type]
         self.context_settings.update(HELP_NAMES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        known = self.list_commands(ctx)
-        if cmd_name == "help" and "help" not in known:
-            return show_help
-        name = next((name for name in (cmd_name, *ALIASES.get(cmd_name, ())) if name in known), None)
-        return None if name is None else self.command_called(ctx, name)
-
-    def command_called(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return the command of a name in `list_commands`."""
-        return super().get_command(ctx, name)
+        return show_help if cmd_name == "help" else super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -81,3 +64,23 @@ def show_help(ctx: click.Context, names: tuple[str, ...]) -> None:
         assert command is not None
         context = click.Context(command, info_name=called, parent=context)
     click.echo(context.get_help())
+
+
+@click.command(context_settings=HELP_NAMES)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a shell completion script.
+
+    \b
+    bash:  edgespec completion bash > ~/.local/share/bash-completion/completions/edgespec
+    zsh:   edgespec completion zsh > "${fpath[1]}/_edgespec"
+    fish:  edgespec completion fish > ~/.config/fish/completions/edgespec.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from edgespec.cli.terminal.output import Output
+
+    script = get_completion_class(shell)
+    assert script is not None
+    Output(quiet=False).line(script(ctx.find_root().command, {}, "edgespec", "_EDGESPEC_COMPLETE").source().strip("\n"))

@@ -29,15 +29,23 @@ ELSEWHERE = {
 
 _HUB = ("hf", "hfr", "hf-repo", "hff", "hf-file")
 _TEMPLATE = ("cnv", "conversation", "no-cnv", "no-conversation")
-_COMMANDS = {"models": "ls", "search": "ls --catalog", **dict.fromkeys(("generate", "complete", "cli"), "run")}
+_COMMANDS = {
+    **dict.fromkeys(("list", "ls", "models"), ("ls", "list")),
+    **dict.fromkeys(("rm", "remove", "delete"), ("rm", "clear")),
+    **dict.fromkeys(("info", "cat"), ("show",)),
+    **dict.fromkeys(("generate", "complete", "cli"), ("run",)),
+    "download": ("pull",),
+    "search": ("ls --catalog",),
+}
+"""Commands of other programs. The first command of each that a group has is meant."""
 
 
 def command_hint(name: str, known: Collection[str], group: str = "") -> str:
     """Return the hint for an unknown command of a group, by default of `edgespec` itself."""
     if not group and name in ("server", "start", "stop", "ps"):
         return "'edgespec serve' is the server, which runs until Ctrl-C"
-    found = _COMMANDS.get(name.lower(), "") if not group else ""
-    if found := found or _nearest(name.lower(), known):
+    meant = (command for command in _COMMANDS.get(name.lower(), ()) if command.partition(" ")[0] in known)
+    if found := next(meant, "") or _nearest(name.lower(), known):
         return f"did you mean '{f'edgespec {group}'.rstrip()} {found}'?"
     return f"the commands are {', '.join(known)}" if group else "'edgespec --help' lists the commands"
 

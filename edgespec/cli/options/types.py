@@ -38,6 +38,13 @@ class Text(ParamType):
         return [rv]
 
 
+class StopText(Text):
+    """A stop string; an empty one would end every answer at once."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(value, param, ctx) or self.fail("a stop string cannot be empty.", param, ctx)
+
+
 class ConstraintText(Text):
     """A grammar, a JSON schema or a regular expression; the first two can also be the name of a file."""
 

@@ -14,7 +14,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.call import Call
 from edgespec.cli.options.common import Option, option
-from edgespec.cli.setup.default_model import answer_as_catalogued
+from edgespec.cli.setup.models import answer_as_catalogued
 from edgespec.cli.terminal.output import Output
 from edgespec.closable import Closable
 from edgespec.errors import UsageError

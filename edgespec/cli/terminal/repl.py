@@ -23,7 +23,7 @@ from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.call import Call
 from edgespec.cli.render.footer import footer
-from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.models import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupted
 from edgespec.cli.terminal.line_editor import LineEditor, inputs_of, piped_line
 from edgespec.core.stats import Stats
