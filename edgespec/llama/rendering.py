@@ -1,21 +1,32 @@
-"""Render chat templates within limits of time, memory and length, in a child process (`template_child.py`).
+"""Render chat templates within limits of time, memory and length, in a child process that runs this module.
 
-No limit inside this process would be complete: a single operation of Python, such as a power of integers or the text of
-nested lists, can take hours or all of the memory, and cannot be interrupted.
+A chat template is a program that somebody else wrote. Jinja's sandbox keeps the program away from the machine, but does
+not bound its time and its memory: `{{ 'x' * 10**10 }}` is a valid template. No limit inside the process of the model
+would be complete: a single operation of Python, such as a power of integers or the text of nested lists, can take hours
+or all of the memory, and cannot be interrupted.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import threading
 from collections.abc import Mapping
-from functools import cache
-from typing import Any
+from contextlib import suppress
+from datetime import datetime
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError
-from edgespec.llama.child import Child, Limits, running
+from edgespec.llama.child import Child, Limits, answer, running
 from edgespec.text.figures import size_of
+
+if TYPE_CHECKING:
+    from jinja2 import Template, nodes
+    from jinja2.parser import Parser
 
 # Processor time, which a busy machine does not use up. The largest templates take about a tenth of a second.
 TIME_S = 3.0
@@ -48,7 +59,7 @@ class Renderer(Closable):
     def __init__(self, *, time_s: float = TIME_S, stuck_s: float = STUCK_S, memory_bytes: int = MEMORY_BYTES) -> None:
         self._time_s, self._stuck_s, self._memory_bytes = time_s, stuck_s, memory_bytes
         self._lock = threading.Lock()
-        self.child = Child(running("edgespec.llama.template_child"), "render chat templates")
+        self.child = Child(running("edgespec.llama.rendering"), "render chat templates")
         self._refused: dict[str, str] = {}  # templates that exceeded a limit, with the reason
 
     def start(self) -> None:
@@ -92,3 +103,92 @@ class Renderer(Closable):
         if failed in exceeded:
             raise TemplateFailedError("limit", exceeded[failed])
         raise TemplateFailedError(failed, reply["why"])
+
+
+# --- the child --------------------------------------------------------------------------------------------------------
+
+
+def _reply(request: dict[str, Any]) -> dict[str, str]:
+    """Return the prompt, or what failed: "parse", "render", "size" or "memory". The last two are limits."""
+    failed = "parse"
+    _limit_memory(request["memory_bytes"])
+    try:
+        template = _parsed(request["template"])
+        failed = "render"
+        text, n_left = io.StringIO(), request["characters"]
+        for piece in template.generate(request["variables"]):
+            n_left -= len(piece)
+            if n_left < 0:
+                return {"failed": "size", "why": ""}
+            text.write(piece)
+        return {"prompt": text.getvalue()}
+    except (MemoryError, SystemError):  # CPython raises the latter where a frame cannot be allocated
+        return {"failed": "memory", "why": ""}
+    except RecursionError:
+        return {"failed": failed, "why": "it is nested too deeply"}
+    except Exception as error:  # a template may raise anything
+        return {"failed": failed, "why": str(error)}
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> Template:
+    """Parse a template in the environment of Transformers, for which chat templates are written."""
+    from jinja2 import BaseLoader, TemplateError
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class GenerationTag(Extension):
+        """Ignore `{% generation %}`, with which Hugging Face's templates mark the text to train on."""
+
+        tags = {"generation"}  # noqa: RUF012 - jinja2 declares it like this
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            parser.stream.skip(1)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        """JSON without the escapes for HTML that Jinja's own filter adds."""
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        loader=BaseLoader(), trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+    return environment.from_string(text)
+
+
+def _limit_memory(more_bytes: int) -> None:
+    """Let an allocation fail that would take the process beyond the limit. Only Linux can do so; elsewhere the parent
+    ends the process shortly after it has passed the limit."""
+    if at_start := _bytes_at_start():
+        import resource
+
+        with suppress(ValueError, OSError):
+            hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+            resource.setrlimit(resource.RLIMIT_AS, (at_start + more_bytes, hard))
+
+
+@cache
+def _bytes_at_start() -> int:
+    """The size of the address space of this process when it got its first request; 0 where Linux does not report it."""
+    try:
+        n_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except OSError:
+        return 0
+    return n_pages * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    _parsed("")  # import Jinja before the first question
+    answer(lambda request, report: _reply(request))

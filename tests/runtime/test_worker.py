@@ -417,7 +417,7 @@ def test_a_template_process_that_is_stopped_holds_up_no_other_answer(worker: Wor
     [templates] = [
         process
         for process in psutil.Process(worker.loop.process.pid).children(recursive=True)
-        if "edgespec.llama.template_child" in process.cmdline()
+        if "edgespec.llama.rendering" in process.cmdline()
     ]
     templates.suspend()
     try:
