@@ -17,8 +17,7 @@ from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Location
 
 from edgespec.chat.paths import pasted_files
-from edgespec.text.line_ends import with_unix_line_ends
-from edgespec.text.printable import printable
+from edgespec.text.printable import printable, with_unix_line_ends
 
 LONG = 10_000  # characters from which on a paste becomes an attachment: each key redraws the whole field
 HINTS = (

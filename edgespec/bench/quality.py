@@ -126,14 +126,8 @@ def perplexity(context: Context, text: Windows, tell: Told, cancel: CancelFlag) 
 def room_for_rows(n_vocab: int, size: int, n_windows: int) -> Iterator[ReferenceRows]:
     """Yield empty rows in a file in the cache folder, which is deleted afterwards. Raises UsageError without room."""
     folder = cache_dir() / "compare"
-    make_room(
-        folder,
-        _size_bytes(n_vocab, size, n_windows),
-        no_place="there is no space for the reference's log probabilities in",
-        no_room="the reference's log probabilities do not fit into",
-        needs=f"{n_windows} windows take",
-        less="compare fewer (--limit), ",
-    )
+    n_bytes = _size_bytes(n_vocab, size, n_windows)
+    make_room(folder, n_bytes, "the reference's log probabilities", hint="compare fewer (--limit), ")
     with tempfile.TemporaryFile(dir=folder) as file:  # also deleted if the program is killed
         yield ReferenceRows(file, n_vocab)
 

@@ -156,13 +156,7 @@ def make_quant(source: Path, type: str, progress: Callable[[float], None] = lamb
     path = derived_file("quants", source, type)
     if path.is_file():
         return path
-    make_room(
-        path.parent,
-        size_bytes(read_header(source).n_params, type),
-        no_place="there is no space for quantised files in",
-        no_room=f"{type} of {source.name} may not fit into",
-        needs="it needs about",
-    )
+    make_room(path.parent, size_bytes(read_header(source).n_params, type), f"{type} of {source.name}")
     quantize(source, path, type, again=True, progress=progress)
     return path
 

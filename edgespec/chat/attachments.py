@@ -12,8 +12,7 @@ from pathlib import Path
 from edgespec.chat.paths import named_files, shown_name
 from edgespec.errors import UsageError, told_as
 from edgespec.text.figures import size_of
-from edgespec.text.line_ends import with_unix_line_ends
-from edgespec.text.printable import one_line
+from edgespec.text.printable import one_line, with_unix_line_ends
 
 MOST_FILE_BYTES = 4 << 20
 MOST_BYTES = 16 << 20  # all files of a message together

@@ -24,7 +24,7 @@ from edgespec.history import Answer, ChatInfo, Store, Turn
 from edgespec.history.data import turn_of
 from edgespec.settings import LoadSettings, Request
 from edgespec.text.figures import counted
-from edgespec.text.line_ends import with_unix_line_ends
+from edgespec.text.printable import with_unix_line_ends
 from edgespec.text.repetition import RepetitionDetector
 from edgespec.text.thinking import OPEN
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import platformdirs
 
-from edgespec.errors import UsageError
+from edgespec.errors import UsageError, told_as
 from edgespec.files.unfinished import becoming
 from edgespec.text.figures import size_of
 
@@ -50,15 +50,10 @@ def cache_name(folder: str, facts: Mapping[str, object]) -> str:
 
 
 def read_cache(name: str) -> str | None:
-    """Return what `write_cache` stored under `name`; None if it cannot be read, "" if it is damaged."""
+    """Return what `write_cache` stored under `name`; None if it cannot be read."""
     try:
         return (cache_dir() / name).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except ValueError as error:  # not text, so not written by edgespec
-        log.debug("cache %s is not text: %s", name, error)
-        return ""
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: not text, so not written by edgespec
         log.debug("cache %s cannot be read: %s", name, error)
         return None
 
@@ -102,18 +97,15 @@ def derived_file(folder: str, source: Path, what: str) -> Path:
     return cache_dir() / folder / f"{source.stem}-{what.lower()}-{name}.gguf"
 
 
-def make_room(folder: Path, n_bytes: float, *, no_place: str, no_room: str, needs: str, less: str = "") -> None:
-    """Create a folder in the cache for `n_bytes`. Raises UsageError with these messages if that fails."""
-    try:
+def make_room(folder: Path, n_bytes: float, what: str, hint: str = "") -> None:
+    """Create a folder in the cache for `what`, of `n_bytes`. Raises UsageError if that fails."""
+    with told_as(UsageError, f"cannot create {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise UsageError(f"{no_place} {folder}", why=error.strerror or str(error)) from error
-    if free < n_bytes:
+    if (free := free_in(folder)) < n_bytes:
         raise UsageError(
-            f"{no_room} {folder}",
-            why=f"{size_of(free)} are free, and {needs} {size_of(n_bytes)}",
-            hint=f"{less}free some space, or move the cache (EDGESPEC_HOME)",
+            f"{what} may not fit into {folder}",
+            why=f"{size_of(free)} are free, and about {size_of(n_bytes)} are needed",
+            hint=f"{hint}free some space, or move the cache (EDGESPEC_HOME)",
         )
 
 
@@ -134,14 +126,10 @@ def is_writable(folder: Path) -> bool:
 def check_writable(file: Path) -> None:
     """Raise UsageError for a file that cannot be written."""
     is_new = not file.exists()
-    try:
+    with told_as(UsageError, f"{file} cannot be written"):
         file.open("ab").close()
         if is_new:
             file.unlink()
-    except FileNotFoundError as error:
-        raise UsageError(f"{file} cannot be written", why=f"there is no folder {file.parent}") from error
-    except OSError as error:
-        raise UsageError(f"{file} cannot be written", why=error.strerror or str(error)) from error
 
 
 def _home(subfolder: str) -> Path | None:

@@ -1,4 +1,9 @@
-"""The tokens of a forward pass as llama.cpp reads them."""
+"""The tokens of a forward pass as llama.cpp reads them, and what it gives besides logits.
+
+Some drafters read the inputs of layers and the final states. llama.cpp's C++ header `llama-ext.h` declares the
+functions for them; llama-cpp-python binds some. If asked about an architecture that does not provide the inputs of its
+layers, llama.cpp ends the process.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.errors import UsageError
+from edgespec.gguf_file.head_check import GIVE_LAYERS
 from edgespec.llama.library import api
 
 
@@ -58,3 +65,60 @@ class NativeBatch:
 
 def pointer(array: NDArray[Any], kind: Any) -> Any:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+
+# --- layer inputs and states ------------------------------------------------------------------------------------------
+
+
+def _function(name: str, itanium: str, msvc: str, result: Any, *arguments: Any) -> Any:
+    """Return a function of llama.cpp that takes a context first; None if this build does not have it. C++ compilers
+    add the types to a name: `itanium` is the end of the name, and `msvc` has the types of result and arguments."""
+    returns, _, takes = msvc.partition(" ")
+    names = f"_Z{len(name)}{name}P13llama_context{itanium}", f"?{name}@@YA{returns}PEAUllama_context@@{takes}@Z"
+    found = next((function for each in names if (function := getattr(api._lib, each, None)) is not None), None)
+    if found is not None:
+        found.restype, found.argtypes = result, [ctypes.c_void_p, *arguments]
+    return found
+
+
+_bool, _uint32, _pointer = ctypes.c_bool, ctypes.c_uint32, ctypes.c_void_p
+_SET_LAYER = _function("llama_set_embeddings_layer_inp", "jb", "X I_N", None, _uint32, _bool)
+_GET_LAYER = _function("llama_get_embeddings_layer_inp", "j", "PEAM I", _pointer, _uint32)
+_SET_NEXTN = _function("llama_set_embeddings_nextn", "bb", "X _N1", None, _bool, _bool)
+_GET_NEXTN = _function("llama_get_embeddings_nextn", "", "PEAM", _pointer)
+
+
+def check_layers(architecture: str, n_layers: int, layers: list[int]) -> None:
+    """Raise UsageError if the inputs of these layers are not available."""
+    if _SET_LAYER is None or _GET_LAYER is None or architecture not in GIVE_LAYERS:
+        raise UsageError(f"the inputs of layers of a {architecture} model cannot be read with this build")
+    if any(not 0 <= layer < n_layers for layer in layers):
+        raise UsageError(f"this model has the layers 0 to {n_layers - 1}")
+
+
+def switch(context: Any, layer: int, *, on: bool) -> None:
+    _SET_LAYER(context, layer, on)
+
+
+def inputs(context: Any, layer: int, n_tokens: int, n_embd: int) -> NDArray[np.float32]:
+    """Return float32[n_tokens, n_embd], a view of the last pass."""
+    return _rows(_GET_LAYER(context, layer), n_tokens, n_embd)
+
+
+def switch_states(context: Any, *, on: bool = True, wanted_only: bool) -> None:
+    """Let a context keep the states from which logits are computed: of all tokens, or of those whose row is wanted.
+    Raises UsageError if this build cannot."""
+    if _SET_NEXTN is None or _GET_NEXTN is None:
+        raise UsageError("draft heads do not work with this build of llama.cpp")
+    _SET_NEXTN(context, on, wanted_only)
+
+
+def states(context: Any, n_rows: int, n_embd: int) -> NDArray[np.float32]:
+    """Return float32[n_rows, n_embd], a view of the last pass or encoding."""
+    return _rows(_GET_NEXTN(context), n_rows, n_embd)
+
+
+def _rows(address: Any, n_rows: int, n_embd: int) -> NDArray[np.float32]:
+    rows: Any = (ctypes.c_float * (n_rows * n_embd)).from_address(address)
+    flat: NDArray[np.float32] = np.frombuffer(rows, np.float32)
+    return flat.reshape(n_rows, n_embd)

@@ -20,8 +20,7 @@ from edgespec.closable import Closable
 from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama import kernels
-from edgespec.llama.batch import NativeBatch, pointer
-from edgespec.llama.features import check_layers, inputs, states, switch, switch_states
+from edgespec.llama.batch import NativeBatch, check_layers, inputs, pointer, states, switch, switch_states
 from edgespec.llama.library import IS_SET, api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
 from edgespec.llama.window import joined

@@ -71,9 +71,9 @@ class Grammars(Closable):
     def __init__(self, model: Model) -> None:
         self._model, self.n_vocab = model, model.n_vocab
         self._compilers = Compilers(lambda: self._special)
-        self._tokenizer: LLTokenizer | None = None
         self._lock, self._building = threading.Lock(), threading.Lock()
-        self._turns: WeakValueDictionary[tuple[Constraint, bytes], _Turn] = WeakValueDictionary()
+        # A thread that compiles a constraint holds its lock, while others wait for the result.
+        self._turns: WeakValueDictionary[tuple[Constraint, bytes], threading.Lock] = WeakValueDictionary()
         self.allowance = Allowance()  # shared by all answers
         self._known: OrderedDict[tuple[Constraint, bytes], LLMatcher | UsageError] = OrderedDict()
 
@@ -87,8 +87,8 @@ class Grammars(Closable):
         which says what is wrong in the text or which limit it exceeds, and NotWaitedForError once `cancel` is set."""
         key = _key(kind, text)
         with self._lock:
-            turn = self._turns.setdefault(key, _Turn())
-        with held(turn.lock, cancel):  # several requests may have the same new constraint
+            turn = self._turns.setdefault(key, threading.Lock())
+        with held(turn, cancel):  # several requests may have the same new constraint
             with self._lock:
                 known = self._known.get(key)
                 if known is not None:
@@ -163,21 +163,10 @@ class Grammars(Closable):
                     found.setdefault(text, token)
         return found
 
-    @property
+    @cached_property
     def _llguidance(self) -> LLTokenizer:
-        if self._tokenizer is None:
-            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of llama_cpp, for each token
-                self._tokenizer = lltokenizer_from_vocab(
-                    self._model.vocabulary_handle, eos_token=list(self._model.end_tokens)
-                )
-        return self._tokenizer
-
-
-class _Turn:
-    """Lets one thread compile a constraint, while others wait for the result."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of llama_cpp, for each token
+            return lltokenizer_from_vocab(self._model.vocabulary_handle, eos_token=list(self._model.end_tokens))
 
 
 class GrammarConstraint:

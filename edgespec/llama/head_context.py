@@ -19,9 +19,8 @@ from edgespec.core.batch import Batch
 from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError
 from edgespec.gguf_file.head_check import N_LAYERS_READ, kind_of_head, layers_read
-from edgespec.llama.batch import pointer
+from edgespec.llama.batch import check_layers, pointer, states, switch_states
 from edgespec.llama.context import Context
-from edgespec.llama.features import check_layers, states, switch_states
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 

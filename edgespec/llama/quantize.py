@@ -81,18 +81,14 @@ def _run(
     return reply["status"], reply.get("errors", ())
 
 
-def is_quantised(header: Header) -> bool:
-    """Return whether the weights are quantised already."""
-    return bool(_lossy_types(header))
-
-
-def _lossy_types(header: Header) -> frozenset[str]:
+def lossy_types(header: Header) -> frozenset[str]:
+    """Return the types of weights that are quantised already."""
     return header.weight_types - {"F32", "F16", "BF16"}
 
 
 def _check(header: Header, destination: Path, *, again: bool) -> None:
     check_destination(destination, header.parts or (header.path,), b"GGUF")
-    if not again and (small := sorted(_lossy_types(header))):
+    if not again and (small := sorted(lossy_types(header))):
         raise ModelFileError(
             f"cannot quantise {header.path}",
             why=f"it is quantised already ({', '.join(small)}); quantising twice loses quality twice",

@@ -37,6 +37,8 @@ _TEXT = (
     "def mean(values):\n    if not values:\n        raise ValueError('no values')\n    return sum(values)\n"
 )
 
+Step = Callable[..., None]  # called with the number of passes that were done, usually 1
+
 
 @dataclass(frozen=True, slots=True)
 class Widths:
@@ -90,22 +92,29 @@ def measure_widths(
     widths = [width for width in looked_at if width < widest] + [widest]
     n_rows = n_rows if context.free_branches else n_few
     n_passes = n_rows + 2 * len(widths) + (2 * n_rows if context.free_branches else 0)
-    steps = _Steps(n_past, n_passes, progress)
+    total, done = n_past / 8 + n_passes, 0.0
+
+    def step(passes: float = 1.0) -> None:
+        nonlocal done
+        done += passes
+        if progress is not None:
+            progress(min(1.0, done / total))
+
     try:
         prefix = _prefix(context, n_past)
-        tokens, plain = _generate(context, prefix, steps, n_rows)
+        tokens, plain = _generate(context, prefix, step, n_rows)
         text, few = prefix + tokens, plain[:n_few]
         rows: dict[int, list[NDArray[np.float32]]] = {}
         for width in widths:
             # The few rows at the start of a pass, and at its end after as many earlier tokens as fit.
             before = max(1, width - n_few)
-            whole = _decode_once(context, text, n_past, min(width, n_few), width, steps)
-            shifted = _decode_once(context, text, n_past - before, width, width, steps)
+            whole = _decode_once(context, text, n_past, min(width, n_few), width, step)
+            shifted = _decode_once(context, text, n_past - before, width, width, step)
             rows[width] = [whole, shifted[before:]]
         branched = 0.0
         if context.free_branches:
             for every in (n_rows, 4):
-                branched = max(branched, _difference(_decode_on_branches(context, tokens, n_past, every, steps), plain))
+                branched = max(branched, _difference(_decode_on_branches(context, tokens, n_past, every, step), plain))
     finally:
         context.forget(0)
     exact_to = 1
@@ -124,19 +133,6 @@ def measure_widths(
     return Widths(widest, max(*differences, branched), exact_from, 1 if branched else exact_to)
 
 
-class _Steps:
-    """Converts decoded tokens into a fraction of the work; a prompt token costs far less than a pass."""
-
-    def __init__(self, n_past: int, n_passes: int, progress: Callable[[float], None] | None) -> None:
-        self._done, self._progress = 0.0, progress
-        self._total = n_past / 8 + n_passes
-
-    def add(self, passes: float) -> None:
-        self._done += passes
-        if self._progress is not None:
-            self._progress(min(1.0, self._done / self._total))
-
-
 def _prefix(context: Context, length: int) -> list[int]:
     tokens = context.model.tokenize(_TEXT, add_special=True)
     while len(tokens) < length:
@@ -144,7 +140,7 @@ def _prefix(context: Context, length: int) -> list[int]:
     return tokens[:length]
 
 
-def _generate(context: Context, prefix: list[int], steps: _Steps, n_rows: int) -> tuple[list[int], NDArray[np.float32]]:
+def _generate(context: Context, prefix: list[int], step: Step, n_rows: int) -> tuple[list[int], NDArray[np.float32]]:
     """Decode the prefix, then `n_rows` times the best token. Returns ids[n] and the rows float32[n, V] after each."""
     context.forget(0)
     # The end of the prefix is decoded again together with later tokens, and so must be decoded in a narrow pass here.
@@ -155,30 +151,30 @@ def _generate(context: Context, prefix: list[int], steps: _Steps, n_rows: int) -
         part = prefix[start:end]
         n = len(part)
         context.decode(part, range(start, start + n), [(0,)] * n, [False] * (n - 1) + [True])
-        steps.add(n / 8)
+        step(n / 8)  # a prompt token costs far less than a pass
     tokens = [int(context.logits(n - 1).argmax())]
     rows = np.empty((n_rows, context.model.n_vocab), np.float32)
     for index in range(n_rows):
         context.decode(tokens[-1:], [len(prefix) + index], [(0,)], [True])
         rows[index] = context.logits(0)
         tokens.append(int(rows[index].argmax()))
-        steps.add(1)
+        step()
     return tokens[:n_rows], rows
 
 
 def _decode_once(
-    context: Context, text: list[int], start: int, n_rows: int, width: int, steps: _Steps
+    context: Context, text: list[int], start: int, n_rows: int, width: int, step: Step
 ) -> NDArray[np.float32]:
     """Return the first rows float32[n_rows, V] of one pass over `width` tokens of `text` from position `start` on."""
     part = (text[start : start + width] + text[:width])[:width]
     context.truncate(0, start)
     context.decode(part, range(start, start + width), [(0,)] * width, [row < n_rows for row in range(width)])
-    steps.add(1)
+    step()
     return np.array([context.logits(row) for row in range(n_rows)])
 
 
 def _decode_on_branches(
-    context: Context, tokens: list[int], n_past: int, every: int, steps: _Steps
+    context: Context, tokens: list[int], n_past: int, every: int, step: Step
 ) -> NDArray[np.float32]:
     """Return the rows float32[n, V] after `tokens`, of which each `every`-th and the next one are on a second branch.
 
@@ -210,7 +206,7 @@ def _decode_on_branches(
         if index % every:
             rows[index] = context.logits(0)
         index += n
-        steps.add(1)
+        step()
     return rows
 
 

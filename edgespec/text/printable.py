@@ -38,3 +38,9 @@ def wrapped(text: str, width: int, column: int | None = None, *, breaks_words: b
 def one_line(text: str) -> str:
     """`printable`, with every run of white space as one space."""
     return " ".join(printable(text).split())
+
+
+def with_unix_line_ends(text: str) -> str:
+    """Return received text with a newline in place of each CR LF, as in files of Windows, and of each single CR, as
+    terminals paste it."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text

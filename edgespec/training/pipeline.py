@@ -22,7 +22,7 @@ from edgespec.files.unfinished import check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import is_same_target, target_print
-from edgespec.llama.features import check_layers
+from edgespec.llama.batch import check_layers
 from edgespec.runtime.runtime import Runtime
 from edgespec.text.figures import count_of, size_of
 from edgespec.training.answers import Answers, load_settings

@@ -29,13 +29,7 @@ def self_draft(source: Path, what: str, progress: Callable[[float], None] = lamb
     if path.is_file():
         return path
     progress(0.0)
-    make_room(
-        path.parent,
-        source.stat().st_size,
-        no_place="there is no space for a draft in",
-        no_room="a draft may not fit into",
-        needs="it may need up to",
-    )
+    make_room(path.parent, source.stat().st_size, "a draft")
     if what.isdigit():
         slice_layers(source, path, int(what), progress)
     else:

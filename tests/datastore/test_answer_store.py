@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import edgespec_here
+from cli_program import edgespec_alone
 from drafted import Text, first_draft
 
 import edgespec
@@ -159,10 +159,10 @@ def test_stores_are_listed_and_cleared(home: Path) -> None:
 
 def test_what_is_kept_and_what_is_not(home: Path) -> None:
     settings: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True}
-    with edgespec.load("demo", spec_type="suffix", store=False, threads=1) as llm:
+    with edgespec.load("demo", spec_type="suffix", store=False, pace="fixed:3", threads=1) as llm:
         list(llm.generate("import os\n", **settings))
     assert not stored()
-    with edgespec.load("demo", spec_type="suffix", threads=1) as llm:
+    with edgespec.load("demo", spec_type="suffix", pace="fixed:3", threads=1) as llm:
         list(llm.generate("import os\n", reference=(5,) * 16, **settings))
         list(llm.generate("import os\n", **settings))
     assert [(entry["answers"], entry["tokens"]) for entry in stored()] == [(1, 16)]
@@ -170,7 +170,7 @@ def test_what_is_kept_and_what_is_not(home: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     def call(*arguments: str) -> str:
-        done = edgespec_here(*arguments, home=tmp_path)
+        done = edgespec_alone(*arguments, home=tmp_path)
         assert done.returncode == 0, done.stderr
         return str(done.stdout.decode() + done.stderr.decode())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_program import edgespec_here
+from cli_program import edgespec_alone
 from tiny_gguf import write_model
 
 import edgespec
@@ -164,7 +164,7 @@ def test_names_and_paths(home: Path, built: Path) -> None:
 
 def test_the_command(texts: Path, tmp_path: Path) -> None:
     def call(*arguments: str, status: int = 0) -> str:
-        done = edgespec_here(*arguments, home=tmp_path / "home")
+        done = edgespec_alone(*arguments, home=tmp_path / "home")
         assert done.returncode == status, done.stderr
         return str(done.stdout.decode() + done.stderr.decode())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from cli_program import edgespec_here
+from cli_program import edgespec_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
@@ -253,5 +253,7 @@ def test_answers_fit_what_is_supported(llm: Runtime, schema: dict[str, Any]) -> 
 
 def test_the_command_line_shows_the_notes(tmp_path: Path) -> None:
     schema = '{"type": "array", "uniqueItems": true, "items": {"enum": [1]}, "maxItems": 2}'
-    done = edgespec_here("run", "-m", "demo", "-t", "1", "--seed", "1", "A: ", "-j", schema, home=tmp_path)
+    done = edgespec_alone(
+        "run", "-m", "demo", "-t", "1", "--spec-type", "none", "--seed", "1", "A: ", "-j", schema, home=tmp_path
+    )
     assert b"note: JSON schema: uniqueItems at # is ignored: items may repeat" in done.stderr

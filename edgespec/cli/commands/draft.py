@@ -38,7 +38,7 @@ def self_(model: str, what: str, out: Path, quiet: bool) -> None:
     'edgespec run --spec-type self:8' and 'self:Q2_K' make and keep such drafts automatically.
     """
     from edgespec.gguf_file.model_check import check_model
-    from edgespec.llama.quantize import is_quantised, quantize
+    from edgespec.llama.quantize import lossy_types, quantize
     from edgespec.models.names.spec import resolve
     from edgespec.models.pair.self_draft import slice_layers
 
@@ -47,7 +47,7 @@ def self_(model: str, what: str, out: Path, quiet: bool) -> None:
         if what.isdecimal():
             slice_layers(source, out, int(what), lambda done: output.progress("writing", done))
         else:
-            again = is_quantised(check_model(source))
+            again = bool(lossy_types(check_model(source)))
             if again:
                 output.note(f"{model} is quantised already, and loses quality again: acceptable only for a draft")
             quantize(source, out, what, again=again, progress=lambda done: output.progress("quantising", done))

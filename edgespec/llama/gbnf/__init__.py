@@ -1,16 +1,19 @@
-"""GBNF, the grammar language of llama.cpp, as llguidance's dialect of Lark."""
+"""GBNF, the grammar language of llama.cpp, as llguidance's dialect of Lark.
+
+In Lark the names of rules are in lower case, and those of terminals in upper case.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Set
 
 from llguidance import LLMatcher, LLParserLimits
 
-from edgespec.llama.gbnf.lark import written
-from edgespec.llama.gbnf.parser import parsed
-from edgespec.llama.gbnf.rules import without_recursion
+from edgespec.llama.gbnf.rules import Characters, Choice, Literal, Node, Reference, Repeat, parsed, without_recursion
 from edgespec.llama.gbnf.terminals import terminals_of
 
+_SPECIAL = re.compile(r"[^A-Za-z0-9 _]")
 _IS_LARK = re.compile(r"(?m)^\s*(?:%llguidance\b|start\s*:(?!:=))")
 
 
@@ -20,9 +23,9 @@ def to_lark(text: str) -> str:
     if _IS_LARK.search(text):
         return text
     rules = {name: without_recursion(name, rule) for name, rule in parsed(text).items()}
-    lark = written(rules, terminals_of(rules))
+    lark = _Writer(rules, terminals_of(rules)).text
     if _is_refused(lark):  # some regular expressions are too much for llguidance as one terminal
-        return written(rules, frozenset())
+        return _Writer(rules, frozenset()).text
     return lark
 
 
@@ -34,3 +37,66 @@ def _is_refused(lark: str) -> bool:
         if type(error).__name__ != "PanicException":  # a panic in Rust, which is no Exception
             raise
         return True
+
+
+class _Writer:
+    """Writes the rules that "root" needs. `terminals` are the parts that become terminals."""
+
+    def __init__(self, rules: Mapping[str, Node], terminals: Set[Node]) -> None:
+        self._terminals = terminals
+        self._numbers = {name: number for number, name in enumerate(rules)}
+        self._names: dict[str, str] = {}  # of terminals, by their expressions
+        self._waiting = [("root", False)]  # rules to be written, and whether as terminals
+        lines: dict[str, str] = {}
+        while self._waiting:
+            name, is_terminal = self._waiting.pop()
+            own = self._own_name(name, is_terminal=is_terminal)
+            if own not in lines:
+                lines[own] = self._expression(rules[name]) if is_terminal else self._rule(rules[name])
+        lines |= {name: expression for expression, name in self._names.items()}
+        self.text = "\n".join(["%llguidance {}", *(f"{name}: {body}" for name, body in lines.items()), ""])
+
+    def _own_name(self, name: str, *, is_terminal: bool) -> str:
+        return "start" if name == "root" and not is_terminal else f"{'R' if is_terminal else 'r'}{self._numbers[name]}"
+
+    def _rule(self, node: Node) -> str:
+        """A part of a rule."""
+        if node in self._terminals:
+            expression = self._expression(node)
+            return self._names.setdefault(expression, f"T{len(self._names)}")
+        if isinstance(node, Reference):
+            return self._reference(node, is_terminal=False)
+        if isinstance(node, Literal):  # letter by letter: a longer terminal could hide a shorter one
+            return f"({' '.join(f'/{_escaped(letter)}/' for letter in node.text)})" if node.text else '""'
+        return _composed(node, [self._rule(part) for part in node.parts])
+
+    def _expression(self, node: Node) -> str:
+        """A part of a terminal."""
+        if isinstance(node, Reference):
+            return self._reference(node, is_terminal=True)
+        if isinstance(node, Literal):
+            return f"/{_escaped(node.text)}/" if node.text else '""'
+        return _composed(node, [self._expression(part) for part in node.parts])
+
+    def _reference(self, node: Reference, *, is_terminal: bool) -> str:
+        self._waiting.append((node.name, is_terminal))
+        return self._own_name(node.name, is_terminal=is_terminal)
+
+
+def _composed(node: Node, parts: list[str]) -> str:
+    if isinstance(node, Characters):
+        if not node.ranges:
+            return "/(?s:.)/"
+        ranges = (f"{_escaped(chr(first))}-{_escaped(chr(last))}" for first, last in node.ranges)
+        return f"/[{'^' * node.is_negated}{''.join(ranges)}]/"
+    if isinstance(node, Repeat):
+        if node.most == 0:
+            return '""'
+        return f"({parts[0]}){{{node.least},{'' if node.most is None else node.most}}}"
+    if isinstance(node, Choice):
+        return f"({' | '.join(parts)})"
+    return f"({' '.join(parts)})" if parts else '""'
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(lambda found: f"\\u{{{ord(found[0]):X}}}", text)

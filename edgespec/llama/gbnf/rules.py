@@ -1,14 +1,26 @@
-"""The parts of the rules of a GBNF grammar. Parts that are written in the same way are equal."""
+"""The rules of GBNF and their parser. The syntax is described in `grammars/README.md` of llama.cpp."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
+
+MOST_REPEATED = 1_000_000
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_BLANKS = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
+_BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
+_NUMBER = re.compile(r"[0-9]+")
+_PLAIN_TEXT = re.compile(r'[^"\\]+')
+_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 @dataclass(frozen=True)
 class Node:
-    """A part of a rule, which may consist of further parts."""
+    """A part of a rule, which may consist of further parts. Parts that are written in the same way are equal."""
 
     parts: tuple[Node, ...] = ()
 
@@ -90,3 +102,186 @@ def without_recursion(name: str, rule: Node) -> Node:
     if not again or not last or name in references(Sequence((*repeated, *last))):
         return rule
     return Sequence((Repeat((Choice((*repeated,)),)), Choice((*last,))))
+
+
+def parsed(text: str) -> dict[str, Node]:
+    """Return the rules of a grammar by name. If a name has several rules, the last one counts, as in llama.cpp. Raises
+    ValueError with the line and the column of a mistake."""
+    parser = _Parser(text)
+    rules = parser.rules()
+    for name, at in parser.references.items():
+        if name not in rules:
+            parser.fail(f"rule '{name}' not found", at)
+    if "root" not in rules:
+        raise ValueError("rule 'root' not found; an answer begins with that rule")
+    return rules
+
+
+class _Parser:
+    """Reads a grammar from left to right. `_at` is the position of the next character."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
+        self.references: dict[str, int] = {}  # rule names, each with the position of its first use
+
+    def fail(self, why: str, at: int | None = None) -> NoReturn:
+        """Raise ValueError with a position: the next character, or `at`."""
+        before = self._text[: self._at if at is None else at]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        raise ValueError(f"line {line}, column {column}: {why}")
+
+    def rules(self) -> dict[str, Node]:
+        rules: dict[str, Node] = {}
+        self._take(_BLANK_LINES)
+        while self._at < len(self._text):
+            name = self._take(_NAME) or self._expected("the name of a rule")
+            self._take(_BLANKS)
+            self._expect("::=")
+            self._take(_BLANK_LINES)
+            rules[name] = self._choice(is_nested=False)
+            if self._next() not in ("", "\r", "\n"):
+                self._expected("the end of the rule")
+            self._take(_BLANK_LINES)
+        return rules
+
+    def _choice(self, *, is_nested: bool) -> Node:
+        options = [self._sequence(is_nested=is_nested)]
+        while self._takes_bar(is_nested=is_nested):
+            self._take(_BLANK_LINES)
+            options.append(self._sequence(is_nested=is_nested))
+        return options[0] if len(options) == 1 else Choice(tuple(options))
+
+    def _takes_bar(self, *, is_nested: bool) -> bool:
+        """Take a `|`. A rule may also continue on the next line if that line begins with one."""
+        at = self._at
+        self._take(_BLANK_LINES)
+        if self._takes("|"):
+            return True
+        self._at = self._at if is_nested else at
+        return False
+
+    def _sequence(self, *, is_nested: bool) -> Node:
+        parts: list[Node] = []
+        while (letter := self._next()) not in ("", "|", ")", "\r", "\n"):
+            if letter in "*+?{":
+                if not parts:
+                    self.fail(f"{letter} must follow what it repeats")
+                parts[-1] = self._repeat(parts[-1])
+            else:
+                parts.append(self._part())
+            self._take(_BLANK_LINES if is_nested else _BLANKS)
+        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+
+    def _part(self) -> Node:
+        at = self._at
+        if self._takes('"'):
+            return self._literal()
+        if self._takes("["):
+            return self._characters()
+        if self._takes("("):
+            self._take(_BLANK_LINES)
+            group = self._choice(is_nested=True)
+            self._expect(")")
+            return group
+        if self._takes("."):
+            return Characters(is_negated=True)
+        if self._next() in ("<", "!"):
+            self.fail("tokens (<...>) are not supported; write their text")
+        name = self._take(_NAME) or self._expected("a string, characters, a group or the name of a rule")
+        self.references.setdefault(name, at)
+        return Reference(name=name)
+
+    def _repeat(self, part: Node) -> Node:
+        letter, at = self._next(), self._at
+        self._at += 1
+        if letter != "{":
+            return Repeat((part,), int(letter == "+"), 1 if letter == "?" else None)
+        self._take(_BLANK_LINES)
+        least = self._number()
+        most: int | None = least
+        if self._takes(","):
+            self._take(_BLANK_LINES)
+            most = None if self._next() == "}" else self._number()
+        self._expect("}")
+        if most is not None and most < least:
+            self.fail(f"at most {most} repetitions cannot be at least {least}", at)
+        return Repeat((part,), least, most)
+
+    def _number(self) -> int:
+        at = self._at
+        digits = self._take(_NUMBER) or self._expected("a number")
+        if len(digits) > len(str(MOST_REPEATED)) or int(digits) > MOST_REPEATED:
+            self.fail(f"more than {MOST_REPEATED:,} repetitions", at)
+        self._take(_BLANK_LINES)
+        return int(digits)
+
+    def _literal(self) -> Node:
+        letters = []
+        while not self._takes('"'):
+            letters.append(self._take(_PLAIN_TEXT) or self._character())
+        return Literal(text="".join(letters))
+
+    def _characters(self) -> Node:
+        at = self._at - 1
+        is_negated = self._takes("^")
+        ranges: list[tuple[int, int]] = []
+        while not self._takes("]"):
+            place = self._at
+            first = last = ord(self._character())
+            if self._next() == "-" and self._text[self._at + 1 : self._at + 2] != "]":
+                self._at += 1
+                last = ord(self._character())
+            if last < first:
+                self.fail("the range is the wrong way round", place)
+            ranges.append((first, last))
+        if not ranges and not is_negated:
+            self.fail("no character is in these brackets", at)
+        return Characters(ranges=tuple(ranges), is_negated=is_negated)
+
+    def _character(self) -> str:
+        """The next character of a string or of a class, which may be an escape sequence."""
+        letter, at = self._next(), self._at
+        if not letter:
+            self.fail("Unexpected end of the grammar")
+        self._at += 1
+        if letter != "\\":
+            return letter
+        letter = self._next()
+        self._at += 1
+        if letter in _ESCAPES:
+            return _ESCAPES[letter]
+        if n_digits := _HEX_DIGITS.get(letter):
+            digits = self._text[self._at : self._at + n_digits]
+            if not re.fullmatch(f"[0-9a-fA-F]{{{n_digits}}}", digits):
+                self.fail(f"\\{letter} needs {n_digits} hexadecimal digits", at)
+            self._at += n_digits
+            code = int(digits, 16)
+            if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+                self.fail(f"\\{letter}{digits} is no character", at)
+            return chr(code)
+        if not letter or letter.isalnum() or letter.isspace():
+            self.fail(f"\\{letter} is no escape sequence", at)
+        return letter
+
+    def _next(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self._text, self._at)
+        self._at = found.end() if found else self._at
+        return found[0] if found else ""
+
+    def _takes(self, mark: str) -> bool:
+        """Take a mark if it comes next."""
+        found = self._text.startswith(mark, self._at)
+        self._at += len(mark) if found else 0
+        return found
+
+    def _expect(self, mark: str) -> None:
+        if not self._takes(mark):
+            self._expected(mark)
+
+    def _expected(self, what: str) -> NoReturn:
+        if self._at >= len(self._text):
+            self.fail(f"Unexpected end of the grammar, expected {what}")
+        self.fail(f"expected {what}, not {self._next()!r}")
