@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ def test_a_signal_lets_answers_finish_and_models_load(tmp_path: Path) -> None:
             other = {"prompt": "def f(", "max_tokens": 2, "model": "demo:draft"}
             answer = threads.submit(client.post, "/v1/completions", json=other)
             while client.get("/v1/models/demo:draft").json()["status"]["value"] == "unloaded":
-                pass
+                time.sleep(0.02)
             process.send_signal(signal.SIGTERM)
             said = [line for line in lines if line]
         assert said[-1] == "data: [DONE]"
@@ -119,7 +120,7 @@ def test_a_second_signal_ends_a_load(tmp_path: Path) -> None:
         with ThreadPoolExecutor(1) as threads:
             answer = threads.submit(httpx2.post, f"{url}/v1/completions", json=body, timeout=60)
             while httpx2.get(f"{url}/v1/models/demo:draft").json()["status"]["value"] == "unloaded":
-                pass
+                time.sleep(0.02)
             process.send_signal(signal.SIGTERM)
             assert process.stderr is not None
             while b"Ctrl-C again" not in process.stderr.readline():

@@ -174,6 +174,7 @@ def test_answers_of_a_model_that_is_closed_end_with_an_error(two: Serving) -> No
         assert ask(two, "demo").status_code == 200
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_fails_its_own_requests_alone(two: Serving) -> None:
     with answering(two, "demo") as others, answering(two, "c") as lines:
         psutil.Process(pid_of(two, "c")).kill()
@@ -188,7 +189,7 @@ def test_a_worker_that_is_killed_fails_its_own_requests_alone(two: Serving) -> N
 @pytest.mark.skipif(os.name != "posix", reason="stops a process")
 def test_a_worker_that_is_stuck_holds_up_no_other_model(two: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.runtime.worker.pipes.PING_S", 0.05)
-    for name in ("watch.MISSED_LOADING", "pipes.MISSED"):
+    for name in ("pipes.MISSED_LOADING", "pipes.MISSED"):
         monkeypatch.setattr(f"edgespec.runtime.worker.{name}", 10**9)
     with two.client() as client, ThreadPoolExecutor(40) as threads:
         assert ask(two, "c").status_code == 200
