@@ -135,12 +135,8 @@ class Setting:
 SETTINGS = (
     Setting("temperature", "number", "sampling", "Temperature; 0 is greedy.", called="temp"),
     Setting("top_k", "integer", "sampling", "Sample from the N most likely tokens; 0 is off."),
-    Setting(
-        "top_p", "number", "sampling", "Sample from the most likely tokens up to this total probability; 1 is off."
-    ),
-    Setting(
-        "min_p", "number", "sampling", "Sample from tokens at least this many times as likely as the best; 0 is off."
-    ),
+    Setting("top_p", "number", "sampling", "Sample from the likeliest tokens up to this total probability; 1 is off."),
+    Setting("min_p", "number", "sampling", "Leave out tokens less likely than this share of the best one; 0 is off."),
     Setting("typical_p", "number", "sampling", "Locally typical sampling; 1 is off."),
     Setting("repeat_penalty", "number", "sampling", "Penalty factor for repeated tokens; 1 is off."),
     Setting("repeat_last_n", "integer", "sampling", "Number of last tokens the penalties look at; -1 is all."),
@@ -149,9 +145,7 @@ SETTINGS = (
     Setting("seed", "integer", "answer", "Same seed, same text; -1 is a random seed per answer."),
     Setting("max_tokens", "integer", "answer", "Maximum tokens per answer; -1 is no limit."),
     Setting("stop", "text", "answer", "Stop before any of these texts (separated by commas)."),
-    Setting(
-        "json_schema", "text", "answer", "Constrain answers to JSON that matches a schema (a file, or the schema)."
-    ),
+    Setting("json_schema", "text", "answer", "Constrain answers to JSON that fits a schema (a file, or its text)."),
     Setting("grammar", "text", "answer", "Constrain answers to a grammar (a file, or GBNF rules)."),
     Setting("regex", "text", "answer", "Constrain whole answers to a regular expression."),
     Setting("verify", "choice", "answer", "Verification rule for drafts.", get_args(VerifyRule)),

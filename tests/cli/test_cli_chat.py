@@ -114,7 +114,8 @@ def test_each_answer_that_was_cut_off_says_why(home: Path, limits: list[str], no
 def test_commands_work_in_a_pipe(home: Path) -> None:
     done = chat(
         "/set temp 0.5", "/system be brief", "hello", "/stats", "/regen", "/branches", "/fork", "/list",
-        "/search hello", "/export out.jsonl", "/help set", "/tokens", "/race hello", "/thought", "/bye", "never said",
+        "/search hello", "/export out.jsonl", "/help set", "/tokens", "/compare hello", "/thought", "/bye",
+        "never said",
         home=home,
     )  # fmt: skip
     text = done.stdout.decode()

@@ -299,15 +299,14 @@ def test_a_busy_server_is_not_waited_for_once_the_answer_is_cancelled(other: Sta
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills a process")
-def test_a_worker_that_dies_on_the_server_ends_one_answer() -> None:
-    with Worker(DEMO) as worker, serving(worker) as server, RemoteEngine(server.url) as engine:
-        answer = engine.submit(Request("def f(", max_tokens=900, ignore_eos=True))
-        next(answer)
-        assert server.served.worker.loop.process.pid is not None
-        os.kill(server.served.worker.loop.process.pid, signal.SIGKILL)
-        with pytest.raises(GenerationError, match="killed"):
-            list(answer)
-        assert [*engine.submit(Request("def f(", max_tokens=3))][-1].finish_reason == "length"
+def test_a_worker_that_dies_on_the_server_ends_one_answer(server: Serving, engine: RemoteEngine) -> None:
+    answer = engine.submit(Request("def f(", max_tokens=900, ignore_eos=True))
+    next(answer)
+    assert server.served.worker.loop.process.pid is not None
+    os.kill(server.served.worker.loop.process.pid, signal.SIGKILL)
+    with pytest.raises(GenerationError, match="killed"):
+        list(answer)
+    assert [*engine.submit(Request("def f(", max_tokens=3))][-1].finish_reason == "length"
 
 
 def test_another_program_answers_too(other: StandIn) -> None:

@@ -210,7 +210,7 @@ def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
         app.composer.put("count")
         await pilot.press("enter")
         await wait_until(pilot, lambda: app.is_answering and len(app.session.turns) == 1)
-        for command in ("/regen", "/undo", "/clear", "/fork", "/load last", "/model x", "/race", "/edit 1 x"):
+        for command in ("/regen", "/undo", "/clear", "/fork", "/load last", "/model x", "/compare", "/edit 1 x"):
             app.run_command(command)
         assert contents(app) == ["count"]
         for text in ("/regen 1", "more"):
