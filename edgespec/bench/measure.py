@@ -66,11 +66,6 @@ def machine() -> dict[str, Any]:
     }
 
 
-def build() -> dict[str, Any]:
-    """Return the version of llama-cpp-python, and llama.cpp's line of instruction sets and options."""
-    return {"llama_cpp_python": version("llama-cpp-python"), "flags": library.build_flags()}
-
-
 @dataclass(slots=True, kw_only=True)
 class Conditions:
     """How and where a result was measured, to compare it with another one. `started` is a time in ISO 8601."""
@@ -79,7 +74,9 @@ class Conditions:
     started: str
     edgespec: str = __version__
     machine: dict[str, Any] = field(default_factory=machine)
-    build: dict[str, Any] = field(default_factory=build)
+    build: dict[str, Any] = field(
+        default_factory=lambda: {"llama_cpp_python": version("llama-cpp-python"), "flags": library.build_flags()}
+    )
     settings: dict[str, Any]
 
 

@@ -72,15 +72,8 @@ class Sample:
     def from_json(cls, row: Mapping[str, Any]) -> Sample:
         """Return the sample that `as_json` was called on. Raises KeyError, TypeError, ValueError or AttributeError for
         other data."""
-        return cls(
-            str(row["mode"]),
-            float(row["temperature"]),
-            str(row["category"]),
-            str(row["item"]),
-            int(row["repeat"]),
-            [int(token) for token in row["tokens"]],
-            Stats.from_json(row),
-        )
+        names = ("mode", "temperature", "category", "item", "repeat", "tokens")
+        return cls(**{name: row[name] for name in names}, stats=Stats.from_json(row))
 
 
 def ask(

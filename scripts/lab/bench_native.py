@@ -39,8 +39,7 @@ from statistics import geometric_mean, median
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # modules of the project's own build
 import llama_build
-from bootstrap import STAMP, llama_version, wheel_cache
-from supervised import CommandError, read, say
+from bootstrap import STAMP, CommandError, llama_version, read, say, wheel_cache
 
 from edgespec.bench.measure import machine
 from edgespec.bench.suites import Item, sample, shipped

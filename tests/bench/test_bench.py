@@ -37,7 +37,7 @@ def llm(home: Path) -> Iterator[Runtime]:
 
 @pytest.fixture(scope="module")
 def result(llm: Runtime) -> BenchResult:
-    return run_bench(llm, Plan(ITEMS, MODES, tokens=8, repeat=2, command="edgespec bench"))
+    return run_bench(llm, Plan(ITEMS, MODES, tokens=4, repeat=2, command="edgespec bench"))
 
 
 # --- modes ------------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_every_mode_answers_every_prompt_in_turns(result: BenchResult) -> None:
 def test_the_parts_of_an_answer_add_up(result: BenchResult) -> None:
     for sample in result.samples:
         stats = sample.stats
-        assert len(sample.tokens) == stats.generated_tokens == 8 == stats.rounds + stats.accepted
+        assert len(sample.tokens) == stats.generated_tokens == 4 == stats.rounds + stats.accepted
         assert sum(stats.proposed_per_pos) == stats.proposed and sum(stats.accepted_per_pos) == stats.accepted
         assert stats.draft_s + stats.target_s + stats.other_s == pytest.approx(stats.generation_s)
         assert sample.mode != "plain" or not stats.proposed
@@ -166,7 +166,7 @@ def test_a_result_says_how_it_was_made_and_can_be_loaded(result: BenchResult, ll
     assert list(result.costs["target"]) == ["1", "2", "3", "4", "5", "6", "8", "10", "12", "16", "24", "32"]
     assert min(result.costs["draft"], *result.costs["target"].values()) > 0
     assert result.models["target"]["name"] == "demo" and result.models["draft"]["bytes"] > 10**5
-    assert (result.settings["threads"], result.settings["tokens"]) == (1, 8)
+    assert (result.settings["threads"], result.settings["tokens"]) == (1, 4)
     assert result.machine["cpu"] and result.build["llama_cpp_python"]
     assert "two: only the first of 2 turns is used" in result.messages
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
@@ -195,7 +195,7 @@ def test_an_answer_begins_with_empty_caches(llm: Runtime) -> None:
 
 
 def test_a_reference_is_the_answer_and_the_suffix_drafter_drafts_what_it_repeats(llm: Runtime) -> None:
-    modes = [*MODES, Mode("draft", rule="rejection")]
+    modes = [*MODES[:2], Mode("draft", rule="rejection")]
     result = run_bench(llm, Plan(ITEMS[:2], modes, tokens=32, temperatures=[0.8], reference=True))
     copied = [sample for sample in result.samples if sample.mode == "suffix fixed:4"]
     assert [sample.stats.accepted > 10 for sample in copied] == [True, True]
@@ -208,7 +208,7 @@ def test_a_reference_is_the_answer_and_the_suffix_drafter_drafts_what_it_repeats
 
 def test_prompts_that_do_not_fit_or_have_no_reference_are_left_out(llm: Runtime) -> None:
     items = [Item("long", "chat", ("word " * 2000,)), Item("bare", "chat", ("Hello",)), ITEMS[0]]
-    result = run_bench(llm, Plan(items, [PLAIN], tokens=8, temperatures=[0.0]))
+    result = run_bench(llm, Plan(items, [PLAIN], tokens=2, temperatures=[0.0]))
     assert {sample.item for sample in result.samples} == {"bare", "one"}
     assert any(message.startswith("skipped long: the prompt has ") for message in result.messages)
     with pytest.raises(UsageError, match="skipped bare: it has no reference answer"):
@@ -235,7 +235,7 @@ def test_what_was_measured_before_it_was_cancelled_is_kept(llm: Runtime) -> None
         if what.startswith("measuring,") and done >= 0.5:
             cancel.set()
 
-    result = run_bench(llm, Plan(ITEMS[:2], MODES, tokens=8), stop_in_the_middle, cancel)
+    result = run_bench(llm, Plan(ITEMS[:2], MODES, tokens=3), stop_in_the_middle, cancel)
     assert not result.complete and result.failure is None and result.costs["target"]
     assert len(result.samples) == 10  # of 20
     nothing = run_bench(llm, Plan(ITEMS[:2], MODES, tokens=8), None, cancel)
@@ -251,7 +251,7 @@ def test_what_was_measured_before_the_model_failed_is_kept(llm: Runtime, monkeyp
         return real(self, mode, question, temperature, repeat)
 
     monkeypatch.setattr(Runner, "answer", fail_late)
-    result = run_bench(llm, Plan(ITEMS[:2], MODES[:1], tokens=8))
+    result = run_bench(llm, Plan(ITEMS[:2], MODES[:1], tokens=2))
     assert (result.complete, result.failure, len(result.samples)) == (False, "decoding failed: it is broken", 2)
 
 

@@ -20,7 +20,7 @@ from bench_native import (
     saved,
     table,
 )
-from supervised import CommandError
+from bootstrap import CommandError
 
 LOG = """0.00.100.000 I n_ctx = 2048
 0.01.100.000 I encoded   31 tokens in    0.126 seconds, speed:  246.031 t/s

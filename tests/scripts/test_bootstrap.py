@@ -11,9 +11,8 @@ from typing import Any
 import bootstrap
 import llama_build
 import pytest
-from bootstrap import llama_wheel
+from bootstrap import CommandError, llama_wheel
 from llama_build import Machine
-from supervised import CommandError
 
 BARE = Machine("Linux", "x86_64", "flags : avx2")
 
