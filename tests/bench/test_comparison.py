@@ -6,7 +6,7 @@ import io
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,15 @@ from edgespec.settings import LoadSettings
 
 TARGET, DRAFT = resolve("demo").path, resolve("demo:draft").path
 ITEMS = [Item("one", "chat", ("Say something about cats.",)), Item("two", "code_completion", ("def quicksort(xs):\n",))]
-DEMO = ["demo", "-t", "1", "-n", "4", "--prompts", "maths", "--per-category", "1", "--limit", "1"]
+DEMO = ["demo", "-t", "1", "-n", "4", "--prompts", "maths", "--per-category", "1", "--limit", "1", "--modes", "plain"]
 MODES = [PLAIN, Mode("suffix", "fixed:2"), Mode("draft", "fixed:2")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_windows() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgespec.bench.comparison.WINDOW", 64)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +190,12 @@ def test_quality_is_reported_of_every_file(result: Comparison) -> None:
     assert demo.kl == 0 and demo.same_top == demo.perplexity_ratio == 1
     assert 0 < small.kl < draft.kl and draft.same_top < small.same_top < 1
     for quality in (draft, demo, small):
-        assert quality.positions == 255
+        assert quality.positions == 31
         assert quality.perplexity_ratio == pytest.approx(quality.perplexity / demo.perplexity)
 
 
-def test_one_file_alone_has_a_perplexity(plan: Plan, home: Path) -> None:
+def test_one_file_alone_has_a_perplexity(plan: Plan, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.bench.comparison.WINDOW", 512)
     found = run_comparison(replace(plan, targets=find_targets(["demo"]), contests=contests([PLAIN], [])))
     [file], [row] = found.files, found.rows
     assert found.complete and file.quality and file.quality.perplexity == pytest.approx(63.6, rel=0.005)
@@ -354,7 +362,7 @@ def compare(home: Path, *args: str) -> Finished:
 
 
 def test_the_command_compares_quantisations_of_the_bundled_target(home: Path) -> None:
-    done = compare(home, *DEMO, "--quants", "q4_k_m", "--modes", "plain,fixed:2")
+    done = compare(home, *DEMO, "--quants", "q4_k_m", "--modes", "fixed:2")
     assert (done.returncode, done.stderr) == (0, b"")
     for label in ("Q8_0", "Q4_K_M"):
         assert f"\n{label} " in done.stdout.decode()
