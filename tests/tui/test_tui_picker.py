@@ -273,7 +273,7 @@ def test_a_catalogue_with_errors_is_named_and_hinders_nothing(
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_settled)
-        await until(pilot, lambda: "not valid TOML" in app.said)
+        await until(pilot, lambda: "cannot be read as TOML" in app.said)
         await pilot.press("enter", "enter")
 
     models = reading(files["target"], files["small"])
