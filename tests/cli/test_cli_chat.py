@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -242,7 +243,7 @@ def test_a_chat_goes_on_with_the_model_it_was_with(home: Path) -> None:
 
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
-def test_at_a_terminal_one_types_edits_and_leaves(home: Path, term: str) -> None:
+def test_at_a_terminal_one_types_edits_leaves_and_finds_the_lines_again(home: Path, term: str) -> None:
     with at_terminal(home, [*CHAT, "--plain"], TERM=term) as (program, master):
         read_until(master, ">>> ")
         os.write(master, b"helo\x7flo\n")
@@ -259,6 +260,13 @@ def test_at_a_terminal_one_types_edits_and_leaves(home: Path, term: str) -> None
     assert contents(home)[0] == "hello"
     assert contents(home)[2:3] == (["one\ntwo\n\nthree"] if term == "xterm" else [])
     assert "Traceback" not in rest
+    if term == "xterm" and find_spec("readline"):
+        with at_terminal(home, [*CHAT, "--plain"]) as (program, master):
+            read_until(master, ">>> ")
+            os.write(master, b"\x1b[A\n\x04")  # the last line of the previous start
+            read_rest(master)
+            assert program.wait(30) == 0
+        assert contents(home)[0] == "three"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
@@ -323,19 +331,6 @@ def test_killed_in_the_middle_of_an_answer_it_loses_next_to_nothing(home: Path) 
     assert turns[-1].answer is not None
     assert turns[-1].answer.finish_reason == "interrupted"
     assert turns[-1].content
-
-
-def test_lines_are_remembered_for_the_next_time(home: Path) -> None:
-    pytest.importorskip("readline")
-    for _ in range(2):
-        with at_terminal(home, [*CHAT, "--plain"]) as (program, master):
-            read_until(master, ">>> ")
-            os.write(master, b"hello\n" if not (home / "data" / "chat_history").exists() else b"\x1b[A\n")
-            read_until(master, ">>> ")
-            os.write(master, b"\x04")
-            read_rest(master)
-            assert program.wait(30) == 0
-    assert contents(home)[0] == "hello"
 
 
 def test_the_screen_is_the_default_where_there_is_one(home: Path) -> None:

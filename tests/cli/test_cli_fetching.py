@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_program import Finished
+from cli_program import Finished, a_model_in_this_process
 from fake_hub import CATALOGUE, FakeHub, edgespec_with, hub_with_demo_pair
 from terminal import at_terminal, read_rest, read_until
 
@@ -161,7 +161,8 @@ def test_a_draft_that_is_named_is_not_fetched_without_its_target(hub: FakeHub, t
 def test_a_chat_lists_and_fetches_a_model_and_goes_on_with_it(hub: FakeHub, tmp_path: Path) -> None:
     lines = b"/models demo-p\n/model demo-pair\n/model\n"
     args = ["chat", "--plain", "-m", "demo", "-t", "1", "--no-history", "-y"]
-    done = edgespec_with(hub, *args, home=tmp_path, stdin=lines)
+    with a_model_in_this_process():
+        done = edgespec_with(hub, *args, home=tmp_path, stdin=lines)
     assert done.returncode == 0, done.stderr
     told = done.stdout.decode()
     assert "  demo-pair  " in told.partition("on the hub:")[0]

@@ -139,11 +139,18 @@ def edgespec_here(*args: str | bytes, home: Path, stdin: bytes = b"", **variable
     return Finished(code, stdout.getvalue(), stderr.getvalue())
 
 
-def edgespec_alone(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
-    """Run the program in this process, with a worker's model in this process too."""
+@contextmanager
+def a_model_in_this_process() -> Iterator[None]:
+    """Within this block the model of a worker is in this process too: no other process is started."""
 
     def load(settings: LoadSettings, progress: Progress, cancel: CancelFlag) -> Runtime:
         return Runtime(settings, progress)
 
     with patch("edgespec.runtime.worker.Worker", load), patch("edgespec.cli.setup.reopened.Worker", load):
+        yield
+
+
+def edgespec_alone(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
+    """Run the program in this process, with a worker's model in this process too."""
+    with a_model_in_this_process():
         return edgespec_here(*args, home=home, stdin=stdin, **variables)
