@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from cli_program import edgespec_here
+from cli_program import edgespec_alone, edgespec_here
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def test_a_command_of_the_readme_answers(line: str, home: Path) -> None:
     # The commands run in the project's folder, and may write into it.
     for folder in {"scripts", "tests"} & set(command.split()):
         shutil.copytree(ROOT / folder, home / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    done = edgespec_here(*shlex.split(command), home=home, stdin=f"{piped[2]}\n".encode() if piped else b"")
+    done = edgespec_alone(*shlex.split(command), home=home, stdin=f"{piped[2]}\n".encode() if piped else b"")
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.strip()
 
