@@ -31,8 +31,7 @@ from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.chat_questions import ChangeChat
 from edgespec.tui.composer import Composer
 from edgespec.tui.download_line import DownloadLine
-from edgespec.tui.files import Files
-from edgespec.tui.front import ScreenFront
+from edgespec.tui.front import Files, ScreenFront
 from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted
 from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
 from edgespec.tui.statistics import LiveStatistics, StatisticsLine, StatisticsPanel

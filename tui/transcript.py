@@ -18,8 +18,7 @@ from edgespec.chat.answerer import Level
 from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
 from edgespec.tui.about_chat import SystemPrompt
-from edgespec.tui.live_answer import shown
-from edgespec.tui.token_view import legend
+from edgespec.tui.live_answer import legend, shown
 from edgespec.tui.turn_view import Shared, TurnView
 from edgespec.tui.turn_window import Entry, Note, TurnWindow
 

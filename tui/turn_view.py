@@ -24,11 +24,18 @@ from edgespec.text.figures import when
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import split
 from edgespec.tui.lines import Block, Fitting, Lines, Text, clickable
-from edgespec.tui.live_answer import LiveAnswer, count_thought, file_blocks, shown, thought_blocks, thought_length
+from edgespec.tui.live_answer import (
+    LiveAnswer,
+    TokenText,
+    count_thought,
+    file_blocks,
+    shown,
+    thought_blocks,
+    thought_length,
+)
 from edgespec.tui.markdown import markdown
 from edgespec.tui.markdown_blocks import LEFT, RIGHT, Code
 from edgespec.tui.statistics import LiveStatistics
-from edgespec.tui.token_view import TokenText
 
 LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters shown at once of a user message, and of an answer
 WHEEL = 6  # cells that code scrolls per notch of the wheel

@@ -19,8 +19,8 @@ from edgespec.core.stats import Stats
 from edgespec.drafters.registry import REGISTRY
 from edgespec.history import Answer, Piece, Turn
 from edgespec.tui.lines import Block, Brush
+from edgespec.tui.live_answer import TokenText
 from edgespec.tui.markdown import GrowingMarkdown, markdown
-from edgespec.tui.token_view import TokenText
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import SwitchBranch, TurnCommand, TurnView
 from edgespec.tui.turn_window import MOST, MOUNTED, Edge
