@@ -69,6 +69,7 @@ def test_branches_are_exact_with_flash_attention(target: Model) -> None:
         assert measure_widths(context, 250, 31).exact_to == 31
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     "type",
     ["Q4_0", "Q4_K_M", *(pytest.param(t, marks=pytest.mark.long) for t in ("F16", "Q5_0", "BF16", "Q2_K", "IQ4_NL"))],

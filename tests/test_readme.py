@@ -23,6 +23,7 @@ COMMANDS = [
 MEASURING = [line for line in COMMANDS if re.search(r"edgespec (bench|compare|tune) ", line)]
 
 
+@pytest.mark.long(but=10)
 @pytest.mark.native
 @pytest.mark.parametrize(
     "line", [pytest.param(line, marks=[pytest.mark.long] * (line in MEASURING)) for line in COMMANDS]
@@ -46,6 +47,7 @@ def test_a_command_that_measures_has_options_that_exist(line: str, tmp_path: Pat
     assert edgespec_here(*command, "--no-such-option", "--help", home=tmp_path).returncode == 2
 
 
+@pytest.mark.long
 @pytest.mark.native
 def test_the_python_snippet_prints_an_answer(home: Path) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

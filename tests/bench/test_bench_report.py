@@ -288,6 +288,7 @@ def test_columns_that_do_not_fit_go_to_a_further_table() -> None:
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_picture_shows_every_mode_and_category_and_is_always_the_same() -> None:
     pytest.importorskip("matplotlib")

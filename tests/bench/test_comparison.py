@@ -361,6 +361,7 @@ def compare(home: Path, *args: str) -> Finished:
     return edgespec_here("compare", *args, home=home)
 
 
+@pytest.mark.long
 def test_the_command_compares_quantisations_of_the_bundled_target(home: Path) -> None:
     done = compare(home, *DEMO, "--quants", "q4_k_m", "--modes", "fixed:2")
     assert (done.returncode, done.stderr) == (0, b"")

@@ -75,6 +75,7 @@ def test_a_prompt_that_is_completed_verbatim_takes_no_system_prompt(tmp_path: Pa
     assert (raw["system"], raw["temperature"]) == (None, 0.25)
 
 
+@pytest.mark.long
 def test_the_answer_of_a_catalogued_model_is_the_one_with_its_settings_typed(tmp_path: Path, index: FakeIndex) -> None:
     """The model has no chat template, so that its system prompt would be an error without --raw."""
 

@@ -509,6 +509,7 @@ def test_a_job_that_ends_before_its_first_row_does_not_claim_any(home: Path, mon
     assert note == "note: no row is saved yet; the same command starts again"
 
 
+@pytest.mark.long
 def test_a_slow_pipe_holds_up_neither_results_nor_ctrl_c(home: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "batch", "-", *TINY, "--raw", "-n", "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -528,6 +529,7 @@ def test_a_slow_pipe_holds_up_neither_results_nor_ctrl_c(home: Path) -> None:
             program.kill()
 
 
+@pytest.mark.long
 @posix
 def test_a_worker_that_is_killed_costs_nothing_but_time(home: Path) -> None:
     write(home, *LONG)
@@ -554,6 +556,7 @@ def test_a_job_that_is_being_written_is_not_begun_twice(home: Path) -> None:
     assert "another batch is writing to out.jsonl" in other.stderr.decode()
 
 
+@pytest.mark.long
 def test_a_reader_that_leaves_ends_it_as_a_failure(home: Path) -> None:
     write(home, *LONG)
     with subprocess.Popen(
@@ -616,6 +619,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @posix
 def test_a_full_disk_ends_it_and_the_same_command_goes_on(home: Path) -> None:
     write(home, *LONG)

@@ -71,6 +71,7 @@ def test_it_measures_the_bundled_pair_and_shows_a_table(home: Path) -> None:
     assert {sample["item"] for sample in result["samples"]} == {"maths-01", "maths-02"}
 
 
+@pytest.mark.long
 def test_modes_and_temperatures_can_be_chosen(home: Path) -> None:
     args = ["demo", "--mode", "fixed:2", "--mode", "suffix", "--temp", "0.5", "--repeat", "2", "--per-category", "1"]
     done = bench(home, *args, "--json", "-")
@@ -127,6 +128,7 @@ def test_settings_for_run_are_taken_as_far_as_they_concern_it(home: Path, tmp_pa
 # --- heads and MTP blocks ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     ("kind", "every"),
     [
@@ -187,6 +189,7 @@ def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: l
 # --- interruptions ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_shows_and_writes_what_there_is(home: Path) -> None:
     code = ctrl_c_in("edgespec.bench.runner", "Runner.answer", call=6)  # two to warm up

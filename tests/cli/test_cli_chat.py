@@ -301,7 +301,7 @@ def test_the_chat_continues_after_ctrl_c_and_after_its_worker_was_killed(home: P
     assert turns[-1].answer.finish_reason == "length", said
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_a_signal_in_the_middle_of_an_answer_keeps_it(home: Path, number: str) -> None:
@@ -344,6 +344,7 @@ def test_the_screen_is_the_default_where_there_is_one(home: Path) -> None:
     assert "\x1b[?1049l" in rest
 
 
+@pytest.mark.long
 def test_a_screen_that_fails_says_what_does_without_it(home: Path) -> None:
     lines = [
         "import sys",
@@ -364,7 +365,7 @@ def test_a_screen_that_fails_says_what_does_without_it(home: Path) -> None:
     assert "use edgespec chat --plain instead" in rest
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("front", ["--tui", "--plain"])
 def test_without_its_terminal_it_ends_and_keeps_the_answer(home: Path, front: str) -> None:
     """A terminal that disappears without a signal, as if another program held it."""

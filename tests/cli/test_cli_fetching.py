@@ -74,6 +74,7 @@ def asked_repositories(hub: FakeHub) -> set[str]:
     return {name for name in hub.repositories for request in hub.requests if name in request.path}
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     "args", [["--spec-type", "none"], ["--spec-type", "suffix"], ["--spec-draft-n-max", "0"], ["-md", "demo:draft"]]
 )
@@ -121,6 +122,7 @@ def test_several_models_are_asked_for_in_one_question(hub: FakeHub, tmp_path: Pa
     assert not hub.file_requests
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(("answer", "code", "quiet"), [(b"\n", 0, []), (b"n\n", 3, ["-q"])])
 def test_at_a_terminal_it_asks_first(hub: FakeHub, tmp_path: Path, answer: bytes, code: int, quiet: list[str]) -> None:
     on = at_terminal(tmp_path, [*ASKED, *quiet], streams=["stdin", "stderr"], **hub.environment(tmp_path))

@@ -37,6 +37,7 @@ def read_some(program: subprocess.Popen[bytes]) -> None:
     assert program.stdout.read(20)
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_answer_with_its_statistics(home: Path, number: int, code: int) -> None:
     with started([*COMMAND, *ENDLESS], home) as program:

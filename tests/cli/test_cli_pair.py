@@ -178,6 +178,7 @@ def test_what_the_catalogue_does_not_know_has_to_be_fetched_first(hub: FakeHub, 
     assert not hub.requests
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(("answer", "code"), [(b"\n", 0), (b"n\n", 3)])
 def test_at_a_terminal_it_asks_first(hub: FakeHub, tmp_path: Path, answer: bytes, code: int) -> None:
     args = ["pair", "check", "demo-pair", "demo:draft"]

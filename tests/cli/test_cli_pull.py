@@ -386,6 +386,7 @@ def test_settings_of_the_connection_that_cannot_be_used_are_named(
     assert "s3cret" not in first
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_what_the_terminal_writes_for_ctrl_c_is_taken_away(hub: FakeHub, tmp_path: Path) -> None:
     hub.faults.stall_after, hub.faults.stalls = PART, 1
@@ -398,6 +399,7 @@ def test_what_the_terminal_writes_for_ctrl_c_is_taken_away(hub: FakeHub, tmp_pat
     assert seen.partition("note: stopped")[0].partition("\r\x1b[K")[1]
 
 
+@pytest.mark.long
 def test_a_server_that_cuts_again_and_again_is_reported_once(hub: FakeHub, tmp_path: Path) -> None:
     hub.faults.cut_after, hub.faults.cuts = PART, 2
     done = pull(hub, tmp_path, SPEC, HF_HUB_DISABLE_TELEMETRY="1")
@@ -406,6 +408,7 @@ def test_a_server_that_cuts_again_and_again_is_reported_once(hub: FakeHub, tmp_p
     assert broke.endswith(" broke: retrying in 1 s, giving up in 10 minutes if no data arrives")
 
 
+@pytest.mark.long
 def test_on_a_terminal_one_line_tells_how_far_it_is(hub: FakeHub, tmp_path: Path) -> None:
     hub.faults.stall_after, hub.faults.stalls = PART, 1
     with at_terminal(tmp_path, ["pull", SPEC], streams=["stderr"], **hub.environment(tmp_path)) as (program, master):

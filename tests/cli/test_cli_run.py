@@ -354,6 +354,7 @@ def test_verbose_tells_what_happens_and_llama_cpp_is_silent_without_it(home: Pat
 with_and_without_draft = pytest.mark.parametrize("draft", [[], ["-md", "draft.gguf"]], ids=["plain", "draft"])
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.skipif(os.name != "posix", reason="a shell pipe")
 @with_and_without_draft
 def test_a_reader_that_goes_away_ends_the_answer_without_a_word(home: Path, draft: list[str]) -> None:
@@ -369,6 +370,7 @@ def test_a_reader_that_goes_away_ends_the_answer_without_a_word(home: Path, draf
         assert (program.wait(60), said) == (0, b"")
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @with_and_without_draft
 def test_a_full_disk_is_said_to_be_so(home: Path, draft: list[str]) -> None:

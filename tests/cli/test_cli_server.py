@@ -115,6 +115,7 @@ def write_rows(home: Path, n: int, **settings: object) -> None:
     (home / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@pytest.mark.long
 def test_a_batch_is_that_of_this_machine_and_resumes_there(server: Serving, tmp_path: Path) -> None:
     write_rows(tmp_path, 12, max_tokens=16)
     args = ("batch", "in.jsonl", "--seed", "3", "--ordered")

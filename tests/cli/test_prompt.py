@@ -68,6 +68,7 @@ def test_a_pipe_alone_is_the_prompt_however_blank() -> None:
         reads(None, stdin=None)
 
 
+@pytest.mark.long
 def test_a_pipe_that_does_not_end_is_waited_for_and_said_to_be(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "run", "Hello", "-m", "none.gguf"],

@@ -89,7 +89,7 @@ def confidences(llm: Runtime, **settings: object) -> list[tuple[float, bool]]:
     return found
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_confidences_come_near_to_the_acceptance_rate(llm: Runtime, temperature: float) -> None:
     confidences(llm, temperature=temperature)

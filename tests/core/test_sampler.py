@@ -47,7 +47,7 @@ def make_rows() -> dict[str, FloatRow]:
 ROWS = make_rows()
 
 
-@pytest.mark.long(but=4)
+@pytest.mark.long(but=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("chain", CHAINS)
 def test_choices_follow_the_distribution_of_the_chain(chain: SamplingSettings) -> None:

@@ -233,6 +233,7 @@ def test_block_verification_needs_new_samples_every_step() -> None:
     assert excess(own_step) < 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_branches_of_an_adaptive_tree_need_independent_noise() -> None:
     """The budget drops the tokens after the second candidate or not, depending on the sample after the first."""

@@ -168,6 +168,7 @@ def test_what_is_kept_and_what_is_not(home: Path) -> None:
     assert [(entry["answers"], entry["tokens"]) for entry in stored()] == [(1, 16)]
 
 
+@pytest.mark.long
 def test_the_command(tmp_path: Path) -> None:
     def call(*arguments: str) -> str:
         done = edgespec_alone(*arguments, home=tmp_path)

@@ -129,6 +129,7 @@ def test_changed_data_are_found_when_all_is_read_and_change_no_text(built: Path,
         assert [event.id for event in llm.generate(TEXT, **settings)] == want
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("tree", [1, 4])
 def test_a_corpus_drafts_and_changes_no_text(built: Path, temperature: float, tree: int, home: Path) -> None:

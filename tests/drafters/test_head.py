@@ -274,7 +274,7 @@ def write(path: Path, kind: str, n_vocab: int = 0) -> Path:
     return write_networks(path, kind, n_vocab=n_vocab)
 
 
-@pytest.mark.long(but=4)
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("tree", [1, 4])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
@@ -292,6 +292,7 @@ def test_it_drafts_for_all_architectures_and_texts_stay(
     assert check_pair(check_draft_file(target), check_draft_file(head)).verdict == "works"
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle1"])
 def test_several_sequences_draft_with_it(deep: Path, tmp_path: Path, kind: str) -> None:
     requests = [Request(prompt=PROMPT * times, max_tokens=20, ignore_eos=True) for times in (1, 9, 4)]

@@ -156,7 +156,7 @@ def test_the_automatic_draft_length_changes_no_text() -> None:
     assert texts[0] == texts[1]
 
 
-@pytest.mark.long(but=4)
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("slow", [True, False])

@@ -33,7 +33,7 @@ def answer(path: Path, temperature: float, **more: Any) -> tuple[list[int], floa
         return ids, llm.stats.acceptance_rate, llm.notes
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_other_ids_for_the_same_tokens_make_no_difference(
     tmp_path: Path, plain: dict[float, list[int]], temperature: float

@@ -235,6 +235,7 @@ def test_useless_drafts_cost_rounds_but_never_text(target: Model, guess: object)
         engine.context.close()
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("guess", [nonsense, too_many, RuntimeError("out of ideas")])
 def test_a_failing_drafter_is_switched_off_with_one_warning(target: Model, guess: object) -> None:
     warnings: list[str] = []

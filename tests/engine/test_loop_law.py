@@ -105,7 +105,7 @@ def answers(target: Model, drafter: Drafter | None, rule: VerifyRule, leaves: in
     return written, accepted
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rule", "leaves"),
     [("rejection", 1), ("rejection", LEAVES), ("block", 1), ("coupled", 1), ("coupled", LEAVES)],

@@ -221,7 +221,7 @@ def talk(llm: Runtime, n_chats: int = 4, n_turns: int = 3) -> tuple[list[Any], l
     return found, read
 
 
-@pytest.mark.long(but=2)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
 @pytest.mark.usefixtures("home")
@@ -249,6 +249,7 @@ def alike(found: list[Any], expected: list[Any]) -> bool:
     return True
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("kind", ["llama", "eagle3", "qwen35"])
 @pytest.mark.usefixtures("home")
 def test_drafters_catch_up_with_what_was_restored(files: dict[str, str], tmp_path: Path, kind: str) -> None:

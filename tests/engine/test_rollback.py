@@ -235,7 +235,7 @@ def drafting(files: dict[str, str], architecture: str, **more: Any) -> Runtime:
     return load(files[architecture], draft_model=files["llama"], **more)
 
 
-@pytest.mark.long(but=3)
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("architecture", HYBRID)
 @pytest.mark.parametrize("drafter", ["draft", "lookup", "draft,lookup"])
 def test_a_hybrid_model_says_the_same_with_any_draft(files: dict[str, str], architecture: str, drafter: str) -> None:

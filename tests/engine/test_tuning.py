@@ -61,7 +61,7 @@ def test_another_number_of_threads_is_another_machine(fresh: Path) -> None:
     assert len(remembered(fresh)) == 2
 
 
-@pytest.mark.long(but=2)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("text", ["{", "[]", "null", '{"costs": 1}', "\x00", '{"a":' * 100_000])
 def test_what_cannot_be_read_is_told_in_one_line_and_learnt_anew(fresh: Path, text: str) -> None:
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
@@ -159,15 +159,12 @@ def test_drafting_can_be_changed_between_answers() -> None:
         assert answer(llm) == expected and llm.stats.draft_s == 0
 
 
-def test_draft_with_takes_the_names_of_load_settings_and_the_old_ones() -> None:
+def test_draft_with_takes_the_names_of_load_settings() -> None:
     with edgespec.load("demo", spec_type="suffix", spec_tree=4, threads=1) as llm:
         llm.draft_with(spec_draft_n_max=3, spec_tree=2)
         assert (llm.settings.spec_draft_n_max, llm.settings.spec_tree) == (3, 2)
-        for old, new in (("n_max", "spec_draft_n_max"), ("tree", "spec_tree")):
-            with pytest.warns(DeprecationWarning, match=f"{old} is now {new}") as caught:
-                llm.draft_with(**{old: 1})  # type: ignore[arg-type]
-            assert caught[0].filename == __file__
-            assert getattr(llm.settings, new) == 1
+        with pytest.raises(TypeError, match="unexpected keyword argument 'n_max'"):
+            llm.draft_with(n_max=1)  # type: ignore[call-arg]
 
 
 def test_what_was_not_loaded_cannot_be_asked_for() -> None:

@@ -44,6 +44,7 @@ def grammars(llm: Runtime) -> Iterator[Grammars]:
         yield opened
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("name", hostile.TOO_DEEP)
 def test_what_exhausts_the_stack_is_too_deep_and_the_next_one_compiles(compilers: Compilers, name: str) -> None:
     with pytest.raises(UsageError, match=DEEP):

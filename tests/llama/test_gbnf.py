@@ -173,6 +173,7 @@ def model() -> Iterator[Model]:
         yield llm.model
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("name", ["arithmetic", "c", "chess", "json", "json_arr", "english"])
 def test_the_same_tokens_may_follow_as_in_llama_cpp(model: Model, name: str) -> None:
     grammar = LLAMA_CPP[name][0]

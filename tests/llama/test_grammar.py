@@ -355,6 +355,7 @@ def test_run_says_what_it_cannot_use_before_it_looks_for_a_model(home: Path, arg
     assert said in done.stderr.decode()
 
 
+@pytest.mark.long
 def test_none_takes_away_what_the_configuration_says(home: Path) -> None:
     (home / "edgespec.toml").write_text('json-schema = "{}"')
     args = ("run", "-m", "demo", "-q", "-t", "1", "--spec-type", "none", "--seed", "3", "-n", "4", "A: ")

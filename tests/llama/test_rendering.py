@@ -62,12 +62,14 @@ def reason(renderer: Renderer, template: str) -> tuple[str, str]:
     return raised.value.failed, raised.value.why
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("template", TOO_LARGE)
 def test_memory_is_bounded(template: str, small: Renderer) -> None:
     assert reason(small, template) == ("limit", "it takes more than 67.1 MB of memory to render")
     assert small.render(HARMLESS, GIVEN) == "[user]hello"
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("template", TOO_SLOW)
 def test_time_is_bounded_and_nobody_waits_twice_for_the_same_template(template: str) -> None:
     with Renderer(time_s=0.5) as quick:

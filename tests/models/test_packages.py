@@ -56,6 +56,7 @@ def pulled(home: Path, index: FakeIndex, *more: str, **variables: str) -> tuple[
     return done.returncode, (done.stdout + done.stderr).decode()
 
 
+@pytest.mark.long
 def test_a_model_is_pulled_listed_shown_and_deleted_by_its_name(tmp_path: Path, index: FakeIndex) -> None:
     def asked(*args: str) -> bytes:
         done = edgespec_here(*args, home=tmp_path)

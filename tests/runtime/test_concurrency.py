@@ -156,6 +156,7 @@ def test_answers_for_asyncio_share_steps(llm: Runtime) -> None:
     assert [answer.tokens for answer in asyncio.run(both())] == [answer.tokens for answer in wanted]
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_long_prompt_holds_an_answer_up_for_one_pass_at_a_time(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     long = Request("import os, sys\n" * 180, max_tokens=6, seed=1, ignore_eos=True)
@@ -226,6 +227,7 @@ def n_alive() -> int:
     return sum(isinstance(thing, Stream | Sequence) for thing in gc.get_objects())
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("name", ["llm", "worker"])
 def test_hundreds_of_answers_with_cancels_lose_no_slot(name: str, request: pytest.FixtureRequest) -> None:
     model: Runtime | Worker = request.getfixturevalue(name)

@@ -59,6 +59,7 @@ def say(llm: Runtime, chat: list[Message]) -> list[tuple[int, float | None]]:
     return [(event.id, event.logprob) for event in events]
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("home")
 def test_a_chat_goes_on_after_a_restart_as_it_would_have(files: dict[str, str], tmp_path: Path, kind: str) -> None:

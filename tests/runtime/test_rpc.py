@@ -111,6 +111,7 @@ for n, event in enumerate(llm.generate("def fibonacci(n):", max_tokens=900, igno
 """
 
 
+@pytest.mark.long
 @posix
 def test_a_worker_that_hangs_is_given_up() -> None:
     with lent() as (address, process):

@@ -497,8 +497,8 @@ def test_death_while_nobody_asks_is_found_at_the_next_question() -> None:
 def pinged_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every process is, and may miss as many pings as it likes."""
     monkeypatch.setattr("edgespec.runtime.worker.pipes.PING_S", 0.05)
-    for name in ("watch.MISSED_LOADING", "pipes.MISSED"):
-        monkeypatch.setattr(f"edgespec.runtime.worker.{name}", 10**9)
+    for name in ("MISSED_LOADING", "MISSED"):
+        monkeypatch.setattr(f"edgespec.runtime.worker.pipes.{name}", 10**9)
 
 
 @posix

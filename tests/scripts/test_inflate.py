@@ -62,7 +62,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- the same text ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("type", "width", "tolerance"),
     [("F32", 256, 1e-4), ("F32", 384, 1e-4), ("F16", 256, 0.03), ("Q8_0", 256, 0.1), ("Q8_0", 384, 0.1)],

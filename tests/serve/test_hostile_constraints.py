@@ -46,7 +46,7 @@ DOORS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.long(but=3)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("door", DOORS)
 def test_every_format_refuses_it_and_the_worker_survives(server: Serving, door: str) -> None:
     path, body = DOORS[door]

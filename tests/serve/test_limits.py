@@ -146,6 +146,7 @@ def test_a_reader_that_stops_reading_is_cut_off(server: Serving, monkeypatch: py
     assert is_well(server)
 
 
+@pytest.mark.long
 def test_an_answer_that_nobody_reads_gives_its_slot_to_others(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.runtime.asynchronous.MOST_UNREAD", 100)
     with connected(server, window=4096) as sock:

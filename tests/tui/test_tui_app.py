@@ -323,6 +323,7 @@ def test_another_setting_is_compared_from_the_screen_of_the_comparison() -> None
     on_screen(steps, FakeEngine("one", "other", "warm", "cold"))
 
 
+@pytest.mark.long
 def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "first")
@@ -469,6 +470,7 @@ def test_versions_of_an_answer_are_switched_by_keys() -> None:
 # --- where one types --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_whatever_opens_or_changes_a_chat_leaves_the_focus_where_one_types() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         for key in ("ctrl+n", "f9", "f5", "ctrl+r", "r"):
@@ -875,6 +877,7 @@ def test_what_the_store_does_not_take_is_marked(tmp_path: Path) -> None:
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(("size", "panel"), [((106, 24), True), ((40, 20), False)])
 def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:

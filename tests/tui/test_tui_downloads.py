@@ -103,6 +103,7 @@ def test_a_model_of_the_catalogue_is_chosen_downloaded_and_loaded(hub: FakeHub) 
     assert [each.model for each in on_screen(steps)] == ["demo", "demo-pair:Q8_0"]
 
 
+@pytest.mark.long
 def test_the_chat_goes_on_meanwhile_and_keeps_its_model(hub: FakeHub) -> None:
     hub.faults.stall_after, hub.faults.stalls = TARGET // 2, 1
 
@@ -166,6 +167,7 @@ def test_the_hub_is_searched_while_typing(hub: FakeHub) -> None:
     on_screen(steps)
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("is_offline", [True, False])
 def test_without_the_hub_one_line_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, is_offline: bool) -> None:
     if is_offline:
@@ -198,6 +200,7 @@ def test_what_prevents_a_download_is_told_in_the_conversation(hub: FakeHub) -> N
     on_screen(steps)
 
 
+@pytest.mark.long
 def test_a_large_download_is_asked_about(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_downloads, "HUGE_BYTES", 1_000_000)
 

@@ -112,6 +112,7 @@ def test_one_key_puts_all_defaults_back() -> None:
     assert reduce(lambda s, item: changed(s, *item), result.items(), settings) == ChatSettings()
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("size", [(60, 24), (40, 20)])
 def test_the_form_is_usable_with_the_mouse_in_a_small_window(size: tuple[int, int]) -> None:
     async def step(pilot: Pilot[Any]) -> None:
