@@ -1,4 +1,4 @@
-"""What several test files need: a place of their own for what the program remembers."""
+"""Fixtures of all tests: separate folders for caches and settings, and results that the tests of a session share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgespec.llama.context import Context
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-USUAL_ENVIRONMENT = dict(os.environ)  # of whoever runs the tests
+USUAL_ENVIRONMENT = dict(os.environ)  # of the user who runs the tests
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the markers
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def real_model() -> Path:
-    """A small model of real weights, which is downloaded once and kept where the user's are."""
+    """A small model with real weights, downloaded once into the user's model folder."""
     command = [sys.executable, "-m", "edgespec", "pull", "smollm2", "--json"]
     done = subprocess.run(command, capture_output=True, env=USUAL_ENVIRONMENT, timeout=600, check=False)
     if done.returncode:
@@ -52,7 +52,7 @@ def real_model() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The user's own measurements and settings change nothing in tests, and tests change nothing for the user."""
+    """Isolate the tests from the user's measurements and settings, and these from the tests."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("EDGESPEC_")]:
             patch.delenv(name)
@@ -63,7 +63,7 @@ def no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="session", autouse=True)
 def the_same_bytes_are_tried_once() -> Iterator[None]:
-    """A trial load takes half a second, and tests write the same tiny models in many places."""
+    """Try equal files once a session: a trial load takes half a second, and many tests write the same tiny models."""
     known, try_file = dict[tuple[bytes, bool, int], str](), trial._crashed
 
     def remembered(path: Path, command: Sequence[str], *, extra_buffers: bool, gpu_layers: int = 0) -> str:
@@ -104,8 +104,11 @@ def the_same_bytes_are_measured_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def hears_of_signals() -> None:
-    """What a shell runs in the background ignores Ctrl-C, what nohup runs ignores SIGHUP, and so does what these start:
-    tests that send them would wait for ever."""
+    """Handle Ctrl-C and SIGHUP as a terminal would have it.
+
+    Processes in the background of a shell ignore Ctrl-C, those of nohup ignore SIGHUP, and so do the processes
+    that they start: tests that send these signals would wait for ever.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -114,7 +117,7 @@ def hears_of_signals() -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What is remembered about a file's models is forgotten with them."""
+    """A home folder for each test file."""
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGESPEC_HOME", str(folder))

@@ -20,7 +20,7 @@ FRAME_S = 0.1  # time between two frames; most of the time of a test goes into d
 
 
 class Waiting:
-    """Whether the pilot is waiting: the screen is then laid out, but not drawn."""
+    """True while the pilot waits: the screen is then laid out, but not rendered."""
 
     is_on = False
 
@@ -49,7 +49,7 @@ _render_update = Compositor.render_update
 
 
 def render_unless_waiting(compositor: Compositor, *args: Any, **options: Any) -> Any:
-    """Draw what has changed; while the pilot waits nothing: the next frame then draws it."""
+    """Render the changes, except while the pilot waits: then the next frame renders them."""
     return None if Waiting.is_on else _render_update(compositor, *args, **options)
 
 
