@@ -24,6 +24,7 @@ MEASURING = [line for line in COMMANDS if re.search(r"edgespec (bench|compare|tu
 
 
 @pytest.mark.long(but=10)
+@pytest.mark.timeout(300)  # `bench` takes 45 s on a quiet machine
 @pytest.mark.native
 @pytest.mark.parametrize(
     "line", [pytest.param(line, marks=[pytest.mark.long] * (line in MEASURING)) for line in COMMANDS]

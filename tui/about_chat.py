@@ -76,7 +76,8 @@ class TitleBar(Horizontal):
         mark.tooltip = why or None
 
     def _refresh_model(self) -> None:
-        self.query_one("#model", Static).update(Content(self._loading or self._model))
+        for line in self.query("#model").results(Static):  # there is none while the program closes
+            line.update(Content(self._loading or self._model))
 
 
 class Welcome(Static):
