@@ -23,7 +23,6 @@ COMMANDS = [
 MEASURING = [line for line in COMMANDS if re.search(r"edgespec (bench|compare|tune) ", line)]
 
 
-@pytest.mark.long(but=10)
 @pytest.mark.timeout(300)  # `bench` takes 45 s on a quiet machine
 @pytest.mark.native
 @pytest.mark.parametrize(
