@@ -132,6 +132,8 @@ class ChatJobs:
     async def fetch(self) -> None:
         """Show the events that arrived since the last call."""
         app, job = self._app, self._job
+        if not app.query("TitleBar #model"):  # the program closes: its widgets are being removed, the timer ticks on
+            return
         if job is None:
             if self.idle.has_title:
                 self.idle.has_title = False
