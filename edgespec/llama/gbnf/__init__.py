@@ -52,35 +52,27 @@ class _Writer:
             name, is_terminal = self._waiting.pop()
             own = self._own_name(name, is_terminal=is_terminal)
             if own not in lines:
-                lines[own] = self._expression(rules[name]) if is_terminal else self._rule(rules[name])
+                lines[own] = self._written(rules[name], is_terminal=is_terminal)
         lines |= {name: expression for expression, name in self._names.items()}
         self.text = "\n".join(["%llguidance {}", *(f"{name}: {body}" for name, body in lines.items()), ""])
 
     def _own_name(self, name: str, *, is_terminal: bool) -> str:
         return "start" if name == "root" and not is_terminal else f"{'R' if is_terminal else 'r'}{self._numbers[name]}"
 
-    def _rule(self, node: Node) -> str:
-        """A part of a rule."""
-        if node in self._terminals:
-            expression = self._expression(node)
+    def _written(self, node: Node, *, is_terminal: bool) -> str:
+        """A part of a rule or of a terminal."""
+        if node in self._terminals and not is_terminal:
+            expression = self._written(node, is_terminal=True)
             return self._names.setdefault(expression, f"T{len(self._names)}")
         if isinstance(node, Reference):
-            return self._reference(node, is_terminal=False)
-        if isinstance(node, Literal):  # letter by letter: a longer terminal could hide a shorter one
-            return f"({' '.join(f'/{_escaped(letter)}/' for letter in node.text)})" if node.text else '""'
-        return _composed(node, [self._rule(part) for part in node.parts])
-
-    def _expression(self, node: Node) -> str:
-        """A part of a terminal."""
-        if isinstance(node, Reference):
-            return self._reference(node, is_terminal=True)
-        if isinstance(node, Literal):
-            return f"/{_escaped(node.text)}/" if node.text else '""'
-        return _composed(node, [self._expression(part) for part in node.parts])
-
-    def _reference(self, node: Reference, *, is_terminal: bool) -> str:
-        self._waiting.append((node.name, is_terminal))
-        return self._own_name(node.name, is_terminal=is_terminal)
+            self._waiting.append((node.name, is_terminal))
+            return self._own_name(node.name, is_terminal=is_terminal)
+        if isinstance(node, Literal) and not node.text:
+            return '""'
+        if isinstance(node, Literal):  # in rules letter by letter: a longer terminal could hide a shorter one
+            letters = " ".join(f"/{_escaped(letter)}/" for letter in node.text)
+            return f"/{_escaped(node.text)}/" if is_terminal else f"({letters})"
+        return _composed(node, [self._written(part, is_terminal=is_terminal) for part in node.parts])
 
 
 def _composed(node: Node, parts: list[str]) -> str:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-MOST_REPEATED = 1_000_000
+MOST_DIGITS = 6  # of a number of repetitions
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _BLANKS = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
 _BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
-_NUMBER = re.compile(r"[0-9]+")
+_COUNTS = re.compile(r"\{\s*(?P<least>[0-9]+)\s*(?:(?P<comma>,)\s*(?P<most>[0-9]*)\s*)?\}")
 _PLAIN_TEXT = re.compile(r'[^"\\]+')
-_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
+_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[nrt]|[^\w\s]|_)")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -193,27 +193,18 @@ class _Parser:
 
     def _repeat(self, part: Node) -> Node:
         letter, at = self._next(), self._at
-        self._at += 1
         if letter != "{":
+            self._at += 1
             return Repeat((part,), int(letter == "+"), 1 if letter == "?" else None)
-        self._take(_BLANK_LINES)
-        least = self._number()
-        most: int | None = least
-        if self._takes(","):
-            self._take(_BLANK_LINES)
-            most = None if self._next() == "}" else self._number()
-        self._expect("}")
+        found = _COUNTS.match(self._text, at) or self.fail("expected {n}, {n,} or {n,m}")
+        self._at = found.end()
+        if any(len(digits or "") > MOST_DIGITS for digits in found.group("least", "most")):
+            self.fail(f"a number of repetitions has more than {MOST_DIGITS} digits", at)
+        least = int(found["least"])
+        most = least if not found["comma"] else int(found["most"]) if found["most"] else None
         if most is not None and most < least:
             self.fail(f"at most {most} repetitions cannot be at least {least}", at)
         return Repeat((part,), least, most)
-
-    def _number(self) -> int:
-        at = self._at
-        digits = self._take(_NUMBER) or self._expected("a number")
-        if len(digits) > len(str(MOST_REPEATED)) or int(digits) > MOST_REPEATED:
-            self.fail(f"more than {MOST_REPEATED:,} repetitions", at)
-        self._take(_BLANK_LINES)
-        return int(digits)
 
     def _literal(self) -> Node:
         letters = []
@@ -240,28 +231,19 @@ class _Parser:
 
     def _character(self) -> str:
         """The next character of a string or of a class, which may be an escape sequence."""
-        letter, at = self._next(), self._at
-        if not letter:
-            self.fail("Unexpected end of the grammar")
-        self._at += 1
+        letter, at = self._next() or self._expected("a character"), self._at
         if letter != "\\":
+            self._at += 1
             return letter
-        letter = self._next()
-        self._at += 1
-        if letter in _ESCAPES:
-            return _ESCAPES[letter]
-        if n_digits := _HEX_DIGITS.get(letter):
-            digits = self._text[self._at : self._at + n_digits]
-            if not re.fullmatch(f"[0-9a-fA-F]{{{n_digits}}}", digits):
-                self.fail(f"\\{letter} needs {n_digits} hexadecimal digits", at)
-            self._at += n_digits
-            code = int(digits, 16)
-            if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-                self.fail(f"\\{letter}{digits} is no character", at)
-            return chr(code)
-        if not letter or letter.isalnum() or letter.isspace():
-            self.fail(f"\\{letter} is no escape sequence", at)
-        return letter
+        escape = self._take(_ESCAPE)
+        if not escape:
+            self.fail(f"{self._text[at : at + 2]} is no escape sequence, or needs more hexadecimal digits")
+        if len(escape) == 2:
+            return _ESCAPES.get(escape[1], escape[1])
+        code = int(escape[2:], 16)
+        if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            self.fail(f"{escape} is no character", at)
+        return chr(code)
 
     def _next(self) -> str:
         return self._text[self._at : self._at + 1]

@@ -21,7 +21,6 @@ from edgespec.llama.gbnf.rules import Characters, Choice, Literal, Node, Referen
 
 MOST_RANGES = 2_000  # of code points; larger sets would take too long
 MOST_NODES = 20_000
-MOST_ROUNDS = 20
 
 
 @dataclass(slots=True)
@@ -66,25 +65,21 @@ class _Analysis:
         self._facts: dict[Node, _Facts] = {}
         self._follow: dict[Node, int] = {}
         self.chosen: set[Node] = set()
-        if not self._found_facts():
-            return
+        self._find_facts()
         if self._of_rule["root"].is_regular:
             self.chosen = {rules["root"]}  # nothing can follow the whole grammar
-        elif self._found_followers():
+        else:
+            self._find_followers()
             self._choose()
 
-    def _found_facts(self) -> bool:
-        """Find the facts of all parts. Rules refer to others below or above them, so the order alternates. Return False
-        if there are too many rounds to make."""
-        names = [*self._rules]
-        for _ in range(MOST_ROUNDS):
+    def _find_facts(self) -> None:
+        """Find the facts of all parts. Rules refer to others below or above them, so the order alternates."""
+        names, before = [*self._rules], dict[str, _Facts]()
+        while before != self._of_rule:
             names.reverse()
             before = dict(self._of_rule)
             for name in names:
                 self._of_rule[name] = self._find(self._rules[name])
-            if before == self._of_rule:
-                return True
-        return False
 
     def _find(self, node: Node) -> _Facts:
         parts = [self._find(part) for part in node.parts]
@@ -115,10 +110,10 @@ class _Analysis:
             bits |= (1 << bisect_left(self._points, last + 1)) - (1 << bisect_left(self._points, first))
         return bits
 
-    def _found_followers(self) -> bool:
-        """Find the characters that can follow each part. Return False if there are too many rounds to make."""
-        after = dict.fromkeys(self._rules, 0)
-        for _ in range(MOST_ROUNDS):
+    def _find_followers(self) -> None:
+        """Find the characters that can follow each part."""
+        after, before = dict.fromkeys(self._rules, 0), dict[str, int]()
+        while before != after:
             before = dict(after)
             for name, rule in self._rules.items():
                 waiting = [(rule, after[name])]
@@ -137,9 +132,6 @@ class _Analysis:
                             follow = facts.first | (follow if facts.may_be_empty else 0)
                     else:
                         waiting += [(part, follow) for part in node.parts]
-            if after == before:
-                return True
-        return False
 
     def _choose(self) -> None:
         """Choose the largest parts. Divide those that begin like others, until none does."""
