@@ -132,6 +132,8 @@ def readable(said: str) -> str:
         return f"{_shortened(pattern)}, column {len(blanks) - 3}: {why}"
     if "lookarounds not supported" in said:
         return r"look-around and word boundaries (\b) are not supported"
+    if "recursion limit" in said:
+        return TOO_DEEP
     if "panic" in said:
         return "llguidance fails on it"
     if re.search("[Tt]oo many (expressions|items|states)|Current row has", said):

@@ -12,7 +12,6 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
-DEEPEST = 128  # levels of objects and lists
 MOST_NOTES = 8
 MOST_SHOWN = 120  # characters of a place
 
@@ -40,13 +39,12 @@ DIALECTS = {
     *(f"https://json-schema.org/draft/{draft}/schema" for draft in ("2019-09", "2020-12")),
 }
 _NUMBERED_UUID = re.compile("uuid[1-8]")
-_TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
 
 
 def translated(text: str) -> tuple[str, list[str]]:
     """Return a schema for llguidance, and notes about its ignored keywords. Raises ValueError, which names the keyword
     and its place as a JSON pointer."""
-    schema = _read(text)
+    schema = json.loads(text)  # its error says where the text is wrong
     if schema is False:
         raise ValueError("nothing can match it")
     if not isinstance(schema, dict):
@@ -54,25 +52,10 @@ def translated(text: str) -> tuple[str, list[str]]:
             raise ValueError("a schema is an object, true or false")
         return "{}", []
     translation = _Translation(schema)
-    return json.dumps(schema, allow_nan=False), [f"JSON schema: {note}" for note in translation.notes]
-
-
-def _read(text: str) -> Any:
-    try:
-        schema = json.loads(text)  # its error says where the text is wrong
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-    level = [schema]
-    for _ in range(DEEPEST):
-        level = [
-            part
-            for value in level
-            if isinstance(value, dict | list)
-            for part in (value.values() if isinstance(value, dict) else value)
-        ]
-        if not level:
-            return schema
-    raise ValueError(_TOO_DEEP)
+    notes = [f"JSON schema: {note}" for note in translation.notes[:MOST_NOTES]]
+    if len(translation.notes) > MOST_NOTES:
+        notes.append("JSON schema: more keywords are ignored")
+    return json.dumps(schema, allow_nan=False), notes
 
 
 class _Translation:
@@ -91,7 +74,6 @@ class _Translation:
             self._rewrite(*self._waiting.pop())
 
     def _rewrite(self, schema: dict[str, Any], place: str) -> None:
-        _drop_what_has_no_effect(schema)
         self._ignore(schema, place)
         if "unevaluatedProperties" in schema and not SAME_OBJECT & {*schema}:
             schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
@@ -106,7 +88,7 @@ class _Translation:
                 if not self._is_lenient:
                     raise ValueError(f"{said} is not supported")
                 del schema[keyword]
-                self._note(f"{said} is ignored")
+                self.notes.append(f"{said} is ignored")
         for keyword, value in schema.items():
             self._read_parts(keyword, value, place)
 
@@ -135,31 +117,25 @@ class _Translation:
             self._seen[id(schema)] = schema
             self._waiting.append((schema, place))
 
-    def _note(self, text: str) -> None:
-        if len(self.notes) < MOST_NOTES:
-            self.notes.append(text)
-        elif len(self.notes) == MOST_NOTES:
-            self.notes.append("more keywords are ignored")
-
     def _ignore(self, schema: dict[str, Any], place: str) -> None:
         if schema.pop("uniqueItems", False):
-            self._note(f"uniqueItems at {place} is ignored: items may repeat")
+            self.notes.append(f"uniqueItems at {place} is ignored: items may repeat")
         format, types = schema.get("format"), schema.get("type", "string")
         if isinstance(format, str) and _NUMBERED_UUID.fullmatch(format):
             schema["format"] = "uuid"
         elif isinstance(format, str) and format not in FORMATS:
             del schema["format"]
             if "string" in (types if isinstance(types, list) else [types]):
-                self._note(f"format {_short(format)} at {place} is ignored: it is unknown")
+                self.notes.append(f"format {_short(format)} at {place} is ignored: it is unknown")
         dialect = schema.get("$schema")
         if isinstance(dialect, str) and dialect.rstrip("#") not in DIALECTS:
             del schema["$schema"]
-            self._note(f"$schema {_short(dialect)} at {place} is ignored: it is unknown")
+            self.notes.append(f"$schema {_short(dialect)} at {place} is ignored: it is unknown")
         if "oneOf" in schema and "discriminator" not in schema:
-            self._note(f"oneOf at {place} is treated as anyOf: several of its alternatives may match")
+            self.notes.append(f"oneOf at {place} is treated as anyOf: several of its alternatives may match")
         for keyword in _without_annotations(schema):
             if keyword not in IMPLEMENTED and keyword not in REFUSED:
-                self._note(f"the unknown keyword {_short(keyword)} at {place} is ignored")
+                self.notes.append(f"the unknown keyword {_short(keyword)} at {place} is ignored")
 
     def _property_names(self, schema: dict[str, Any], place: str) -> None:
         """Write names with a pattern, or from a list, as properties; other names are refused."""
@@ -169,7 +145,7 @@ class _Translation:
         if not isinstance(names, dict) or names.pop("type", "string") != "string":
             return
         if names.pop("format", None) is not None:
-            self._note(f"format at {_below(place, 'propertyNames')} is ignored")
+            self.notes.append(f"format at {_below(place, 'propertyNames')} is ignored")
         values = [names["const"]] if "const" in names else names.get("enum")
         if not names:
             del schema["propertyNames"]
@@ -196,19 +172,6 @@ class _Translation:
             else:
                 return None
         return value, _below("#", *names)
-
-
-def _drop_what_has_no_effect(schema: dict[str, Any]) -> None:
-    no_effect: list[str] = []
-    if "contains" not in schema or (schema.get("minContains") == 0 and "maxContains" not in schema):
-        no_effect += ["contains", "minContains", "maxContains"]
-    if "if" not in schema or not {"then", "else"} & {*schema}:
-        no_effect += ["if", "then", "else"]
-    no_effect += [name for name in ("uniqueItems", "not") if schema.get(name) is False]
-    for name in ("unevaluatedProperties", "unevaluatedItems", "propertyNames"):
-        no_effect += [name] if _without_annotations(schema.get(name)) in (True, {}) else []
-    for name in no_effect:
-        schema.pop(name, None)
 
 
 def _without_annotations(schema: Any) -> Any:

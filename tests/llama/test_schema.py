@@ -52,14 +52,12 @@ EXACT: list[dict[str, Any]] = [
     {"type": "object", "propertyNames": {"const": "b"}},
     {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer"}},
     {"propertyNames": {"pattern": "^a"}},
-    {"type": "object", "properties": {"a": {"not": False}, "b": {"not": {}}}},
-    {"not": False, "type": "integer"},
+    {"type": "object", "properties": {"a": {}, "b": {"not": {}}}},
     {"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False},
     {"type": "object", "properties": {"a": {}}, "unevaluatedProperties": {"type": "integer"}},
     {"type": "object", "additionalProperties": {"type": "integer"}, "unevaluatedProperties": False},
     {"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1, "required": ["b"]},
-    {"type": "array", "items": {"type": "integer"}, "minContains": 2, "then": False, "uniqueItems": False},
-    {"type": "array", "contains": {"type": "null"}, "minContains": 0, "if": {"type": "null"}},
+    {"type": "array", "items": {"type": "integer"}, "uniqueItems": False},
     {"oneOf": [{"$ref": "#/$defs/p"}, {"$ref": "#/$defs/q"}], "discriminator": {}, "$defs": {"p": P, "q": Q}},
     {"const": {"a": 1, "b": "x"}},
     {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": False},
@@ -194,8 +192,8 @@ def test_a_refusal_names_the_keyword_and_its_place(schema: dict[str, Any], said:
 
 def test_deep_and_wide_schemas_are_read_without_recursion() -> None:
     for text in ('{"items":' * 129 + "{}" + "}" * 129, "[" * 100_000, '{"const":' + "[" * 500 + "]" * 500 + "}"):
-        with pytest.raises(ValueError, match="nested more than 128 levels deep"):
-            translated(text)
+        with pytest.raises(ValueError, match="it is nested too deeply"):
+            compiled("json_schema", text)
     options = [{"$ref": "#/$defs/a"}] * 2000
     definitions = {"a": {"enum": [*range(3000)]}, "b": {"$ref": "#/$defs/b"}}
     _, notes = translated(json.dumps({"properties": {"x": {"oneOf": options}}, "$defs": definitions}))
