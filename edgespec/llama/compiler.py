@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +46,17 @@ SpecialTokens = Callable[[], Mapping[str, int]]
 
 class Compiler(Closable):
     """Compiles constraints one at a time, each within `cpu_s` of processor time, while at most `most_waiting` others
-    wait. Without `special` tokens a grammar may name any token."""
+    wait. A constraint that takes longer is compiled by `slower`, if there is one, so that it never delays the others.
+    Without `special` tokens a grammar may name any token."""
 
-    def __init__(self, cpu_s: float, most_waiting: int | None = None, special: SpecialTokens | None = None) -> None:
-        self._cpu_s, self._most_waiting, self._special = cpu_s, most_waiting, special
+    def __init__(
+        self,
+        cpu_s: float,
+        special: SpecialTokens | None = None,
+        most_waiting: float = inf,
+        slower: Compiler | None = None,
+    ) -> None:
+        self._cpu_s, self._special, self._most_waiting, self._slower = cpu_s, special, most_waiting, slower
         self._limits = Limits(cpu_s, cpu_s * PATIENCE, MEMORY_BYTES)
         self._lock = threading.Lock()
         self._n_waiting = 0
@@ -59,7 +67,7 @@ class Compiler(Closable):
         is wrong or which limit is exceeded, and GenerationError if there is no process or too many constraints wait."""
         special = self._special() if self._special is not None and kind == "grammar" else None
         question = json.dumps({"kind": kind, "text": text, "special": special}).encode()
-        if self._most_waiting is not None and self._n_waiting >= self._most_waiting:
+        if self._n_waiting >= self._most_waiting:
             raise GenerationError("too many constraints wait to be compiled", hint="try again later")
         self._n_waiting += 1  # several threads may change it at once: it need not be exact
         try:
@@ -72,41 +80,26 @@ class Compiler(Closable):
         what = f"cannot use {name or f'this {CONSTRAINTS[kind]}'}"
         if "refused" in reply:
             raise UsageError(what, why=reply["refused"])
-        hint = "this is a limit of edgespec: use fewer, simpler or less nested rules"
-        if reply["failed"] in ("time", "clock"):
-            raise _TooSlowError(what, why=f"compiling it takes longer than {self._cpu_s:g} s", hint=hint)
-        is_large = reply["failed"] == "memory"
-        raise UsageError(what, why="compiling it takes too much memory" if is_large else constraint.TOO_DEEP, hint=hint)
+        why = {"memory": "compiling it takes too much memory", "crash": constraint.TOO_DEEP}.get(reply["failed"])
+        if why is None and self._slower is not None:
+            return self._slower.compiled(kind, text, name, cancel)
+        raise UsageError(
+            what,
+            why=why or f"compiling it takes longer than {self._cpu_s:g} s",
+            hint="this is a limit of edgespec: use fewer, simpler or less nested rules",
+        )
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and that of the slower compiler."""
         with self._lock:
             self.child.close()
+        if self._slower is not None:
+            self._slower.close()
 
 
-class Compilers(Closable):
-    """A quick compiler for nearly all constraints and a slow one for the rest, so that a slow constraint never delays
-    the others."""
-
-    def __init__(self, special: SpecialTokens | None = None) -> None:
-        self._quick = Compiler(QUICK_S, special=special)
-        self._slow = Compiler(SLOW_S, MOST_WAITING, special)
-
-    def compiled(self, kind: Constraint, text: str, name: str = "", cancel: CancelFlag | None = None) -> str:
-        """Like `Compiler.compiled`."""
-        try:
-            return self._quick.compiled(kind, text, name, cancel)
-        except _TooSlowError:
-            return self._slow.compiled(kind, text, name, cancel)
-
-    def close(self) -> None:
-        """End both processes."""
-        self._quick.close()
-        self._slow.close()
-
-
-class _TooSlowError(UsageError):
-    """The limit of time."""
+def quick_compiler(special: SpecialTokens | None = None) -> Compiler:
+    """Return a quick compiler for nearly all constraints, with a slow one for the rest."""
+    return Compiler(QUICK_S, special, slower=Compiler(SLOW_S, special, MOST_WAITING))
 
 
 def settled(kind: Constraint, given: str) -> str:
@@ -114,11 +107,11 @@ def settled(kind: Constraint, given: str) -> str:
     cannot be read or used."""
     if not given:
         return given
-    with Compilers() as compilers:
+    with quick_compiler() as compiler:
         if constraint.is_text(kind, given):
-            compilers.compiled(kind, given)
+            compiler.compiled(kind, given)
             return given
-        compilers.compiled(kind, constraint.constraint_text(kind, given), f"the {CONSTRAINTS[kind]} in {given}")
+        compiler.compiled(kind, constraint.constraint_text(kind, given), f"the {CONSTRAINTS[kind]} in {given}")
     return str(Path(given).expanduser().absolute())
 
 

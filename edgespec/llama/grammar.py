@@ -9,12 +9,11 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from hashlib import sha256
-from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -27,7 +26,7 @@ from edgespec.closable import Closable
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import UsageError
 from edgespec.llama.child import NotWaitedForError, held
-from edgespec.llama.compiler import Compilers
+from edgespec.llama.compiler import quick_compiler
 from edgespec.llama.constraint import AMBIGUOUS, first_mask_error, parser_limits, readable
 from edgespec.llama.model import Model
 from edgespec.settings import CONSTRAINTS, Constraint, Request
@@ -42,8 +41,6 @@ MASKS_S, MASK_S = 0.5, 0.02
 # Processor time that all answers together may take beyond MASK_S a mask: at first, and then in each second. Without
 # this limit, a series of slow constraints, each within the limits of its answer, would still hold up all others.
 SHARED_S, SHARED_RATE = 4.0, 0.25
-
-Made = TypeVar("Made")
 
 
 class Allowance:
@@ -70,8 +67,8 @@ class Grammars(Closable):
 
     def __init__(self, model: Model) -> None:
         self._model, self.n_vocab = model, model.n_vocab
-        self._compilers = Compilers(lambda: self._special)
-        self._lock, self._building = threading.Lock(), threading.Lock()
+        self._compiler = quick_compiler(lambda: self._special)
+        self._lock = threading.Lock()
         # A thread that compiles a constraint holds its lock, while others wait for the result.
         self._turns: WeakValueDictionary[tuple[Constraint, bytes], threading.Lock] = WeakValueDictionary()
         self.allowance = Allowance()  # shared by all answers
@@ -114,12 +111,17 @@ class Grammars(Closable):
 
     def close(self) -> None:
         """End the processes that compile."""
-        self._compilers.close()
+        self._compiler.close()
 
     def _compiled(self, kind: Constraint, text: str, cancel: CancelFlag | None) -> LLMatcher:
-        grammar = self._compilers.compiled(kind, text, "", cancel)
-        with self._building:
-            matcher, said = _with_deep_stack(lambda: self._built(grammar))
+        grammar = self._compiler.compiled(kind, text, "", cancel)
+        with _STACK, ThreadPoolExecutor(1, "grammar") as thread:
+            before = threading.stack_size(STACK_BYTES)
+            try:
+                built = thread.submit(self._built, grammar)  # starts the thread
+            finally:
+                threading.stack_size(before)
+        matcher, said = built.result()
         if said:
             raise UsageError(f"cannot use this {CONSTRAINTS[kind]}", why=said)
         return matcher
@@ -235,24 +237,4 @@ def _key(kind: Constraint, text: str) -> tuple[Constraint, bytes]:
     return kind, sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def _with_deep_stack(call: Callable[[], Made]) -> Made:
-    """Return the result of a call, which runs in a thread with a stack of `STACK_BYTES`."""
-    done = Future[Made]()
-
-    def run() -> None:
-        try:
-            done.set_result(call())
-        except BaseException as error:
-            done.set_exception(error)
-
-    with _STACK:
-        before = threading.stack_size(STACK_BYTES)
-        try:
-            thread = threading.Thread(target=run, name="grammar", daemon=True)
-            thread.start()
-        finally:
-            threading.stack_size(before)
-    return done.result()
-
-
-_STACK = threading.Lock()  # the size of new stacks is a setting of the whole process
+_STACK = threading.Lock()  # the size of new threads' stacks is a setting of the whole process

@@ -18,7 +18,7 @@ from edgespec.errors import UsageError
 from edgespec.llama import compiler as compiler_module
 from edgespec.llama import grammar
 from edgespec.llama.child import NotWaitedForError
-from edgespec.llama.compiler import Compiler, Compilers, settled
+from edgespec.llama.compiler import Compiler, quick_compiler, settled
 from edgespec.llama.grammar import Grammars
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Constraint, Request
@@ -27,8 +27,8 @@ DEEP = "it is nested too deeply, or its rules or definitions form too long a cha
 
 
 @pytest.fixture(scope="module")
-def compilers() -> Iterator[Compilers]:
-    with Compilers() as opened:
+def compiler() -> Iterator[Compiler]:
+    with quick_compiler() as opened:
         yield opened
 
 
@@ -46,10 +46,10 @@ def grammars(llm: Runtime) -> Iterator[Grammars]:
 
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("name", hostile.TOO_DEEP)
-def test_what_exhausts_the_stack_is_too_deep_and_the_next_one_compiles(compilers: Compilers, name: str) -> None:
+def test_what_exhausts_the_stack_is_too_deep_and_the_next_one_compiles(compiler: Compiler, name: str) -> None:
     with pytest.raises(UsageError, match=DEEP):
-        compilers.compiled(*hostile.TOO_DEEP[name])
-    assert "json_schema" in compilers.compiled("json_schema", hostile.PERSON)
+        compiler.compiled(*hostile.TOO_DEEP[name])
+    assert "json_schema" in compiler.compiled("json_schema", hostile.PERSON)
 
 
 def test_answers_with_slow_masks_share_a_limit_of_time(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,16 +75,16 @@ def test_what_takes_too_much_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> 
         compiler.compiled("grammar", text)
 
 
-def test_an_ambiguous_grammar_is_refused_and_a_large_one_is_not(compilers: Compilers) -> None:
+def test_an_ambiguous_grammar_is_refused_and_a_large_one_is_not(compiler: Compiler) -> None:
     with pytest.raises(UsageError, match="it is too ambiguous or too large"):
-        compilers.compiled("grammar", hostile.AMBIGUOUS)
+        compiler.compiled("grammar", hostile.AMBIGUOUS)
     rules = [f'r{i} ::= "word {i}" [a-z]+' for i in range(200)]
-    compilers.compiled("grammar", "\n".join(["root ::= " + " | ".join(f"r{i}" for i in range(200)), *rules]))
-    compilers.compiled("grammar", 'root ::= e\ne ::= e "+" e | e "*" e | "(" e ")" | [0-9]+')
-    compilers.compiled("json_schema", hostile.chain_of_objects(100))
-    compilers.compiled("json_schema", json.dumps({"enum": [f"value {i}" for i in range(5000)]}))
+    compiler.compiled("grammar", "\n".join(["root ::= " + " | ".join(f"r{i}" for i in range(200)), *rules]))
+    compiler.compiled("grammar", 'root ::= e\ne ::= e "+" e | e "*" e | "(" e ")" | [0-9]+')
+    compiler.compiled("json_schema", hostile.chain_of_objects(100))
+    compiler.compiled("json_schema", json.dumps({"enum": [f"value {i}" for i in range(5000)]}))
     properties = {f"property {i}": {"type": ["string", "null"]} for i in range(300)}
-    compilers.compiled("json_schema", json.dumps({"type": "object", "properties": properties}))
+    compiler.compiled("json_schema", json.dumps({"type": "object", "properties": properties}))
 
 
 def test_the_process_ends_with_the_compiler_closed_or_not() -> None:

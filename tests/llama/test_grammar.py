@@ -72,7 +72,7 @@ def grammars(llm: Runtime) -> Iterator[Grammars]:
 @pytest.fixture
 def one_compiler(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
     """Constraints are compiled by processes that are running already."""
-    monkeypatch.setattr("edgespec.llama.compiler.Compilers", lambda: nullcontext(grammars._compilers))
+    monkeypatch.setattr("edgespec.llama.compiler.quick_compiler", lambda: nullcontext(grammars._compiler))
 
 
 def text_of(events: Iterator[TokenEvent]) -> str:

@@ -28,7 +28,7 @@ CALLS = {
     "subprocess.run": "cli",
     "subprocess.Popen": "cli",
     "edgespec.llama.compiler.Compiler": "cli",
-    "edgespec.llama.compiler.Compilers": "cli",
+    "edgespec.llama.compiler.quick_compiler": "cli",
     "edgespec.llama.grammar.Grammars": "cli",
     "edgespec.llama.rendering.Renderer": "cli",
 }
