@@ -311,11 +311,12 @@ REASONING: Known = {
 RESPONSES: Known = {
     **_OF_A_CHAT,
     **_REFUSED,
-    **read("max_tokens max_output_tokens instructions stop parallel_tool_calls top_logprobs include"),
+    **read("max_tokens max_output_tokens instructions stop parallel_tool_calls include"),
     **read(input=ITEM, tools=RESPONSE_TOOL, tool_choice={**read("type name"), **refused("mode tools")}),
     **read(text={**read(format=JSON_FORMAT), **only(verbosity=("medium",))}),
     **read(reasoning=REASONING),
     **refused("previous_response_id conversation background prompt moderation image"),
+    **only(top_logprobs=(0,)),
     # In this server, a conversation that is too long is an error, and so is a tool that the server would have to call.
     **hint("context_management"),
     **harmless("truncation max_tool_calls client_metadata access_programs background_options"),
@@ -323,10 +324,8 @@ RESPONSES: Known = {
 
 # --- llama.cpp's other endpoints --------------------------------------------------------------------------------------
 
-# `samplers` may name samplers that do not exist here, since the settings that would switch them on are refused.
 COMPLETION: Known = {
     **TEXT,
-    **read("samplers"),
     **harmless("n_keep n_discard"),  # of the context shift, which does not exist here
     **refused("system_prompt input_prefix input_suffix input_extra"),
 }

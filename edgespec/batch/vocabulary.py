@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,15 +24,8 @@ class Vocabulary(Closable):
 
     def control(self, name: str) -> int | None:
         """Return the control token with this name, if there is one."""
-        return self._named(name, self._opened().is_control)
-
-    def special(self, name: str) -> int | None:
-        """Return the token with this name that constraints do not treat as text, if there is one."""
-        return self._named(name, self._opened().is_special)
-
-    def _named(self, name: str, is_of_kind: Callable[[int], bool]) -> int | None:
         ids = self._opened().tokenize(name, parse_special=True)
-        return ids[0] if len(ids) == 1 and is_of_kind(ids[0]) else None
+        return ids[0] if len(ids) == 1 and self._opened().is_control(ids[0]) else None
 
     def _opened(self) -> Model:
         if self._model is None:

@@ -6,13 +6,14 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.known import MESSAGES
 from edgespec.runtime.prompts import Prompts
 from edgespec.serve.chat import BlockObject, Call, End, Events
+from edgespec.serve.errors import Names, anthropic_body
 from edgespec.serve.messages import call_of, message_of, take_functions
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
@@ -123,31 +124,32 @@ def _choice(given: Fields) -> dict[str, Any]:
 class MessageObject(BlockObject):
     """Writes the answer to a call as Anthropic's object, whole or as events."""
 
-    def __init__(self, call: Call, body: Mapping[str, Any] | None = None, model: Served | None = None) -> None:
-        thinking = (body or {}).get("thinking")
+    names: ClassVar[Names] = {
+        "stop": "stop_sequences",
+        "tools[].function.parameters": "tools[].input_schema",
+        "tools[].function": "tools[]",
+        "enable_thinking": "thinking",
+    }
+    kinds = ("thinking", "text")
+    error = staticmethod(anthropic_body)
+
+    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+        super().__init__(call, body)
+        thinking = body.get("thinking")
         self._omits_thinking = isinstance(thinking, dict) and thinking.get("display") == "omitted"
-        super().__init__(
-            call,
-            {
-                "id": f"msg_{secrets.token_hex(12)}",
-                "type": "message",
-                "role": "assistant",
-                "model": call.model,
-                "content": [],
-                "stop_reason": None,
-                "stop_sequence": None,
-                "usage": {"input_tokens": 0, "output_tokens": 0},
-            },
-        )
+        self.object = {
+            "id": f"msg_{secrets.token_hex(12)}",
+            "type": "message",
+            "role": "assistant",
+            "model": call.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": 0, "output_tokens": 0},
+        }
 
     def _first(self) -> Events:
         yield {"type": "message_start", "message": self.object}
-
-    def _reasoning(self, text: str) -> Events:
-        return self._more({"type": "thinking", "thinking": "", "signature": ""}, "" if self._omits_thinking else text)
-
-    def _text(self, text: str) -> Events:
-        return self._more({"type": "text", "text": ""}, text)
 
     def _tool(self, tool: ToolCall) -> Events:
         block = {"type": "tool_use", "id": tool.id, "name": tool.name, "input": {}}
@@ -156,10 +158,10 @@ class MessageObject(BlockObject):
         yield {"type": "content_block_delta", "index": self._number, "delta": delta}
         self._blocks[-1] = block | {"input": json.loads(tool.arguments)}
 
-    def _more(self, block: dict[str, Any], text: str) -> Events:
-        kind = block["type"]
+    def _more(self, kind: str, text: str) -> Events:
         if not self._is_open or self._blocks[-1]["type"] != kind:
-            yield from self._begin(block)
+            yield from self._begin({"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {}))
+        text = "" if kind == "thinking" and self._omits_thinking else text
         self._blocks[-1][kind] += text
         yield {"type": "content_block_delta", "index": self._number, "delta": {"type": f"{kind}_delta", kind: text}}
 

@@ -27,15 +27,14 @@ from edgespec.serve import native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, Writer, line, pieces
 from edgespec.serve.completion import CompletionObject, completion_call
-from edgespec.serve.errors import ApiError, anthropic_body, body_for, error_for, unavailable
+from edgespec.serve.errors import Names, error_for, names_in, sent_as, unavailable
 from edgespec.serve.guard import Rules, guards
 from edgespec.serve.metrics import Metrics
-from edgespec.serve.names import COMPLETION_NAMES, MESSAGE_NAMES, RESPONSE_NAMES, TEXT_NAMES, Names, names_in, sent_as
-from edgespec.serve.openai import Objects, chat_call, text_call
-from edgespec.serve.pool import Limits, Pool
-from edgespec.serve.responses import ResponseObject, error_event, response_call
+from edgespec.serve.openai import ChatObject, TextObject, chat_call, text_call
+from edgespec.serve.pool import Pool
+from edgespec.serve.responses import ResponseObject, response_call
 from edgespec.serve.served import STATE_S, Served
-from edgespec.serve.sse import ClientLeft, EventStream, error_response, named_event, while_connected
+from edgespec.serve.sse import ClientLeft, EventStream, error_response, while_connected
 from edgespec.serve.threads import in_thread
 
 CLOSE_S = 15.0  # for all models to be closed
@@ -83,7 +82,7 @@ Handler = Callable[[Server, Request], Awaitable[Response]]
 
 def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda record: None) -> Starlette:
     """Return the ASGI application. It calls `open_pool` in its event loop, and closes the pool when it ends."""
-    server = Server(Pool([], dict, Limits(), print), Metrics(), log)
+    server = Server(Pool([], dict, print), Metrics(), log)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -106,7 +105,7 @@ def _endpoint(server: Server, handler: Handler) -> Callable[[Request], Awaitable
             return Response(status_code=499)
         except Exception as error:
             told = error_for(error)
-            response = error_response(told, body_for(request.scope["path"], told))
+            response = error_response(told, request.scope)
             del told  # its traceback would keep the body in memory until the next garbage collection
             return response
 
@@ -143,14 +142,8 @@ class Recorder:
 # --- endpoints --------------------------------------------------------------------------------------------------------
 
 
-def _answering(
-    read: Callable[[Mapping[str, Any], Served], Call],
-    write: Callable[[Call, Mapping[str, Any], Served], Writer],
-    names: Names,
-    **style: Any,
-) -> Handler:
-    """Return the endpoint of a format, which reads bodies, writes answers and streams them in this `style`. `names` are
-    the names of the format for the fields of a chat."""
+def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Writer]) -> Handler:
+    """Return the endpoint of a format, which reads bodies, and writes answers in this `style`."""
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
@@ -159,14 +152,14 @@ def _answering(
 
         @asynccontextmanager
         async def begun() -> AsyncIterator[tuple[Writer, AsyncGenerator[Piece, None]]]:
-            with sent_as(names_in(body, names)):
+            with sent_as(names_in(body, style.names)):
                 async with server.pool.lend(name) as model:
                     call = await server.read(request, partial(read, body, model))
                     request.scope["record"] |= {"model": call.model, "stream": call.stream}
                     request.scope["record"] |= {"notes": call.notes} if call.notes else {}
                     with server.pool.submit(model, call.requests) as events:
                         async with aclosing(server.pieces(request, call, events)) as found:
-                            yield write(call, body, model), found
+                            yield style(call, body), found
 
         async def whole() -> Any:
             async with begun() as (writer, found):
@@ -183,7 +176,7 @@ def _answering(
                     yield chunk
 
         if fields.flag("stream"):
-            return EventStream(chunks(), **style)
+            return EventStream(chunks(), style)
         return _json(await while_connected(request.receive, whole()))
 
     return handler
@@ -248,26 +241,13 @@ def _json(value: Any) -> Response:
     return Response(line(value), media_type="application/json")
 
 
-# how these formats stream
-COMPLETION: dict[str, Any] = {"done": b""}
-MESSAGES: dict[str, Any] = {"done": b"", "event": named_event, "error": anthropic_body}
-RESPONSES: dict[str, Any] = {"done": b"", "event": named_event, "error": error_event, "first_error": ApiError.body}
-
 ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
-    ("POST", ("/v1/chat/completions", "/chat/completions"), _answering(chat_call, partial(Objects, is_chat=True), {})),
-    ("POST", ("/v1/completions",), _answering(text_call, partial(Objects, is_chat=False), TEXT_NAMES)),
-    (
-        "POST",
-        ("/completion", "/completions"),
-        _answering(completion_call, CompletionObject, COMPLETION_NAMES, **COMPLETION),
-    ),
-    ("POST", ("/v1/messages",), _answering(message_call, MessageObject, MESSAGE_NAMES, **MESSAGES)),
-    ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens, known.MESSAGES, MESSAGE_NAMES)),
-    (
-        "POST",
-        ("/v1/responses", "/responses"),
-        _answering(response_call, ResponseObject, RESPONSE_NAMES, **RESPONSES),
-    ),
+    ("POST", ("/v1/chat/completions", "/chat/completions"), _answering(chat_call, ChatObject)),
+    ("POST", ("/v1/completions",), _answering(text_call, TextObject)),
+    ("POST", ("/completion", "/completions"), _answering(completion_call, CompletionObject)),
+    ("POST", ("/v1/messages",), _answering(message_call, MessageObject)),
+    ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens, known.MESSAGES, MessageObject.names)),
+    ("POST", ("/v1/responses", "/responses"), _answering(response_call, ResponseObject)),
     ("GET", ("/v1/models", "/models"), _models),
     ("GET", ("/v1/models/{name:path}",), _a_model),
     ("POST", ("/tokenize",), _asking(native.tokenize, known.TOKENIZE)),

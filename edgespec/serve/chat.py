@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
+from edgespec.serve.errors import ApiError, Names
 from edgespec.serve.tools.formats import ToolCall, ToolParser
 from edgespec.settings import Request
-from edgespec.text.thinking import OPEN, ThinkingStream
+from edgespec.text.thinking import Part, ThinkingStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Call:
         opens_thinking: The prompt ends with the mark that begins reasoning.
         tools: A parser of tool calls for each answer, or nothing.
         words: Control tokens that the parsers read as text, by their ids.
+        token_bytes: The bytes of a token.
+        n_ctx: The context size of the model.
         notes: Notes for the log.
     """
 
@@ -64,6 +67,8 @@ class Call:
     opens_thinking: bool = False
     tools: Sequence[ToolParser] = ()
     words: Mapping[int, str] = field(default_factory=dict)
+    token_bytes: Callable[[int], bytes] = lambda id: b""
+    n_ctx: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -93,9 +98,17 @@ Events = Iterator[Event]
 
 class Writer(ABC):
     """Writes the answers to a call as objects of a format: with `chunks` of each piece and the `rest`, or with `take`
-    for each piece and then `whole`."""
+    for each piece and then `whole`. `body` is the request as it was sent.
 
-    def __init__(self, call: Call) -> None:
+    Attributes:
+        names: The names of this format for the fields of a chat, for errors.
+        done: Ends a stream.
+    """
+
+    names: ClassVar[Names] = {}
+    done: ClassVar[bytes] = b""
+
+    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
         self.call = call
         self.answers = [Answer() for _ in call.requests]
 
@@ -120,14 +133,30 @@ class Writer(ABC):
         """Return the chunks after the last piece."""
         return ()
 
+    @staticmethod
+    def event(chunk: Mapping[str, Any]) -> bytes:
+        """Return a chunk as an event of a stream."""
+        return f"data: {line(chunk)}\n\n".encode()
+
+    @staticmethod
+    def error(error: ApiError) -> dict[str, Any]:
+        """Return the chunk for an error in a stream."""
+        return error.body()
+
 
 class BlockObject(Writer):
     """Writes the answer to a call as an object with a list of blocks: reasoning, text and tool calls, with events for
-    each. `object` is the object so far."""
+    each, which are named after their types. `object` is the object so far.
 
-    def __init__(self, call: Call, object: dict[str, Any]) -> None:
-        super().__init__(call)
-        self.object = object
+    Attributes:
+        kinds: The types of blocks of reasoning and of text.
+    """
+
+    kinds: ClassVar[tuple[str, str]]
+
+    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+        super().__init__(call, body)
+        self.object: dict[str, Any] = {}
         self._blocks: list[dict[str, Any]] = []
         self._has_begun = False
         self._is_open = False  # True while the last block may grow
@@ -139,14 +168,17 @@ class BlockObject(Writer):
     def whole(self) -> dict[str, Any]:
         return self.object
 
+    @staticmethod
+    def event(chunk: Mapping[str, Any]) -> bytes:
+        return f"event: {chunk['type']}\n".encode() + Writer.event(chunk)
+
     def chunks(self, piece: Piece) -> Events:
         if not self._has_begun:
             self._has_begun = True
             yield from self._first()
-        if piece.reasoning:
-            yield from self._reasoning(piece.reasoning)
-        if piece.text:
-            yield from self._text(piece.text)
+        for kind, text in zip(self.kinds, (piece.reasoning, piece.text), strict=True):
+            if text:
+                yield from self._more(kind, text)
         if piece.tool is not None:
             yield from self._tool(piece.tool)
             yield from self._close()
@@ -165,10 +197,8 @@ class BlockObject(Writer):
     def _first(self) -> Events: ...
 
     @abstractmethod
-    def _reasoning(self, text: str) -> Events: ...
-
-    @abstractmethod
-    def _text(self, text: str) -> Events: ...
+    def _more(self, kind: str, text: str) -> Events:
+        """Add text to the last block if it is open and of this kind, else to a new one."""
 
     @abstractmethod
     def _tool(self, tool: ToolCall) -> Events:
@@ -199,7 +229,7 @@ class _Reader:
 
     def __init__(self, call: Call, index: int) -> None:
         self._index, self._wants_tokens = index, call.wants_tokens or call.returns_tokens
-        self._thinking = Thinking(opened=call.opens_thinking) if call.splits else None
+        self._thinking = ThinkingStream(opened=call.opens_thinking, trims=True) if call.splits else None
         self._tools = call.tools[index] if call.tools else None
         self._words = call.words
         self._calls_tools = False
@@ -208,14 +238,14 @@ class _Reader:
     def read(self, event: TokenEvent) -> list[Piece]:
         self._n_tokens += not event.is_last
         said = event.text if event.text or event.is_last else self._words.get(event.id, "")
-        parts = self._thinking.push(said) if self._thinking else [("", said)]
+        parts: list[Part] = self._thinking.push(said) if self._thinking else [("answer", said)]
         if event.is_last and self._thinking:
             parts += self._thinking.end()
         made: list[Piece] = []
-        for reasoning, text in parts:
-            if reasoning:
-                made.append(Piece(self._index, reasoning=reasoning))
-            if text:
+        for kind, text in parts:
+            if kind == "thinking":
+                made.append(Piece(self._index, reasoning=text))
+            elif text:
                 made += map(self._piece, self._tools.feed(text) if self._tools else [text])
         if event.is_last and self._tools:
             made += map(self._piece, self._tools.end())
@@ -231,41 +261,6 @@ class _Reader:
 
     def _piece(self, part: str | ToolCall) -> Piece:
         return Piece(self._index, part) if isinstance(part, str) else Piece(self._index, tool=part)
-
-
-class Thinking:
-    """Separates the reasoning of an answer from its text, as pairs (reasoning, text), one of which is empty. The marks
-    and the blank lines around them are left out. `opened`: the prompt ends with the opening mark."""
-
-    def __init__(self, *, opened: bool = False) -> None:
-        self._stream = ThinkingStream()
-        self._held = ""  # blank lines that may be the end of the reasoning
-        self._kind = ""
-        self._is_new = False
-        if opened:
-            self._stream.push(OPEN)
-
-    def push(self, text: str) -> list[tuple[str, str]]:
-        return self._parts(self._stream.push(text))
-
-    def end(self) -> list[tuple[str, str]]:
-        return self._parts(self._stream.end())
-
-    def _parts(self, parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        made = []
-        for kind, text in parts:
-            if kind != self._kind:
-                self._is_new = kind == "thinking" or self._kind == "thinking"
-                self._kind, self._held = kind, ""
-            text = self._held + text
-            if self._is_new:
-                text = text.lstrip("\n")
-            kept = text.rstrip("\n") if kind == "thinking" else text
-            self._held = text[len(kept) :]
-            self._is_new &= not kept
-            if kept:
-                made.append((kept, "") if kind == "thinking" else ("", kept))
-        return made
 
 
 def timings(stats: Stats) -> dict[str, Any]:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from math import isfinite
-from typing import Any
+from typing import Any, ClassVar
 
-from edgespec.batch.bad_input import UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import COMPLETION
 from edgespec.batch.openai import token_logprob
 from edgespec.events import TokenEvent
 from edgespec.serve.chat import Call, Piece, Writer, timings
+from edgespec.serve.errors import Names
 from edgespec.serve.openai import text_of
 from edgespec.serve.served import Served
-
-SAMPLERS: dict[str, dict[str, float]] = {
-    "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
-    "top_k": {"top_k": 0},
-    "typ_p": {"typical_p": 1.0},
-    "top_p": {"top_p": 1.0},
-    "min_p": {"min_p": 0.0},
-    "temperature": {"temperature": 1.0},
-}
-"""The samplers in the order in which they are applied, each with the settings that switch the sampler off."""
-ABSENT_SAMPLERS = ("dry", "top_n_sigma", "xtc", "adaptive_p")
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
@@ -33,22 +20,10 @@ ABSENT_SAMPLERS = ("dry", "top_n_sigma", "xtc", "adaptive_p")
 def completion_call(body: Mapping[str, Any], model: Served) -> Call:
     """Read a body of /completion. Raises BadInputError."""
     fields = Fields(body, COMPLETION)
-    text: dict[str, Any] = {"special": fields.flag("special", True)}  # the client has usually applied a chat template
-    if "samplers" in fields:
-        text |= _switched_off(fields.take("samplers"))
-    call = text_of(Fields(fields.rest() | text, notes=fields.notes), model)
+    special = fields.flag("special", True)  # the client has usually applied a chat template
+    call = text_of(Fields(fields.rest() | {"special": special}, notes=fields.notes), model)
     call.returns_tokens = True
     return call
-
-
-def _switched_off(given: Any) -> dict[str, float]:
-    """Return the settings that switch off the samplers that a list leaves out. Raises BadInputError."""
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise wrong("samplers", "be a list of names", given)
-    names = ["typ_p" if name == "typical_p" else name for name in given if name not in ABSENT_SAMPLERS]
-    if names != [name for name in SAMPLERS if name in names]:
-        raise UnsupportedError("samplers", f"they are applied in this order: {', '.join(SAMPLERS)}")
-    return {name: value for sampler in SAMPLERS if sampler not in names for name, value in SAMPLERS[sampler].items()}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -57,9 +32,10 @@ def _switched_off(given: Any) -> dict[str, float]:
 class CompletionObject(Writer):
     """Writes the answers to a call in the format of llama.cpp's server: one object, or a list for several answers."""
 
-    def __init__(self, call: Call, body: Mapping[str, Any], model: Served) -> None:
-        super().__init__(call)
-        self._model = model
+    names: ClassVar[Names] = {"messages": "prompt", "logprobs": "n_probs", "n": "n_cmpl"}
+
+    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+        super().__init__(call, body)
         self._returns_tokens = body.get("return_tokens") is True
 
     def whole(self) -> Any:
@@ -91,35 +67,13 @@ class CompletionObject(Writer):
             "model": self.call.model,
             "tokens_predicted": end.n_tokens,
             "tokens_evaluated": stats.prompt_tokens,
-            "generation_settings": self._settings(index),
             "prompt": request.prompt,
             "has_new_line": any("\n" in text for text in answer.texts),
-            "truncated": kind == "limit" and stats.prompt_tokens + end.n_tokens >= self._model.n_ctx,
+            "truncated": kind == "limit" and stats.prompt_tokens + end.n_tokens >= self.call.n_ctx,
             "stop_type": kind,
             "stopping_word": end.cut,
             "tokens_cached": stats.cached_tokens,
             "timings": timings(stats),
-        }
-
-    def _settings(self, index: int) -> dict[str, Any]:
-        request = self.call.requests[index]
-        sampling = asdict(request.sampling)
-        sampling["logit_bias"] = [
-            {"token": id, "bias": bias if isfinite(bias) else None} for id, bias in request.sampling.logit_bias
-        ]
-        return {
-            "n_ctx": self._model.n_ctx,
-            "n_predict": request.max_tokens,
-            "max_tokens": request.max_tokens,
-            "seed": request.seed,
-            **sampling,
-            "samplers": list(SAMPLERS),
-            "stop": list(request.stop),
-            "ignore_eos": request.ignore_eos,
-            "grammar": request.grammar,
-            "json_schema": request.json_schema,
-            "n_probs": request.logprobs or 0,
-            "stream": self.call.stream,
         }
 
     def _probabilities(self, tokens: Sequence[TokenEvent]) -> dict[str, Any]:
@@ -128,7 +82,7 @@ class CompletionObject(Writer):
             return {}
         made = []
         for event in tokens:
-            known = token_logprob(event, self._model.token_bytes)
+            known = token_logprob(event, self.call.token_bytes)
             others = zip(event.top_logprobs, known["top_logprobs"], strict=True)
             top = [{"id": id} | other for (id, _), other in others]
             made.append({"id": event.id} | known | {"top_logprobs": top})

@@ -1,19 +1,35 @@
-"""Errors for clients: OpenAI's object, with the additional fields of llama.cpp's server."""
+"""Errors for clients: OpenAI's object, with the additional fields of llama.cpp's server.
+
+Every format is converted to that of chats; errors have the names of fields that the client sent.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError
+from edgespec.batch.known import ALIASES
 from edgespec.errors import EdgespecError, PromptTooLongError, UsageError
 from edgespec.settings import Request, shown
 
 log = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
+
+Names = Mapping[str, str]
+"""Names of the converted fields, each with the name that was sent; [] matches any number in brackets."""
+
+SCHEMAS = {
+    "response_format": "response_format",
+    "text": "text.format",
+    "output_config": "output_config.format",
+    "tools": "tools",
+}
+"""Fields that may contain a schema for the answer, each with the name of the schema in an error."""
 
 
 class ApiError(Exception):
@@ -107,21 +123,56 @@ def error_for(error: BaseException) -> ApiError:
 
 def _overflow(error: PromptTooLongError) -> ApiError:
     """Describe a prompt that does not fit in OpenAI's words: agents search for them, and shorten the conversation."""
-    limit, more = "This model's maximum context length is", dict[str, int]()
-    numbers = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", error.what)]
-    if len(numbers) != 2:
-        message = f"{limit} smaller than the prompt: {error.what}."
-    elif " characters" in error.what:  # so many that the tokens were not counted
-        more["n_ctx"] = numbers[1]
-        message = f"{limit} {numbers[1]} tokens. However, your messages resulted in more ({numbers[0]} characters)."
-    else:
-        more["n_prompt_tokens"], more["n_ctx"] = numbers
-        message = f"{limit} {numbers[1]} tokens. However, your messages resulted in {numbers[0]} tokens."
+    found = re.search(r"(?P<n_prompt_tokens>\d+) tokens.* (?P<n_ctx>\d+)$", error.what)
+    more = {name: int(number) for name, number in found.groupdict().items()} if found else {}
+    if found:
+        message = "{n_ctx} tokens. However, your messages resulted in {n_prompt_tokens} tokens.".format(**more)
+    else:  # so many characters that the tokens were not counted
+        message = f"smaller than the prompt: {error.what}."
     return ApiError(
         400,
-        f"{message} Please reduce the length of the messages.",
+        f"This model's maximum context length is {message} Please reduce the length of the messages.",
         type="exceed_context_size_error",
         param="messages",
         code="context_length_exceeded",
         more=more,
     )
+
+
+# --- fields by the names that were sent -------------------------------------------------------------------------------
+
+
+@contextmanager
+def sent_as(names: Names) -> Iterator[None]:
+    """Turn errors of this block into ApiErrors, in which fields have the names that were sent."""
+    try:
+        yield
+    except (ApiError, BadInputError, EdgespecError) as error:
+        told = error_for(error)
+        _rename(told, names)
+        try:
+            raise told from (error.__cause__ if told is error else error)
+        finally:
+            del told  # its traceback refers to this frame, and so would keep a body in memory until the next collection
+
+
+def names_in(body: Mapping[str, Any], names: Names) -> Names:
+    """Return the names of a format, and the aliases that a body uses, without fields that the body sets directly."""
+    aliases = {known: alias for alias, known in ALIASES.items() if alias in body}
+    schema = next((name for field, name in SCHEMAS.items() if body.get(field)), "json_schema")
+    known = {**names, **aliases, "json_schema": schema}
+    return {read: sent for read, sent in known.items() if read not in body}
+
+
+def _rename(error: ApiError, names: Names) -> None:
+    """Replace the name of the field in an error: the longest known name with which the name begins."""
+    read = error.param or ""
+    number = re.search(r"\[\d+\]", read)
+    index = number[0] if number else "[]"
+    known = {name.replace("[]", index): sent.replace("[]", index) for name, sent in names.items()}
+    begins = [name for name in known if read == name or read.startswith((f"{name}.", f"{name}["))]
+    if not begins:
+        return
+    name = max(begins, key=len)
+    error.param = sent = known[name] + read[len(name) :]
+    error.message = re.sub(rf"(?<![\w.]){re.escape(read)}(?!\w)", lambda _: sent, error.message)

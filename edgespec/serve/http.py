@@ -15,8 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 BACKLOG = 1024  # connections that wait to be accepted
 REQUEST_S = 60.0  # for the head of a connection's next request to arrive
 SENT = 2**18  # bytes that the system keeps for a client that does not read
-FINISH_S = 100.0  # for answers to finish when the server is stopped; docs/server.md gives systemd 120 seconds
-GRACE_S = 5.0  # for requests to end after their connections were closed
+FINISH_S = 100  # for answers to finish when the server is stopped; docs/server.md gives systemd 120 seconds
 READ_S = 20.0  # for a client to continue reading, once a buffer of 64 KB is full
 
 
@@ -68,24 +67,6 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections, and end when all answers are finished. Abort answers that take too long."""
-        loop = asyncio.get_running_loop()
-        timers = [loop.call_later(FINISH_S, self._break_off), loop.call_later(FINISH_S + GRACE_S, self._leave)]
-        try:
-            await super().shutdown(sockets)
-        finally:
-            for timer in timers:
-                timer.cancel()
-
-    def _break_off(self) -> None:
-        for connection in [*self.server_state.connections]:
-            connection.transport.abort()
-
-    def _leave(self) -> None:
-        """Stop waiting, also for tasks of requests."""
-        self.force_exit = True
-
 
 def uvicorn_server(app: Any) -> uvicorn.Server:
     """Return the HTTP server of an application."""
@@ -96,11 +77,12 @@ def uvicorn_server(app: Any) -> uvicorn.Server:
         loop="asyncio",
         lifespan="on",
         log_config=None,
-        log_level=logging.ERROR,
+        log_level=logging.CRITICAL,  # the application reports errors itself
         access_log=False,
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=30,
+        timeout_graceful_shutdown=FINISH_S,
         backlog=BACKLOG,
     )
     return Server(config)

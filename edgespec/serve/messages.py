@@ -17,11 +17,10 @@ from edgespec.text.thinking import CLOSE, OPEN
 MOST_MESSAGES = 4096
 
 
-def chat_messages(given: Any, most: int) -> tuple[Message, ...]:
-    """Read the messages of OpenAI's chats; a context of `most` tokens has to hold them. Raises BadInputError."""
+def chat_messages(given: Any) -> tuple[Message, ...]:
+    """Read the messages of OpenAI's chats. Raises BadInputError."""
     if not isinstance(given, list) or not given:
         raise BadInputError("messages must be a list of at least one message", "messages")
-    check_count(given, most)
     return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(given))
 
 

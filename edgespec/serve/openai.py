@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from edgespec import __version__
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
@@ -17,6 +17,7 @@ from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.runtime.prompts import Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
+from edgespec.serve.errors import Names
 from edgespec.serve.messages import chat_messages, check_count
 from edgespec.serve.served import Served
 from edgespec.serve.tools.formats import ToolCall
@@ -49,7 +50,7 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
     what = _common(fields, model)
     what["logprobs"] = _checked_logprobs("top_logprobs", given.get("logprobs"))
     tools, arguments = take_tools(fields), take_arguments(fields, model.template)
-    messages = tuple(messages) or chat_messages(fields.take("messages"), model.n_ctx)
+    messages = tuple(messages) or chat_messages(fields.take("messages"))
     check_count(messages, model.n_ctx)
     _check_end(fields, is_begun=messages[-1].role == "assistant")
     splits = fields.choice("reasoning_format", ("auto", "none", "deepseek"), "auto") != "none"
@@ -57,8 +58,7 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
     lenient = fields.flag("lenient", True)
     request = replace(model.defaults, messages=messages, prompt="", lenient=lenient, **what)
     is_constrained = request.constraint is not None
-    request, notes = with_tools(request, tools, arguments, model)
-    fields.notes += notes
+    request = with_tools(request, tools, arguments, model.template)
     call = _call(fields, model, [request])
     call.splits = splits and not is_constrained and not tools.must
     is_off = arguments.get("enable_thinking") is False and "enable_thinking" in model.template
@@ -119,7 +119,9 @@ def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     requests = [replace(prompt, sample=prompt.sample + sample) for prompt in prompts for sample in range(n)]
     returns_tokens = fields.flag("return_tokens")
     notes = [*fields.notes, *request_notes(prompts[0])]
-    return Call(model.name, requests, stream, include_usage, returns_tokens=returns_tokens, notes=notes)
+    call = Call(model.name, requests, stream, include_usage, returns_tokens=returns_tokens, notes=notes)
+    call.token_bytes, call.n_ctx = model.token_bytes, model.n_ctx
+    return call
 
 
 def _checked_logprobs(name: str, value: Any) -> int | None:
@@ -131,13 +133,15 @@ def _checked_logprobs(name: str, value: Any) -> int | None:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-class Objects(Writer):
-    """Writes the answers to one call as OpenAI's objects: a chat with `is_chat`, or a completion."""
+class ChatObject(Writer):
+    """Writes the answers to a call as OpenAI's Chat Completions."""
 
-    def __init__(self, call: Call, body: Mapping[str, Any], model: Served, *, is_chat: bool) -> None:
-        super().__init__(call)
-        self._token_bytes, self._is_chat = model.token_bytes, is_chat
-        self._id = ("chatcmpl-" if is_chat else "cmpl-") + secrets.token_hex(12)
+    done = b"data: [DONE]\n\n"
+    _is_chat = True
+
+    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+        super().__init__(call, body)
+        self._id = ("chatcmpl-" if self._is_chat else "cmpl-") + secrets.token_hex(12)
         self._created = int(time.time())
         self._lengths = [0] * len(call.requests)  # characters, for offsets of tokens
         self._begun: set[int] = set()
@@ -196,10 +200,10 @@ class Objects(Writer):
 
     def _logprobs(self, index: int, tokens: Sequence[TokenEvent]) -> dict[str, Any]:
         if self._is_chat:
-            return {"content": [token_logprob(event, self._token_bytes) for event in tokens], "refusal": None}
+            return {"content": [token_logprob(event, self.call.token_bytes) for event in tokens], "refusal": None}
         start = self._lengths[index]
         self._lengths[index] += sum(len(event.text) for event in tokens)
-        return text_logprobs(tokens, self._token_bytes, start)
+        return text_logprobs(tokens, self.call.token_bytes, start)
 
     def _totals(self) -> dict[str, Any]:
         """Return the usage and the figures of all answers. A prompt with several answers counts once."""
@@ -229,6 +233,13 @@ class Objects(Writer):
             "system_fingerprint": f"edgespec-{__version__}",
             "choices": choices,
         }
+
+
+class TextObject(ChatObject):
+    """Writes the answers to a call as OpenAI's Completions."""
+
+    names: ClassVar[Names] = {"messages": "prompt"}
+    _is_chat = False
 
 
 def _delta(piece: Piece) -> dict[str, Any]:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, OutOfMemoryError
+from edgespec.models.names.folders import gguf_files
+from edgespec.models.names.known import known_names
+from edgespec.models.names.local import read_model
+from edgespec.models.names.source import is_path
+from edgespec.models.names.spec import resolve
 from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.runtime.worker import Worker
 from edgespec.serve.errors import ApiError, busy, unavailable
@@ -69,16 +76,9 @@ class Place:
         return "loaded" if self.living else "loading" if self.loading else "unloaded"
 
 
-@dataclass(slots=True)
-class Limits:
-    """The most models that are loaded at a time, and the most answers that wait for each."""
-
-    max_loaded: int = 4
-    max_waiting: int = 256
-
-
 class Pool:
-    """The models by their names. `named` are always offered; `look` finds all offers, which may take a while.
+    """The models by their names. `named` are always offered; `look` finds all offers, which may take a while. At most
+    `max_loaded` are loaded at a time, and `max_waiting` answers wait for each.
 
     Models are loaded one after the other. If too many are loaded, or memory is short, unused ones are unloaded, least
     recently used first. A pool belongs to one event loop.
@@ -88,15 +88,18 @@ class Pool:
         self,
         named: Sequence[Offer],
         look: Callable[[], Offers],
-        limits: Limits,
         note: Callable[[str], None],
         tell: Tell = lambda what: None,
+        *,
+        max_loaded: int = 4,
+        max_waiting: int = 256,
     ) -> None:
         self._places = {offer.name: Place(offer) for offer in named}
         self._names = {offer.name: offer.name for offer in named}
         self._default = named[0].name if named else ""
         self._named = list(self._places)
-        self._look, self._limits, self._note, self._tell = look, limits, note, tell
+        self._look, self._note, self._tell = look, note, tell
+        self._max_loaded, self._max_waiting = max_loaded, max_waiting
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
@@ -175,7 +178,7 @@ class Pool:
     async def lend(self, name: str) -> AsyncIterator[Served]:
         """Load the model with this name, and keep it loaded in this block. Raises ApiError, and errors of loading."""
         place = await self.place(name)
-        if place.living is None and place.users > self._limits.max_waiting:
+        if place.living is None and place.users > self._max_waiting:
             raise busy(place.users)
         place.users += 1
         self._watch_idle(place)
@@ -196,7 +199,7 @@ class Pool:
         Raises ApiError, EdgespecError.
         """
         waiting = max(0, model.n_open + len(requests) - model.n_slots)
-        if waiting > self._limits.max_waiting and model.n_open:
+        if waiting > self._max_waiting and model.n_open:
             raise busy(self.load[1])
         model.n_open += len(requests)
         try:
@@ -250,7 +253,7 @@ class Pool:
 
     async def _opened(self, offer: Offer) -> Served:
         """Load the model of an offer, in addition to others if it fits without a smaller context."""
-        while len(self._loaded) >= self._limits.max_loaded:
+        while len(self._loaded) >= self._max_loaded:
             await self._make_room(f"{len(self._loaded)} models are loaded and in use")
         while True:
             if self.is_closing:
@@ -319,3 +322,50 @@ class Pool:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # those who wait for the task get the error
+
+
+# --- the models of this machine, by name and never by path -----------------------------------------------------------
+
+
+def name_for(spec: str) -> str:
+    """Return the name in requests of the model `spec`: the same, unless `spec` is a path."""
+    return resolve(spec).path.name.removesuffix(".gguf") if is_path(spec) else spec
+
+
+def offers_here(named: Mapping[str, Offer], offer: Callable[[str, str], Offer] | None) -> dict[str, Offer]:
+    """Return all offers, by every name that requests may use.
+
+    `named` are the offers of the command line, by their specs. `offer` makes an offer from a name and a spec; with None
+    there are no others. Reads the headers of new files.
+    """
+    by_file, names = {}, {}
+    for spec, given in named.items():
+        names[given.name] = by_file[os.path.realpath(resolve(spec).path)] = given
+    aliases: dict[str, list[str]] = {}  # of each file, the shortest first
+    for known in known_names():
+        with suppress(EdgespecError):
+            aliases.setdefault(os.path.realpath(resolve(known).path), []).append(known)
+    for path in [*map(Path, aliases), *gguf_files()]:
+        file = os.path.realpath(path)
+        if file not in by_file and (offer is None or not _can_answer(path)):
+            continue
+        words = aliases.get(file) or [path.name.removesuffix(".gguf")]
+        if offer is not None and file not in by_file and words[0] not in names:
+            by_file[file] = offer(words[0], words[0] if file in aliases else str(path.absolute()))
+        for word in words if file in by_file else ():
+            names.setdefault(word, by_file[file])
+    return names
+
+
+def _can_answer(path: Path) -> bool:
+    try:
+        about = path.stat()
+    except OSError:
+        return False
+    return _is_model(path, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _is_model(path: Path, size: int, changed_ns: int) -> bool:
+    """True if a file with this size and time is a model that can be loaded, and not only a draft head."""
+    return any(not model.problem and not model.is_head for model in read_model(path, str(path)))

@@ -5,21 +5,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.known import RESPONSES
-from edgespec.batch.openai import token_logprob
-from edgespec.serve.chat import BlockObject, Call, End, Event, Events, Piece
-from edgespec.serve.errors import ApiError
+from edgespec.serve.chat import BlockObject, Call, End, Event, Events
+from edgespec.serve.errors import ApiError, Names
 from edgespec.serve.messages import call_of, message_of, role_in, take_functions
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.tools.formats import ToolCall
 from edgespec.settings import Message, shown
-
-LOGPROBS = "message.output_text.logprobs"
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
@@ -40,19 +37,11 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
         chat["response_format"] = format
     if (effort := fields.within("reasoning").take("effort")) is not None:
         chat["reasoning_effort"] = effort
-    chat |= _logprobs(fields)
-    return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
-
-
-def _logprobs(fields: Fields) -> dict[str, Any]:
-    """Return the fields of a chat for the log-probabilities that a body asks for. Raises BadInputError.
-
-    Everything else that `include` may name is sent anyway, or belongs to tools that the server does not have.
-    """
-    included, alternatives = fields.take("include", []), fields.take("top_logprobs", 0)
-    if not isinstance(included, list):
+    if not isinstance(included := fields.take("include", []), list):
         raise wrong("include", "be a list", included)
-    return {"logprobs": True, "top_logprobs": alternatives} if alternatives or LOGPROBS in included else {}
+    if "message.output_text.logprobs" in included:  # the rest is sent anyway, or belongs to tools that are not here
+        raise UnsupportedError("include", "only /v1/chat/completions returns log-probabilities")
+    return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
 
 
 def _messages(instructions: Any, given: Any) -> Iterator[Message]:
@@ -105,36 +94,41 @@ def _add(answer: dict[str, Any], where: str, kind: str, fields: Fields) -> None:
 class ResponseObject(BlockObject):
     """Writes the answer to a call as OpenAI's object, whole or as events. Its blocks are called items."""
 
-    def __init__(self, call: Call, body: Mapping[str, Any], model: Served | None = None) -> None:
-        self._token_bytes = model.token_bytes if model is not None else None
-        self._logprobs: list[dict[str, Any]] = []  # of tokens whose text has not been sent
+    names: ClassVar[Names] = {
+        "messages": "input",
+        "max_tokens": "max_output_tokens",
+        "response_format": "text.format",
+        "tools[].function": "tools[]",
+        "enable_thinking": "reasoning.effort",
+    }
+    kinds = ("reasoning", "message")
+
+    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+        super().__init__(call, body)
         sampling = call.requests[0].sampling
-        super().__init__(
-            call,
-            {
-                "id": f"resp_{secrets.token_hex(12)}",
-                "object": "response",
-                "created_at": int(time.time()),
-                "status": "in_progress",
-                "model": call.model,
-                "error": None,
-                "incomplete_details": None,
-                "instructions": body.get("instructions"),
-                "max_output_tokens": body.get("max_output_tokens"),
-                "metadata": body.get("metadata") or {},
-                "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
-                "previous_response_id": None,
-                "store": False,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "text": body.get("text") or {"format": {"type": "text"}},
-                "tool_choice": body.get("tool_choice") or "auto",
-                "tools": body.get("tools") or [],
-                "truncation": "disabled",
-                "usage": None,
-                "output": [],
-            },
-        )
+        self.object = {
+            "id": f"resp_{secrets.token_hex(12)}",
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "in_progress",
+            "model": call.model,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.get("instructions"),
+            "max_output_tokens": body.get("max_output_tokens"),
+            "metadata": body.get("metadata") or {},
+            "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "text": body.get("text") or {"format": {"type": "text"}},
+            "tool_choice": body.get("tool_choice") or "auto",
+            "tools": body.get("tools") or [],
+            "truncation": "disabled",
+            "usage": None,
+            "output": [],
+        }
         self._n_events = self._n_reasoning = 0
 
     def _event(self, kind: str, **what: Any) -> Event:
@@ -145,21 +139,7 @@ class ResponseObject(BlockObject):
         yield self._event("response.created", response=self.object)
         yield self._event("response.in_progress", response=self.object)
 
-    def chunks(self, piece: Piece) -> Events:
-        if self._token_bytes is not None and self.call.wants_tokens:
-            self._logprobs += [token_logprob(event, self._token_bytes) for event in piece.tokens]
-        yield from super().chunks(piece)
-
-    def _reasoning(self, text: str) -> Events:
-        self._n_reasoning += 1
-        self._logprobs.clear()  # only those of the text are sent
-        return self._more("reasoning", "reasoning_text", text)
-
-    def _text(self, text: str) -> Events:
-        return self._more("message", "output_text", text)
-
     def _tool(self, tool: ToolCall) -> Events:
-        self._logprobs.clear()
         yield from self._begin("function_call", "fc", {"call_id": tool.id, "name": tool.name, "arguments": ""})
         where = self._where()
         yield self._event("response.function_call_arguments.delta", **where, delta=tool.arguments)
@@ -170,27 +150,19 @@ class ResponseObject(BlockObject):
     def _where(self) -> dict[str, Any]:
         return {"item_id": self._blocks[-1]["id"], "output_index": self._number}
 
-    def _more(self, kind: str, part: str, text: str) -> Events:
+    def _more(self, kind: str, text: str) -> Events:
+        is_message = kind == "message"
+        self._n_reasoning += not is_message
+        part = "output_text" if is_message else "reasoning_text"
+        logprobs: dict[str, Any] = {"logprobs": []} if is_message else {}
         if not self._is_open or self._blocks[-1]["type"] != kind:
-            is_message = kind == "message"
-            more: dict[str, Any] = {"role": "assistant"} if is_message else {"summary": []}
-            yield from self._begin(kind, "msg" if is_message else "rs", more | {"content": []})
-            empty: dict[str, Any] = {"type": part, "text": ""}
-            if is_message:
-                empty |= {"annotations": [], "logprobs": []}
-            more = {"logprobs": []} if is_message else {}  # another list, since the one in `empty` grows
-            yield self._event("response.content_part.added", **self._where(), content_index=0, part={**empty, **more})
+            about: dict[str, Any] = {"role": "assistant"} if is_message else {"summary": []}
+            yield from self._begin(kind, "msg" if is_message else "rs", about | {"content": []})
+            empty = {"type": part, "text": "", **({"annotations": []} if is_message else {}), **logprobs}
+            yield self._event("response.content_part.added", **self._where(), content_index=0, part=dict(empty))
             self._blocks[-1]["content"] = [empty]
-        part_now = self._blocks[-1]["content"][0]
-        part_now["text"] += text
-        more = {"logprobs": self._new_logprobs(part_now)} if kind == "message" else {}
-        yield self._event(f"response.{part}.delta", **self._where(), content_index=0, delta=text, **more)
-
-    def _new_logprobs(self, part: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the log-probabilities that were not sent yet, and add them to the part, which has all of them."""
-        new, self._logprobs = self._logprobs, []
-        part["logprobs"] += new
-        return new
+        self._blocks[-1]["content"][0]["text"] += text
+        yield self._event(f"response.{part}.delta", **self._where(), content_index=0, delta=text, **logprobs)
 
     def _begin(self, kind: str, prefix: str, what: Mapping[str, Any]) -> Events:
         yield from self._close()
@@ -205,11 +177,9 @@ class ResponseObject(BlockObject):
         self._is_open, item = False, self._blocks[-1]
         item["status"] = "incomplete" if end is not None and end.reason == "length" else "completed"
         for part in item.get("content", ()):
-            where, more = {**self._where(), "content_index": 0}, dict[str, Any]()
-            if item["type"] == "message":
-                self._new_logprobs(part)  # of tokens at the end that added no text
-                more = {"logprobs": part["logprobs"]}
-            yield self._event(f"response.{part['type']}.done", **where, text=part["text"], **more)
+            where = {**self._where(), "content_index": 0}
+            said = {name: part[name] for name in ("text", "logprobs") if name in part}
+            yield self._event(f"response.{part['type']}.done", **where, **said)
             yield self._event("response.content_part.done", **where, part=part)
         yield self._event("response.output_item.done", output_index=self._number, item=item)
 
@@ -232,7 +202,7 @@ class ResponseObject(BlockObject):
     def _last(self, end: End) -> Events:
         yield self._event(f"response.{self.object['status']}", response=self.object)
 
-
-def error_event(error: ApiError) -> dict[str, Any]:
-    """Return an error as an event that also has OpenAI's error object, for clients that look for one."""
-    return {"type": "error", "message": error.message, "code": error.code, "param": error.param, **error.body()}
+    @staticmethod
+    def error(error: ApiError) -> dict[str, Any]:
+        """Return an error as an event that also has OpenAI's error object, for clients that look for one."""
+        return {"type": "error", "message": error.message, "code": error.code, "param": error.param, **error.body()}

@@ -45,7 +45,6 @@ class Served:
         self.token_bytes(0)  # loads the vocabulary, here rather than between two answers
         self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
         self.control_ids = {word: id for word in WORDS if (id := self._vocabulary.control(word)) is not None}
-        self.special_ids = {word: id for word in WORDS if (id := self._vocabulary.special(word)) is not None}
         self._answers: AsyncAnswers | None = None
         self._asking = asyncio.Semaphore(MOST_ASKING)
         self._prefix_cache: Mapping[str, int] = {}

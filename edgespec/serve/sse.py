@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from edgespec.serve.chat import line
-from edgespec.serve.errors import ApiError, error_for
+from edgespec.serve.chat import Writer, line
+from edgespec.serve.errors import ApiError, body_for, error_for
 
 FIRST_S = 5.0  # how long an error may still be an HTTP status
 PING_S = 15.0
@@ -45,27 +45,12 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def named_event(chunk: Chunk) -> bytes:
-    """Return an event that is named after the type of its chunk."""
-    return f"event: {chunk['type']}\ndata: {line(chunk)}\n\n".encode()
-
-
 class EventStream(Response):
-    """Sends chunks as they are generated. An error before the first chunk is sent as an HTTP status, a later one as an
-    event. `event` and `error` write chunks and error objects in the style of a format, `first_error` the object of an
-    error with a status; `done` ends the stream."""
+    """Sends chunks as they are generated, in the style of a format. An error before the first chunk is sent as an HTTP
+    status, a later one as an event."""
 
-    def __init__(
-        self,
-        chunks: AsyncGenerator[Chunk, None],
-        *,
-        done: bytes = b"data: [DONE]\n\n",
-        event: Callable[[Chunk], bytes] = lambda chunk: f"data: {line(chunk)}\n\n".encode(),
-        error: Callable[[ApiError], Chunk] = ApiError.body,
-        first_error: Callable[[ApiError], Chunk] | None = None,
-    ) -> None:
-        self._chunks, self._done, self._event, self._error = chunks, done, event, error
-        self._first_error = first_error or error
+    def __init__(self, chunks: AsyncGenerator[Chunk, None], style: type[Writer]) -> None:
+        self._chunks, self._style = chunks, style
         self.status_code, self.background = 200, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +62,7 @@ class EventStream(Response):
         try:
             await asyncio.wait({task}, timeout=FIRST_S)
             if task.done() and (error := _error(task)) is not None:
-                await error_response(error, self._first_error(error))(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
                 return
             headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
             headers.append((b"x-accel-buffering", b"no"))
@@ -86,11 +71,11 @@ class EventStream(Response):
                 while not (await asyncio.wait({task}, timeout=PING_S))[0]:
                     await _write(send, b": ping\n\n")
                 if (error := _error(task)) is not None:
-                    await _write(send, self._event(self._error(error)) + self._done)
+                    await _write(send, self._style.event(self._style.error(error)) + self._style.done)
                     break
                 event = task.result()
                 if event is None:
-                    await _write(send, self._done)
+                    await _write(send, self._style.done)
                     break
                 task = self._next()
                 await _write(send, event)
@@ -105,14 +90,14 @@ class EventStream(Response):
 
         async def step() -> bytes | None:
             chunk = await anext(self._chunks, None)
-            return None if chunk is None else self._event(chunk)
+            return None if chunk is None else self._style.event(chunk)
 
         return asyncio.create_task(step())
 
 
-def error_response(error: ApiError, body: Chunk | None = None) -> Response:
-    """Return an error as OpenAI's object, or as `body`."""
-    return Response(line(body or error.body()), error.status, error.headers, "application/json")
+def error_response(error: ApiError, scope: Scope) -> Response:
+    """Return an error in the style of the endpoint."""
+    return Response(line(body_for(scope["path"], error)), error.status, error.headers, "application/json")
 
 
 def _error(task: asyncio.Task[bytes | None]) -> ApiError | None:

@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
-from edgespec.serve.chat import Call, Piece, Thinking, pieces, timings
+from edgespec.serve.chat import Call, Piece, pieces, timings
 from edgespec.settings import Request
+from edgespec.text.thinking import ThinkingStream
 
 
 def split(parts: list[str], *, opened: bool = False) -> tuple[str, str]:
     """Reasoning and text of an answer that arrives so."""
-    thinking = Thinking(opened=opened)
+    thinking = ThinkingStream(opened=opened, trims=True)
     found = [pair for part in parts for pair in thinking.push(part)] + thinking.end()
-    return "".join(reasoning for reasoning, _ in found), "".join(text for _, text in found)
+    reasoning, text = ("".join(text for kind, text in found if kind == wanted) for wanted in ("thinking", "answer"))
+    return reasoning, text
 
 
 @pytest.mark.parametrize(

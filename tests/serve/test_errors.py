@@ -17,8 +17,8 @@ from serving import Serving
 from edgespec.batch.bad_input import BadInputError
 from edgespec.errors import GenerationError, PromptTooLongError
 from edgespec.serve import app, native
-from edgespec.serve.errors import ApiError, anthropic_body, error_for
-from edgespec.serve.names import sent_as
+from edgespec.serve.errors import ApiError, anthropic_body, error_for, sent_as
+from edgespec.serve.openai import ChatObject
 from edgespec.serve.sse import EventStream
 
 CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
@@ -229,7 +229,7 @@ def sent_by(stream: EventStream) -> tuple[int, str]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(stream({"type": "http", "method": "POST", "headers": []}, receive, send))
+    asyncio.run(stream({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send))
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent).decode()
 
 
@@ -245,7 +245,7 @@ def test_a_stream_that_fails_ends_with_an_error(fails: Any, n_before: int) -> No
             raise fails
         yield fails
 
-    status, body = sent_by(EventStream(chunks()))
+    status, body = sent_by(EventStream(chunks(), ChatObject))
     assert status == (200 if n_before else 503 if isinstance(fails, GenerationError) else 500)
     *before, last = [line.removeprefix("data: ") for line in body.split("\n") if line not in ("", "data: [DONE]")]
     assert [json.loads(event)["number"] for event in before] == [*range(n_before)]

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from serving import Serving
-from tiny_gguf import model_metadata, write_model
 
-from edgespec.llama.grammar import Grammars
-from edgespec.llama.model import Model
-from edgespec.serve.tools.formats import LLAMA, MISTRAL, TAGS, ToolCall, ToolParser
-from edgespec.serve.tools.given import calls_in_text, several_calls
+from edgespec.serve.tools.formats import TAGS, ToolCall, ToolParser
 
 CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -22,7 +17,6 @@ CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"enum": ["Rome
 CITY["additionalProperties"] = False
 ROME = {"city": "Rome"}
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
-CALL = {"type": "object", "properties": {"name": {"const": "f"}}, "required": ["name"], "additionalProperties": False}
 pytestmark = [pytest.mark.native, pytest.mark.cli]
 
 
@@ -93,22 +87,13 @@ def test_n_probs_are_log_probabilities(server: Serving) -> None:
     assert posted(server, CHAT, messages=HELLO, n_probs=0, **asked)["choices"][0]["logprobs"] is None
 
 
-def test_responses_include_log_probabilities_of_their_text(server: Serving) -> None:
-    body: dict[str, Any] = {"input": "Hello", "max_output_tokens": 12, "seed": 3}
-    asked = body | {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    (part,) = posted(server, RESPONSES, **asked)["output"][0]["content"]
-    assert len(part["logprobs"]) == 12
-    assert all(len(token["top_logprobs"]) <= 2 and token["logprob"] <= 0 for token in part["logprobs"])
-    assert b"".join(bytes(token["bytes"]) for token in part["logprobs"]).decode() == part["text"]
-    with server.client() as client, client.stream("POST", RESPONSES, json=asked | {"stream": True}) as response:
-        events = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
-    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
-    assert [token for event in deltas for token in event["logprobs"]] == part["logprobs"]
-    assert next(event for event in events if event["type"] == "response.content_part.added")["part"]["logprobs"] == []
-    assert posted(server, RESPONSES, **body)["output"][0]["content"][0]["logprobs"] == []
-    encrypted = posted(server, RESPONSES, **body, include=["reasoning.encrypted_content"])
+def test_responses_have_no_log_probabilities(server: Serving) -> None:
+    body: dict[str, Any] = {"input": "Hello", "max_output_tokens": 2, "seed": 3}
+    encrypted = posted(server, RESPONSES, **body, top_logprobs=0, include=["reasoning.encrypted_content"])
     assert encrypted["output"][0]["content"][0]["logprobs"] == []
-    assert posted(server, RESPONSES, 400, **body, include="x")["error"]["param"] == "include"
+    asked: dict[str, Any]
+    for asked in ({"include": "x"}, {"include": ["message.output_text.logprobs"]}, {"top_logprobs": 2}):
+        assert posted(server, RESPONSES, 400, **body, **asked)["error"]["param"] == next(iter(asked))
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------
@@ -195,72 +180,3 @@ def test_at_most_one_call_where_calls_must_not_be_parallel(server: Serving) -> N
     parser = ToolParser(TAGS, {"f": {}}, 1)
     parts = parser.feed(two) + parser.end()
     assert [part.name for part in parts if isinstance(part, ToolCall)] == ["f"]
-
-
-@pytest.fixture(scope="module", params=["as text", "as tokens"])
-def marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """A vocabulary in which the marks of calls and of reasoning are text, or single tokens as in Qwen's."""
-    entries: dict[str, Any] = model_metadata("llama")
-    tokens, kinds = [*entries["tokenizer.ggml.tokens"]], [*entries["tokenizer.ggml.token_type"]]
-    merges = [*entries["tokenizer.ggml.merges"]]
-    if request.param == "as tokens":
-        tokens[-6:-3], kinds[-6:-3], merges = ["<think>", "<tool_call>", "</tool_call>"], [4] * 3, merges[:-3]
-    names = ("tokens", "token_type", "merges")
-    changed = {f"tokenizer.ggml.{name}": made for name, made in zip(names, (tokens, kinds, merges), strict=True)}
-    file = write_model(tmp_path_factory.mktemp("marked") / "tiny.gguf", "llama", metadata=changed)
-    with Model.load_vocabulary(file) as model:
-        yield model
-
-
-@pytest.fixture(scope="module")
-def grammars(marked: Model) -> Grammars:
-    return Grammars(marked)
-
-
-@pytest.mark.parametrize(
-    ("several", "text", "holds"),
-    [
-        (True, '<tool_call>\n{"name": "f"}\n</tool_call>', True),
-        (True, '<tool_call>\n{"name": "f"}\n</tool_call>\n<tool_call>\n{"name": "f"}\n</tool_call>', True),
-        (True, '<tool_call>\n{"name": "g"}\n</tool_call>', False),
-        (True, "Hello", False),
-        (False, "Hello", True),
-        (False, 'Hello {"name": "g"}', True),
-        (False, 'Hello <tool_call>\n{"name": "f"}\n</tool_call> so <tool_call>{"name": "f"}</tool_call>', True),
-        (False, '<tool_call>{"name": "g"}</tool_call>', False),
-        (False, "<tool_call>no JSON</tool_call>", False),
-    ],
-)
-def test_calls_are_held_to_their_schema_in_the_format_of_the_template(
-    marked: Model, grammars: Grammars, several: bool, text: str, holds: bool
-) -> None:
-    special = {}
-    for mark in ("<tool_call>", "</tool_call>"):
-        ids = marked.tokenize(mark, parse_special=True)
-        if len(ids) == 1 and marked.is_special(ids[0]):
-            special[mark] = ids[0]
-    grammar = several_calls(TAGS, CALL, special) if several else calls_in_text(TAGS, CALL, special, template="")
-    assert grammar is not None
-    constraint = grammars.constraint("grammar", grammar, 0)
-    tokens = [*marked.tokenize(text, parse_special=True), marked.end_tokens[-1]]
-    assert all(constraint.allowed(tokens[:at])[token] for at, token in enumerate(tokens)) == holds
-
-
-def test_reasoning_is_text_where_marks_are_tokens(marked: Model, grammars: Grammars) -> None:
-    ids = marked.tokenize("<tool_call>", parse_special=True)
-    if len(ids) > 1:
-        assert calls_in_text(TAGS, CALL, {}, template="... <think> ...") is None
-        return
-    special = {"<tool_call>": ids[0], "</tool_call>": marked.tokenize("</tool_call>", parse_special=True)[0]}
-    grammar = calls_in_text(TAGS, CALL, special, template="... <think> ...")
-    assert grammar is not None
-    constraint = grammars.constraint("grammar", grammar, 0)
-    assert constraint.allowed([])[marked.tokenize("<think>", parse_special=True)[0]]
-
-
-def test_formats_that_cannot_be_held_have_no_grammar() -> None:
-    assert several_calls(MISTRAL, CALL, {}) is None
-    assert several_calls(TAGS, CALL, {"<tool_call>": 1}) is None
-    assert calls_in_text(LLAMA, CALL, {}, template="") is None
-    assert calls_in_text(TAGS, CALL, {}, template="<function=") is None
-    assert '("; " json){0,7}' in str(several_calls(LLAMA, CALL, {}))

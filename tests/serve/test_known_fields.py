@@ -249,7 +249,6 @@ FORMATS = {
             "max_output_tokens": 5,
             "instructions": "Be brief.",
             "parallel_tool_calls": False,
-            "top_logprobs": 2,
             "tool_choice.type": "often",
             "tool_choice.name": "f",
             "include": ["message.output_text.logprobs"],

@@ -196,7 +196,7 @@ def test_the_stop_sequence_that_was_met_is_named(server: Serving) -> None:
 
 
 def test_blocks_and_items_of_an_answer_with_everything() -> None:
-    answer = MessageObject(CALL)
+    answer = MessageObject(CALL, {})
     events = [event for piece in PIECES for event in answer.chunks(piece)]
     assert [block["type"] for block in answer.object["content"]] == ["thinking", "text", "tool_use"]
     assert answer.object["content"][0]["thinking"] == "hm"

@@ -19,8 +19,7 @@ from serving import Serving, serving
 
 from edgespec.errors import OutOfMemoryError
 from edgespec.runtime.worker import Worker
-from edgespec.serve.pool import Offer
-from edgespec.serve.shelf import name_for, offers_here
+from edgespec.serve.pool import Offer, name_for, offers_here
 from edgespec.settings import LoadSettings, Request
 
 TEXT = "/v1/completions"

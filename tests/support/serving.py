@@ -16,7 +16,7 @@ from edgespec.runtime.worker import Worker
 from edgespec.serve.app import make_app
 from edgespec.serve.guard import Rules
 from edgespec.serve.http import uvicorn_server
-from edgespec.serve.pool import Limits, Offer, Pool
+from edgespec.serve.pool import Offer, Pool
 from edgespec.serve.served import Served
 from edgespec.settings import Request
 
@@ -59,7 +59,7 @@ def serving(
     named = [Offer(name, worker.settings, Request(), idle_s), *others]
 
     def open_pool() -> Pool:
-        pool = Pool(named, dict, Limits(models_max, queue), notes.append, records.append)
+        pool = Pool(named, dict, notes.append, records.append, max_loaded=models_max, max_waiting=queue)
         pool.adopt(name, worker)
         found.append(pool)
         return pool

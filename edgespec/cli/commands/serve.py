@@ -127,7 +127,7 @@ class Offered:
     model without its draft model, corpus and workers. Raises UsageError if two models have the same name."""
 
     def __init__(self, call: Call, settings: Sequence[LoadSettings]) -> None:
-        from edgespec.serve.shelf import name_for
+        from edgespec.serve.pool import name_for
 
         self._call = call
         self._defaults = request(call.values | {"system": None}, "", chat=False, seed=0)
@@ -140,7 +140,7 @@ class Offered:
 
     def look(self) -> Offers:
         """Return all models that requests can name now. Can be called from any thread."""
-        from edgespec.serve.shelf import offers_here
+        from edgespec.serve.pool import offers_here
 
         return offers_here(self.named, None if self._call.values["only"] else self._another)
 
@@ -174,7 +174,7 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
     from edgespec.serve.app import make_app
     from edgespec.serve.guard import Rules
     from edgespec.serve.http import BACKLOG, uvicorn_server
-    from edgespec.serve.pool import Limits, Pool
+    from edgespec.serve.pool import Pool
 
     values, output = call.values, call.output
     named = list(models.named.values())
@@ -187,7 +187,8 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
     show = _shower(output, as_json=values["as_json"])
 
     def open_pool() -> Pool:
-        pool = Pool(named, models.look, Limits(values["models_max"], values["queue"]), output.note, show)
+        limits = {"max_loaded": values["models_max"], "max_waiting": values["queue"]}
+        pool = Pool(named, models.look, output.note, show, **limits)
         pool.adopt(named[0].name, model.worker)
         return pool
 

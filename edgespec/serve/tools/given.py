@@ -13,13 +13,10 @@ from edgespec.batch.fields import Fields
 from edgespec.batch.known import MOST_NOTES
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served
-from edgespec.serve.tools.formats import CLOSE, FORCED, LLAMA, OPEN, TAGS, Format, ToolParser, format_of
+from edgespec.serve.tools.formats import FORCED, ToolParser, format_of
 from edgespec.settings import Message, Request, shown
 
 MOST_TOOLS = 512
-MOST_CALLS = 8  # in an answer that has to call tools: small models would repeat calls endlessly
-# A model that may write blanks may write them endlessly.
-LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "coerce_one_of": True}
 _NAME = re.compile(r"[\w.:/-]{1,128}\Z")
 _TEMPLATE_OWN = {  # variables of the template that requests cannot set directly
     *("messages", "tools", "tool_choice", "functions", "function_call", "add_generation_prompt"),
@@ -43,14 +40,12 @@ class Tools:
         schemas: The parameters of each function, by name.
         must: If not empty, the answer has to call one of these functions.
         parallel: An answer may have several calls.
-        strict: The functions whose arguments always match their parameters.
     """
 
     functions: tuple[Mapping[str, Any], ...] = ()
     schemas: Mapping[str, Any] | None = None
     must: tuple[str, ...] = ()
     parallel: bool = True
-    strict: frozenset[str] = frozenset()
 
 
 def take_tools(fields: Fields) -> Tools:
@@ -69,8 +64,9 @@ def take_tools(fields: Fields) -> Tools:
     must = _must(choice, schemas)
     if choice == "none" or not functions:
         return Tools()
-    strict = frozenset(name for name, tool in zip(schemas, given, strict=True) if tool["function"].get("strict"))
-    return Tools(tuple(functions), schemas, must, parallel and not isinstance(choice, dict), strict)
+    if not must and any(tool["function"].get("strict") for tool in given):
+        fields.notes.append("strict tools have no effect: calls match their schemas if tool_choice demands a call")
+    return Tools(tuple(functions), schemas, must, parallel)
 
 
 def _function(where: str, given: Any) -> dict[str, Any]:
@@ -129,26 +125,20 @@ def _effort(fields: Fields, template: str) -> dict[str, Any]:
     return given
 
 
-def with_tools(
-    request: Request, tools: Tools, arguments: Mapping[str, Any], model: Served
-) -> tuple[Request, list[str]]:
-    """Return a request that shows the tools to the model, with a constraint if calls have to match schemas; and notes
-    about strict tools that cannot be constrained. Raises BadInputError."""
+def with_tools(request: Request, tools: Tools, arguments: Mapping[str, Any], template: str) -> Request:
+    """Return a request that shows the tools to the model; an answer that must call a tool is constrained to JSON that
+    matches its schema. Raises BadInputError."""
     if tools.must and request.constraint is not None:
         raise BadInputError(f"a tool that must be called and {request.constraint[0]} exclude each other", "tool_choice")
     given = dict(arguments)
-    if "tools" not in model.template:
+    if "tools" not in template:
         request = replace(request, messages=_described(request.messages, tools.functions))
     elif tools.functions:
         given["tools"] = list(tools.functions)
     request = replace(request, template=json.dumps(given, ensure_ascii=False) if given else "")
-    if request.constraint is not None or not (tools.must or tools.strict):
-        return request, []
-    if held := _constraint(tools, model):
-        return replace(request, **held), []
-    return request, [
-        "strict tools have no effect: calls in the format of this chat template cannot be held to a schema"
-    ]
+    if not tools.must or tools.schemas is None:
+        return request
+    return replace(request, json_schema=json.dumps(_call_schema({name: tools.schemas[name] for name in tools.must})))
 
 
 def _described(messages: Sequence[Message], functions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
@@ -184,25 +174,9 @@ def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) 
     if tools.schemas is None or is_constrained:
         return
     own = format_of(model.template)
-    format = FORCED if tools.must and (own is LLAMA or not call.requests[0].grammar) else own
-    format = replace(format, short_ids=own.short_ids)
+    format = replace(FORCED, short_ids=own.short_ids) if tools.must else own
     call.tools = [ToolParser(format, tools.schemas, None if tools.parallel else 1) for _ in call.requests]
     call.words = {model.control_ids[word]: word for word in format.words if word in model.control_ids}
-
-
-def _constraint(tools: Tools, model: Served) -> dict[str, Any] | None:
-    """Return the constraint of answers that must call a tool, or that may call strict tools. None if strict tools
-    cannot be constrained in the format of the template."""
-    assert tools.schemas is not None
-    format = format_of(model.template)
-    if not tools.must:
-        loose = {"type": "object"}
-        schemas = {name: schema if name in tools.strict else loose for name, schema in tools.schemas.items()}
-        grammar = calls_in_text(format, _call_schema(schemas), model.special_ids, template=model.template)
-        return {"grammar": grammar} if grammar else None
-    schema = _call_schema({name: tools.schemas[name] for name in tools.must})
-    grammar = several_calls(format, schema, model.special_ids) if tools.parallel else None
-    return {"grammar": grammar} if grammar else {"json_schema": json.dumps(schema)}
 
 
 def _call_schema(schemas: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,48 +203,3 @@ def _moved(schema: Any, path: str) -> Any:
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         moved["$ref"] = path + reference[1:]
     return moved
-
-
-# --- grammars of answers that call tools, in llguidance's dialect of Lark ---------------------------------------------
-
-
-def several_calls(format: Format, call: Mapping[str, Any], special: Mapping[str, int]) -> str | None:
-    """Return a grammar of one call or several, or None for a format without repeated calls. `call` is the schema of a
-    call, `special` has the ids of marks that are single tokens."""
-    more = f"{{0,{MOST_CALLS - 1}}}"
-    if format is LLAMA:
-        return _lark(f'start: json ("; " json){more}', call)
-    marks = _marks(format, special)
-    if marks is None:
-        return None
-    opened, closed = marks
-    return _lark(f'start: call ("\\n" call){more}\ncall: {opened} "\\n" json "\\n" {closed}', call)
-
-
-def calls_in_text(format: Format, call: Mapping[str, Any], special: Mapping[str, int], *, template: str) -> str | None:
-    """Return a grammar of any text in which each call matches the schema `call`, or None if the format of the template
-    is not JSON between marks."""
-    marks = _marks(format, special)
-    if marks is None or "<function=" in template:  # XML
-        return None
-    opened, closed = marks
-    if OPEN in special:  # all other tokens are text, among them marks of reasoning
-        text = f"text: <[^{special[OPEN]}]>*\nstart: (text call)* text"
-        return _lark(f"{text}\ncall: {opened} SPACE json SPACE {closed}\nSPACE: /[ \\n]*/", call)
-    if "<think>" in template:  # may be a single token, which TEXT does not match
-        return None
-    text = "start: call* TEXT\nTEXT: /(.|\\n)*/\nbegun[lazy]: TEXT " + opened
-    return _lark(f"{text}\ncall: begun SPACE json SPACE {closed}\nSPACE: /[ \\n]*/", call)
-
-
-def _marks(format: Format, special: Mapping[str, int]) -> tuple[str, str] | None:
-    """Return the marks around a call in Lark, as names of tokens or as strings; None if the format has no such
-    marks."""
-    if format is not TAGS or (OPEN in special) != (CLOSE in special):
-        return None
-    return (OPEN, CLOSE) if OPEN in special else (json.dumps(OPEN), json.dumps(CLOSE))
-
-
-def _lark(rules: str, call: Mapping[str, Any]) -> str:
-    schema = json.dumps({**call, "x-guidance": LAYOUT})
-    return f"%llguidance {{}}\n{rules}\njson: %json {schema}\n"
