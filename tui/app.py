@@ -92,13 +92,11 @@ class ChatApp(BaseApp):
         Binding("escape", "stop", "Stop", show=False, id="stop"),
     ]
 
-    def __init__(
-        self, session: Session, *, message: str | None = None, theme: str = "textual-dark", makes_titles: bool = True
-    ) -> None:
+    def __init__(self, session: Session, *, message: str | None = None, theme: str = "textual-dark") -> None:
         super().__init__()
         self.theme = theme
         self.session, self.figures = session, LiveStatistics()
-        self.jobs = ChatJobs(self, waiting=message, makes_titles=makes_titles)
+        self.jobs = ChatJobs(self, waiting=message)
         self._files = Files(self)
         self._front = ScreenFront(self, self.jobs, self._files)
         self.commands = Commands(session, self._front)

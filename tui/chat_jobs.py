@@ -10,7 +10,6 @@ from time import perf_counter
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Notice
-from edgespec.chat.idle import Idle
 from edgespec.chat.session import AGAINST_LOOPS
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
@@ -49,9 +48,8 @@ class Job:
 class ChatJobs:
     """Starts jobs for `app`, and shows their results with each `fetch`."""
 
-    def __init__(self, app: BaseApp, waiting: str | None, *, makes_titles: bool = True) -> None:
+    def __init__(self, app: BaseApp, waiting: str | None) -> None:
         self._app, self._session = app, app.session
-        self.idle = Idle(app.session, makes_titles=makes_titles)
         self._job: Job | None = None
         self._events = deque[TokenEvent | Notice | Begun | Progressed]()  # of the job, in its order
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
@@ -109,7 +107,7 @@ class ChatJobs:
             self._events.append(Progressed(what, done))
 
     def _start(self, work: Callable[[CancelFlag], None]) -> None:
-        self.idle.stop()
+        self._session.states.end_idle()
         self._events.clear()
         cancel = CancelFlag()
         self._job, self._app.is_busy = Job(cancel, self._pool.submit(work, cancel)), True
@@ -124,7 +122,7 @@ class ChatJobs:
 
     def close(self) -> None:
         """Stop the current job and wait for its end, so that the whole answer is saved."""
-        self.idle.stop()
+        self._session.states.end_idle()
         if self._job is not None:
             self._job.cancel.set()
             wait([self._job.future], LEAVING_S)
@@ -135,9 +133,6 @@ class ChatJobs:
         if not app.query("TitleBar #model"):  # the program closes: its widgets are being removed, the timer ticks on
             return
         if job is None:
-            if self.idle.has_title:
-                self.idle.has_title = False
-                app.show_title()
             return
         is_over = job.future.done()
         tokens: list[TokenEvent] = []
@@ -172,7 +167,7 @@ class ChatJobs:
             app.composer.say("")
             await self._end(job.future.exception())
             if self._job is None:
-                self.idle.begin()
+                self._session.states.begin_idle(self._session.model)
 
     def _show_progress(self, event: Progressed) -> None:
         if self._app.is_answering:

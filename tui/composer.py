@@ -137,17 +137,15 @@ class CommandChoices(OptionList, can_focus=False):
 
 
 class AttachmentBar(Static):
-    """The attached files, each with a cross that removes it, and a warning below them. Hidden without files."""
+    """The attached files, each with a cross that removes it. Hidden without files."""
 
-    def show(self, files: Sequence[tuple[str, str]], in_all: str = "", warning: str = "") -> None:
-        """Show the name of each file and its size, the size of all of them, and a warning."""
+    def show(self, files: Sequence[tuple[str, str]], in_all: str = "") -> None:
+        """Show the name of each file and its size, and the size of all of them."""
         self.display = bool(files)
         lines = [_line(index, *file) for index, file in enumerate(files[:MOST_LINES])]
         if in_all:
             more = "… " if len(files) > MOST_LINES else ""
             lines.append(Content.styled(f"{more}{in_all}", "dim"))
-        if warning:
-            lines.append(Content.styled(f"▲ {warning}", "$text-warning"))
         self.update(Content("\n").join(lines))
 
 

@@ -38,7 +38,6 @@ class Files:
     def __init__(self, app: BaseApp) -> None:
         self._app, self._session = app, app.session
         self._before: list[Attachment] | None = None  # the attachments before the last paste
-        self._warning = ""
 
     def show(self) -> None:
         """Show the attachments, and their tokens as soon as they are counted."""
@@ -73,11 +72,9 @@ class Files:
     def _draw(self) -> None:
         session = self._session
         files, counts = session.attached, session.counts
-        self._warning = self._warning if files else ""
         self._app.composer.files.show(
             [(file.name, described([file], counts.total([file]))) for file in files],
             f"{len(files)} files, {described(files, counts.total(files))}" if len(files) > 1 else "",
-            self._warning,
         )
 
     def _count(self) -> None:
@@ -85,12 +82,7 @@ class Files:
         for file in self._session.attached:
             if not self._app.is_answering or file.n_bytes <= QUICK_BYTES:  # counting delays the answer
                 self._session.counts.count(file)
-        warning = "" if self._app.is_busy else self._session.crowding()
-        self._app.call_from_thread(self._show_counts, warning)
-
-    def _show_counts(self, warning: str) -> None:
-        self._warning = warning
-        self._draw()
+        self._app.call_from_thread(self._draw)
 
 
 class ScreenFront:
@@ -159,10 +151,10 @@ class ScreenFront:
                 self._app.run_command(f"/compare {changes} --")
                 return
             self.redraw()
-            self._jobs.idle.begin()
+            self._session.states.begin_idle(self._session.model)
             self.offer_remedies()
 
-        self._jobs.idle.stop()
+        self._session.states.end_idle()
         self._app.push_screen(ComparisonScreen(comparison), close)
 
     def show_files(self) -> None:

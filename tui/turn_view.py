@@ -183,7 +183,7 @@ class TurnView(Lines, can_focus=True):
     def mark_found(self) -> None:
         """Mark the matches of the search in the message."""
         if self.turn is not None:
-            self.mark(found_in(self._chat.searched, self.turn.content))
+            self.mark(found_in(self._chat.searched))
 
     def build(self) -> None:
         """Show the message again: what it shares with the others has changed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
@@ -14,17 +14,15 @@ from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
 from edgespec.chat.store_commands import StoreCommands
 from edgespec.core.stats import Stats
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import UsageError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.history import Turn
-from edgespec.models.hub.absent import Absent, absent_models, found_on_hub
-from edgespec.models.memory.fit import fit_of, needed_by, needed_by_size, room_bytes
+from edgespec.models.hub.absent import Absent, absent_models
 from edgespec.models.names.local import LocalModel, local_models
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.suggest import catalogue_drafts, instead, suggestions
 from edgespec.text.code_blocks import CodeBlock, code_blocks
 from edgespec.text.figures import counted, percent, size_of
-from edgespec.text.printable import one_line
 from edgespec.text.thinking import split, without_thinking
 
 HOW_TO = "/model MODEL loads a model, downloaded if it is not here, /draft MODEL a draft model"
@@ -60,7 +58,7 @@ class Commands(StoreCommands):
             yield f"drafters: {', '.join(about['drafters']) or 'none'}, draft length (pace): {about['pace']}"
 
     def do_models(self, words: str) -> Iterator[str]:
-        """`/models`: models here, and how they would work as drafts; `/models WORDS`: also those elsewhere."""
+        """`/models`: models here, and how they would work as drafts; `/models WORDS`: also those of the catalogue."""
         session = self.session
         spec = session.load_settings.model
         if server := session.model.server:
@@ -68,7 +66,9 @@ class Commands(StoreCommands):
             yield from (f"{'*' if name == spec else ' '} {name}" for name in session.about.get("models", ()))
             yield "/model MODEL chooses one"
         elif words:
-            yield from models_found(words, check_model(resolve(spec).path).size_bytes if session.engine else 0)
+            lines = [*(_here(each) for each in local_models() if not each.is_head), *map(_absent, absent_models())]
+            yield from (line for line in lines if all(word in line.lower() for word in words.lower().split()))
+            yield HOW_TO
         else:
             yield from models_and_drafts(spec)
 
@@ -104,12 +104,8 @@ class Commands(StoreCommands):
     def do_set(self, argument: str) -> Iterator[str]:
         session = self.session
         name, _, text = re.sub(r"^([\w-]+)=", r"\1 ", argument).partition(" ")
-        if name == "system":
-            yield from self.do_system(text.strip())
-            return
         if not name:
             width = max(len(item.name) for item in SETTINGS)
-            yield f"{'system':{width}}  {one_line(session.system) or 'none'}"
             yield from (f"{item.name:{width}}  {item.show(session.settings)}" for item in SETTINGS)
             return
         item, before = setting(name), session.settings
@@ -194,7 +190,7 @@ class Commands(StoreCommands):
         self.front.show_files()
 
     def files(self) -> str:
-        """Return the attachments with sizes and token counts, and a warning if older messages will be dropped."""
+        """Return the attachments with sizes and token counts."""
         session, files = self.session, self.session.attached
         if not files:
             return "nothing is attached"
@@ -202,9 +198,7 @@ class Commands(StoreCommands):
             f"{n:3}  {file.name}  ({described([file], session.counts.count(file))})" for n, file in enumerate(files, 1)
         ]
         total = f"{counted(len(files), 'file')}, {described(files, session.counts.total(files))}"
-        return "\n".join(
-            filter(None, [*lines, f"{total}, for your next message; /file none removes", session.crowding()])
-        )
+        return "\n".join([*lines, f"{total}, for your next message; /file none removes"])
 
     # --- the conversation -----------------------------------------------------------------------------------------
 
@@ -323,45 +317,16 @@ def models_and_drafts(spec: str) -> list[str]:
     n = len(list(absent_models()))
     return [
         *lines,
-        f"/models WORDS also searches the hub, and the {n} models of the catalogue that are not here",
+        f"/models WORDS also lists models of the catalogue ({n} are not here)",
         HOW_TO,
     ]
 
 
-def models_found(text: str, in_use_bytes: int = 0) -> list[str]:
-    """Return the models that match a text, here and elsewhere, and whether they fit in memory."""
-    words, room = text.lower().split(), room_bytes(in_use_bytes)
-    here = [each for each in local_models() if not each.is_head and _has(words, f"{each.spec} {each.name}")]
-    catalogue = [each for each in absent_models() if _has(words, f"{each.spec} {each.about} {each.repository}")]
-    try:
-        found, trouble = found_on_hub(text), ""
-    except EdgespecError as error:
-        found, trouble = [], one_line(str(error))
-    listed = {each.repository for each in catalogue}
-    hub = [each for each in found if each.repository not in listed]
-    return [
-        *_section("here", [_here(each, room) for each in here]),
-        *_section("in the catalogue, not here", [_absent(each, room) for each in catalogue]),
-        *_section("on the hub", [_absent(each, room) for each in hub] or ([trouble] if trouble else [])),
-        HOW_TO,
-    ]
-
-
-def _section(heading: str, lines: Sequence[str]) -> list[str]:
-    return [f"{heading}:", *(f"  {line}" for line in lines or ["none"])]
-
-
-def _here(model: LocalModel, room: int = 0) -> str:
+def _here(model: LocalModel) -> str:
     if model.problem:
         return f"{model.spec}  {model.problem}"
-    fit = fit_of(needed_by(model.header), room) if room and model.header else ""
-    return "  ".join(filter(None, (model.spec, model.quantisation, size_of(model.size_bytes), fit)))
+    return "  ".join(filter(None, (model.spec, model.quantisation, size_of(model.size_bytes))))
 
 
-def _absent(model: Absent, room: int) -> str:
-    fit = fit_of(needed_by_size(model.size_bytes), room) if model.size_bytes else ""
-    return f"{model.spec}  {', '.join(filter(None, (*model.facts, fit)))}"
-
-
-def _has(words: Sequence[str], text: str) -> bool:
-    return all(word in text.lower() for word in words)
+def _absent(model: Absent) -> str:
+    return f"{model.spec}  {', '.join(model.facts)}, to download"

@@ -10,16 +10,15 @@ from functools import partial
 from typing import Any
 
 from edgespec.chat.answerer import Answerer
-from edgespec.chat.attachments import Attachment, with_files, without_files
+from edgespec.chat.attachments import Attachment, without_files
 from edgespec.chat.model import ChatModel
 from edgespec.chat.personas import Persona, persona
 from edgespec.chat.saving import Recording, Write, Writes
 from edgespec.chat.settings import ChatSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Answer, Branch, Store, StoreError, Turn, new_id
-from edgespec.history.data import first_line, turn_of
+from edgespec.history.data import first_line
 from edgespec.settings import Message
-from edgespec.text.figures import counted
 from edgespec.text.thinking import OPEN
 
 SHORT = Message("user", "x")  # the template adds some tokens to the text of a message
@@ -241,28 +240,6 @@ class Conversation:
         else:
             raise UsageError(f"there is no attachment {number!r}", hint="/file lists them")
 
-    def crowding(self) -> str:
-        """Return a warning if the attachments do not fit, or drop older messages from the context; else ""."""
-        if not self.attached or self.engine is None:
-            return ""
-        turn = turn_of(self._id, self._head, "user", with_files(self.attached, SHORT.content))
-        try:
-            self.check_room(self.attached)
-            n_dropped = self._fitting([*self.turns, turn])[0] - self.first_sent
-        except UsageError as error:
-            return f"this does not fit: {error.what}"
-        except EdgespecError:  # the model has died, which its next request reports
-            return ""
-        dropped, size = counted(n_dropped, "older message"), f"{self.context_size:,} tokens"
-        return f"sending this drops {dropped} from the context of {size}" if n_dropped else ""
-
-    def check_room(self, files: Sequence[Attachment]) -> None:
-        """Raise UsageError if the counted files are larger than the context."""
-        total = self.counts.total(files) or 0
-        if self.engine is not None and total >= self.context_size:
-            what = f"the attached files have {total:,} tokens, the context holds {self.context_size:,}"
-            raise UsageError(what, hint="remove some (/file none N), or use a larger context (-c)")
-
     @property
     def messages(self) -> list[Message]:
         """The open path as it is sent."""
@@ -309,7 +286,7 @@ class Conversation:
         if needed >= n_ctx - 1:
             raise UsageError(
                 f"the message and the system prompt have {needed:,} tokens, the context holds {n_ctx:,}",
-                hint="shorten it, or use a larger context (-c)",
+                hint="shorten it, remove files (/file none N), or use a larger context (-c)",
             )
         return start, needed
 

@@ -121,7 +121,6 @@ class Session(Conversation, Closable):
         """
         self._check_idle()
         text, files = with_unix_line_ends(text), self.attached
-        self.check_room(files)
         turn = turn_of(self._id, self._head, "user", with_files(files, text))
         failure: GenerationError | None = None
         try:

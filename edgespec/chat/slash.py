@@ -35,7 +35,7 @@ class Command:
 COMMANDS = (
     Command("help", "[COMMAND]", "List the commands, or explain one.", "f1"),
     Command("model", "[MODEL]", "Load another model, downloading it if necessary, or show the current one.", "ctrl+l"),
-    Command("models", "[WORDS]", "List models here, in the catalogue and on the hub, and compatible draft models."),
+    Command("models", "[WORDS]", "List models here and in the catalogue, and compatible draft models."),
     Command("draft", "[MODEL|auto|none]", "Load another draft model, or none."),
     Command("system", "[TEXT|none]", "Show or set the system prompt of this chat."),
     Command("persona", "[NAME|none]", "Choose a persona; also /persona save NAME, edit NAME.", "f6", waits=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -9,12 +10,17 @@ from pathlib import Path
 from time import perf_counter
 
 from edgespec.chat.answerer import Answerer
+from edgespec.chat.model import ChatModel
 from edgespec.errors import EdgespecError
 from edgespec.files.paths import cache_dir, free_in
 from edgespec.settings import Message
 
 MOST_BYTES, FREE_SHARE = 4 << 30, 10  # the default limit: 4 GB, but at most a tenth of the free disk
 KEPT_WITHIN_S = 3.0  # the longest time for saving when the program ends or loads another model
+IDLE_S = 10.0  # without a message or command
+KEPT_WHILE_IDLE_S = 30.0  # the longest time for saving meanwhile; any request to the model ends it earlier
+
+log = logging.getLogger(__name__)
 
 
 def states_folder() -> Path:
@@ -43,10 +49,7 @@ class ChatStates:
         self._known: set[str] = set()  # chats that were restored, or answered
         self._removed: set[str] = set()
         self._lock = threading.Lock()  # saving and answering run in different threads
-
-    @property
-    def has_news(self) -> bool:
-        return bool(self._unkept)
+        self._idle: threading.Timer | None = None
 
     def answered(self, chat: str, messages: Sequence[Message]) -> None:
         """Note that the KV cache has these messages, which end with an answer."""
@@ -83,6 +86,26 @@ class ChatStates:
             with suppress(EdgespecError):
                 self.keep(engine)
         self._unkept, self._known = {}, set()
+
+    def begin_idle(self, model: ChatModel) -> None:
+        """The user has nothing to wait for: save the chats in a thread, unless `end_idle` is called before."""
+
+        def keep() -> None:
+            try:
+                with model.watched() as engine:
+                    self.keep(engine, KEPT_WHILE_IDLE_S)
+            except Exception:  # for example a model that is closed meanwhile
+                log.debug("the state of a chat is not saved", exc_info=True)
+
+        self.end_idle()
+        if self._unkept:
+            self._idle = threading.Timer(IDLE_S, keep)
+            self._idle.daemon = True
+            self._idle.start()
+
+    def end_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
 
     def remove(self, chat: str) -> None:
         """Delete the file of a chat."""

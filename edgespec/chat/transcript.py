@@ -16,13 +16,13 @@ from typing import Any
 from edgespec.errors import UsageError
 from edgespec.history import ChatInfo, Store, Turn, UnknownChatError
 from edgespec.history.data import valid_text
+from edgespec.text.code_blocks import parser
 from edgespec.text.thinking import split
 
 MARKDOWN_MAGIC = b"<!-- a chat exported by edgespec -->\n"
 """The beginning of exported files."""
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +82,18 @@ def with_system(system: object, turns: Sequence[Turn]) -> list[Turn]:
 
 
 def read_jsonl(text: str) -> Iterator[ImportedChat]:
-    """Yield the chats in the text of a file: `{"messages": [...]}` or one message per line, or all in one JSON array.
+    """Yield the chats in the text of a file, with `{"messages": [...]}` on each line.
 
-    If each line has one message, all of them are one chat. Raises UsageError with the line of a mistake.
+    Raises UsageError with the line of a mistake.
     """
-    loose: list[Any] = []
-    for where, value in _values(text.removeprefix("\ufeff")):
-        try:
-            if isinstance(value, list) or (isinstance(value, dict) and "messages" in value):
-                yield _chat(value)
-            else:
-                _message(value)
-                loose.append(value)
-        except ValueError as error:
-            raise UsageError(f"{where} is neither a message nor a chat", why=str(error), hint=_HINT) from error
-    if loose:
-        yield _chat(loose)
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        if line.strip():
+            try:
+                yield _chat(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                hint = 'a chat is {"messages": [{"role": "user", "content": "..."}, ...]}, on one line'
+                why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+                raise UsageError(f"line {number} is not a chat", why=why, hint=hint) from error
 
 
 def import_chat(store: Store, imported: ImportedChat) -> str:
@@ -145,48 +141,17 @@ def iso(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
 
 
-_HINT = 'a message is {"role": "user", "content": "..."}, a chat {"messages": [...]}'
-
-
-def _values(text: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values in a file, each with its line."""
-    try:
-        whole = _parsed(text)
-    except ValueError as error:
-        if text.lstrip().startswith("[") and "Extra data" not in str(error):
-            raise UsageError("the JSON array cannot be parsed", why=str(error)) from error
-    else:
-        items = whole if isinstance(whole, list) else [whole]
-        yield from ((f"item {number}", item) for number, item in enumerate(items, 1))
-        return
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                yield f"line {number}", _parsed(line)
-            except ValueError as error:
-                why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-                raise UsageError(f"line {number} is not JSON", why=why) from error
-
-
-def _parsed(text: str) -> Any:
-    """Parse JSON. Raises ValueError."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("brackets are nested too deeply") from error
-
-
 def _chat(value: Any) -> ImportedChat:
-    """Parse a chat. Raises ValueError."""
-    about = {"messages": value} if isinstance(value, list) else value
-    given, created_s = about["messages"], _time_of(about.get("created"))
+    """Read a chat. Raises ValueError."""
+    about = value if isinstance(value, dict) else {}
+    given, created_s = about.get("messages"), _time_of(about.get("created"))
     if not isinstance(given, list) or not given:
         raise ValueError("messages must be a non-empty list")
     messages, times = [_message(each) for each in given], about.get("times")
     if not isinstance(times, list) or len(times) != len(given):
-        times = [each.get("created") for each in given]
+        times = [None] * len(given)
     title, folder = (text if isinstance(text := about.get(name), str) else "" for name in ("title", "folder"))
-    id = about.get("chat", about.get("id"))
+    id = about.get("chat")
     if not isinstance(id, str) or not re.fullmatch("[0-9a-f]{10}", id):
         id = sha256(json.dumps([title, messages]).encode()).hexdigest()[:10]
     turns = [
@@ -220,31 +185,16 @@ def _message(value: Any) -> tuple[str, str]:
         )
     if value.get("tool_calls") or value.get("function_call"):
         raise ValueError("a message calls tools, which is not supported")
-    if isinstance(content, list):
-        content = "\n".join(_part(part) for part in content)
     if not isinstance(content, str):
         raise ValueError("content is not a string" if "content" in value else "there is no content")
     return ROLES[role], content
 
 
-def _part(part: Any) -> str:
-    """Return the text of a part of a message. Raises ValueError."""
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
-        raise ValueError(f"a part of the content is {kind!r}, not text")
-    return str(part["text"])
-
-
 def _with_closed_fence(text: str) -> str:
     """Return a text with the end of a code block that was cut off."""
-    fence = ""
-    for line in text.splitlines():
-        found = re.match(r" {0,3}(`{3,}|~{3,})(.*)", line)
-        if found is None:
-            continue
-        marks, rest = found.groups()
-        if not fence:
-            fence = marks
-        elif marks.startswith(fence) and not rest.strip():
-            fence = ""
-    return f"{text}\n{fence}" if fence else text
+    last = next(reversed(parser.parse(text)), None)
+    if last is None or last.type != "fence":
+        return text
+    *before, end = text.rstrip().split("\n")
+    is_closed = before and end.strip().startswith(last.markup) and not end.strip(f" {last.markup}")
+    return text if is_closed else f"{text}\n{last.markup}"

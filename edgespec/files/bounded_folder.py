@@ -67,8 +67,9 @@ class BoundedFolder:
         if n_bytes > self.most_bytes // 2:
             raise OSError(f"{n_bytes} bytes are more than half of {self.most_bytes}")
         for file, _ in self.files():
-            if file.suffix == PART and _is_left(file):
-                self.remove(file)
+            with suppress(OSError):
+                if file.suffix == PART and time.time() - file.stat().st_mtime > STALE_S:
+                    self.remove(file)
         others = [(file, size) for file, size in self.files() if file != wanted and file.suffix != PART]
         given = sum(size for _, size in others)
         lacking = max(given + n_bytes - self.most_bytes, n_bytes + LEAST_FREE - free_in(self.folder))
@@ -78,16 +79,6 @@ class BoundedFolder:
             file, size = others.pop(0)
             lacking -= size
             self.remove(file)
-
-
-def _is_left(file: Path) -> bool:
-    """Return whether an unfinished file is left from a process that was killed."""
-    import psutil
-
-    *_, pid = file.stem.rpartition(".")
-    with suppress(OSError):
-        return not (pid.isdigit() and psutil.pid_exists(int(pid))) or time.time() - file.stat().st_mtime > STALE_S
-    return False
 
 
 def used(file: Path) -> None:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cache, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from edgespec.closable import Closable
 from edgespec.files.paths import data_dir
@@ -181,11 +181,9 @@ class Store(Closable):
         rows.update_chat(db, chat, settings=json.dumps(dict(settings)))
 
     @_writes
-    def rename(self, db: sqlite3.Connection, chat: str, title: str, by: Literal["user", "model"] = "user") -> bool:
-        """Change a chat's title, and return whether it changed: a title by the model replaces only the first line."""
-        number = rows.chat_number(db, chat)
-        query = "UPDATE chat SET title = ?, title_by = ? WHERE number = ? AND (title_by = 'line' OR ?)"
-        return db.execute(query, (rows.one_line(title), by, number, by == "user")).rowcount > 0
+    def rename(self, db: sqlite3.Connection, chat: str, title: str) -> None:
+        """Change a chat's title."""
+        rows.update_chat(db, chat, title=rows.one_line(title))
 
     @_writes
     def pin(self, db: sqlite3.Connection, chat: str, is_pinned: bool) -> None:

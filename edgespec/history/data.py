@@ -94,8 +94,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ChatInfo:
-    """A chat in a list. `n_turns` counts the open path, whose last message is `head`. The title is the user's, the
-    model's or the first line of the chat, as `title_by` says ("user", "model", "line"; "" is unknown)."""
+    """A chat in a list. `n_turns` counts the open path, whose last message is `head`."""
 
     id: str
     title: str
@@ -104,7 +103,6 @@ class ChatInfo:
     head: str | None
     n_turns: int
     model: str
-    title_by: str = ""
     is_pinned: bool = False
     folder: str = ""
 

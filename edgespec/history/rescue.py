@@ -30,7 +30,7 @@ _CHAT = (
     "number, id, title, settings, model, created_s, updated_s, head",
     (int, str, str, str, str, float, float, _OPTIONAL),
 )
-_PLACE = ("chat", "id, title_by, is_pinned, folder", (str, str, int, str))  # not in files of earlier versions
+_PLACE = ("chat", "id, is_pinned, folder", (str, int, str))  # not in files of earlier versions
 _MESSAGE = ("message", "number, parent, key, role, content, created_s", (int, _OPTIONAL, str, str, str, float))
 _MEMBER = ("member", "chat, message", (int, int))
 _ANSWER = ("answer", "message, about, ids, pieces", (int, str, bytes, bytes))
@@ -74,7 +74,7 @@ def rescue(source: sqlite3.Connection, target: sqlite3.Connection) -> tuple[int,
             # A program that has written to the chat meanwhile has opened another path.
             target.execute("UPDATE chat SET head = coalesce(head, ?) WHERE id = ?", (numbers.get(head), name))
         for name, *place in _rows(source, *_PLACE):
-            target.execute("UPDATE chat SET title_by = ?, is_pinned = ?, folder = ? WHERE id = ?", (*place, name))
+            target.execute("UPDATE chat SET is_pinned = ?, folder = ? WHERE id = ?", (*place, name))
         for message, *answer in _rows(source, *_ANSWER):
             if message in numbers:
                 _insert(target, *_ANSWER[:2], (numbers[message], *answer))

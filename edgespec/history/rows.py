@@ -38,7 +38,7 @@ def member_number(db: sqlite3.Connection, chat: int, key: str) -> int:
 
 def read_chats(db: sqlite3.Connection, limit: int | None = None, order: Order = "newest") -> dict[int, ChatInfo]:
     """Return the first chats in this order, by number."""
-    query = f"""SELECT chat.number, id, title, chat.created_s, updated_s, key, coalesce(depth, 0), model, title_by,
+    query = f"""SELECT chat.number, id, title, chat.created_s, updated_s, key, coalesce(depth, 0), model,
         is_pinned, folder FROM chat LEFT JOIN message ON message.number = head
         ORDER BY {_ORDER[order]} updated_s DESC, chat.number DESC LIMIT ?"""
     found = db.execute(query, (-1 if limit is None else limit,))
@@ -49,9 +49,9 @@ def insert_chat(db: sqlite3.Connection, chat: str, settings: str, title: str, cr
     """Create a chat unless it exists."""
     now, title = time.time() if created_s is None else created_s, one_line(title)
     db.execute(
-        """INSERT OR IGNORE INTO chat (id, title, title_by, settings, model, created_s, updated_s)
-        VALUES (?, ?, ?, ?, '', ?, ?)""",
-        (chat, title, "user" if title else "line", settings, now, now),
+        """INSERT OR IGNORE INTO chat (id, title, settings, model, created_s, updated_s)
+        VALUES (?, ?, ?, '', ?, ?)""",
+        (chat, title, settings, now, now),
     )
 
 

@@ -66,7 +66,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         END""",
     ),
     (  # chats can be put in order
-        "ALTER TABLE chat ADD COLUMN title_by TEXT NOT NULL DEFAULT ''",  # user, model or line; '' is unknown
+        "ALTER TABLE chat ADD COLUMN title_by TEXT NOT NULL DEFAULT ''",  # not used
         "ALTER TABLE chat ADD COLUMN is_pinned INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE chat ADD COLUMN folder TEXT NOT NULL DEFAULT ''",
     ),

@@ -46,7 +46,7 @@ def holds(text: str, words: Sequence[str]) -> bool:
 def excerpt(content: str, query: str) -> str:
     """Return a part of a message on one line, with the words of a query between BEGIN and END."""
     text = re.sub(f"[{BEGIN}{END}]", "", content)
-    pattern = found_in(query, text)
+    pattern = found_in(query)
     places = spans(pattern, text) if pattern else []
     start = at = max(0, places[0][0] - BEFORE) if places else 0
     parts = ["…" if start else ""]
@@ -59,19 +59,10 @@ def excerpt(content: str, query: str) -> str:
     return " ".join("".join(parts).split())
 
 
-def found_in(query: str, content: str) -> re.Pattern[str] | None:
-    """Return a pattern for `spans` of the words to mark in a message; None for an empty query.
-
-    The last word of the query may be incomplete. Parts of words are marked if some word alone does not occur.
-    """
-    words = [_bare(word) for word in _words(query)]
-    if not words:
-        return None
-    bare = _bare(content)
-    bounded = [_bounded(word, is_last=number == len(words)) for number, word in enumerate(words, 1)]
-    parts = [re.escape(word) for word in words]
-    terms = bounded if all(re.search(term, bare) for term in bounded) else parts
-    return re.compile("|".join(sorted(terms, key=len, reverse=True)))
+def found_in(query: str) -> re.Pattern[str] | None:
+    """Return a pattern for `spans` of the words to mark in a message, also in other words; None for an empty query."""
+    words = sorted(map(_bare, _words(query)), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, words))) if words else None
 
 
 def spans(pattern: re.Pattern[str], line: str) -> list[tuple[int, int]]:
@@ -88,12 +79,6 @@ def _bare(text: str) -> str:
     if text.isascii():
         return text.lower()
     return "".join(unicodedata.normalize("NFD", character)[0].casefold()[0] for character in text)
-
-
-def _bounded(word: str, *, is_last: bool) -> str:
-    """Return the expression for a whole word, or for the last one of a query, which may be incomplete."""
-    begin, end = r"(?<!\w)" if word[0].isalnum() else "", r"(?!\w)" if word[-1].isalnum() and not is_last else ""
-    return begin + re.escape(word) + end
 
 
 def _by_words(db: sqlite3.Connection, words: Sequence[str]) -> Iterator[int]:

@@ -126,7 +126,6 @@ class Runtime(Backend):
             "strict": self.settings.strict,
             "fast": not self.settings.exact,
             "exact": self.context.exact,
-            "can_cut": bool(self.model.can_roll_back),
             "rounding": self.rounding,
             "vocabulary": self.model.vocabulary_id,
             "offloaded": self.model.gpu_layers > 0,

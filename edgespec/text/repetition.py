@@ -10,7 +10,7 @@ REPEATS = 5  # times in a row; fewer are a refrain
 FEWEST = 96  # tokens in all; fewer are a ruler or a row of a table
 LONGEST = 128  # tokens of what is repeated
 WINDOW = REPEATS * LONGEST
-EVERY = 16  # tokens between checks, each of which takes a tenth of a millisecond
+EVERY = 16  # tokens between checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +62,12 @@ class RepetitionDetector:
 
 
 def repetition(tokens: Sequence[int] | deque[int]) -> Repetition | None:
-    """The loop with the shortest period at the end of `tokens`, as far back as it goes.
-
-    Knuth, Morris and Pratt's failure function of the reversed tokens gives the period of every suffix.
-    """
+    """The loop with the shortest period at the end of `tokens`, as far back as it goes."""
     backwards = list(tokens)[::-1]
-    borders = [0] * len(backwards)
-    border = 0
-    found: Repetition | None = None
-    for last in range(1, len(backwards)):
-        while border and backwards[last] != backwards[border]:
-            border = borders[border - 1]
-        border += backwards[last] == backwards[border]
-        borders[last] = border
-        n, period = last + 1, last + 1 - border
-        is_loop = n >= FEWEST and n >= REPEATS * period and period <= LONGEST
-        if is_loop and (found is None or period == found.period):
-            found = Repetition(period, n)
-    return found
+    for period in range(1, min(LONGEST, len(backwards) // REPEATS) + 1):
+        n = period
+        while n < len(backwards) and backwards[n] == backwards[n - period]:
+            n += 1
+        if n >= max(FEWEST, REPEATS * period):
+            return Repetition(period, n)
+    return None

@@ -12,11 +12,12 @@ Part = tuple[Kind, str]
 
 class ThinkingStream:
     """Splits a text that arrives in pieces. Only reasoning at the beginning counts: `<think>` later on is part of the
-    text."""
+    text. With `opened` the text begins after the opening mark; `trims` leaves out blank lines around the marks."""
 
-    def __init__(self) -> None:
-        self._held = ""  # what may yet become a mark
-        self._kind: Kind | None = None
+    def __init__(self, *, opened: bool = False, trims: bool = False) -> None:
+        self._held = ""  # what may yet become a mark, or blank lines that may be the end of the reasoning
+        self._kind: Kind | None = "thinking" if opened else None
+        self._trims, self._is_new = trims, opened
 
     def push(self, text: str) -> list[Part]:
         """The parts that are certain by now, without marks."""
@@ -28,26 +29,33 @@ class ThinkingStream:
                 return parts  # nothing yet, or the beginning of a mark
             self._kind = "thinking" if start.startswith(OPEN) else "answer"
             if self._kind == "thinking":
-                self._held = start.removeprefix(OPEN)
+                self._held, self._is_new = start.removeprefix(OPEN), True
         if self._kind == "thinking":
-            thought, mark, rest = self._held.partition(CLOSE)
-            kept = "" if mark else _mark_begun(thought)
-            settled = thought.removesuffix(kept)
+            thought, mark, rest = self._begun(self._held).partition(CLOSE)
+            settled = self._ended(thought if mark else thought.removesuffix(_mark_begun(thought)))
             if settled:
                 parts.append(("thinking", settled))
-            self._held = kept
+                self._is_new = False
+            self._held = thought[len(settled) :]
             if not mark:
                 return parts
-            self._kind, self._held = "answer", rest
-        if self._held:
-            parts.append(("answer", self._held))
-            self._held = ""
+            self._kind, self._held, self._is_new = "answer", rest, True
+        if text := self._begun(self._held):
+            parts.append(("answer", text))
+            self._is_new = False
+        self._held = ""
         return parts
 
     def end(self) -> list[Part]:
         """The held-back text, once the stream has ended."""
-        held, self._held = self._held, ""
+        held, self._held = self._ended(self._held) if self._kind == "thinking" else self._held, ""
         return [(self._kind or "answer", held)] if held else []
+
+    def _begun(self, text: str) -> str:
+        return text.lstrip("\n") if self._trims and self._is_new else text
+
+    def _ended(self, text: str) -> str:
+        return text.rstrip("\n") if self._trims else text
 
 
 def split(content: str) -> list[Part]:

@@ -120,7 +120,7 @@ def test_what_a_user_has_typed_is_not_taken_for_a_file() -> None:
         assert without_files(text) == ([], text)
 
 
-def test_attachments_stay_with_their_message_and_are_warned_of(folder: Path) -> None:
+def test_attachments_stay_with_their_message(folder: Path) -> None:
     with Store.in_memory() as store:
         engine = FakeEngine("fine")
         session = Session(store, lambda *_: engine, LoadSettings("demo"), ChatSettings(max_tokens=20))
@@ -137,11 +137,7 @@ def test_attachments_stay_with_their_message_and_are_warned_of(folder: Path) -> 
         assert [file.name for file in session.attached] == ["./Makefile"]
         session.attached = []
         list(session.ask("first"))
-        assert session.crowding() == ""
-        session.attached = [Attachment("a.txt", "word " * 990)]
-        assert session.crowding() == "sending this drops 2 older messages from the context of 1,024 tokens"
         session.attached = [Attachment("a.txt", "word " * 2000)]
-        assert "this does not fit" in session.crowding()
         with pytest.raises(UsageError, match="the context holds"):
             session.ask("now?")
         assert len(session.attached) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine
 
+from edgespec.chat import states
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.chat.states import ChatStates, states_folder
@@ -100,3 +101,17 @@ def test_a_chat_that_is_deleted_while_its_state_is_written_leaves_nothing_behind
     list(session.ask("hello"))
     session.states.keep(session.model.needed(), 9.0)
     assert list(states_folder().iterdir()) == []
+
+
+def test_chats_are_kept_while_the_user_does_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    session = talking_to(engine, store)
+    list(session.ask("hello"))
+    session.states.begin_idle(session.model)
+    session.states.end_idle()
+    assert states_of(engine) == []
+    monkeypatch.setattr(states, "IDLE_S", 0.0)
+    session.states.begin_idle(session.model)
+    assert session.states._idle is not None
+    session.states._idle.join()
+    assert states_of(engine) == [f"keep {session.chat}.kv"]

@@ -69,7 +69,7 @@ def test_a_list_as_json_has_times_that_programs_read(home: Path, store: Store) -
     newest, _ = objects(history(home, "list", "--json"))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", newest.pop("created"))
     assert newest.pop("updated")
-    place = {"pinned": False, "folder": "", "title_by": "line"}
+    place = {"pinned": False, "folder": ""}
     assert newest == {"id": ids(store)[0], "title": "about bread", "messages": 2, "model": "target.gguf"} | place
 
 
@@ -252,7 +252,7 @@ def test_an_import_is_whole_or_nothing(home: Path, store: Store) -> None:
     good, bad = home / "good.jsonl", home / "bad.jsonl"
     good.write_bytes(LINES)
     for content, reason in (
-        (LINES + b"{}", b"line 3 is neither a message nor a chat: there is no role"),
+        (LINES + b"{}", b"line 3 is not a chat: messages must be a non-empty list"),
         (LINES + b"\xff", b"line 3 is not UTF-8"),
         (b"", b"has no messages"),
     ):

@@ -278,10 +278,10 @@ def test_what_is_rescued_keeps_its_place(tmp_path: Path, version: int) -> None:
             "INSERT INTO chat (id, title, settings, model, created_s, updated_s) VALUES ('a', 'b', '', '', 1., 2.)"
         )
         if version == len(MIGRATIONS):
-            old.execute("UPDATE chat SET title_by = 'user', is_pinned = 1, folder = 'work'")
+            old.execute("UPDATE chat SET is_pinned = 1, folder = 'work'")
         assert rescue(old, new) == (0, 1)
-        found = new.execute("SELECT title, title_by, is_pinned, folder FROM chat").fetchone()
-    kept = ("user", 1, "work") if version == len(MIGRATIONS) else ("", 0, "")
+        found = new.execute("SELECT title, is_pinned, folder FROM chat").fetchone()
+    kept = (1, "work") if version == len(MIGRATIONS) else (0, "")
     assert tuple(value.decode() if isinstance(value, bytes) else value for value in found) == ("b", *kept)
 
 

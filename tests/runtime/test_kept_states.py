@@ -142,8 +142,9 @@ def test_the_folder_is_bounded_and_the_disk_is_not_filled(
             opened_file.write(bytes(size))
         os.utime(file.parent / name, (number, number))
     bounded_folder.used(file)
-    left = file.with_name(f"a.kv.{10**9}.part")  # of a process that was killed
+    left = file.with_name("a.kv.9.part")  # of a process that was killed
     left.write_bytes(b"x")
+    os.utime(left, (0, 0))
     with folder.writing(file.parent / "e", size) as opened_file:
         opened_file.write(bytes(size))
     assert {path.name for path, _ in folder.files()} == {"a.kv", "d", "e"}

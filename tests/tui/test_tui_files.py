@@ -121,19 +121,6 @@ def test_a_sent_file_is_folded_also_in_another_run(files: Path) -> None:
         on_screen(read, store=store)
 
 
-def test_a_warning_says_what_files_push_out_before_they_are_sent(files: Path) -> None:
-    (files / "big.txt").write_text("word " * 990)
-
-    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        await type_in(app, pilot, "hello")
-        await type_in(app, pilot, "/file big.txt")
-        await wait_until(pilot, lambda: "sending this drops 2 older messages" in shown(app))
-        await type_in(app, pilot, "/file none")
-        await wait_until(pilot, lambda: "sending this" not in shown(app))
-
-    on_screen(steps, max_tokens=20)
-
-
 def test_a_long_paste_becomes_an_attachment_and_undo_makes_it_text(files: Path) -> None:
     text = "word " * LONG
 

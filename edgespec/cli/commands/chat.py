@@ -69,10 +69,6 @@ OPTIONS = [
         help="Full-screen, or plain lines for pipes and screen readers.",
     ),
     Option("--history/--no-history", default=True, help="Save the conversation on this machine."),
-    Option(
-        "--titles/--no-titles", default=True, advanced=True,
-        help="Let the model give new chats a title, or use their first line.",
-    ),
 ]
 # fmt: on
 
@@ -241,8 +237,7 @@ def _show_screen(call: Call, session: Session) -> None:
     from edgespec.tui.terminal_colours import suitable_theme
 
     logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
-    message, makes_titles = call.values["message"], call.values["titles"]
-    app = ChatApp(session, message=message, theme=suitable_theme(), makes_titles=makes_titles)
+    app = ChatApp(session, message=call.values["message"], theme=suitable_theme())
     asked = threading.Event()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()

@@ -166,10 +166,9 @@ def export(names: tuple[str, ...], every: bool, form: str | None, out: Path | No
 @history.command("import", short_help="Import conversations from JSON lines.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def import_(files: tuple[str, ...]) -> None:
-    """Import conversations from JSON lines, with messages in OpenAI's format, and print their ids.
+    """Import conversations from JSON lines, with 'messages' in OpenAI's format, and print their ids.
 
-    Each line is an object with 'messages', or one message; a JSON array of these works, too. '-' is stdin. Exported
-    conversations keep their ids and times. Conversations that exist already are skipped.
+    '-' is stdin. Exported conversations keep their ids and times. Conversations that exist already are skipped.
     """
     output = Output(quiet=False)
     chats = [chat for file in files for chat in _read(file)]
@@ -247,5 +246,5 @@ def _write(file: Path, text: str) -> None:
 
 def _about(chat: ChatInfo) -> dict[str, Any]:
     times = {"created": iso(chat.created_s), "updated": iso(chat.updated_s)}
-    place = {"pinned": bool(chat.is_pinned), "folder": chat.folder, "title_by": chat.title_by}
+    place = {"pinned": bool(chat.is_pinned), "folder": chat.folder}
     return {"id": chat.id, "title": chat.title, "messages": chat.n_turns, "model": chat.model} | times | place

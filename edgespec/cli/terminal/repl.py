@@ -16,7 +16,6 @@ from edgespec.chat.attachments import described, without_files
 from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
 from edgespec.chat.comparing import Comparison
-from edgespec.chat.idle import Idle
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.personas import Persona, read, save
 from edgespec.chat.session import AGAINST_LOOPS, Session
@@ -46,7 +45,6 @@ class Repl:
         self._call, self.session, self.output, self._interrupts = call, session, call.output, call.interrupts
         self._details = call.values["stats"]
         self.commands = Commands(session, self)
-        self._idle = Idle(session, makes_titles=call.values["titles"])
         self._failed = self._left = self._shows_tokens = False
         self._next: str | None = None
         self._seen: str | None = None  # the key of the last message that was shown
@@ -339,11 +337,11 @@ class Repl:
             return line.rstrip("\n")
         if self._editor is None:
             return piped_line()
-        self._idle.begin()
+        self.session.states.begin_idle(self.session.model)
         try:
             return self._typed_line(self._editor, prompt)
         finally:
-            self._idle.stop()
+            self.session.states.end_idle()
 
     def _typed_line(self, editor: LineEditor, prompt: str) -> str | None:
         while True:
