@@ -66,7 +66,7 @@ _ENTRIES = (
         "grammar",
         "tokens that a grammar or schema leaves no choice about",
         needs="grammar",
-        make=lambda parts: _new("grammar.GrammarDrafter"),
+        make=lambda parts: _new("walk.GrammarDrafter"),
         drafts_trees=False,
     ),
     Entry(
@@ -85,7 +85,7 @@ _ENTRIES = (
     Entry(
         "recycling",
         "tokens that the target found likely after the last token",
-        make=lambda parts: _new("recycling.RecyclingDrafter", parts.successors),
+        make=lambda parts: _new("successors.RecyclingDrafter", parts.successors),
         style="bold underline $text-accent",
     ),
     Entry(
@@ -98,7 +98,7 @@ _ENTRIES = (
         "corpus",
         "your own texts (--corpus)",
         needs="corpus",
-        make=lambda parts: _new("corpus.CorpusDrafter", parts.corpus),
+        make=lambda parts: _new("walk.CorpusDrafter", parts.corpus),
         style="reverse $text-primary",
     ),
     Entry(

@@ -3,16 +3,20 @@ computes anyway (Luo et al., 2408.08696)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.sampler import log_sum_exp
 from edgespec.core.sampling import FloatRow, largest
-from edgespec.drafters.base import Outcome
+from edgespec.drafters.base import DraftContext, Outcome
+from edgespec.drafters.walk import WalkingDrafter
 
 MOST = 8  # successors kept for each token
 UNLIKELY = 4.0  # nats: tokens that are less likely than the best one by more than this are not kept
 MANY = 256  # from this many tokens on, selecting the best is faster than sorting
+RELIABILITY = 0.5  # assumed probability that a stored row is also right after the same token elsewhere
 BLENDED = 0.3  # share of the successors in a head's draft; a larger share harms a good head
 
 
@@ -55,3 +59,29 @@ class Successors:
         if len(ids):
             row -= log_sum_exp(row if drafted is None else drafted) - np.log(1 - BLENDED)
             row[ids] = np.logaddexp(row[ids], np.log(BLENDED * weights))
+
+
+class RecyclingDrafter(WalkingDrafter[int]):
+    """Token recycling: grows a chain or a tree from the table of successors."""
+
+    name = "recycling"
+    needs_logits = True
+
+    def __init__(self, successors: Successors) -> None:
+        super().__init__()
+        self._successors = successors
+
+    def observe(self, outcome: Outcome) -> None:
+        self._successors.learn(outcome)
+
+    def start(self, sequence: DraftContext) -> int:
+        return sequence.tokens[-1] if sequence.tokens else -1
+
+    def distribution(self, place: int, sequence: DraftContext, most: int) -> Mapping[int, float]:
+        if not sequence.is_draft_invariant:
+            return {}
+        ids, weights = self._successors.of(place, sequence.sampler.settings.temperature or 1.0)
+        return dict(zip(ids[:most].tolist(), (RELIABILITY * weights[:most]).tolist(), strict=True))
+
+    def step(self, place: int, token: int) -> int:
+        return token

@@ -1,4 +1,7 @@
-"""Drafters without a model: they step through an index from token to token and grow a tree on the way."""
+"""Drafters without a model: they step through an index from token to token and grow a tree on the way.
+
+Two of them need nothing else: one drafts from a corpus, the other one what a grammar forces.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from typing import Generic, TypeVar
 from edgespec.core.candidates import weighed
 from edgespec.core.draft import Draft
 from edgespec.core.index import continuation
+from edgespec.core.index.context_index import ContextIndex
 from edgespec.drafters.base import Budget, DraftContext
 from edgespec.drafters.growing import GrowingDrafter
 from edgespec.drafters.tree import ROOT, Tree
 
 PRIOR = 16.0  # weight of the confidences fitted to real texts, in drafts
+FORCED = 0.95  # confidence of forced tokens: not 1, since the target may spell the same text with other tokens
 
 Place = TypeVar("Place")
 
@@ -69,3 +74,35 @@ class ContinuingDrafter(WalkingDrafter[list[continuation.Place]]):
 
     def step(self, place: list[continuation.Place], token: int) -> list[continuation.Place]:
         return [there for one in place if (there := one.behind(token)) is not None]
+
+
+class CorpusDrafter(ContinuingDrafter):
+    """Drafts the tokens that followed the same last tokens in the user's texts (REST, arXiv 2311.08252)."""
+
+    name = "corpus"
+
+    def __init__(self, index: ContextIndex) -> None:
+        super().__init__()
+        self.index = index
+
+    def start(self, sequence: DraftContext) -> list[continuation.Place]:
+        return list(self.index.places(sequence.tokens))
+
+
+class GrammarDrafter(WalkingDrafter[list[int]]):
+    """Drafts the tokens that the grammar of an answer forces, such as keys and braces of a JSON object."""
+
+    name = "grammar"
+
+    def can_draft(self, sequence: DraftContext) -> bool:
+        return sequence.sampler.constraint is not None
+
+    def start(self, sequence: DraftContext) -> list[int]:
+        constraint = sequence.sampler.constraint
+        return constraint.forced(sequence.tokens) if constraint is not None else []
+
+    def distribution(self, place: list[int], sequence: DraftContext, most: int) -> Mapping[int, float]:
+        return {place[0]: FORCED} if place else {}
+
+    def step(self, place: list[int], token: int) -> list[int]:
+        return place[1:]

@@ -256,6 +256,14 @@ def check(cancel: CancelFlag | None) -> None:
         raise NotWaitedForError("the request was cancelled")
 
 
+def limit_addresses(n_bytes: int) -> None:
+    """Let allocations fail that would take this process beyond a size, where the system can do so."""
+    with suppress(ImportError, ValueError, OSError):  # Windows, macOS, or a lower limit is set already
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
+
+
 def answer(
     reply: Callable[[dict[str, Any], Callable[[Any], None]], Mapping[str, Any]],
     *,

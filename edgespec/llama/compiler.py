@@ -14,7 +14,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -24,7 +23,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama import constraint
-from edgespec.llama.child import Child, Limits, answer, held, running
+from edgespec.llama.child import Child, Limits, answer, held, limit_addresses, running
 from edgespec.settings import CONSTRAINTS, Constraint
 
 if TYPE_CHECKING:
@@ -196,10 +195,7 @@ def _walk_error(matcher: LLMatcher, ids: Sequence[int]) -> str:
 
 if __name__ == "__main__":
     if os.name == "posix":
-        import resource
-
         os.nice(10)  # the model that other answers wait for comes first
-        with suppress(ValueError, OSError):  # a lower limit is set already
-            resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
+    limit_addresses(ADDRESS_BYTES)
     _tokenizer(())  # before it is ready
     answer(lambda question, report: _reply(**question), stack_bytes=STACK_BYTES)

@@ -115,7 +115,7 @@ class Context(Closable):
         params.type_k, params.type_v = type_k.ggml_type, type_v.ggml_type
         params.flash_attn_type = _FLASH[flash_attention]
         params.kv_unified = not streams
-        params.swa_full = model.has_sliding_window
+        has_windows = params.swa_full = model.sliding_window > 0
         self.can_roll_back = mtp or model.can_roll_back  # MTP blocks have attention, even in recurrent models
         params.n_rs_seq = 0 if self.can_roll_back else min(rollback, max(0, n_batch - 2))
         params.no_perf = True
@@ -135,8 +135,8 @@ class Context(Closable):
         self._rollback = int(api.llama_n_rs_seq(self._native))
         self._last_start: dict[int, int] = {}
         self._unknown: set[int] = set()
-        self._has_windows = model.has_sliding_window and model.can_roll_back
-        self.can_save = model.can_roll_back or not (model.has_sliding_window and exact)
+        self._has_windows = has_windows and model.can_roll_back
+        self.can_save = model.can_roll_back or not (has_windows and exact)
         self._batch = NativeBatch(n_batch, sequences + branches)
         self.layers: set[int] = set()
         self._logits_type, self._hidden_type = ctypes.c_float * model.n_vocab, ctypes.c_float * model.n_embd

@@ -149,14 +149,6 @@ class Model(Closable):
     # --- what it is -----------------------------------------------------------------------------------------------
 
     @cached_property
-    def name(self) -> str:
-        return self.metadata("general.name") or self.path.stem
-
-    @cached_property
-    def architecture(self) -> str:
-        return self.metadata("general.architecture") or "unknown"
-
-    @cached_property
     def description(self) -> str:
         """In a few words, such as "llama 134.5M Q4_1".
 
@@ -179,24 +171,11 @@ class Model(Closable):
         """True if tokens can be removed from the memory: not in recurrent and hybrid models."""
         return not (api.llama_model_is_recurrent(self.handle) or api.llama_model_is_hybrid(self.handle))
 
-    @property
-    def has_sliding_window(self) -> bool:
-        return self.sliding_window > 0
-
     @cached_property
     def chat_template(self) -> str | None:
         """The Jinja source of the file's default chat template."""
         template = api.llama_model_chat_template(self.handle, None)
         return template.decode("utf-8", "replace") if template else None
-
-    def metadata(self, key: str) -> str | None:
-        """Return one metadata value as text."""
-        length = api.llama_model_meta_val_str(self.handle, key.encode(), None, 0)
-        if length < 0:
-            return None
-        buffer = ctypes.create_string_buffer(length + 1)
-        api.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace")
 
     # --- vocabulary -----------------------------------------------------------------------------------------------
 

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError
-from edgespec.llama.child import Child, Limits, answer, running
+from edgespec.llama.child import Child, Limits, answer, limit_addresses, running
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
@@ -34,6 +31,8 @@ TIME_S = 3.0
 STUCK_S = 60.0
 # A conversation of n characters as JSON may take MEMORY_FACTOR * n bytes and LENGTH_FACTOR * n characters more.
 MEMORY_BYTES, MEMORY_FACTOR = 256 << 20, 40
+# Beyond this limit on Linux, an allocation fails at once; the parent looks at the memory in use only now and then.
+ADDRESS_BYTES = 8 << 30
 LENGTH, LENGTH_FACTOR = 1_000_000, 8
 # A template that exceeds a limit with a conversation shorter than this is not tried again: others would wait for it.
 SHORT = 16_384
@@ -77,8 +76,7 @@ class Renderer(Closable):
         and GenerationError if the child does not run."""
         n = len(given := json.dumps(variables))
         memory_bytes, characters = self._memory_bytes + MEMORY_FACTOR * n, LENGTH + LENGTH_FACTOR * n
-        limits = f'"memory_bytes": {memory_bytes}, "characters": {characters}'
-        question = f'{{"template": {json.dumps(template)}, "variables": {given}, {limits}}}'
+        question = f'{{"template": {json.dumps(template)}, "variables": {given}, "characters": {characters}}}'
         with self._lock:
             if template in self._refused:
                 raise TemplateFailedError("limit", self._refused[template])
@@ -111,7 +109,6 @@ class Renderer(Closable):
 def _reply(request: dict[str, Any]) -> dict[str, str]:
     """Return the prompt, or what failed: "parse", "render", "size" or "memory". The last two are limits."""
     failed = "parse"
-    _limit_memory(request["memory_bytes"])
     try:
         template = _parsed(request["template"])
         failed = "render"
@@ -168,27 +165,7 @@ def _parsed(text: str) -> Template:
     return environment.from_string(text)
 
 
-def _limit_memory(more_bytes: int) -> None:
-    """Let an allocation fail that would take the process beyond the limit. Only Linux can do so; elsewhere the parent
-    ends the process shortly after it has passed the limit."""
-    if at_start := _bytes_at_start():
-        import resource
-
-        with suppress(ValueError, OSError):
-            hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-            resource.setrlimit(resource.RLIMIT_AS, (at_start + more_bytes, hard))
-
-
-@cache
-def _bytes_at_start() -> int:
-    """The size of the address space of this process when it got its first request; 0 where Linux does not report it."""
-    try:
-        n_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    except OSError:
-        return 0
-    return n_pages * os.sysconf("SC_PAGE_SIZE")
-
-
 if __name__ == "__main__":
     _parsed("")  # import Jinja before the first question
+    limit_addresses(ADDRESS_BYTES)
     answer(lambda request, report: _reply(request))

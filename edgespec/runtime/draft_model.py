@@ -167,7 +167,7 @@ def model_drafter(
     if not draft.can_roll_back:
         raise PairError(
             f"{draft.path.name} cannot draft",
-            why=f"the state of a {draft.architecture} model cannot be rolled back",
+            why=f"the state of a {draft.header.architecture} model cannot be rolled back",
             hint="use a draft with attention, or none (--spec-type none)",
         )
     if draft.n_params > target.model.n_params:

@@ -198,7 +198,7 @@ class ModelSession(Closable):
             self._note(f"drafting chains only: {' and '.join(names)} cannot draft trees")
         elif settings.spec_tree > 1 and drafts and not self.model.can_roll_back:
             self._note(
-                f"drafting chains only: the state of a {self.model.architecture} model does not support branches"
+                f"drafting chains only: the state of a {self.model.header.architecture} model does not support branches"
             )
         elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
             hint = " (--fast allows them)" if self.context.streams else ""
@@ -298,7 +298,7 @@ class ModelSession(Closable):
     def _why_plain(self) -> str:
         """Return why this target cannot use drafts; empty if it can."""
         if not self.context.rollback:
-            return f"the state of a {self.model.architecture} model cannot be rolled back"
+            return f"the state of a {self.model.header.architecture} model cannot be rolled back"
         if self._settings.strict and (self._widths is None or self._widths.exact_from is None):
             return "no pass width was found at which logits are independent of the batch (--strict)"
         return ""

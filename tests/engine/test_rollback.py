@@ -337,7 +337,7 @@ def test_a_sliding_window_does_not_show_in_drafted_text(tmp_path: Path, leaves: 
     target = str(write_model(tmp_path / "target.gguf", "gemma3"))
     draft = str(write_model(tmp_path / "draft.gguf", "gemma3", noise=0.3))
     with load(target) as plain, load(target, draft_model=draft, spec_tree=leaves, pace="fixed:6") as llm:
-        assert llm.model.has_sliding_window
+        assert llm.model.sliding_window
         for prompt in (PROMPT, PROMPT * 8):
             assert_same(llm.generate(prompt, **chosen), plain.generate(prompt, **chosen))
             assert llm.stats.generated_tokens > 2 * n_window

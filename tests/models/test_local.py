@@ -74,7 +74,7 @@ def test_the_bundled_pair_comes_first_and_is_described() -> None:
     demo, draft = local_models()
     with Model(BUNDLED / "target.gguf") as model:
         assert (demo.n_params, demo.n_ctx_train, demo.n_vocab) == (model.n_params, model.n_ctx_train, model.n_vocab)
-        assert (demo.name, demo.architecture) == (model.name, model.architecture)
+        assert (demo.name, demo.architecture) == (model.header.metadata["general.name"], model.header.architecture)
     assert demo.size_bytes == (BUNDLED / "target.gguf").stat().st_size
     assert (demo.quantisation, demo.problem) == ("Q8_0", "")
     assert (draft.spec, draft.path) == ("demo:draft", BUNDLED / "draft.gguf")
