@@ -1,45 +1,36 @@
 """Measure edgespec and llama.cpp's own speculative decoding on the same prompt tokens, interleaved.
 
-    python scripts/lab/bench_native.py --model SmolLM2-135M-Instruct.Q8_0.gguf --samples q8_0.jsonl
-    python scripts/lab/bench_native.py --model target.gguf --draft draft.gguf --lengths 2,4,8
+    python scripts/lab/bench_native.py llama-speculative-simple --model model.Q8_0.gguf
+    python scripts/lab/bench_native.py llama-speculative-simple --model target.gguf --draft draft.gguf --lengths 2,4,8
 
-The first call builds llama-speculative-simple from the sources that pyproject.toml pins, with the flags of the
-project's own build (llama_build.py) but without its additions: about 8 minutes on two cores. The build is kept next to
-the compiled wheels; an interrupted one resumes. llama.cpp decodes with ngram-simple (its
-defaults; n 3 m 8; n 5 m 24), ngram-mod, and with a draft model draft-simple at fixed lengths; edgespec decodes plainly
-and with its default drafters, in one process that loads the model once. Both have the same threads, context and
-temperature 0, and stop at the end token or after -n tokens.
+docs/bench.md shows how to build llama.cpp's program from the sources of the installed llama-cpp-python. llama.cpp
+decodes with ngram-simple (its defaults; n 3 m 8; n 5 m 24), ngram-mod, and with a draft model draft-simple at fixed
+lengths; edgespec decodes plainly and with its default drafters, in one process that loads the model once. Both have the
+same threads, context and temperature 0, and stop at the end token or after -n tokens.
 
 The speed is tokens decoded per second of their passes, drafting, sampling and text included; loading and reading the
 prompt are not counted. llama.cpp counts the pass over the last token of the prompt with the tokens, edgespec with the
 prompt, and that pass's token too. llama.cpp's plain decoding is the same loop with a drafter that never finds anything.
 
-The table goes to stdout as Markdown. With --samples each answer is saved, and the same command resumes.
+The table goes to stdout as Markdown; Ctrl-C shows what was measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import geometric_mean, median
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # modules of the project's own build
-import llama_build
-from bootstrap import STAMP, CommandError, llama_version, read, say, wheel_cache
 
 from edgespec.bench.measure import machine
 from edgespec.bench.suites import Item, sample, shipped
@@ -51,7 +42,6 @@ from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 
-PROGRAM = "llama-speculative-simple"
 ENVIRON = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}  # which edgespec sets
 NATIVE_PLAIN, OWN_PLAIN, OWN_AUTO = "llama.cpp plain", "edgespec plain", "edgespec auto"
 SUITES = {"writing": "writing", "translation": "translation", "questions": "chat", "maths": "maths"}
@@ -68,18 +58,6 @@ CODING = (
     "not enough money. Then write unit tests for it with pytest.",
 )
 KINDS = ("writing", "coding", "translation", "summary", "questions", "maths", "retrieval", "edit", "repeat")
-
-BUILD_OPTIONS = [
-    "-DCMAKE_BUILD_TYPE=Release",
-    "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON",
-    "-DLLAVA_BUILD=OFF",
-    "-DLLAMA_BUILD_EXAMPLES=ON",
-    "-DLLAMA_BUILD_TOOLS=ON",
-    "-DLLAMA_BUILD_SERVER=ON",
-    "-DLLAMA_BUILD_UI=OFF",
-    "-DLLAMA_USE_PREBUILT_UI=OFF",
-    "-DLLAMA_OPENSSL=OFF",
-]
 
 # Options of llama.cpp's program. It refuses to run without a drafter: the n-gram of 1,024 tokens never matches.
 SETTINGS = {
@@ -110,7 +88,6 @@ class Sample:
     who: str
     kind: str
     item: str
-    turn: int
     answer: Answer
 
 
@@ -128,7 +105,7 @@ def main() -> int:
     args = arguments()
     try:
         samples = measured(args)
-    except (EdgespecError, CommandError, ValueError, OSError) as error:
+    except (EdgespecError, OSError) as error:
         print(f"bench_native: {error}", file=sys.stderr)
         return 1
     print(table(samples))
@@ -138,6 +115,7 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", help="the path of llama.cpp's llama-speculative-simple")
     parser.add_argument("--model", required=True, help="the model to measure, a chat model")
     parser.add_argument("--draft", help="a draft model for it")
     parser.add_argument("--lengths", default="2,4,8", help="lengths of its drafts in llama.cpp (default: %(default)s)")
@@ -147,67 +125,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-t", "--threads", type=int, default=library.default_threads())
     parser.add_argument("-c", "--context", type=int, default=2048)
     parser.add_argument("--native", default="", help='further arguments of llama-speculative-simple, as "-fa off"')
-    parser.add_argument("--samples", type=Path, metavar="FILE", help="save each answer here (JSON lines), and resume")
     return parser.parse_args()
-
-
-# --- llama.cpp's program ----------------------------------------------------------------------------------------------
-
-
-def built() -> Path:
-    """Return the path of llama.cpp's program, which is built unless it exists. Raises CommandError, ValueError."""
-    machine, version = llama_build.look(os.environ), llama_version()
-    backend = llama_build.choose_backend(machine, os.environ.get("EDGESPEC_BACKEND", "") or read(STAMP / "backend"))
-    environ = {**os.environ, **llama_build.build_environment(machine, backend, os.environ)}
-    folder = wheel_cache().parent / "native" / llama_build.cache_name(version, machine, backend, environ, stock=True)
-    name = PROGRAM + (".exe" if os.name == "nt" else "")
-    if not (found := list((folder / "bin").rglob(name))):  # on Windows in a folder for the configuration
-        say(f"building {PROGRAM}: about 8 minutes on two cores, once for this machine ({folder})")
-        environ["PATH"] = f"{environ.get('PATH', '')}{os.pathsep}{Path(sys.executable).parent}"
-        cmake = shutil.which("cmake", path=environ["PATH"])
-        if cmake is None:
-            raise CommandError(f"cmake was not found: {sys.executable} -m pip install cmake ninja")
-        generator = ["-G", "Ninja"] if shutil.which("ninja", path=environ["PATH"]) else []
-        options = [*BUILD_OPTIONS, *shlex.split(environ.get("CMAKE_ARGS", ""))]
-        _run([cmake, *generator, "-S", _sources(folder.parent, version), "-B", str(folder), *options], environ)
-        parallel = ["--parallel", str(os.cpu_count() or 1)]
-        _run([cmake, "--build", str(folder), "--config", "Release", *parallel, "--target", PROGRAM], environ)
-        found = list((folder / "bin").rglob(name))
-    if not found:
-        raise CommandError(f"{PROGRAM} is not in {folder} after the build")
-    return found[0]
-
-
-def _sources(folder: Path, version: str) -> str:
-    """Return the folder of the sources of this version, which are downloaded if they are missing."""
-    sources = folder / f"llama_cpp_python-{version}"
-    if not sources.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as part:
-            options = ["--no-deps", "--no-binary=llama-cpp-python", "--dest", part]
-            pip = [sys.executable, "-m", "pip", "download", *options, f"llama-cpp-python=={version}"]
-            _run(pip, os.environ)  # which asks the package for its name, by tools that pip downloads
-            with tarfile.open(next(Path(part).glob("*.tar.gz"))) as archive:
-                archive.extractall(part, filter="data")
-            (Path(part) / sources.name).replace(sources)
-    return str(sources)
-
-
-def _run(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Run a command whose output is shown on stderr. Raises CommandError if it fails."""
-    if status := subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, env=environ).returncode:
-        raise CommandError(f"exit status {status}: {shlex.join(command)}")
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
 def measured(args: argparse.Namespace) -> list[Sample]:
-    """Answer every prompt in every way, interleaved; Ctrl-C ends this early. Raises CommandError, EdgespecError."""
+    """Answer every prompt in every way, interleaved; Ctrl-C ends this early. Raises EdgespecError."""
     model, draft = resolve(args.model).path, resolve(args.draft).path if args.draft else None
-    program = built()
     size, threads = str(args.context), str(args.threads)
-    native = [str(program), "-m", str(model), "-c", size, "-b", size, "-t", threads, "-tb", threads]
+    native = [args.program, "-m", str(model), "-c", size, "-b", size, "-t", threads, "-tb", threads]
     # This program generates one token more than requested.
     native += ["-n", str(args.tokens - 1), "--temp", "0", "--top-k", "1", *shlex.split(args.native)]
     settings = {name: shlex.split(options) for name, options in SETTINGS.items()}
@@ -222,8 +150,7 @@ def measured(args: argparse.Namespace) -> list[Sample]:
         threads=args.threads,
         threads_batch=args.threads,
     )
-    samples = saved(args.samples)
-    done = {(sample.who, sample.item, sample.turn) for sample in samples}
+    samples: list[Sample] = []
     with Runtime(load) as llm:
         asked = list(read_prompts(llm, prompts(args.per_kind), args.tokens))
         ways: dict[str, Callable[[Prompt], Answer]] = {
@@ -235,22 +162,11 @@ def measured(args: argparse.Namespace) -> list[Sample]:
             for number, (turn, prompt) in enumerate(product(range(args.turns), asked)):
                 item = prompt.item
                 for who in Random(number).sample([*ways], len(ways)):  # none always runs on a hotter CPU
-                    if (who, item.id, turn) in done:
-                        continue
                     print(f"turn {turn + 1} of {args.turns}: {item.id}, {who}", file=sys.stderr)
-                    samples.append(Sample(who, item.category, item.id, turn, ways[who](prompt)))
-                    if args.samples:
-                        with args.samples.open("a", encoding="utf-8") as file:
-                            file.write(json.dumps(asdict(samples[-1])) + "\n")
+                    samples.append(Sample(who, item.category, item.id, ways[who](prompt)))
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
     return samples
-
-
-def saved(file: Path | None) -> list[Sample]:
-    """Return the samples of an earlier run."""
-    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines()) if file and file.exists() else ()
-    return [Sample(**row | {"answer": Answer(**row["answer"])}) for row in rows]
 
 
 def prompts(per_kind: int) -> list[Item]:
@@ -260,14 +176,14 @@ def prompts(per_kind: int) -> list[Item]:
 
 def _kind(kind: str) -> list[Item]:
     if kind == "coding":
-        return [Item(f"coding-{n:02}", kind, (text,)) for n, text in enumerate(CODING, start=1)]
+        return [Item(f"coding-{n:02}", kind, text) for n, text in enumerate(CODING, start=1)]
     items = shipped([SUITES[kind]])
     if kind == "repeat":
         question = "Repeat the following text word for word, without any change:\n\n{}"
-        return [Item(f"repeat-{n:02}", kind, (question.format(i.reference),)) for n, i in enumerate(items, start=1)]
+        return [Item(f"repeat-{n:02}", kind, question.format(i.reference)) for n, i in enumerate(items, start=1)]
     if kind in ("summary", "retrieval"):
         items = [item for item in items if (item.id in FROM_PASSAGES) == (kind == "retrieval")]
-    return [Item(item.id, kind, item.turns) for item in items]
+    return [Item(item.id, kind, item.prompt) for item in items]
 
 
 def read_prompts(llm: Runtime, items: Sequence[Item], tokens: int) -> Iterator[Prompt]:
@@ -278,12 +194,12 @@ def read_prompts(llm: Runtime, items: Sequence[Item], tokens: int) -> Iterator[P
         request = Request(messages=messages, max_tokens=tokens, sampling=SamplingSettings(temperature=0.0))
         text, ids = template.render(messages), llm.tokenize(request)
         if llm.model.tokenize(text, add_special=True, parse_special=True) != ids:
-            raise CommandError(f"{item.id}: the text of the prompt is not read as the tokens of the chat template")
+            raise EdgespecError(f"{item.id}: the text of the prompt is not read as the tokens of the chat template")
         yield Prompt(item, text, request, len(ids))
 
 
 def native_answer(command: Sequence[str], prompt: Prompt) -> Answer:
-    """Run llama.cpp's program. Raises CommandError if it fails or reads the prompt as other tokens."""
+    """Run llama.cpp's program. Raises EdgespecError if it fails or reads the prompt as other tokens."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prompt.txt"
         file.write_bytes(prompt.text.encode())
@@ -292,21 +208,21 @@ def native_answer(command: Sequence[str], prompt: Prompt) -> Answer:
     out, log = (stream.decode("utf-8", "replace").replace("\r\n", "\n") for stream in (done.stdout, done.stderr))
     if done.returncode:
         last = "\n".join(log.splitlines()[-8:])
-        raise CommandError(f"{PROGRAM} ended with {done.returncode}:\n{last}\n{shlex.join(command)}")
+        raise EdgespecError(f"{command[0]} ended with {done.returncode}:\n{last}\n{shlex.join(command)}")
     answer = parse_answer(out, log, prompt.text)
     if answer.prompt_tokens != prompt.n_tokens:
         counts = f"{answer.prompt_tokens} tokens, edgespec {prompt.n_tokens}"
-        raise CommandError(f"{prompt.item.id}: llama.cpp reads the prompt as {counts}")
+        raise EdgespecError(f"{prompt.item.id}: llama.cpp reads the prompt as {counts}")
     return answer
 
 
 def parse_answer(out: str, log: str, prompt: str) -> Answer:
-    """Parse the output of llama.cpp's program. Raises CommandError for unexpected output."""
+    """Parse the output of llama.cpp's program. Raises EdgespecError for unexpected output."""
     times = [re.search(rf"{what} +(\d+) tokens in +([\d.]+) seconds", log) for what in ("encoded", "decoded")]
     counts = [re.search(rf"{name} *= (\d+)", log) for name in ("n_drafted", "n_accept")]
     _, begin, text = out.partition(prompt)
     if None in times or None in counts or not begin:
-        raise CommandError(f"{PROGRAM} has written something unexpected:\n{out[-400:]}\n{log[-400:]}")
+        raise EdgespecError(f"llama.cpp has written something unexpected:\n{out[-400:]}\n{log[-400:]}")
     (prompt_tokens, _), (tokens, seconds) = (time.groups() for time in times if time)
     drafted, accepted = (int(count[1]) for count in counts if count)
     return Answer(int(prompt_tokens), int(tokens), float(seconds), drafted, accepted, text.removesuffix(4 * "\n"))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from bench_native import (
@@ -17,10 +14,10 @@ from bench_native import (
     Sample,
     parse_answer,
     prompts,
-    saved,
     table,
 )
-from bootstrap import CommandError
+
+from edgespec.errors import EdgespecError
 
 LOG = """0.00.100.000 I n_ctx = 2048
 0.01.100.000 I encoded   31 tokens in    0.126 seconds, speed:  246.031 t/s
@@ -33,8 +30,8 @@ I n_accept  = 12
 NGRAM = "llama.cpp ngram-mod"
 
 
-def sample(who: str, kind: str, rate: float, *, text: str = "same", turn: int = 0, tokens: int = 100) -> Sample:
-    return Sample(who, kind, f"{kind}-01", turn, Answer(31, tokens, tokens / rate, 10, 4, text))
+def sample(who: str, kind: str, rate: float, *, text: str = "same", tokens: int = 100) -> Sample:
+    return Sample(who, kind, f"{kind}-01", Answer(31, tokens, tokens / rate, 10, 4, text))
 
 
 def test_an_answer_is_what_follows_the_prompt_and_its_figures_are_in_the_log() -> None:
@@ -45,7 +42,7 @@ def test_an_answer_is_what_follows_the_prompt_and_its_figures_are_in_the_log() -
 
 @pytest.mark.parametrize(("out", "log"), [("\n\nWhen?\nParis.\n\n\n\n", LOG), ("\n\nWhat?\nParis.", "ended")])
 def test_anything_else_is_shown_instead_of_counted(out: str, log: str) -> None:
-    with pytest.raises(CommandError, match="unexpected"):
+    with pytest.raises(EdgespecError, match="unexpected"):
         parse_answer(out, log, "What?\n")
 
 
@@ -65,11 +62,11 @@ def cells(*samples: Sample) -> dict[str, list[str]]:
 def test_speeds_are_medians_over_turns_and_geometric_means_over_kinds() -> None:
     found = cells(
         *(sample(who, kind, 50) for who in (NATIVE_PLAIN, OWN_PLAIN) for kind in ("maths", "edit")),
-        *(sample(OWN_AUTO, "maths", rate, turn=turn) for turn, rate in enumerate((49, 50, 900))),
+        *(sample(OWN_AUTO, "maths", rate) for rate in (49, 50, 900)),
         sample(OWN_AUTO, "edit", 200, text="other"),
         sample(NGRAM, "maths", 40),
         # Of these tokens, 100 were accepted after the end of the answer.
-        Sample(NGRAM, "edit", "edit-01", 0, Answer(31, 200, 100 / 160, 10, 4, "same")),
+        Sample(NGRAM, "edit", "edit-01", Answer(31, 200, 100 / 160, 10, 4, "same")),
     )
     assert found[""] == ["maths", "edit", "mean", "accepted", "same text"]
     assert found[OWN_AUTO] == ["1.00", "4.00", "2.00", "40%", "1/2"]
@@ -81,11 +78,3 @@ def test_a_prompt_that_was_not_answered_in_every_way_is_left_out() -> None:
     found = cells(sample(NATIVE_PLAIN, "edit", 50), sample(NATIVE_PLAIN, "maths", 50), sample(OWN_AUTO, "edit", 60))
     assert found[""][0] == "edit" and found[OWN_AUTO][0] == "1.20"
     assert len(cells()) == 2
-
-
-def test_samples_are_read_back(tmp_path: Path) -> None:
-    made = [sample(OWN_AUTO, "edit", 60), sample(NGRAM, "edit", 50)]
-    path = tmp_path / "samples.jsonl"
-    path.write_text("".join(json.dumps(asdict(each)) + "\n" for each in made))
-    assert saved(path) == made
-    assert saved(None) == saved(tmp_path / "none") == []
