@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from check_texts import Player
 from inflate_gguf import main as inflate
-from played_chats import Player
 
 import edgespec
 from edgespec.cancel import CancelFlag

@@ -4,21 +4,21 @@
     python scripts/lab/check_texts.py smollm2 --prompts 200 -n 64 --chats 20
 
 Counts the answers that are equal token by token to plain decoding with the same settings: chains of measured and of
-fixed length, trees, single drafters, and several answers at a time. Then it plays chats in each of these ways
-(played_chats.py) and counts the operations whose tokens and log-probabilities are all equal. The exit code is 1 if
-anything differs although the build is exact.
+fixed length, trees, single drafters, and several answers at a time. Then it plays random chats in each of these ways:
+ask, cancel, continue, edit, regenerate and copy, the same for a seed in every mode. It counts the operations whose
+tokens and log-probabilities are all equal. The exit code is 1 if anything differs although the build is exact.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import sysconfig
+from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
-
-from played_chats import Player
 
 import edgespec
 from edgespec.core.sampling import SamplingSettings
@@ -40,6 +40,10 @@ MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what is compared 
     "4 at a time, auto": ({"sequences": 4}, {}),
     "16 at a time, auto": ({"sequences": 16}, {}),
 }
+OPERATIONS = ("ask", "ask", "cancel", "continue", "edit", "regenerate", "stop", "copy")
+
+Token = tuple[int, float | None]
+"""An id and its log-probability, which shows differences of the last bit."""
 
 
 def main() -> int:
@@ -108,6 +112,77 @@ def answers(llm: Runtime, asked: list[Request]) -> list[list[int]]:
         assert isinstance(event, TokenEvent)
         found[index].append(event.id)
     return found
+
+
+class Player:
+    """Plays `n_chats` chats alternately. `texts` are what users say; `n_context` limits the tokens of a chat.
+
+    A cancelled answer ends after a number of tokens that the seed chooses, so that it is the same text in every mode.
+    """
+
+    def __init__(
+        self, llm: Runtime, texts: Sequence[str], seed: int, *, n_chats: int = 2, n_context: int = 700
+    ) -> None:
+        self._llm, self._texts, self._n_most = llm, texts, n_context
+        self._random = random.Random(seed)
+        self._chats: list[list[Message]] = [[] for _ in range(n_chats)]  # messages of user and assistant in turn
+
+    def play(self, n_operations: int) -> list[tuple[str, list[Token]]]:
+        """Each operation with the tokens that it generated."""
+        return [self._play(self._random.choice(OPERATIONS)) for _ in range(n_operations)]
+
+    def _play(self, operation: str) -> tuple[str, list[Token]]:
+        chance = self._random
+        index = chance.randrange(len(self._chats))
+        n, seed, temperature = chance.randint(4, 60), chance.randrange(100), chance.choice((0.0, 0.0, 0.8))
+        n_cancel, said = chance.randint(1, 40), self._said()
+        place, n_kept = chance.random(), chance.randint(1, 40)
+        if operation == "copy":
+            self._chats[index] = [*self._chats[chance.randrange(len(self._chats))]]
+            operation = "ask"
+        if not self._chats[index] or self._llm.count(self._chats[index]) > self._n_most:
+            self._chats[index], operation = [], "ask"
+        messages, prefix = self._chats[index], tuple[int, ...]()
+        if operation in ("continue", "regenerate"):
+            last = messages.pop()
+            if operation == "continue":
+                prefix = last.tokens[: n_kept if place < 0.3 else None]
+        else:
+            if operation == "edit":  # an earlier message of the user is said in another way
+                users = [number for number, message in enumerate(messages) if message.role == "user"]
+                del messages[users[int(place * len(users))] :]
+            messages.append(Message("user", said))
+        asked = [*messages, Message("assistant", self._text(prefix), prefix)] if prefix else messages
+        request = Request(
+            messages=tuple(asked),
+            max_tokens=n,
+            seed=seed,
+            sampling=SamplingSettings(temperature),
+            stop=(" the", "\n\n") if operation == "stop" else (),
+            logprobs=0,
+        )
+        found = self._answered(request, n_cancel if operation == "cancel" else n)
+        ids = prefix + tuple(id for id, _ in found)
+        messages.append(Message("assistant", self._text(ids), ids))
+        return operation, found
+
+    def _answered(self, request: Request, most: int) -> list[Token]:
+        found: list[Token] = []
+        with self._llm.submit(request) as events:
+            for event in events:
+                if event.id >= 0:
+                    found.append((event.id, event.logprob))
+                if len(found) == most < request.max_tokens:
+                    break
+        return found
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return b"".join(self._llm.prompts.token_bytes([*ids])).decode("utf-8", "replace")
+
+    def _said(self) -> str:
+        text = self._random.choice(self._texts)
+        start = self._random.randrange(max(1, len(text) - 500))
+        return text[start : start + self._random.choice((10, 60, 200, 260, 400))]
 
 
 if __name__ == "__main__":
