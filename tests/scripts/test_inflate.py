@@ -74,7 +74,7 @@ def test_a_wider_and_deeper_model_says_the_same(tmp_path: Path, type: str, width
         inflate(DRAFT, plain, type=type)
     shape = inflate(DRAFT, inflated, width=width, layers=4, type=type)
     assert types_of(plain) == types_of(inflated) == {type}
-    assert (shape.width, shape.layers) == (width, 4)
+    assert (shape.axes["D"], shape.layers) == (width, 4)
     (texts, rows), (inflated_texts, inflated_rows) = greedy(plain), greedy(inflated)
     assert inflated_texts == texts
     assert np.abs(inflated_rows - rows).max() < tolerance
@@ -122,7 +122,7 @@ def test_everything_but_the_sizes_is_kept(tmp_path: Path) -> None:
         "llama.attention.head_count_kv",
         "llama.attention.layer_norm_rms_epsilon",
     }
-    assert new.metadata.keys() == old.metadata.keys()
+    assert new.metadata.keys() == old.metadata.keys() | {"general.quantization_version"}
     assert (new.number("attention.head_count"), new.number("attention.head_count_kv")) == (8, 4)
     for key in arrays:
         assert new.strings(key) == old.strings(key)
@@ -132,11 +132,9 @@ def test_everything_but_the_sizes_is_kept(tmp_path: Path) -> None:
 # --- sizes and types --------------------------------------------------------------------------------------------------
 
 
-def test_parameters_are_those_read_for_a_token(tmp_path: Path, tiny: Path) -> None:
+def test_the_shape_is_that_of_the_file(tmp_path: Path, tiny: Path) -> None:
     shape = inflate(tiny, tmp_path / "inflated.gguf", width=256, layers=4)
     assert shape == shape_of(check_model(tmp_path / "inflated.gguf"))
-    with Model(tmp_path / "inflated.gguf") as model:
-        assert model.n_params - shape.vocabulary * shape.width == shape.n_params
 
 
 def test_k_quants_are_made_by_llama_cpp_and_fill_every_matrix(tmp_path: Path) -> None:
@@ -155,9 +153,8 @@ def test_k_quants_are_made_by_llama_cpp_and_fill_every_matrix(tmp_path: Path) ->
     [
         ({"width": 64}, "can only grow"),
         ({"layers": 1}, "can only grow"),
-        ({"width": 100}, "blocks of 32"),
-        ({"width": 128, "type": "Q4_K_M"}, "blocks of 256"),
-        ({"type": "Q9_X"}, "unknown type"),
+        ({"width": 100}, "multiple of 32"),
+        ({"width": 128, "type": "Q4_K_M"}, "multiple of 256"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(tmp_path: Path, sizes: dict[str, Any], reason: str) -> None:
@@ -169,19 +166,16 @@ def test_sizes_that_cannot_be_are_refused(tmp_path: Path, sizes: dict[str, Any],
 @pytest.mark.parametrize("architecture", ["qwen2", "gemma3", "qwen2moe", "mamba"])
 def test_other_architectures_are_refused(tmp_path: Path, architecture: str) -> None:
     source = write_model(tmp_path / "source.gguf", architecture)
-    with pytest.raises(ModelFileError, match=f"'{architecture}', and only 'llama' is supported"):
+    with pytest.raises(ModelFileError, match="not a plain Llama"):
         inflate(source, tmp_path / "inflated.gguf", width=128)
 
 
 def test_llamas_of_another_kind_are_refused(tmp_path: Path) -> None:
     biased = write_model(tmp_path / "a.gguf", "llama", tensors={"blk.0.attn_q.bias": np.zeros(64, np.float32)})
-    with pytest.raises(ModelFileError, match=r"attn_q\.bias"):
-        inflate(biased, tmp_path / "inflated.gguf", width=128)
     uneven = write_model(tmp_path / "b.gguf", "llama", metadata={"llama.feed_forward_length": [128, 128]})
-    with pytest.raises(ModelFileError, match="differ in size"):
-        inflate(uneven, tmp_path / "inflated.gguf", width=128)
-    with pytest.raises(ModelFileError, match="split into parts"):
-        inflate(write_split(tmp_path)[0], tmp_path / "inflated.gguf", width=128)
+    for source in (biased, uneven, write_split(tmp_path)[0]):
+        with pytest.raises(ModelFileError, match="not a plain Llama"):
+            inflate(source, tmp_path / "inflated.gguf", width=128)
 
 
 def test_places_that_cannot_be_written_are_refused(tmp_path: Path, tiny: Path) -> None:
@@ -229,5 +223,6 @@ def test_the_command_refuses_in_words(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["demo:draft", "-o", str(tmp_path / "x.gguf"), "--width", "32"]) == UsageError.exit_code
     assert "can only grow" in capsys.readouterr().err
     assert main(["nothing.gguf", "-o", str(tmp_path / "x.gguf")]) == ModelNotFoundError.exit_code
-    with pytest.raises(SystemExit):
-        main(["demo"])
+    for arguments in (["demo"], ["demo", "-o", str(tmp_path / "x.gguf"), "--type", "Q9_X"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
