@@ -13,8 +13,8 @@ from edgespec.bench.measure import BenchResult
 from edgespec.bench.modes import PLAIN, parse_mode
 from edgespec.bench.summary import ALL, Cell, Summary, plain_spread, summarise
 from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
+from edgespec.bench.tune import cost_curve
 from edgespec.core.stats import Stats
-from edgespec.core.theory import cost_curve
 from edgespec.errors import UsageError
 from edgespec.text.figures import counted
 

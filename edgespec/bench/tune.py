@@ -3,22 +3,27 @@
 Plain decoding, drafts of a fixed length and the automatic draft length answer the same prompts, interleaved. The
 speedup of the automatic length over plain decoding decides. The acceptance rate of the fixed length and the cost of
 passes explain the decision. The draft-length policy saves what it learns here for the next start.
+
+The prediction (Leviathan et al., arXiv 2211.17192, section 3): if every draft token is accepted with the same
+probability alpha, a step with K draft tokens emits E = 1 + alpha + ... + alpha^K tokens and takes K c + t(K+1): K
+passes of the draft model and one pass of the target over K + 1 tokens, in units of t(1). E divided by that is the
+speedup over plain decoding, if nothing else takes time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import geometric_mean
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from edgespec.bench.modes import PLAIN, Mode
 from edgespec.bench.runner import Runner, Sample, ask
 from edgespec.bench.suites import Item
-from edgespec.bench.summary import mean_of_categories, median, speedups
+from edgespec.bench.summary import ALL, mean_of_categories, median, speedups
 from edgespec.cancel import CancelFlag
-from edgespec.core.theory import CostCurve, acceptance_probability, cost_curve
 from edgespec.errors import UsageError
 from edgespec.events import Progress
 from edgespec.llama.context import CancelledError
@@ -31,6 +36,65 @@ MOST_REPEATS = 20  # of the same prompt
 WORTH_IT, HARMLESS = 1.02, 0.97  # speedups
 MUCH = 1.1  # speedup of a category that is named; smaller ones may be chance
 DISTURBED = 0.9  # passes over one token: a wider pass cannot be cheaper
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Measured costs of passes."""
+
+    #: t(1) in seconds
+    pass_s: float
+    #: t(n) / t(1) by width n
+    target: Mapping[int, float]
+    #: c, a draft pass in units of t(1), if there is a draft model
+    draft: float | None
+
+    def at(self, width: int) -> float:
+        """Return t(width) / t(1), interpolated."""
+        return float(np.interp(width, [*self.target], [*self.target.values()]))
+
+    def speedup(self, alpha: float, length: int) -> float:
+        """Return the predicted speedup of chains of `length` draft tokens. Needs c."""
+        assert self.draft is not None
+        return sum(alpha**k for k in range(length + 1)) / (self.draft * length + self.at(length + 1))
+
+    def best(self, alpha: float) -> float:
+        """Return the predicted speedup at the best length within the measured widths; 1 is plain decoding."""
+        return max(self.speedup(alpha, length) for length in range(max(self.target)))
+
+    @property
+    def break_even(self) -> float | None:
+        """The least acceptance rate, in steps of a per cent, at which some draft length pays off, if there is one."""
+        if self.draft is None:
+            return None
+        return next((alpha / 100 for alpha in range(1, 101) if self.best(alpha / 100) > 1), None)
+
+
+def cost_curve(costs: Mapping[str, Any]) -> CostCurve | None:
+    """Return the curve of a result's `costs`, or None if t(1) was not measured."""
+    target = {int(width): seconds for width, seconds in (costs.get("target") or {}).items() if seconds}
+    if 1 not in target:
+        return None
+    draft_s = costs.get("draft")
+    return CostCurve(
+        target[1],
+        {width: max(1.0, target[width] / target[1]) for width in sorted(target)},  # below 1: disturbed measurement
+        None if draft_s is None else draft_s / target[1],
+    )
+
+
+def acceptance_probability(counts: Iterable[tuple[Sequence[int], Sequence[int]]]) -> float | None:
+    """Return alpha, the share of verified draft tokens of chains that were accepted; None if none was verified.
+
+    `counts` are pairs of proposed and accepted tokens by position. A draft token is verified only if all tokens before
+    it were accepted, so each step verifies the accepted tokens, and one more if it rejects a token.
+    """
+    verified = accepted_in_all = 0
+    for proposed, accepted in counts:
+        reached = [*proposed[:1], *accepted]
+        verified += sum(map(min, proposed, reached))
+        accepted_in_all += sum(accepted)
+    return accepted_in_all / verified if verified else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +141,6 @@ class Tuned:
     Attributes:
         curve: the cost of passes
         length: of the fixed drafts
-        break_even: the least acceptance rate at which some draft length pays off; None if there is none, or if the
-            drafter has no passes
         speedup: of the automatic draft length; None if there was not enough time
     """
 
@@ -87,7 +149,6 @@ class Tuned:
     length: int
     categories: list[CategoryFigures]
     overall: CategoryFigures
-    break_even: float | None
     speedup: Speedup | None
     recommendation: Recommendation
     messages: list[str]
@@ -95,7 +156,8 @@ class Tuned:
     def as_json(self) -> dict[str, Any]:
         """Return plain data; costs in seconds and relative to a pass over one token."""
         widths = {str(width): round(cost, 4) for width, cost in self.curve.target.items()}
-        return asdict(self) | {"curve": {"pass_s": self.curve.pass_s, "passes": widths, "draft": self.curve.draft}}
+        curve = {"pass_s": self.curve.pass_s, "passes": widths, "draft": self.curve.draft}
+        return asdict(self) | {"curve": curve, "break_even": self.curve.break_even}
 
 
 def tune(
@@ -141,29 +203,17 @@ def tune(
             messages.append("stopped early: the recommendation covers only what was measured")
     curve = cost_curve(costs)
     assert curve is not None
-    figures = [_figures(name, samples, auto, fixed) for name in dict.fromkeys(s.category for s in samples)]
-    overall = _figures("all", samples, auto, fixed)
-    found = mean_of_categories(_speedups(samples, auto))
-    speedup = Speedup(*found) if found else None
+    ratios = [_speedups(samples, mode) for mode in (fixed, auto)]
+    figures = [
+        CategoryFigures(name, _alpha(samples, fixed, name), *(median(found.get(name, ())) for found in ratios))
+        for name in dict.fromkeys(sample.category for sample in samples)
+    ]
+    means = [mean_of_categories(found) for found in ratios]
+    overall = CategoryFigures(ALL, _alpha(samples, fixed, ALL), *(mean and mean[0] for mean in means))
+    speedup = means[1] and Speedup(*means[1])
     cheapest = min(seconds for seconds in costs["target"].values()) / curve.pass_s
-    return Tuned(
-        drafter,
-        curve,
-        length,
-        figures,
-        overall,
-        break_even(curve),
-        speedup,
-        recommend(drafter, curve, figures, overall.alpha, speedup, cheapest=cheapest),
-        messages,
-    )
-
-
-def break_even(curve: CostCurve) -> float | None:
-    """Return the least acceptance rate, in steps of a per cent, at which some draft length pays off."""
-    if curve.draft is None:
-        return None
-    return next((alpha / 100 for alpha in range(1, 101) if curve.best(alpha / 100)[1] > 1), None)
+    recommendation = recommend(drafter, curve, figures, overall.alpha, speedup, cheapest=cheapest)
+    return Tuned(drafter, curve, length, figures, overall, speedup, recommendation, messages)
 
 
 def recommend(
@@ -191,7 +241,7 @@ def recommend(
         paying = [each.category for each in categories if (each.auto_speedup or 0.0) >= MUCH]
         most = f", most of it on {', '.join(paying)}" if 0 < len(paying) < len(categories) else ""
         return Recommendation(True, f"worth it: {speedup.value:.2f}x as fast as plain decoding{most}")
-    even = break_even(curve)
+    even = curve.break_even
     cannot_pay = curve.draft is not None and (even is None or (alpha or 0.0) < even)
     if speedup.high < WORTH_IT or (cannot_pay and speedup.value < WORTH_IT):
         return Recommendation(False, f"not worth it ({drafter}): {_reason(curve, alpha, speedup)}")
@@ -204,7 +254,7 @@ def recommend(
 
 def _reason(curve: CostCurve, alpha: float | None, speedup: Speedup) -> str:
     """Return the measured figures, which explain why drafting does not pay."""
-    even = break_even(curve)
+    even = curve.break_even
     facts = [
         "nothing was drafted" if alpha is None else f"{percent(alpha)} of the draft tokens were accepted",
         f"a pass over 2 tokens costs {curve.at(2):.2f} passes over 1",
@@ -217,19 +267,9 @@ def _reason(curve: CostCurve, alpha: float | None, speedup: Speedup) -> str:
     return "; ".join([*facts, f"measured {speedup}"])
 
 
-def _figures(category: str, samples: Sequence[Sample], auto: Mode, fixed: Mode) -> CategoryFigures:
-    """The figures of one category, or of "all"."""
-    drafted = [s.stats for s in samples if s.mode == fixed.name and category in ("all", s.category)]
-    found = []
-    for mode in (fixed, auto):
-        by_category = _speedups(samples, mode)
-        if category == "all":
-            medians = [value for values in by_category.values() if (value := median(values))]
-            found.append(geometric_mean(medians) if medians else None)
-        else:
-            found.append(median(by_category.get(category, ())))
-    alpha = acceptance_probability([(stats.proposed_per_pos, stats.accepted_per_pos) for stats in drafted])
-    return CategoryFigures(category, alpha, *found)
+def _alpha(samples: Sequence[Sample], fixed: Mode, category: str) -> float | None:
+    drafted = [s.stats for s in samples if s.mode == fixed.name and category in (ALL, s.category)]
+    return acceptance_probability([(stats.proposed_per_pos, stats.accepted_per_pos) for stats in drafted])
 
 
 def _speedups(samples: Sequence[Sample], mode: Mode) -> Mapping[str, Sequence[float]]:

@@ -15,9 +15,16 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.bench.suites import sample, shipped
-from edgespec.bench.tune import CategoryFigures, Speedup, break_even, recommend, tune
+from edgespec.bench.tune import (
+    CategoryFigures,
+    CostCurve,
+    Speedup,
+    acceptance_probability,
+    cost_curve,
+    recommend,
+    tune,
+)
 from edgespec.cancel import CancelFlag
-from edgespec.core.theory import CostCurve, acceptance_probability, cost_curve, expected_tokens
 from edgespec.errors import UsageError
 from edgespec.models.names.spec import resolve
 
@@ -61,7 +68,7 @@ def test_stopped_in_the_middle_it_says_what_it_knows(home: Path) -> None:
 
     with edgespec.load("demo", spec_type="suffix", threads=1) as llm:
         found = tune(llm, ITEMS, 1.0, cancel=cancel, progress=stop)
-    assert found is not None and found.drafter == "suffix" and found.break_even is None
+    assert found is not None and found.drafter == "suffix" and found.curve.break_even is None
     assert found.messages == ["stopped early: the recommendation covers only what was measured"]
 
 
@@ -78,24 +85,23 @@ def test_without_a_drafter_there_is_nothing_to_tune(tmp_path: Path) -> None:
 
 def test_the_cost_of_widths_in_between_is_interpolated() -> None:
     curve = cost_curve({"target": {"1": 0.010, "2": 0.008, "5": 0.030}, "draft": 0.001})
-    assert curve is not None and curve.draft == pytest.approx(0.1) and curve.longest == 4
+    assert curve is not None and curve.draft == pytest.approx(0.1)
     assert [curve.at(width) for width in (1, 2, 3, 5)] == pytest.approx([1, 1, 5 / 3, 3])  # a disturbed 0.8 counts as 1
     assert curve.speedup(0.5, 1) == pytest.approx(1.5 / 1.1)
-    assert cost_curve({}) is cost_curve(None) is None
+    assert cost_curve({}) is None
 
 
 def test_alpha_is_the_share_of_verified_tokens_that_were_accepted() -> None:
-    assert expected_tokens(0.5, 2) == 1.75
     # four drafts of two tokens: three of the first accepted, then one of these three
     assert acceptance_probability([([4, 4], [3, 1])]) == 4 / 7
     assert acceptance_probability([([], [])]) is None
 
 
 def test_break_even_is_where_some_length_begins_to_pay() -> None:
-    alpha = break_even(STEEP)
+    alpha = STEEP.break_even
     assert alpha is not None
-    assert STEEP.best(alpha)[1] > 1 >= STEEP.best(alpha - 0.011)[1]
-    assert break_even(CostCurve(1.0, {1: 1.0, 9: 9.0}, 0.1)) is break_even(replace(FLAT, draft=None)) is None
+    assert STEEP.best(alpha) > 1 >= STEEP.best(alpha - 0.011)
+    assert CostCurve(1.0, {1: 1.0, 9: 9.0}, 0.1).break_even is replace(FLAT, draft=None).break_even is None
 
 
 # --- the recommendation -----------------------------------------------------------------------------------------------

@@ -108,8 +108,8 @@ def _report(found: Tuned) -> list[RenderableType]:
     about = [("target", f"{found.curve.pass_s * 1e3:.3g} ms a pass over one token")]
     if found.curve.draft is not None:
         about.append((found.drafter, f"{found.curve.draft:.3f} of that for a draft token"))
-    if found.break_even is not None:
-        about.append(("even", f"break-even at {percent(found.break_even)} acceptance"))
+    if (even := found.curve.break_even) is not None:
+        about.append(("even", f"break-even at {percent(even)} acceptance"))
     about.append(("measured", str(found.speedup) if found.speedup else "nothing"))
     about.append(("recommendation", found.recommendation.why))
     return [curve, categories, Lines(about)]
