@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ from edgespec.bench.modes import PLAIN, Contest
 from edgespec.bench.quality import Quality, compare_with, default_limit, keep_rows, opened, room_for_rows, windows
 from edgespec.bench.runner import WARM_UP_TOKENS, Runner, Sample, TimeLeft, ask
 from edgespec.bench.suites import Item
-from edgespec.bench.summary import median, plain_spread, summarise
+from edgespec.bench.summary import Cell, median, plain_spread, summarise
 from edgespec.bench.targets import Target, Targets
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError
@@ -29,17 +29,7 @@ from edgespec.llama.model import Model
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
-VERSION = 4  # of the JSON
-FIGURES = (
-    "mode",
-    "prompts",
-    "tokens_per_s",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "first_token_s",
-    "tokens_per_step",
-)
+VERSION = 5  # of the JSON
 ASKED_AGAIN = 2  # prompts, to find out whether the machine has changed
 READING = 0.2  # time per token of a prompt, relative to a generated one
 MEASURING_PASSES = 80  # generated tokens that take about the same time
@@ -67,26 +57,16 @@ class Plan:
 
 
 @dataclass(slots=True, frozen=True)
-class Row:
-    """The speed of one file in one mode: medians over prompts, None for what is unknown.
+class Row(Cell):
+    """The figures of one file in one mode, over all categories.
 
     Attributes:
-        speedup: over plain decoding of the same prompts on the same load, with its 95 % interval
-        first_token_s: the time to the first token
         memory_bytes: the observed peak memory of the process
         is_best: True if no other row is better in both speed and closeness to the reference
     """
 
     file: str
     draft: str | None
-    mode: str
-    prompts: int
-    tokens_per_s: float | None
-    speedup: float | None
-    speedup_low: float | None
-    speedup_high: float | None
-    first_token_s: float | None
-    tokens_per_step: float | None
     memory_bytes: int
     is_best: bool = False
 
@@ -139,7 +119,8 @@ class Comparison(Conditions):
     complete: bool
 
     def as_json(self) -> dict[str, Any]:
-        return {"version": VERSION, **asdict(self)}
+        rows = [asdict(row) | {"stats": row.stats.as_json()} for row in self.rows]
+        return {"version": VERSION, **asdict(self), "rows": rows}
 
 
 def run_comparison(plan: Plan, progress: Progress | None = None, cancel: CancelFlag | None = None) -> Comparison:
@@ -354,9 +335,9 @@ def rows_of(label: str, contest: Contest, samples: Sequence[Sample], memory_byte
     """Yield a row for each mode of one load of a file."""
     drafting = {mode.name for mode in contest.modes if mode.draft_model == "draft"}
     for cell in summarise(samples, [mode.name for mode in contest.modes]).overall(0.0):
-        figures = {name: getattr(cell, name) for name in FIGURES}
+        figures = {each.name: getattr(cell, each.name) for each in fields(cell)}
         draft = contest.draft.stem if contest.draft and cell.mode in drafting else None
-        yield Row(file=label, draft=draft, memory_bytes=memory_bytes, **figures)
+        yield Row(**figures, file=label, draft=draft, memory_bytes=memory_bytes)
 
 
 def with_best(rows: Sequence[Row], closeness: Mapping[str, float]) -> list[Row]:

@@ -16,7 +16,6 @@ from edgespec.gguf_file.header import Header, read_header
 from edgespec.llama.quantize import TYPES, quantize
 from edgespec.models.names.local import local_model
 from edgespec.models.names.spec import resolve
-from edgespec.models.pair.check import shown
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import percent
 
@@ -96,22 +95,15 @@ def _target(spec: str, name: str = "") -> Target:
 
 def _check_vocabulary(base: Target, target: Target) -> None:
     """Raise UsageError unless both models have the same tokens: only then can they be compared."""
-    ours, theirs = Vocabulary.of(base.header), Vocabulary.of(target.header)
-    sizes = [f"{vocabulary.kind} of {len(vocabulary.texts)} tokens" for vocabulary in (ours, theirs)]
-    texts = enumerate(zip(ours.texts, theirs.texts, strict=False))
-    differing = [(id, *pair) for id, pair in texts if pair[0] != pair[1]]
-    if sizes[0] != sizes[1]:
-        why = f"one vocabulary has {sizes[0]}, the other {sizes[1]}"
-    elif differing:
-        id, our, their = differing[0]
-        why = f"their vocabularies differ: token {id} is {shown(our)} in one and {shown(their)} in the other"
-    elif (ours.adds_bos, ours.bos) != (theirs.adds_bos, theirs.bos):
-        why = "they add different tokens at the start of a text"
-    else:
-        return
-    raise UsageError(
-        f"{target.name} cannot be compared with {base.name}", why=why, hint="compare files of the same model"
-    )
+    found = [Vocabulary.of(each.header) for each in (base, target)]
+    ours, theirs = ((each.kind, each.texts, each.adds_bos and each.bos) for each in found)
+    if ours != theirs:
+        sizes = " and ".join(f"{each.kind} of {len(each.texts)} tokens" for each in found)
+        raise UsageError(
+            f"{target.name} cannot be compared with {base.name}",
+            why=f"their vocabularies differ ({sizes})",
+            hint="compare files of the same model",
+        )
 
 
 def _names(targets: Sequence[Target]) -> list[str]:
@@ -125,16 +117,10 @@ def _names(targets: Sequence[Target]) -> list[str]:
 
 
 def _labels(targets: Sequence[Target]) -> list[str]:
-    """Return short names: the quantisation if it distinguishes the files of one model, otherwise the part of the names
-    that differs."""
+    """Return the quantisations if they distinguish the files of one model, otherwise the names."""
     quantisations = [target.quantisation for target in targets]
-    if len(set(quantisations)) == len(targets) and len({target.header.n_params for target in targets}) == 1:
-        return quantisations
-    names = [target.name for target in targets]
-    shared = re.sub(r"[^-._ /\\]*$", "", os.path.commonprefix(names))  # noqa: RUF071 - characters are meant
-    file = {name.rpartition("/")[2] for name in names}
-    tail = f"/{file.pop()}" if len(file) == 1 else ""
-    return [name.removeprefix(shared).removesuffix(tail) or name for name in names]
+    same_model = len({target.header.n_params for target in targets}) == 1
+    return quantisations if same_model and len(set(quantisations)) == len(targets) else [each.name for each in targets]
 
 
 # --- quantisations ----------------------------------------------------------------------------------------------------
