@@ -157,18 +157,15 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode]) -> LoadSettings:
 def _part(text: str, word: str) -> tuple[str, str]:
     """Return the part of a mode that a word sets, and its canonical spelling."""
     named = drafters_of(word)
-    if named and set(named) <= set(DRAFTERS):
-        try:
+    try:
+        if named and set(named) <= set(DRAFTERS):
             check_spec_type(word)
-        except UsageError as error:
-            raise UsageError(f"invalid mode {text!r}", why=error.why or error.what) from error
-        return "spec_type", in_order(word.split(","))
-    if word == "auto" or word.startswith("fixed:"):
-        try:
+            return "spec_type", in_order(word.split(","))
+        if word == "auto" or word.startswith("fixed:"):
             check_pace(word)
-        except UsageError as error:
-            raise UsageError(f"invalid mode {text!r}", why=error.what) from error
-        return "pace", word if word == "auto" else f"fixed:{fixed_length(word)}"
+            return "pace", word if word == "auto" else f"fixed:{fixed_length(word)}"
+    except UsageError as error:
+        raise UsageError(f"invalid mode {text!r}", why=error.why or error.what) from error
     if word in RULES:
         return "rule", word
     if word.startswith("tree:"):

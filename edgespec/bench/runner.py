@@ -28,6 +28,7 @@ from edgespec.text.figures import clock
 WARM_UP_TOKENS = 16
 SEED = 1
 RAW_CATEGORIES = ("code_completion",)  # texts to complete, without a chat template
+_ABOUT = ("mode", "temperature", "category", "item", "repeat", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,14 @@ class Sample:
         return len(self.tokens) / self.stats.generation_s if self.stats.generation_s > 0 else None
 
     def as_json(self) -> dict[str, Any]:
-        about = {name: getattr(self, name) for name in ("mode", "temperature", "category", "item", "repeat", "tokens")}
+        about = {name: getattr(self, name) for name in _ABOUT}
         return {**about, "tokens_per_s": self.tokens_per_s, **self.stats.as_json()}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Sample:
         """Return the sample that `as_json` was called on. Raises KeyError, TypeError, ValueError or AttributeError for
         other data."""
-        names = ("mode", "temperature", "category", "item", "repeat", "tokens")
-        return cls(**{name: row[name] for name in names}, stats=Stats.from_json(row))
+        return cls(**{name: row[name] for name in _ABOUT}, stats=Stats.from_json(row))
 
 
 def ask(
@@ -86,8 +86,6 @@ def ask(
     """
     questions, messages = [], []
     for item in items:
-        if len(item.turns) > 1:
-            messages.append(f"{item.id}: only the first of {len(item.turns)} turns is used")
         try:
             questions.append(_question(llm, item, tokens, reference=reference))
         except UsageError as error:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from edgespec.errors import UsageError, told_as
 
@@ -16,16 +15,12 @@ CATEGORIES = ("chat", "code_completion", "code_editing", "summary", "translation
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A prompt: the user's message in each turn, and a good answer to the first one (empty if none is known)."""
+    """A prompt, and a good answer to it (empty if none is known)."""
 
     id: str
     category: str
-    turns: tuple[str, ...]
+    prompt: str
     reference: str = ""
-
-    @property
-    def prompt(self) -> str:
-        return self.turns[0]
 
 
 def shipped(categories: Iterable[str] | None = None) -> list[Item]:
@@ -42,7 +37,8 @@ def shipped(categories: Iterable[str] | None = None) -> list[Item]:
 def read_items(path: Path) -> tuple[list[Item], list[str]]:
     """Return the prompts of a JSONL file, and the number of each skipped line with the reason.
 
-    A line holds `prompt`, or `turns` as in Spec-Bench; `id` (`question_id`), `category` and `reference` may be missing.
+    A line holds `prompt`, or `turns` as in Spec-Bench, of which the first is used; `id` (`question_id`), `category` and
+    `reference` may be missing.
     Raises UsageError if the file cannot be read or no line can be used.
     """
     hint = 'use a JSONL file with one object per line, such as {"prompt": "..."}'
@@ -87,7 +83,7 @@ def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
         if not line.strip():
             continue
         try:
-            item = _item(_parsed(line), f"line-{number}")
+            item = _item(line, f"line-{number}")
             if item.id in items:
                 raise ValueError(f"duplicate id {item.id!r}")
             items[item.id] = item
@@ -96,33 +92,24 @@ def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
     return list(items.values()), problems
 
 
-def _parsed(line: bytes) -> Any:
-    try:
-        return json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 (byte {error.start + 1})") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError("not JSON") from error
-
-
-def _item(row: Any, default_id: str) -> Item:
+def _item(line: bytes, default_id: str) -> Item:
     """Return the prompt in a line. Raises ValueError."""
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError("not JSON in UTF-8") from error
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
     # A field that is null counts as missing.
     row = {key: value for key, value in row.items() if value is not None}
-    if "prompt" not in row and "turns" not in row:
-        raise ValueError("no prompt")
-    turns = row.get("turns", [row.get("prompt")])
-    if not isinstance(turns, list) or not turns:
-        raise ValueError("turns is not a list of strings")
-    reference = row.get("reference", "")
+    turns, reference = row.get("turns"), row.get("reference", "")
+    prompt = turns[0] if isinstance(turns, list) and turns else row.get("prompt", "")
     if isinstance(reference, list):  # Spec-Bench: one for each turn
-        reference = reference[0] if reference else ""
+        reference = next(iter(reference), "")
     return Item(
         id=_label("id", row.get("id", row.get("question_id", default_id))),
         category=_label("category", row.get("category", "other")),
-        turns=tuple(_text("prompt", turn) for turn in turns),
+        prompt=_text("prompt", prompt),
         reference=_text("reference", reference) if reference else "",
     )
 
@@ -139,7 +126,7 @@ def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name} is not a string")
     if not value.strip():
-        raise ValueError(f"the {name} is empty")
+        raise ValueError(f"there is no {name}")
     if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
         raise ValueError(f"{name} contains a NUL character or half of a surrogate pair")
     return value

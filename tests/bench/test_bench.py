@@ -22,8 +22,8 @@ from edgespec.settings import LoadSettings
 
 REPETITIVE = "the cat sat on the mat and " * 8
 ITEMS = [
-    Item("one", "chat", ("Say something about cats.",), REPETITIVE),
-    Item("two", "code_completion", ("def quicksort(xs):\n", "Go on."), "x = [1, 2, 3]\n" * 8),
+    Item("one", "chat", "Say something about cats.", REPETITIVE),
+    Item("two", "code_completion", "def quicksort(xs):\n", "x = [1, 2, 3]\n" * 8),
 ]
 ALL = ("suffix", "recycling", "draft")
 MODES = [Mode("draft", "fixed:2"), Mode("suffix", "fixed:4"), Mode("suffix,draft"), Mode("draft", "fixed:3", 2)]
@@ -168,7 +168,6 @@ def test_a_result_says_how_it_was_made_and_can_be_loaded(result: BenchResult, ll
     assert result.models["target"]["name"] == "demo" and result.models["draft"]["bytes"] > 10**5
     assert (result.settings["threads"], result.settings["tokens"]) == (1, 4)
     assert result.machine["cpu"] and result.build["llama_cpp_python"]
-    assert "two: only the first of 2 turns is used" in result.messages
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
     loaded = load_result(tmp_path / "a.json")
     assert [(s.mode, s.item, s.tokens) for s in loaded.samples] == [(s.mode, s.item, s.tokens) for s in result.samples]
@@ -207,7 +206,7 @@ def test_a_reference_is_the_answer_and_the_suffix_drafter_drafts_what_it_repeats
 
 
 def test_prompts_that_do_not_fit_or_have_no_reference_are_left_out(llm: Runtime) -> None:
-    items = [Item("long", "chat", ("word " * 2000,)), Item("bare", "chat", ("Hello",)), ITEMS[0]]
+    items = [Item("long", "chat", "word " * 2000), Item("bare", "chat", "Hello"), ITEMS[0]]
     result = run_bench(llm, Plan(items, [PLAIN], tokens=2, temperatures=[0.0]))
     assert {sample.item for sample in result.samples} == {"bare", "one"}
     assert any(message.startswith("skipped long: the prompt has ") for message in result.messages)

@@ -114,7 +114,7 @@ def test_some_categories_can_be_chosen() -> None:
 
 def test_a_prompt_is_enough(read: Read) -> None:
     items, problems = read('{"prompt": "Hi"}\n\n{"prompt": "Hi", "id": 7, "category": "talk", "reference": "Hello"}')
-    assert items == [Item("line-1", "other", ("Hi",)), Item("7", "talk", ("Hi",), "Hello")]
+    assert items == [Item("line-1", "other", "Hi"), Item("7", "talk", "Hi", "Hello")]
     assert (items[0].prompt, problems) == ("Hi", [])
 
 
@@ -122,7 +122,7 @@ def test_the_form_of_spec_bench(read: Read) -> None:
     row = {"question_id": 81, "category": "writing", "turns": ["Write.", "Again."], "reference": ["One", "Two"]}
     bare = {"question_id": "x", "category": "qa", "turns": ["Why?"], "reference": []}
     items, problems = read(f"{json.dumps(row)}\n{json.dumps(bare)}\n")
-    assert items == [Item("81", "writing", ("Write.", "Again."), "One"), Item("x", "qa", ("Why?",))]
+    assert items == [Item("81", "writing", "Write.", "One"), Item("x", "qa", "Why?")]
     assert problems == []
 
 
@@ -134,21 +134,21 @@ def test_a_byte_order_mark_and_the_line_ends_of_windows_are_fine(read: Read) -> 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"prompt": "a" "id": 1}', "not JSON"),
-        (b'{"prompt": "a', "not JSON"),
+        (b'{"prompt": "a" "id": 1}', "not JSON in UTF-8"),
+        (b'{"prompt": "a', "not JSON in UTF-8"),
         (b'["a"]', "not a JSON object"),
-        (b"[" * 200_000, "not JSON"),
-        (b'{"prompt": "a", "id": ' + b"1" * 5000 + b"}", "not JSON"),
-        (b'{"prompt": "\xfc"}', "not UTF-8 (byte 13)"),
-        (b"{}", "no prompt"),
-        (b'{"prompt": null}', "no prompt"),
-        (b'{"prompt": " \\n"}', "the prompt is empty"),
+        (b"[" * 200_000, "not JSON in UTF-8"),
+        (b'{"prompt": "a", "id": ' + b"1" * 5000 + b"}", "not JSON in UTF-8"),
+        (b'{"prompt": "\xfc"}', "not JSON in UTF-8"),
+        (b"{}", "there is no prompt"),
+        (b'{"prompt": null}', "there is no prompt"),
+        (b'{"prompt": " \\n"}', "there is no prompt"),
         (b'{"prompt": ["a"]}', "prompt is not a string"),
         (b'{"prompt": "a\\u0000b"}', "prompt contains a NUL character or half of a surrogate pair"),
         (b'{"prompt": "\\ud800"}', "prompt contains a NUL character or half of a surrogate pair"),
-        (b'{"turns": "a"}', "turns is not a list of strings"),
-        (b'{"turns": []}', "turns is not a list of strings"),
-        (b'{"turns": ["a", 2]}', "prompt is not a string"),
+        (b'{"turns": "a"}', "there is no prompt"),
+        (b'{"turns": []}', "there is no prompt"),
+        (b'{"turns": [2, "a"]}', "prompt is not a string"),
         (b'{"prompt": "a", "reference": 1}', "reference is not a string"),
         (b'{"prompt": "a", "id": true}', "id is not printable text"),
         (b'{"prompt": "a", "id": "\\u001b[2J"}', "id is not printable text"),
@@ -180,7 +180,7 @@ def test_a_sample_takes_the_categories_in_turns() -> None:
 
 
 def test_a_sample_takes_all_there_are_of_a_small_category() -> None:
-    a1, a2, a3, b1 = items = [Item(id, id[0], ("?",)) for id in ("a1", "a2", "a3", "b1")]
+    a1, a2, a3, b1 = items = [Item(id, id[0], "?") for id in ("a1", "a2", "a3", "b1")]
     assert sample(items, 2) == [a1, b1, a2]
     assert sample(items, 10**9) == [a1, b1, a2, a3]
     assert sample([], 3) == sample(items, 0) == []
