@@ -10,7 +10,6 @@ from pathlib import Path
 from edgespec.cancel import CancelFlag
 
 KINDS = ("eagle3", "eagle1", "hydra", "medusa")
-DEVICES = ("auto", "cpu", "cuda")
 TYPES = ("F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 LICENCE = "apache-2.0"
 
@@ -36,8 +35,6 @@ class Settings:
     work: Path | None = None
     #: Files with the user's own prompts or texts.
     prompts: Sequence[Path] = ()
-    #: Device that PyTorch uses, one of `DEVICES`.
-    device: str = "auto"
     #: CPU threads; 0: PyTorch's and llama.cpp's defaults.
     threads: int = 0
     seed: int = 0

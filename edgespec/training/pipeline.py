@@ -6,18 +6,17 @@ PyTorch is loaded only when training begins.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from edgespec.errors import UsageError, told_as
 from edgespec.events import PROGRESS
-from edgespec.files.paths import cache_dir, free_in, write_whole
+from edgespec.files.paths import cache_dir, make_room, write_whole
 from edgespec.files.unfinished import check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
@@ -41,13 +40,16 @@ def train_head(settings: Settings, listener: Listener) -> Result | None:
 
     Raises UsageError, EdgespecError, ModelFileError.
     """
+    if find_spec("torch") is None:
+        raise UsageError("training needs PyTorch, which is not installed", hint=INSTALL)
     header = check_model(settings.target)
-    _check(settings)
     check_destination(settings.out, (header.path,), b"GGUF")
     layers = _layers(settings, header)
     work = settings.work or default_work(header)
     _claim(work, header, layers)
-    with _alone(work):
+    with told_as(UsageError, f"another training uses {work}", hint=f"wait for it, or {OTHER_WORK}"):
+        lock = FileLock(work / ".lock", blocking=False).acquire()
+    with lock:
         _check_room(work, header, layers, settings, listener)
         _collect(work, layers, settings, listener)
         return None if listener.cancel.is_set() else _train(header, layers, work, settings, listener)
@@ -57,16 +59,6 @@ def default_work(header: Header) -> Path:
     """Return the folder for the answers of a target."""
     stat = header.path.stat()
     return cache_dir() / "training" / f"{header.path.stem}-{stat.st_size}"
-
-
-def _check(settings: Settings) -> None:
-    if find_spec("torch") is None:
-        raise UsageError("training needs PyTorch, which is not installed", hint=INSTALL)
-    if settings.device == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise UsageError("PyTorch finds no CUDA device", hint="use --device cpu, or a PyTorch built for CUDA")
 
 
 def _layers(settings: Settings, header: Header) -> Sequence[int]:
@@ -102,27 +94,13 @@ def _claim(work: Path, header: Header, layers: Sequence[int]) -> None:
         raise UsageError(f"{work} holds answers of {target}", hint=OTHER_WORK)
 
 
-@contextmanager
-def _alone(work: Path) -> Iterator[None]:
-    """Raises UsageError while another process uses the folder."""
-    try:
-        with FileLock(work / ".lock", blocking=False):
-            yield
-    except Timeout as error:
-        raise UsageError(f"another training uses {work}", hint=f"wait for it, or {OTHER_WORK}") from error
-
-
 def _check_room(work: Path, header: Header, layers: Sequence[int], settings: Settings, listener: Listener) -> None:
     """Raises UsageError if the states will not fit on the disk."""
     missing = settings.tokens - n_learned(read_rows(work))
     per_token = record(header.number("embedding_length"), len(layers)).itemsize + 8
     needed = int(max(0, missing) * (1 + PROMPT_SHARE) * per_token)
-    if needed > free_in(work):
-        raise UsageError(
-            f"there is no room for {count_of(missing)} tokens in {work}",
-            why=f"they take about {size_of(needed)}, and {size_of(free_in(work))} are free",
-            hint=f"ask for fewer with --tokens, or {OTHER_WORK}",
-        )
+    hint = f"ask for fewer with --tokens, {OTHER_WORK}, "
+    make_room(work, needed, f"what {count_of(missing)} tokens need for training", hint)
     if missing > 0:
         listener.note(f"the answers and what the target computes for them take about {size_of(needed)} in {work}")
 

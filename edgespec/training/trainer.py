@@ -63,7 +63,7 @@ def train(
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    device = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     teacher = teacher.to(device)
     saved = read_checkpoint(checkpoint)
     progress = saved["progress"] if saved else Progress()

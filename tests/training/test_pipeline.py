@@ -16,6 +16,7 @@ from tiny_gguf import CHATML, EXACT, write_model
 
 import edgespec
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.files import paths
 from edgespec.gguf_file.head_check import check_draft_file, kind_of_head
 from edgespec.runtime.runtime import Runtime
 from edgespec.training import answers, pipeline
@@ -163,8 +164,8 @@ def test_what_does_not_fit_on_the_disk_is_not_begun(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "find_spec", lambda name: name)
-    monkeypatch.setattr(pipeline, "free_in", lambda folder: 1000)
-    with pytest.raises(UsageError, match="no room for 500k tokens"):
+    monkeypatch.setattr(paths, "free_in", lambda folder: 1000)
+    with pytest.raises(UsageError, match="500k tokens need for training may not fit"):
         train_head(Settings(target, tmp_path / "h.gguf", work=tmp_path / "w"), Listener())
 
 

@@ -14,7 +14,7 @@ from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Integer, ModelSpec, Number
 from edgespec.cli.terminal.output import Output
 from edgespec.text.figures import clock, count_of, size_of
-from edgespec.training.job import DEVICES, KINDS, TYPES, Listener, Progress, Settings
+from edgespec.training.job import KINDS, TYPES, Listener, Progress, Settings
 
 OUT = option(
     "Output", "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE",
@@ -67,7 +67,6 @@ TRAINING = [
         help="Number of tokens that the head can draft: the most frequent ones.",
     ),
     option("Training", "--type", type=click.Choice(TYPES), default="Q8_0", help="Type of weights."),
-    option("Training", "--device", type=click.Choice(DEVICES), default="auto", help="Device that PyTorch trains on."),
     option("Training", "-t", "--threads", type=Integer(0, 512), default=0, show_default="cores", help="CPU threads."),
     option(
         "Prompt", "--prompts", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
