@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import ClassVar
 
-from textual import on
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.events import Key, MouseEvent, MouseScrollDown, MouseScrollLeft, MouseScrollRight, MouseScrollUp
+from textual.events import Key
 from textual.message import Message
 from textual.timer import Timer
 
@@ -34,14 +33,14 @@ from edgespec.tui.live_answer import (
     thought_length,
 )
 from edgespec.tui.markdown import markdown
-from edgespec.tui.markdown_blocks import LEFT, RIGHT, Code
+from edgespec.tui.markdown_blocks import Code
 from edgespec.tui.statistics import LiveStatistics
 
 LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters shown at once of a user message, and of an answer
-WHEEL = 6  # cells that code scrolls per notch of the wheel
 SLOW_S, PAUSE = 0.01, 4  # if drawing takes longer than SLOW_S, the next drawing waits PAUSE times as long
 ROLES = ("user", "assistant", "system")
 CODE_KEYS = "123456789"
+LEFT, RIGHT = "\u2039", "\u203a"  # single angle quotes
 SAFE_LINKS = ("http://", "https://", "mailto:")
 
 
@@ -104,8 +103,6 @@ class TurnView(Lines, can_focus=True):
         Binding("1", "copy_code(1)", "Copy code", key_display="1-9", id="turn.copy_code"),
         *(Binding(n, f"copy_code({n})", "Copy code", show=False) for n in CODE_KEYS[1:]),
         Binding("s", "save_code(0)", "Save code", id="turn.save_code"),
-        Binding("shift+left", "scroll_code(-1)", "Code to the left", show=False, id="turn.code_left"),
-        Binding("shift+right", "scroll_code(1)", "Code to the right", show=False, id="turn.code_right"),
         Binding("left", "switch(-1)", "Other version", show=False, id="turn.previous_version"),
         Binding("right", "switch(1)", "Other version", show=False, id="turn.next_version"),
         Binding("enter", "open", "Show more", show=False, id="turn.open"),
@@ -124,7 +121,6 @@ class TurnView(Lines, can_focus=True):
         self._opens_thought = False
         self._limit = LONG_ANSWER if role == "assistant" else LONG_TEXT
         self._rest: Timer | None = None
-        self._offset = 0  # cells by which code is scrolled to the left
         self.mark_found()
         self.build()
 
@@ -169,14 +165,13 @@ class TurnView(Lines, can_focus=True):
     # --- content --------------------------------------------------------------------------------------------------
 
     def replace(self, keep: int, blocks: Sequence[Block]) -> None:
-        """Replace the blocks after the first `keep`, and number and scroll the code blocks among them."""
+        """Replace the blocks after the first `keep`, and number the code blocks among them."""
         number = sum(isinstance(block, Code) and not block.continues for block in self._blocks[:keep])
         placed: list[Block] = []
         for block in blocks:
             if isinstance(block, Code):
                 number += not block.continues
-                offset = min(self._offset, block.furthest(self.content_size.width))
-                block = replace(block, number=number, offset=offset)
+                block = replace(block, number=number)
             placed.append(block)
         super().replace(keep, placed)
 
@@ -273,7 +268,7 @@ class TurnView(Lines, can_focus=True):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("ask", "switch"):
             return self._takes(str(parameters[0]))
-        return action not in ("copy_code", "save_code") or any(self._code(int(str(parameters[0]))))
+        return action not in ("copy_code", "save_code") or (int(str(parameters[0])) or 1) in self._code()
 
     def _takes(self, command: str) -> bool:
         """Return whether a command applies to this message."""
@@ -282,7 +277,7 @@ class TurnView(Lines, can_focus=True):
 
     def on_key(self, event: Key) -> None:
         """Show a warning for the number of a missing code block; otherwise the digit would be typed into the field."""
-        if event.key in CODE_KEYS and not any(self._code(int(event.key))):
+        if event.key in CODE_KEYS and int(event.key) not in self._code():
             self.notify(f"this message has no code block {event.key}", severity="warning")
             event.stop()
 
@@ -291,44 +286,22 @@ class TurnView(Lines, can_focus=True):
             self.post_message(TurnCommand(command, self.turn.key))
 
     def action_copy_code(self, number: int) -> None:
-        if text := "\n".join(part.code for part in self._code(number)):
-            self.post_message(CopyText(text))
+        if block := self._code().get(number):
+            self.post_message(CopyText(block.code))
 
     def action_save_code(self, number: int) -> None:
         """Save a code block, or with 0 each code block to a separate file."""
-        numbers = sorted({part.number for part in self._code(number)})
-        for each in numbers:
-            parts = list(self._code(each))
-            self.post_message(SaveCode(CodeBlock("\n".join(part.code for part in parts), parts[0].language)))
+        for each, block in self._code().items():
+            if number in (0, each):
+                self.post_message(SaveCode(block))
 
-    def action_scroll_code(self, step: int) -> None:
-        """Scroll the code blocks by half of the view."""
-        self._scroll_code(step * max(1, self.content_size.width // 2))
-
-    def _scroll_code(self, cells: int) -> bool:
-        """Scroll all code blocks of the message. Returns False if all of them fit."""
-        furthest = max((part.furthest(self.content_size.width) for part in self._code(0)), default=0)
-        self._offset = min(furthest, max(0, self._offset + cells))
-        self.replace(0, list(self._blocks))
-        return furthest > 0
-
-    def _code(self, number: int) -> Iterator[Code]:
-        """Yield the parts of a code block, or with 0 those of all code blocks."""
-        for block in self._blocks:
-            if isinstance(block, Code) and number in (0, block.number):
-                yield block
-
-    @on(MouseScrollLeft)
-    @on(MouseScrollRight)
-    @on(MouseScrollUp)
-    @on(MouseScrollDown)
-    def _scroll_by_wheel(self, event: MouseEvent) -> None:
-        """Scroll code with a sideways wheel, or with Shift and the wheel."""
-        if not event.shift and isinstance(event, MouseScrollUp | MouseScrollDown):
-            return
-        if self._scroll_code(WHEEL if isinstance(event, MouseScrollRight | MouseScrollDown) else -WHEEL):
-            event.stop()
-            event.prevent_default()
+    def _code(self) -> dict[int, CodeBlock]:
+        """Return the code blocks by their numbers, from 1; a long one is shown as several parts."""
+        parts = [block for block in self._blocks if isinstance(block, Code)]
+        code: dict[int, str] = {}
+        for part in parts:
+            code[part.number] = f"{code[part.number]}\n{part.code}" if part.continues else part.code
+        return {part.number: CodeBlock(code[part.number], part.language) for part in parts}
 
     def action_switch(self, step: int) -> None:
         if self.turn and len(self._siblings) > 1:
