@@ -14,7 +14,6 @@ from textual.widgets import Static
 
 from edgespec.chat.session import Session
 from edgespec.models.names.known import short_name
-from edgespec.text.figures import gauge
 from edgespec.text.printable import one_line, printable
 
 HINTS = (
@@ -53,20 +52,9 @@ class TitleBar(Horizontal):
             self._model = one_line(" + ".join(short_name(Path(name)) for name in names))
         self._refresh_model()
 
-    def loading_of(self, model: str) -> None:
-        """Show that this model is loading."""
-        self._loading = f"loading {one_line(Path(model).name.removesuffix('.gguf'))}"
-        self._refresh_model()
-
-    def progress(self, what: str, done: float) -> None:
-        """Show the progress of loading, from 0 to 1."""
-        if self._loading:
-            self._loading = f"{what.strip()} {gauge(done)}"
-            self._refresh_model()
-
-    def loaded(self) -> None:
-        """Show the model again: loading has ended or failed."""
-        self._loading = ""
+    def show_progress(self, progress: str) -> None:
+        """Show the progress of loading a model; with "" the model again: loading has ended or failed."""
+        self._loading = progress
         self._refresh_model()
 
     def unsaved(self, why: str) -> None:

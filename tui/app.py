@@ -24,16 +24,14 @@ from edgespec.chat.session import Session
 from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
 from edgespec.errors import EdgespecError
 from edgespec.history import Piece, StoreError
-from edgespec.settings import LoadSettings
 from edgespec.tui.about_chat import TitleBar, Welcome
 from edgespec.tui.base_app import BaseApp, BusyError
 from edgespec.tui.chat_jobs import ChatJobs
-from edgespec.tui.chat_questions import ChangeChat
 from edgespec.tui.composer import Composer
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.front import Files, ScreenFront
 from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted
-from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
+from edgespec.tui.sidebar import ChangeChat, ChatChosen, Searched, Sidebar
 from edgespec.tui.statistics import LiveStatistics, StatisticsLine, StatisticsPanel
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
@@ -109,7 +107,7 @@ class ChatApp(BaseApp):
                 yield Welcome()
                 yield Transcript(pieces=self._pieces, siblings=self._siblings)
                 yield StatisticsLine(id="line")
-                yield DownloadLine()
+                yield DownloadLine(self.jobs.load)
                 said = [without_files(turn.content)[1] for turn in self.session.turns if turn.role == "user"]
                 yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], said)
             with Vertical(id="figures"):
@@ -132,12 +130,6 @@ class ChatApp(BaseApp):
 
     def on_unmount(self) -> None:
         self.jobs.close()
-
-    def load(self, settings: LoadSettings) -> None:
-        self.jobs.load(settings)
-
-    def offer_remedies(self) -> None:
-        self._front.offer_remedies()
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -281,16 +273,10 @@ class ChatApp(BaseApp):
         if event.key is not None:
             await self.transcript.reveal(event.key)
 
-    @on(NewChat)
-    def _new_chat(self) -> None:
-        self.run_command("/clear")
-        self.composer.input.focus()
-
     @on(ChangeChat)
     async def _change_chat(self, event: ChangeChat) -> None:
         with self.reporting():
-            if event.change is not None:
-                event.change(self.session)
+            event.change(self.session)
         await self.redraw()
 
     def _keep_theme(self, name: str) -> None:

@@ -15,7 +15,6 @@ from edgespec.chat.answerer import Level
 from edgespec.chat.commands import Commands
 from edgespec.chat.session import Session
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.settings import LoadSettings
 from edgespec.text.printable import printable
 from edgespec.tui.about_chat import TitleBar, Welcome
 from edgespec.tui.composer import Composer
@@ -65,14 +64,6 @@ class BaseApp(App[None]):
     @abstractmethod
     def run_command(self, line: str) -> None:
         """Run a line that begins with a slash."""
-
-    @abstractmethod
-    def load(self, settings: LoadSettings) -> None:
-        """Load models that are on this machine. Raises EdgespecError while a job runs."""
-
-    @abstractmethod
-    def offer_remedies(self) -> None:
-        """Let the user choose how to load the model again after a failure."""
 
     # --- the conversation -----------------------------------------------------------------------------------------
 

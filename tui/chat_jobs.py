@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
@@ -14,6 +14,7 @@ from edgespec.chat.session import AGAINST_LOOPS
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
+from edgespec.text.figures import gauge
 from edgespec.text.printable import one_line
 from edgespec.tui.base_app import BaseApp, BusyError
 from edgespec.tui.statistics import LiveStatistics
@@ -22,27 +23,7 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAME_S = 0.15
 COUNTED_EVERY_S = 0.5  # people cannot read numbers that change faster
 LEAVING_S = 3.0  # how long the exit waits for an answer to end
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """Event: the question is saved, and its answer begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progressed:
-    """Event: the progress of a job, from 0 to 1."""
-
-    what: str
-    done: float
-
-
-@dataclass(slots=True)
-class Job:
-    """Work in a thread, which the screen never waits for, and the flag that stops it."""
-
-    cancel: CancelFlag
-    future: Future[None]
+BEGUN = Notice("")  # event: the question is saved, and its answer begins
 
 
 class ChatJobs:
@@ -50,8 +31,9 @@ class ChatJobs:
 
     def __init__(self, app: BaseApp, waiting: str | None) -> None:
         self._app, self._session = app, app.session
-        self._job: Job | None = None
-        self._events = deque[TokenEvent | Notice | Begun | Progressed]()  # of the job, in its order
+        self._job: Future[None] | None = None  # work in a thread, which the screen never waits for
+        self._cancel = CancelFlag()  # stops it
+        self._events = deque[TokenEvent | Notice | tuple[str, float]]()  # of the job; a pair is progress
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
         self._pool = ThreadPoolExecutor(1, "chat")
         self._pool.submit(int).result()
@@ -87,7 +69,7 @@ class ChatJobs:
 
         def work(cancel: CancelFlag) -> None:
             events = start(cancel)
-            self._events.append(Begun())
+            self._events.append(BEGUN)
             for event in events:
                 self._events.append(event)
 
@@ -98,25 +80,25 @@ class ChatJobs:
         """Load a model. Raises BusyError while a job runs."""
         self.check_free()
         self._loads += 1
-        self._app.title_bar.loading_of(settings.model)
+        self._app.title_bar.show_progress(f"loading {one_line(Path(settings.model).name.removesuffix('.gguf'))}")
         self._start(lambda cancel: self._session.load(settings, self._progressed, cancel))
 
     def _progressed(self, what: str, done: float) -> None:
         """Show progress of loading, or later of processing a prompt, as an event of the current job."""
         if self._job is not None:
-            self._events.append(Progressed(what, done))
+            self._events.append((what, done))
 
     def _start(self, work: Callable[[CancelFlag], None]) -> None:
         self._session.states.end_idle()
         self._events.clear()
-        cancel = CancelFlag()
-        self._job, self._app.is_busy = Job(cancel, self._pool.submit(work, cancel)), True
+        self._cancel = CancelFlag()
+        self._job, self._app.is_busy = self._pool.submit(work, self._cancel), True
         self._app.composer.say("Esc stops")
 
     def stop(self) -> bool:
         """Stop the current job. Returns False if there is none."""
         if self._job is not None:
-            self._job.cancel.set()
+            self._cancel.set()
             self._app.composer.say("stopping ...")
         return self._job is not None
 
@@ -124,26 +106,24 @@ class ChatJobs:
         """Stop the current job and wait for its end, so that the whole answer is saved."""
         self._session.states.end_idle()
         if self._job is not None:
-            self._job.cancel.set()
-            wait([self._job.future], LEAVING_S)
+            self._cancel.set()
+            wait([self._job], LEAVING_S)
 
     async def fetch(self) -> None:
         """Show the events that arrived since the last call."""
         app, job = self._app, self._job
-        if not app.query("TitleBar #model"):  # the program closes: its widgets are being removed, the timer ticks on
+        if job is None or not app.query("TitleBar #model"):  # the program closes: the timer ticks on without widgets
             return
-        if job is None:
-            return
-        is_over = job.future.done()
+        is_over = job.done()
         tokens: list[TokenEvent] = []
         for event in [self._events.popleft() for _ in range(len(self._events))]:
             if isinstance(event, TokenEvent):
                 tokens.append(event)
                 self._last = event
-            elif isinstance(event, Begun):
+            elif isinstance(event, tuple):
+                self._show_progress(*event)
+            elif event is BEGUN:
                 await self._begin_answer()
-            elif isinstance(event, Progressed):
-                self._show_progress(event)
             elif event.about == "context":
                 app.transcript.mark_context(self._session.first_sent)
             elif event.about == "loop":
@@ -165,15 +145,16 @@ class ChatJobs:
         if is_over:
             self._job, app.is_busy = None, False
             app.composer.say("")
-            await self._end(job.future.exception())
+            await self._end(job.exception())
             if self._job is None:
                 self._session.states.begin_idle(self._session.model)
 
-    def _show_progress(self, event: Progressed) -> None:
+    def _show_progress(self, what: str, done: float) -> None:
+        """Show the progress of a job, from 0 to 1."""
         if self._app.is_answering:
-            self._read = event.done
+            self._read = done
         else:
-            self._app.title_bar.progress(PROGRESS[event.what].format(""), event.done)
+            self._app.title_bar.show_progress(f"{PROGRESS[what].format('').strip()} {gauge(done)}")
 
     def _doing(self, now_s: float) -> str:
         """Return what the model is doing, in words."""
@@ -202,7 +183,7 @@ class ChatJobs:
             app.figures.finish(self._last.stats if self._last else None)
             app.show_figures(app.figures, session.turns[-1].key if session.turns else "")
         else:
-            app.title_bar.loaded()
+            app.title_bar.show_progress("")
         await app.redraw()
         if self._loop:
             app.say(f"{self._loop}; {AGAINST_LOOPS}", "warning")
@@ -228,8 +209,8 @@ class ChatJobs:
         written = app.composer.text
         if unsent and not (said and said[-1].endswith(unsent)):  # attachments precede the text
             app.composer.put("\n".join(filter(None, (unsent, written))))
-        if session.engine is None and not session.model.was_cancelled:
+        if session.model.failure and not session.model.was_cancelled:
             if written:  # while the user types, a dialog would take the keys
                 app.say("/restart offers ways to load a model again")
             else:
-                app.offer_remedies()
+                app.run_command("/restart")

@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
 from itertools import groupby
 
 from textual.content import Content
 from textual.widgets.option_list import Option
 
 from edgespec.history import ChatInfo, Hit
-from edgespec.text.figures import counted
+from edgespec.text.figures import counted, when
 from edgespec.text.printable import one_line, printable
 
 BEGIN, END = "\x02", "\x03"  # the marks around matches in a snippet
 BEFORE = 10  # characters of a snippet before the match
-PERIODS = ((365 * 86400, "y"), (7 * 86400, "w"), (86400, "d"), (3600, "h"), (60, "min"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,50 +35,36 @@ class Row(Option):
         self.place = place
 
 
-def rows_by_day(
-    chats: Sequence[ChatInfo], open_chat: str | None, now_s: float, folded: Collection[str] = ()
-) -> list[Row]:
+def rows_by_day(chats: Sequence[ChatInfo], open_chat: str | None, folded: Collection[str] = ()) -> list[Row]:
     """Return pinned chats, then folders, `folded` or with their chats, then the other chats by day."""
     pinned, rest = ([chat for chat in chats if chat.is_pinned == is_pinned] for is_pinned in (True, False))
-    rows = [_heading("pinned"), *(_chat_row(chat, open_chat, now_s) for chat in pinned)] if pinned else []
+    rows = [_heading("pinned"), *(_chat_row(chat, open_chat) for chat in pinned)] if pinned else []
     for folder in sorted({chat.folder for chat in rest} - {""}, key=str.casefold):
         inside = [chat for chat in rest if chat.folder == folder]
         rows.append(_folder_row(folder, len(inside), is_folded=folder in folded))
-        rows += [_chat_row(chat, open_chat, now_s, folder) for chat in inside if folder not in folded]
+        rows += [_chat_row(chat, open_chat, folder) for chat in inside if folder not in folded]
     loose = [chat for chat in rest if not chat.folder]
-    for day, group in groupby(loose, key=lambda chat: day_of(chat.updated_s, now_s)):
-        rows.append(_heading(day))
-        rows += [_chat_row(chat, open_chat, now_s) for chat in group]
+    for day, group in groupby(loose, key=_day):
+        rows += [_heading(day), *(_chat_row(chat, open_chat) for chat in group)]
     return rows or [_heading("no chat yet")]
 
 
-def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], open_chat: str | None, now_s: float) -> list[Row]:
+def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], open_chat: str | None) -> list[Row]:
     """Return the chats that match a search, each with the matching messages."""
     by_chat: dict[str, list[Hit]] = {}
     for hit in hits:
         by_chat.setdefault(hit.chat, []).append(hit)
     rows: list[Row] = []
     for chat in chats:
-        rows.append(_chat_row(chat, open_chat, now_s))
+        rows.append(_chat_row(chat, open_chat))
         rows += [Row(_excerpt(hit), Place(hit.chat, hit.key)) for hit in by_chat.get(chat.id, ())]
     return rows or [_heading("nothing found")]
 
 
-def day_of(then_s: float, now_s: float) -> str:
-    """Return today, yesterday or earlier, in local time."""
-    days = (date.fromtimestamp(now_s) - date.fromtimestamp(then_s)).days
-    return "today" if days <= 0 else "yesterday" if days == 1 else "earlier"
-
-
-def ago(then_s: float, now_s: float) -> str:
-    """Return the age in one unit; after a year the date."""
-    passed_s = max(0.0, now_s - then_s)
-    if passed_s >= PERIODS[0][0]:
-        return datetime.fromtimestamp(then_s).strftime("%Y-%m-%d")
-    for period_s, unit in PERIODS[1:]:
-        if passed_s >= period_s:
-            return f"{int(passed_s / period_s)} {unit} ago"
-    return "just now"
+def _day(chat: ChatInfo) -> str:
+    """Return today, yesterday or earlier."""
+    day = when(chat.updated_s).split()[0]
+    return day if day in ("today", "yesterday") else "earlier"
 
 
 def _heading(text: str) -> Row:
@@ -93,11 +77,11 @@ def _folder_row(folder: str, n_chats: int, *, is_folded: bool) -> Row:
     return Row(content, Place("", folder=folder))
 
 
-def _chat_row(chat: ChatInfo, open_chat: str | None, now_s: float, within: str = "") -> Row:
+def _chat_row(chat: ChatInfo, open_chat: str | None, within: str = "") -> Row:
     """Return the row of a chat; the open chat is marked. The folder is shown unless the row is `within` it."""
     is_open = chat.id == open_chat
     about = [one_line(chat.folder)] if chat.folder != within else []
-    about += [ago(chat.updated_s, now_s), counted(chat.n_turns, "message")]
+    about += [when(chat.updated_s), counted(chat.n_turns, "message")]
     content = Content.assemble(
         ("▸ " if is_open else "  ", "bold"),
         (one_line(chat.title) or "untitled", "bold" if is_open else ""),

@@ -10,11 +10,11 @@ from textual.binding import Binding
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Footer, Static
 from textual.worker import Worker, WorkerState
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.comparing import Comparison, Lane, sides_and_text
+from edgespec.chat.comparing import Comparison, Lane
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.text.figures import percent
@@ -24,23 +24,20 @@ from edgespec.tui.lines import Lines, Text
 FRAME_S = 0.15  # drawing costs the engine CPU time
 LEAVING_S = 3.0  # for answers to be saved at exit
 MOST_MESSAGE_LINES = 3
-EXAMPLES = "compare with: temp=0, or MODEL draft=none, or A | B for both sides"
 
 
-class ComparisonScreen(Screen[str]):
+class ComparisonScreen(Screen[None]):
     """Runs a comparison and shows both answers while they are generated.
 
-    The user keeps one of them as the answer in the chat; the other one stays a branch. The result is "", or what the
-    user wants to compare next: other settings or models.
+    The user keeps one of them as the answer in the chat; the other one stays a branch.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]  # noqa: RUF012 - Textual declares it so
     BINDINGS = [  # noqa: RUF012
         Binding("escape", "stop", "Stop", id="comparison.stop"),
-        Binding("escape", "leave", "Close", id="comparison.leave"),
+        Binding("escape", "dismiss", "Close", id="comparison.leave"),
         Binding("1", "keep(1)", "Keep left", id="comparison.keep_left"),
         Binding("2", "keep(2)", "Keep right", id="comparison.keep_right"),
-        Binding("c", "change", "Change model or settings", id="comparison.change"),
     ]
 
     def __init__(self, comparison: Comparison) -> None:
@@ -60,9 +57,6 @@ class ComparisonScreen(Screen[str]):
             for lane, side in zip(self._comparison.lanes, self._comparison.sides, strict=True):
                 yield LaneView(lane, side.title)
         yield Static(id="comparison-said", markup=False)
-        changes = Input(placeholder=EXAMPLES, compact=True, disabled=True, id="comparison-changes")
-        changes.cursor_blink = False
-        yield changes
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
@@ -98,7 +92,6 @@ class ComparisonScreen(Screen[str]):
             self._say(str(event.worker.error), error=True)
         else:
             self._say(comparison.verdict(), _details(comparison))
-        self.query_one(Input).disabled = not comparison.is_asked
         self.refresh_bindings()
 
     def _draw(self) -> None:
@@ -117,35 +110,16 @@ class ComparisonScreen(Screen[str]):
         except EdgespecError as error:
             self._say(str(error), error=True)
             return
-        self.dismiss("")
-
-    def action_change(self) -> None:
-        self.query_one(Input).focus()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Compare again, if the model and settings can be read."""
-        if not event.value.strip():
-            return
-        try:
-            sides_and_text(self._comparison.session, f"{event.value} --")
-        except EdgespecError as error:
-            self._say(str(error), error=True)
-            return
-        self.dismiss(event.value.strip())
+        self.dismiss()
 
     def action_stop(self) -> None:
         self._cancel.set()
-
-    def action_leave(self) -> None:
-        self.dismiss("")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "keep":
             lane = self._comparison.lanes[int(str(parameters[0])) - 1]
             return self._has_ended.is_set() and lane.key is not None
-        if action == "change":
-            return self._has_ended.is_set() and self._comparison.is_asked
-        return action not in ("stop", "leave") or self._has_ended.is_set() == (action == "leave")
+        return action not in ("stop", "dismiss") or self._has_ended.is_set() == (action == "dismiss")
 
     def _say(self, text: str, details: str = "", *, error: bool = False) -> None:
         said = self.query_one("#comparison-said", Static)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -21,11 +23,13 @@ BAR = 10  # cells
 class DownloadLine(Horizontal):
     """Loads models, and downloads missing ones first, while the conversation continues.
 
-    A downloaded model is loaded at once if the user is not busy; otherwise the line offers it.
+    A downloaded model is loaded at once if the user is not busy; otherwise the line offers it. `load_here` loads models
+    that are on this machine.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, load_here: Callable[[LoadSettings], None]) -> None:
         super().__init__()
+        self._load_here = load_here
         self.downloads = Downloads()
         self._reported: set[Fetching] = set()  # downloads whose end, or question, was reported
         self._shown: Fetching | None = None
@@ -55,7 +59,7 @@ class DownloadLine(Horizontal):
         if ready is not None:
             settings = ready.settings
         if chat.session.model.server or not missing_of(settings):
-            chat.load(settings)
+            self._load_here(settings)
             if ready is not None:
                 self.downloads.forget(ready)
             self.show()

@@ -11,25 +11,40 @@ from edgespec.chat.attachments import Attachment, described
 from edgespec.chat.clipboard import copy_natively
 from edgespec.chat.comparing import PLAIN, Comparison, side_of
 from edgespec.chat.model import drafting_with
-from edgespec.chat.personas import Persona, personas
-from edgespec.chat.slash import is_command
+from edgespec.chat.personas import personas
+from edgespec.chat.settings import SETTINGS, setting
+from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.errors import EdgespecError
 from edgespec.models.names.local import local_models
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import counted
+from edgespec.text.printable import one_line
 from edgespec.tui.base_app import BaseApp
 from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.comparison import ComparisonScreen
-from edgespec.tui.dialogs import Choice, ChoiceScreen, HelpScreen, PersonaEditor
+from edgespec.tui.dialogs import Choice, ChoiceScreen
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.picker_absent import Elsewhere
 from edgespec.tui.picker_here import Picked
-from edgespec.tui.settings_screen import SettingsScreen
 from edgespec.tui.sidebar import ChatList, Sidebar
 
 NEW = "+"  # the choice that makes a new persona
 QUICK_BYTES = 32 << 10  # a file of this size is counted in a few hundredths of a second
+KEYS = (
+    ("Enter", "Send the message."),
+    ("Ctrl+J", "Start a new line."),
+    ("Esc", "Stop the answer, close a screen, cancel a command."),
+    ("Up, Down", "Browse your earlier messages."),
+    ("Tab", "Complete a command; move to the next part of the screen."),
+    (
+        "Shift+Tab",
+        "Select messages: E edits, C copies, R regenerates, Enter unfolds, Left and Right switch versions, 1-9 copy "
+        "code blocks, S saves them; Tab or Esc returns to the input field.",
+    ),
+    ("Chats", "In the list: Enter opens, N new, R rename, P pin, F folder, D delete, / searches, Ctrl+B hides it."),
+    ("Ctrl+P", "Search all commands, and change the theme."),
+)
 
 
 class Files:
@@ -92,12 +107,12 @@ class ScreenFront:
         self._app, self._session = app, app.session
         self._jobs, self._files = jobs, files
         self._screens: dict[str, Callable[[], object]] = {
-            "help": lambda: app.push_screen(HelpScreen()),
+            "help": self._show_help,
             "model": self._pick_model,
             "models": self._pick_model,
             "draft": self._pick_model,
             "persona": self._pick_persona,
-            "set": self._show_settings,
+            "set": self._pick_setting,
             "list": self._toggle_chats,
             "load": self._toggle_chats,
             "search": self._search,
@@ -144,15 +159,13 @@ class ScreenFront:
         self._app.query_one(DownloadLine).load(settings)
 
     def compare(self, comparison: Comparison) -> None:
-        def close(changes: str | None) -> None:
+        def close(_: None) -> None:
             if comparison.is_asked and comparison.text == self._app.composer.text:
                 self._app.composer.input.put("")
-            if changes:
-                self._app.run_command(f"/compare {changes} --")
-                return
             self.redraw()
             self._session.states.begin_idle(self._session.model)
-            self.offer_remedies()
+            if self._session.model.failure:
+                self._restart()
 
         self._session.states.end_idle()
         self._app.push_screen(ComparisonScreen(comparison), close)
@@ -160,15 +173,6 @@ class ScreenFront:
     def show_files(self) -> None:
         self._files.show()
         self._app.composer.input.focus()
-
-    def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
-        def close(saved: Persona | None) -> None:
-            with self._app.reporting():
-                if saved is not None:
-                    take(saved)
-            self.redraw()
-
-        self._app.push_screen(PersonaEditor(chosen), close)
 
     def show_tokens(self) -> None:
         transcript = self._app.transcript
@@ -206,10 +210,23 @@ class ScreenFront:
 
     # --- screens above the chat -----------------------------------------------------------------------------------
 
-    def offer_remedies(self) -> None:
-        """Let the user choose how to load the model again after a failure."""
+    def _show_help(self) -> None:
+        """List keys and commands; a command that the user chooses is put into the field."""
+        keys = [Choice("", name, about) for name, about in KEYS]
+        commands = [Choice(each.name, f"{each.title}  {each.key.capitalize()}", each.help) for each in COMMANDS]
+
+        def take(name: str | None) -> None:
+            if name:
+                self._app.composer.put(f"/{name} ")
+
+        self._app.push_screen(ChoiceScreen("keys and commands", "", [*keys, *commands]), take)
+
+    def _restart(self) -> None:
+        """Load the model again; after a failure, let the user choose how."""
         model = self._session.model
-        if not (remedies := model.remedies()):
+        remedies = model.remedies()
+        if not remedies or (model.was_cancelled and len(remedies) == 1):
+            self._load(model.wanted)
             return
         title = "loading was cancelled" if model.was_cancelled else "no model is loaded"
         what = "\n".join([str(model.failure), *(["The conversation is saved."] if self._session.turns else [])])
@@ -218,13 +235,6 @@ class ScreenFront:
             ChoiceScreen(title, what, choices, is_error=True),
             lambda key: self._load(remedies[int(key)].settings) if key is not None else None,
         )
-
-    def _restart(self) -> None:
-        remedies = self._session.model.remedies()
-        if len(remedies) > 1:
-            self.offer_remedies()
-        else:
-            self._load(remedies[0].settings if remedies else self._session.load_settings)
 
     def _compare_as_typed(self) -> None:
         """Compare answers to the text in the field, or to the last message."""
@@ -271,14 +281,18 @@ class ScreenFront:
 
         text = "\n".join(["cannot be used:", *problems]) if problems else ""
         current = f"={session.persona}" if session.persona else "none"
-        self._app.push_screen(ChoiceScreen("personas (/persona edit NAME edits one)", text, choices, current), take)
+        self._app.push_screen(ChoiceScreen("personas", text, choices, current), take)
 
-    def _show_settings(self) -> None:
-        def take(texts: dict[str, str] | None) -> None:
-            with self._app.reporting():
-                self._session.change(texts or {})
+    def _pick_setting(self) -> None:
+        """Let the user choose a setting, and put the command that changes it into the field."""
+        settings = self._session.settings
 
-        self._app.push_screen(SettingsScreen(self._session.settings), take)
+        def take(name: str | None) -> None:
+            if name is not None:
+                self._app.composer.put(f"/set {name} {setting(name).show(settings)}")
+
+        choices = [Choice(item.name, f"{item.name}  {one_line(item.show(settings))}", item.help) for item in SETTINGS]
+        self._app.push_screen(ChoiceScreen("settings of the next message", "", choices), take)
 
     def _load(self, settings: LoadSettings) -> None:
         with self._app.reporting():  # an answer may be being generated

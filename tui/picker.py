@@ -10,7 +10,6 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import Worker, WorkerState, get_current_worker
@@ -23,6 +22,7 @@ from edgespec.models.pair.suggest import Suggestion, assessed, catalogue_drafts,
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
+from edgespec.tui.dialogs import Dialog
 from edgespec.tui.picker_absent import LEAST_SEARCHED, Elsewhere
 from edgespec.tui.picker_here import FETCH, NO_DRAFT, About, Here, Offer, Picked
 
@@ -82,7 +82,7 @@ class Models(Choices):
     BINDINGS = [Binding("enter", "screen.take", "Choose")]  # noqa: RUF012
 
 
-class ModelPicker(ModalScreen[Picked | None]):
+class ModelPicker(Dialog[Picked]):
     """Lists the models here, then those `elsewhere`; next to them the drafts, or the sizes to download, of the
     highlighted model.
 
@@ -245,8 +245,9 @@ class ModelPicker(ModalScreen[Picked | None]):
         choosable = [str(row.id) for row in rows if not row.disabled]
         if self._target not in choosable:
             self._aim_at(choosable[0] if choosable else "")
-        found = counted(len(here.rows()), "model")
-        self._filter.placeholder = f"Filter {found}{' ...' * self._is_reading}, or find others"
+        found, more = counted(len(here.rows()), "model"), " ..." if self._is_reading else ""
+        looks = self._is_reading and not here.models
+        self._filter.placeholder = "Looking for models ..." if looks else f"Filter {found}{more}, or find others"
         self._models.show(rows, self._target)
         self._redraw_options()
 
@@ -324,17 +325,13 @@ class ModelPicker(ModalScreen[Picked | None]):
             self._refuse(self._about.problem)
         elif self._offer is None:  # its sizes are not known yet
             self._options.focus()
-        elif self._offer.picked is None:
-            self._refuse("this model is being downloaded already")
         else:
             self.dismiss(self._offer.picked)
 
     @on(OptionList.OptionSelected, "#picker-options")
     def _choose(self) -> None:
-        if self._offer and self._offer.picked:
+        if self._offer:
             self.dismiss(self._offer.picked)
-        else:
-            self.action_stop()
 
     @on(Input.Changed)
     def _narrow(self) -> None:

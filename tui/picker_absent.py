@@ -30,7 +30,6 @@ from edgespec.tui.picker_here import MUTED, About, Offer, Picked, two_lines
 GET = "get:"  # prefix of the keys; a model's spec follows
 CATALOGUE, HUB = "heading:catalogue", "heading:hub"
 LEAST_SEARCHED = 2  # letters
-STOP = "stop"  # the option that stops a download
 
 
 @dataclass(slots=True)
@@ -87,14 +86,13 @@ class Elsewhere:
         return next(filter(None, map(self.downloads.of, specs)), None)
 
     def about(self, key: str) -> About:
-        """Return all that is known of a model, with the sizes to choose from, or the option that stops its download."""
+        """Return all that is known of a model, with the sizes to choose from."""
         model, fetching = self.model(key), self.fetching(key)
         draft = f", with its draft {model.draft}" if model.draft else ""
         title = f"Download {model.repository if model.is_found else model.spec}{draft}"
         if fetching is not None:
             details = f"{fetching.spec}: {state_of(fetching)}; x stops it"
-            lines = two_lines("stop this download", ("what is downloaded is kept", MUTED))
-            return About(title, details, offers=[Offer(STOP, lines, details, None)], preferred=STOP)
+            return About(title, details, problem="this model is being downloaded already")
         offers = [
             Offer(each.spec, self._lines(each), self._details(key, each), Picked(each.spec, None))
             for each in self._sizes(key)

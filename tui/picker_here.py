@@ -35,12 +35,12 @@ class Picked:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An option of a model: a draft, or a size to download. Without `picked` it stops a download."""
+    """An option of a model: a draft, or a size to download."""
 
     key: str
     lines: Content
     details: str
-    picked: Picked | None
+    picked: Picked
 
 
 @dataclass(frozen=True, slots=True)

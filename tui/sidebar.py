@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,17 +17,19 @@ from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 from textual.worker import Worker, WorkerState
 
+from edgespec.chat.session import Session
 from edgespec.history import ChatInfo, Hit, Store, StoreError
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
-from edgespec.tui.chat_questions import Asking, AskingText, AskingYes, ChangeChat, rename
 from edgespec.tui.chat_rows import Place, Row, rows_by_day, rows_found
+from edgespec.tui.dialogs import Choice, ChoiceScreen, Dialog, TextScreen
 
 TYPING_S = 0.15  # pause of typing before the search starts
 MINUTE_S = 60.0
 AT_ONCE = 200  # chats in the list; more are added when the user scrolls to its end
 HITS = 50
 FOLDED = "folded folders"  # the name of a preference in the store
+Change = Callable[[Session], object]
 
 
 @dataclass
@@ -46,8 +47,11 @@ class Searched(Message):
     query: str
 
 
-class NewChat(Message):
-    """The user wants to start a new chat."""
+@dataclass
+class ChangeChat(Message):
+    """The user wants to change a chat of the store. `change` raises StoreError."""
+
+    change: Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Sidebar(Vertical):
 
     BINDINGS = [  # noqa: RUF012 - Textual declares it so
         Binding("slash", "search", "Search", id="sidebar.search"),
-        Binding("n", "new", "New", id="sidebar.new"),
+        Binding("n", "app.call('clear')", "New", id="sidebar.new"),
         Binding("r,f2", "rename", "Rename", id="sidebar.rename"),
         Binding("d,delete", "delete", "Delete", id="sidebar.delete"),
         Binding("p", "pin", "Pin", id="sidebar.pin"),
@@ -124,11 +128,11 @@ class Sidebar(Vertical):
                 self.post_message(Searched(self._found.query))
 
     def _show(self, *, from_top: bool) -> None:
-        found, now_s = self._found, time.time()
+        found = self._found
         if found.query:
-            rows = rows_found(found.chats, found.hits, self.open_chat, now_s)
+            rows = rows_found(found.chats, found.hits, self.open_chat)
         else:
-            rows = rows_by_day(found.chats, self.open_chat, now_s, self._folded)
+            rows = rows_by_day(found.chats, self.open_chat, self._folded)
         chats = self.query_one(ChatList)
         chats.show(rows, from_top=from_top)
         if not chats.has_focus and not found.query:
@@ -165,56 +169,59 @@ class Sidebar(Vertical):
     def action_to_list(self) -> None:
         self.query_one(ChatList).focus()
 
-    def action_new(self) -> None:
-        self.post_message(NewChat())
-
     def action_rename(self) -> None:
-        if (chat := self._highlighted_chat()) is not None:
-            self.mount(AskingText("New title:", chat.title, lambda title: rename(chat.id, title) if title else None))
+        if chat := self._highlighted_chat():
+            self._ask(
+                TextScreen("title", chat.title), lambda title: partial(_rename, chat.id, title) if title else None
+            )
 
     def action_delete(self) -> None:
-        if (chat := self._highlighted_chat()) is not None:
-            question = f"Delete {one_line(chat.title) or 'untitled'!r} with its {counted(chat.n_turns, 'message')}?"
-            delete = AskingYes(question, "Yes, delete", "No, keep it", lambda session: session.delete(chat.id))
-            self.mount(delete)
+        if chat := self._highlighted_chat():
+            text = f"Delete {one_line(chat.title) or 'untitled'!r} with its {counted(chat.n_turns, 'message')}?"
+            question = ChoiceScreen("delete", text, [Choice("", "No, keep it"), Choice("yes", "Yes, delete")])
+            self._ask(question, lambda yes: (lambda session: session.delete(chat.id)) if yes else None)
 
     def action_move(self) -> None:
-        if (chat := self._highlighted_chat()) is None:
-            return
-        folders: list[str] = []
-        with suppress(StoreError):
-            folders = self._store.folders()
-        question = "Folder (leave empty for none):"
-        move = lambda folder: lambda session: session.store.move(chat.id, folder)  # noqa: E731
-        self.mount(AskingText(question, chat.folder, move, folders))
+        if chat := self._highlighted_chat():
+            folders: list[str] = []
+            with suppress(StoreError):
+                folders = self._store.folders()
+            question = TextScreen("folder (leave empty for none)", chat.folder, folders)
+            self._ask(question, lambda folder: lambda session: session.store.move(chat.id, folder))
+
+    def _ask(self, question: Dialog[str], change_for: Callable[[str], Change | None]) -> None:
+        """Ask a question on a chat, and change the chat as the answer requires."""
+
+        def take(answer: str | None) -> None:
+            if answer is not None and (change := change_for(answer)) is not None:
+                self.post_message(ChangeChat(change))
+
+        self.app.push_screen(question, take)
 
     def action_pin(self) -> None:
-        if (chat := self._highlighted_chat()) is not None:
+        if chat := self._highlighted_chat():
             self.post_message(ChangeChat(lambda session: session.store.pin(chat.id, not chat.is_pinned)))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable all actions while a question is open, and actions on a chat if no chat is highlighted."""
-        if self.query(Asking):
-            return False
+        """Disable actions on a chat if no chat is highlighted."""
         if action in ("search", "to_list"):
             return self.query_one(SearchField).has_focus == (action == "to_list")
-        return action == "new" or self._highlighted_chat() is not None
+        return self._highlighted_chat() is not None
 
     def _highlighted_chat(self) -> ChatInfo | None:
         place = self.query_one(ChatList).place
         return next((chat for chat in self._found.chats if place is not None and chat.id == place.chat), None)
 
-    def on_change_chat(self, event: ChangeChat) -> None:
-        """Close the question that was answered, if there is one."""
-        if self.query(Asking):
-            self.query(Asking).remove()
-            self.query_one(ChatList).focus()
-        if event.change is None:
-            event.stop()
-
 
 def _look(store: Store, query: str, limit: int) -> _Found:
     return _Found(query, store.chats(limit, query, "folders"), store.search(query, HITS) if query else ())
+
+
+def _rename(chat: str, title: str, session: Session) -> None:
+    if chat == session.chat:
+        session.rename(title)
+    else:
+        session.store.rename(chat, title)
 
 
 class SearchField(Input):

@@ -23,7 +23,7 @@ from edgespec.files.paths import config_dir, write_whole
 from edgespec.settings import CONSTRAINTS
 
 TEXTS = ("description", "system", "model")  # fields that are not settings
-RESERVED = (NONE, "save", "edit")  # words of the command
+RESERVED = (NONE, "save")  # words of the command
 LONGEST = 40  # characters of a name
 MOST_BYTES = 1 << 20
 
@@ -181,21 +181,14 @@ def as_toml(each: Persona) -> str:
 
 
 def save(each: Persona) -> Path:
-    """Write the persona's file, and return it. Raises UsageError."""
-    save_text(each.name, as_toml(each))
-    return file_of(each.name)
-
-
-def save_text(name: str, text: str) -> Persona:
-    """Write the file of a persona; an existing file is kept as NAME.toml.bak. Raises UsageError."""
-    file = file_of(name)
-    saved = parsed(name, text, file)
+    """Write the persona's file, and return it; an existing file is kept as NAME.toml.bak. Raises UsageError."""
+    file = file_of(each.name)
     with told_as(UsageError, f"{file} cannot be written"):
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
             write_whole(file.with_name(f"{file.name}.bak"), file.read_bytes())
-        write_whole(file, text)
-    return saved
+        write_whole(file, as_toml(each))
+    return file
 
 
 def differing(settings: ChatSettings, catalogued: Mapping[str, Any]) -> dict[str, str]:

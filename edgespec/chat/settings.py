@@ -186,29 +186,22 @@ def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:
         raise UsageError(str(error).replace(item.field, item.name)) from error
 
 
-def all_changed(settings: ChatSettings, texts: Mapping[str, str]) -> tuple[ChatSettings, dict[str, UsageError]]:
-    """Return `settings` with all possible changes, and the errors of the others.
+def with_changes(settings: ChatSettings, texts: Mapping[str, str]) -> ChatSettings:
+    """Return `settings` with all of these changes. Raises UsageError.
 
     The order of `texts` does not matter: a longer draft, for example, may be possible only after the larger maximum.
     """
     waiting = dict(texts)
-    while True:
+    while waiting:
         refused: dict[str, UsageError] = {}
         for name, text in waiting.items():
             try:
                 settings = changed(settings, name, text)
             except UsageError as error:
                 refused[name] = error
-        if not refused or len(refused) == len(waiting):
-            return settings, refused
+        if len(refused) == len(waiting):
+            raise next(iter(refused.values()))
         waiting = {name: waiting[name] for name in refused}
-
-
-def with_changes(settings: ChatSettings, texts: Mapping[str, str]) -> ChatSettings:
-    """Return `settings` with all of these changes. Raises UsageError."""
-    settings, refused = all_changed(settings, texts)
-    if refused:
-        raise next(iter(refused.values()))
     return settings
 
 

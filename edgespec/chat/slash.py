@@ -11,7 +11,6 @@ from typing import Protocol
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
 from edgespec.chat.comparing import Comparison
-from edgespec.chat.personas import Persona
 from edgespec.errors import UsageError
 from edgespec.settings import LoadSettings
 
@@ -38,7 +37,7 @@ COMMANDS = (
     Command("models", "[WORDS]", "List models here and in the catalogue, and compatible draft models."),
     Command("draft", "[MODEL|auto|none]", "Load another draft model, or none."),
     Command("system", "[TEXT|none]", "Show or set the system prompt of this chat."),
-    Command("persona", "[NAME|none]", "Choose a persona; also /persona save NAME, edit NAME.", "f6", waits=True),
+    Command("persona", "[NAME|none]", "Choose a persona; /persona save NAME saves one.", "f6", waits=True),
     Command("set", "[NAME [VALUE]]", "Show or change settings for the next message.", "ctrl+s"),
     Command("stats", "", "Show speed and acceptance rate of the last answer.", "ctrl+t"),
     Command("tokens", "", "Show or hide which drafter proposed each token.", "ctrl+o"),
@@ -123,6 +122,3 @@ class Front(Protocol):
 
     def show_tokens(self) -> None:
         """Show which drafter proposed each token, or hide it."""
-
-    def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
-        """Let the user edit a persona; if it is saved, call `take` with the new version. Raises UsageError."""

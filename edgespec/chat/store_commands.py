@@ -136,19 +136,16 @@ class StoreCommands:
     # --- personas -------------------------------------------------------------------------------------------------
 
     def do_persona(self, argument: str) -> None:
-        """`/persona`: list personas; `/persona NAME`, `none`, `save NAME`, `edit NAME`."""
+        """`/persona`: list personas; `/persona NAME`, `none`, `save NAME`."""
         word, _, name = argument.partition(" ")
-        name = name.strip() or self.session.persona
         if not argument:
             self._list_personas()
-        elif word not in ("save", "edit"):
+        elif word != "save":
             self.take_persona(None if argument == "none" else persona(argument))
-        elif not name:
-            raise UsageError(f"/persona {word} needs a name", hint=f"/persona {word} NAME; /persona lists the personas")
-        elif word == "save":
+        elif name := name.strip() or self.session.persona:
             self._save_persona(name)
         else:
-            self._edit_persona(persona(name))
+            raise UsageError("/persona save needs a name", hint="/persona save NAME")
 
     def take_persona(self, chosen: Persona | None) -> None:
         """Use this persona from the next message on, or no persona. Raises UsageError."""
@@ -180,23 +177,12 @@ class StoreCommands:
         if problems:
             self.front.say("\n".join(["cannot be used:", *problems]), "warning")
 
-    def _edit_persona(self, chosen: Persona) -> None:
-        """Let the user edit a persona; the chat that has the persona uses the new version."""
-
-        def take(changed: Persona) -> None:
-            if self.session.persona == changed.name:
-                self.take_persona(changed)
-            else:
-                self.front.say(f"saved persona {changed.name} to {changed.file}")
-
-        self.front.edit_persona(chosen, take)
-
     def _save_persona(self, name: str) -> None:
         session = self.session
         file = file_of(name)
         before = session.taken_persona if name == session.persona else None
         if file.exists() and before is None:
-            raise UsageError(f"there is a persona {name} already", hint=f"/persona edit {name} changes it")
+            raise UsageError(f"there is a persona {name} already", hint=f"/persona {name} chooses it, or edit {file}")
         settings = differing(session.settings, catalogued_settings(session.load_settings.model))
         if not session.system and not settings:
             what = "there is nothing to save: this chat has no system prompt, and its settings are the defaults"

@@ -10,7 +10,7 @@ from fake_engine import FakeEngine
 
 from edgespec.chat.personas import BUNDLED, Persona, as_toml, file_of, parsed, persona, personas, save
 from edgespec.chat.session import Session
-from edgespec.chat.settings import ChatSettings
+from edgespec.chat.settings import ChatSettings, with_changes
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
 from edgespec.history import Store
@@ -128,3 +128,17 @@ def test_what_was_typed_comes_first_and_new_chats_begin_as_the_persona(session: 
     assert session.settings.sampling == SamplingSettings()
     session.new()
     assert (session.persona, session.settings.sampling.temperature) == ("coder", 0.2)
+
+
+def test_a_constraint_replaces_another() -> None:
+    settings = with_changes(with_changes(ChatSettings(), {"json-schema": "{}"}), {"regex": "a+"})
+    assert (settings.json_schema, settings.regex) == ("", "a+")
+    with pytest.raises(UsageError, match="column 1: unclosed group"):
+        with_changes(settings, {"regex": "(a"})
+
+
+def test_settings_that_need_each_other_are_changed_in_any_order() -> None:
+    settings = with_changes(ChatSettings(), {"spec-draft-n-max": "4"})
+    assert with_changes(settings, {"pace": "fixed:8", "spec-draft-n-max": "8"}).pace == "fixed:8"
+    with pytest.raises(UsageError, match="draft"):
+        with_changes(settings, {"temp": "0", "pace": "fixed:8", "spec-draft-n-max": "4"})

@@ -13,7 +13,7 @@ import pytest
 from fake_engine import FakeEngine
 from textual.events import Key, Paste
 from textual.pilot import Pilot
-from textual.widgets import Input, Static
+from textual.widgets import Static
 from textual.widgets._toast import Toast
 from tui_harness import Stage, wait_until
 
@@ -29,11 +29,9 @@ from edgespec.runtime.worker import LoadingStoppedError, WorkerDiedError
 from edgespec.settings import LoadSettings
 from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
 from edgespec.tui.app import ChatApp
-from edgespec.tui.chat_questions import Asking
 from edgespec.tui.comparison import ComparisonScreen
-from edgespec.tui.dialogs import ChoiceScreen, HelpScreen
+from edgespec.tui.dialogs import ChoiceScreen, Dialog
 from edgespec.tui.picker import ModelPicker
-from edgespec.tui.settings_screen import SettingsScreen
 from edgespec.tui.sidebar import ChatChosen, ChatList, SearchField, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.turn_view import TurnView
@@ -62,7 +60,7 @@ class OpenChat:
         app.jobs.stop()
         await idle(app, pilot)
         self.engines[:] = [engine]
-        app.load(LoadSettings("demo"))
+        app.jobs.load(LoadSettings("demo"))
         await idle(app, pilot)
         app.session.settings, app.session.attached = ChatSettings(seed=3), []
         app.transcript.show_tokens = False
@@ -245,10 +243,10 @@ def test_what_the_program_says_is_seen_wherever_the_user_has_scrolled_to() -> No
 # --- commands and keys ------------------------------------------------------------------------------------------------
 
 SCREENS = {
-    "help": HelpScreen,
+    "help": ChoiceScreen,
     "model": ModelPicker,
     "persona": ChoiceScreen,
-    "set": SettingsScreen,
+    "set": ChoiceScreen,
     "compare": ComparisonScreen,
 }
 KEYS = {command.key: command.name for command in COMMANDS if command.key}
@@ -300,27 +298,29 @@ def test_what_was_compared_on_its_screen_can_be_kept_by_command() -> None:
     on_screen(steps, FakeEngine("one", "other"))
 
 
-def test_another_setting_is_compared_from_the_screen_of_the_comparison() -> None:
+def test_a_setting_and_a_command_are_chosen_from_lists_and_put_into_the_field() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        def has_ended() -> bool:
-            return app.screen.check_action("keep", (2,)) is True
+        await pilot.press("ctrl+s")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.press("down", "enter")
+        await wait_until(pilot, lambda: app.composer.text == "/set top-k 40")
+        await pilot.press("backspace", "enter")
+        await wait_until(pilot, lambda: app.session.settings.sampling.top_k == 4)
+        await pilot.press("f1", "end", "enter")
+        await wait_until(pilot, lambda: app.composer.text == "/bye ")
 
-        await pilot.press(*"hi", "f4")
-        await wait_until(pilot, lambda: isinstance(app.screen, ComparisonScreen) and has_ended())
-        first = app.screen
-        await pilot.press("c", *"temp=cold", "enter")
-        assert "temp" in str(first.query_one("#comparison-said", Static).content)
-        first.query_one(Input).value = "temp=0"
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, ComparisonScreen) and app.screen is not first)
-        await wait_until(pilot, has_ended)
-        await pilot.press("2")
-        await wait_until(pilot, lambda: len(app.screen_stack) == 1)
-        assert [turn.content for turn in app.session.turns] == ["hi", "cold"]
-        answer = app.session.turns[-1].answer
-        assert answer and answer.settings["sampling"]["temperature"] == 0
+    on_screen(steps)
 
-    on_screen(steps, FakeEngine("one", "other", "warm", "cold"))
+
+@pytest.mark.parametrize("key", ["f1", "f6", "ctrl+l"])
+def test_the_key_to_quit_works_in_dialogs_too(key: str) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+        await wait_until(pilot, lambda: isinstance(app.screen, Dialog))
+        await pilot.press("ctrl+q")
+        await wait_until(pilot, lambda: app._exit)
+
+    on_new_screen(steps)
 
 
 @pytest.mark.long
@@ -331,7 +331,7 @@ def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:
             await type_in(app, pilot, f"/{name}")
             await wait_until(pilot, lambda screen=screen: isinstance(app.screen, screen))  # type: ignore[misc]
             if name == "compare":
-                await wait_until(pilot, lambda: app.screen.check_action("leave", ()) is True)
+                await wait_until(pilot, lambda: app.screen.check_action("dismiss", ()) is True)
             await pilot.press("escape")
             await wait_until(pilot, lambda: len(app.screen_stack) == 1)
 
@@ -535,7 +535,7 @@ def test_letters_are_commands_only_after_a_key_has_led_to_the_messages_or_chats(
             assert "Writing" in shown(app)
             app.composer.put("")
         assert contents(app) == before
-        assert not app.query(Asking)
+        assert not app.has_screen_above
         await pilot.press("ctrl+b")  # the list is there: the key leads to it, and then hides it
         await wait_until(pilot, lambda: app.query_one(ChatList).has_focus)
         assert app.query_one(Sidebar).display

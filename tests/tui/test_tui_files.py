@@ -11,16 +11,15 @@ import pytest
 from fake_engine import FakeEngine
 from textual.events import Paste
 from textual.pilot import Pilot
-from textual.widgets import Static, TextArea
 from tui_harness import click_on, wait_until
 
-from edgespec.chat.personas import Persona, as_toml, file_of, persona
+from edgespec.chat.personas import Persona, persona, save
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
-from edgespec.tui.dialogs import ChoiceScreen, PersonaEditor
+from edgespec.tui.dialogs import ChoiceScreen
 from edgespec.tui.prompt_input import LONG
 from edgespec.tui.turn_view import TurnView
 
@@ -136,32 +135,17 @@ def test_a_long_paste_becomes_an_attachment_and_undo_makes_it_text(files: Path) 
     on_screen(steps)
 
 
-def test_a_persona_is_chosen_and_edited_and_shown_above_the_chat(files: Path) -> None:
-    written = Persona("coder", "Writes code.", "Write Rust.", {"temp": "0.7"})
-
-    async def edit(app: ChatApp, pilot: Pilot[None], text: str, *keys: str) -> None:
-        await type_in(app, pilot, "/persona edit")
-        await wait_until(pilot, lambda: isinstance(app.screen, PersonaEditor))
-        app.screen.query_one(TextArea).text = text
-        await pilot.press(*keys)
-
+def test_a_persona_is_chosen_and_saved_and_shown_above_the_chat(files: Path) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "hello")
         await pilot.press("f6")
         await wait_until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
         await pilot.press("down", "down", "enter")
         await wait_until(pilot, lambda: "System prompt · coder: You are an experienced" in shown(app))
-        await edit(app, pilot, "temp = hot", "ctrl+s")
-        assert "line 1" in str(app.screen.query_one(Static).content)
-        await pilot.press("escape")
-        assert "not saved" in str(app.screen.query_one(Static).content)
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: not isinstance(app.screen, PersonaEditor))
-        assert persona("coder").file is None
-        await edit(app, pilot, f"# mine\n{as_toml(written)}", "ctrl+s")
+        save(Persona("coder", "Writes code.", "Write Rust.", {"temp": "0.7"}))
+        await type_in(app, pilot, "/persona coder")
         await wait_until(pilot, lambda: "coder: Write Rust." in shown(app))
         assert app.session.settings.sampling.temperature == 0.7
-        assert persona("coder") == written and "# mine" in file_of("coder").read_text()
         await type_in(app, pilot, "/persona save mine")
         assert persona("mine").system == "Write Rust."
         await type_in(app, pilot, "/persona none")

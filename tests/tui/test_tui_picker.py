@@ -344,6 +344,18 @@ def test_a_choice_can_be_made_before_everything_is_read() -> None:
     assert show(script, slowly(["demo", "demo:draft"], go_on)) == [Picked("demo", None)]
 
 
+def test_while_no_model_is_read_yet_the_list_says_that_it_is_looking() -> None:
+    go_on = threading.Event()
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        field = app.picker.query_one("#picker-filter", Input)
+        await until(pilot, lambda: field.placeholder == "Looking for models ...")
+        go_on.set()
+        await until(pilot, lambda: field.placeholder == "Filter 1 model, or find others")
+
+    show(script, slowly([], go_on, ["demo"]), model="/nowhere/x.gguf")
+
+
 def test_what_is_highlighted_stays_so_while_others_come(files: dict[str, str]) -> None:
     go_on = threading.Event()
 

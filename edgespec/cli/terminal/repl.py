@@ -17,7 +17,6 @@ from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
 from edgespec.chat.comparing import Comparison
 from edgespec.chat.paths import pasted_files
-from edgespec.chat.personas import Persona, read, save
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.call import Call
@@ -246,16 +245,6 @@ class Repl:
 
     def show_files(self) -> None:
         (self.output.note if self._editor is None else self.output.say)(self.commands.files())  # a pipe gets answers
-
-    def edit_persona(self, chosen: Persona, take: Callable[[Persona], None]) -> None:
-        if self._editor is None:
-            raise UsageError("an editor needs a terminal", hint=f"edit {chosen.file or save(chosen)}")
-        file = chosen.file or save(chosen)
-        try:
-            click.edit(filename=str(file))
-        except (click.ClickException, ValueError) as error:
-            raise UsageError(f"{file} cannot be edited", why=str(error), hint="set VISUAL or EDITOR") from error
-        take(read(file))
 
     def show_tokens(self) -> None:
         self._shows_tokens = not self._shows_tokens
