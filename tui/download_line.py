@@ -31,7 +31,7 @@ class DownloadLine(Horizontal):
         super().__init__()
         self._load_here = load_here
         self.downloads = Downloads()
-        self._reported: set[Fetching] = set()  # downloads whose end, or question, was reported
+        self._reported: set[Fetching] = set()  # downloads whose end was reported
         self._shown: Fetching | None = None
 
     def compose(self) -> ComposeResult:
@@ -73,16 +73,14 @@ class DownloadLine(Horizontal):
         for each in [*self.downloads.all]:
             while each.notes:
                 chat.say(each.notes.popleft())
-            if each.state in ("asking", "ready", "stopped", "failed") and each not in self._reported:
+            if each.is_over and each not in self._reported:
                 self._reported.add(each)
                 self._report(each)
         self.show()
 
     def _report(self, fetching: Fetching) -> None:
-        chat, name = self._chat, one_line(fetching.spec)
-        if fetching.state == "asking":
-            chat.say(f"{name}: {fetching.said}; {_again(fetching)} downloads it", "warning")
-        elif fetching.state == "ready":
+        chat = self._chat
+        if fetching.state == "ready":
             if self._may_load():
                 self.load(fetching.settings)
         else:
@@ -96,8 +94,8 @@ class DownloadLine(Horizontal):
         return is_free and (chat.session.engine is None or not chat.session.turns)
 
     def show(self) -> None:
-        """Show the running download, else one that asks, waits or is ready."""
-        order = {"active": 0, "asking": 1, "waiting": 2, "ready": 3}
+        """Show the running download, else one that waits or is ready."""
+        order = {"active": 0, "waiting": 1, "ready": 2}
         shown = sorted((each for each in self.downloads.all if each.state in order), key=lambda each: order[each.state])
         self._shown = shown[0] if shown else None
         self.display = bool(shown)
@@ -121,7 +119,7 @@ class DownloadLine(Horizontal):
     @on(events.Click, "#download-said")
     def _open(self) -> None:
         """Load the model that is ready, or open the list of models."""
-        if self._shown is not None and self._shown.state in ("ready", "asking"):
+        if self._shown is not None and self._shown.state == "ready":
             self._chat.submit(_again(self._shown))
         else:
             self._chat.run_command("/model")
@@ -132,8 +130,7 @@ def state_of(fetching: Fetching) -> str:
     if fetching.state == "active":
         done = f" {percent(fetching.done)}" if fetching.done is not None else ""
         return f"{fetching.what or 'downloading'}{done}"
-    words = {"waiting": "waiting for another download", "asking": fetching.said, "ready": "ready"}
-    return words.get(fetching.state, fetching.said)
+    return {"waiting": "waiting for another download", "ready": "ready"}.get(fetching.state, fetching.said)
 
 
 def _again(fetching: Fetching) -> str:
@@ -147,8 +144,6 @@ def _line(fetching: Fetching, others: int) -> Content:
     more = f" · {others} more" if others else ""
     if fetching.state == "ready":
         return Content.assemble((f"✓ {name} is ready", "$text-success"), f": {_again(fetching)} loads it{more}")
-    if fetching.state == "asking":
-        return Content.assemble((f"? {name}", "bold"), f" {fetching.said}: {_again(fetching)} downloads it{more}")
     bar = f"{gauge(fetching.done, BAR)}  " if fetching.done is not None else ""
     what = fetching.what or ("waiting" if fetching.state == "waiting" else "starting")
     return Content.assemble("↓ ", (name, "bold"), f"  {bar}", (f"{one_line(what)}{more}", "$foreground 70%"))

@@ -204,11 +204,11 @@ FUNCTION_CALL: Known = {
     **harmless("index"),
 }
 MESSAGE: Known = {
-    **read("role name refusal tool_call_id function_call reasoning_content reasoning tokens"),
+    **read("role name refusal tool_call_id reasoning_content reasoning tokens"),
     **read(content=PART, tool_calls=FUNCTION_CALL),
     # The assistant's message at the end is continued, as `prefix` and `partial` ask elsewhere.
     **harmless("annotations parsed cache_control prefix partial"),
-    **refused("audio"),
+    **refused("audio function_call"),
 }
 FUNCTION: Known = read("name description parameters strict")
 TOOL: Known = {**read("type", function=FUNCTION), **harmless("cache_control"), **refused("defer_loading")}
@@ -224,7 +224,9 @@ OPENAI_CHAT: Known = {
 CHAT: Known = {
     **OPENAI_CHAT,
     **SERVED,
-    **read("parallel_tool_calls functions function_call", tools=TOOL, tool_choice=TOOL_CHOICE),
+    **read("parallel_tool_calls", tools=TOOL, tool_choice=TOOL_CHOICE),
+    **refused("functions"),
+    **only(function_call=("none", "auto")),
     **read("reasoning_effort chat_template_kwargs enable_thinking reasoning_format lenient"),
     **read("add_generation_prompt continue_final_message"),
 }

@@ -9,16 +9,13 @@ from typing import Literal
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError
-from edgespec.models.hub.pulling import Item, fetch_items, free_bytes, items_of, missing_bytes, plan_all
-from edgespec.models.names.spec import NotFetchedError, resolve, sources
-from edgespec.models.pair.suggest import catalogue_drafts
+from edgespec.models.hub.pulling import fetch_items, items_of, plan_all
+from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.settings import AUTO_DRAFT, LoadSettings
-from edgespec.text.figures import size_of
 
-HUGE_BYTES = 20_000_000_000  # larger downloads must be confirmed, and those that take half of the free space
 LEAVING_S = 2.0  # how long the exit waits for a download to stop
 
-State = Literal["waiting", "active", "asking", "ready", "stopped", "failed"]
+State = Literal["waiting", "active", "ready", "stopped", "failed"]
 
 
 @dataclass(slots=True, eq=False)
@@ -27,11 +24,10 @@ class Fetching:
 
     settings: LoadSettings
     spec: str  #: the model, or the draft model if only that is missing
-    is_confirmed: bool = False
     state: State = "waiting"
     what: str = ""  #: the progress in words
     done: float | None = None  #: the progress from 0 to 1
-    said: str = ""  #: why it asks, stopped or failed
+    said: str = ""  #: why it stopped or failed
     notes: deque[str] = field(default_factory=deque)
     cancel: CancelFlag = field(default_factory=CancelFlag)
 
@@ -49,15 +45,13 @@ class Fetching:
             self.state, self.said = "failed", f"the download failed: {type(error).__name__}: {error}"
 
     def _fetched(self) -> State:
-        items, others = _items_for(self.settings)
+        settings, missing = self.settings, missing_of(self.settings)
+        wants_draft = settings.uses_draft and "draft" in settings.drafters and not _names_draft(settings)
+        items = items_of(missing, drafts_of=[settings.model] if wants_draft and settings.model in missing else [])
         possible = plan_all(items, self)
         if self.cancel.is_set():
             self.said = "stopped before anything was downloaded"
             return "stopped"
-        coming = [item for item in possible if not item.was_here]
-        if coming and not self.is_confirmed and is_huge(missing_bytes(coming), free_bytes(coming)):
-            self.said = f"{size_of(missing_bytes(coming))} to download, {size_of(free_bytes(coming))} free"
-            return "asking"
         fetch_items(possible, self, self.cancel)
         if failed := next((item.error for item in possible if item.error and not item.is_draft), None):
             raise failed
@@ -65,10 +59,8 @@ class Fetching:
             self.said = next((item.stopped for item in possible if item.stopped), "stopped")
             return "stopped"
         here = [item for item in possible if item.error is None]
-        if others in [item.spec for item in here]:
-            self.settings = replace(self.settings, draft_model=others)
-        elif here != items and self.settings.without_draft != "none":
-            self.settings = replace(self.settings, spec_type=self.settings.without_draft)
+        if here != items and settings.without_draft != "none":
+            self.settings = replace(settings, spec_type=settings.without_draft)
         return "ready"
 
     # --- `Display` of the download -------------------------------------------------------------------------------
@@ -93,7 +85,7 @@ class Downloads:
 
     @property
     def open(self) -> list[Fetching]:
-        """The downloads that run, wait or ask."""
+        """The downloads that run or wait."""
         return [each for each in self.all if not each.is_over]
 
     def of(self, spec: str) -> Fetching | None:
@@ -101,18 +93,14 @@ class Downloads:
         return next((each for each in self.open if spec in (each.settings.model, each.spec)), None)
 
     def add(self, settings: LoadSettings) -> Fetching:
-        """Download the missing models of these settings; if this download asks already, confirm it.
-
-        A download that is in the queue is not added again. Raises ModelNotFoundError.
-        """
+        """Download the missing models of these settings, unless the queue has this download. Raises
+        ModelNotFoundError."""
         spec = next(iter(missing_of(settings)), settings.model)
         with self._lock:
             before = next((each for each in self.open if _same(each.settings, settings)), None)
-            if before is not None and before.state != "asking":
-                return before
             if before is not None:
-                self.all.remove(before)
-            fetching = Fetching(settings, spec, is_confirmed=before is not None)
+                return before
+            fetching = Fetching(settings, spec)
             self.all = [each for each in self.all if not (each.is_over and _same(each.settings, settings))]
             self.all.append(fetching)
             if self._thread is None:
@@ -124,7 +112,7 @@ class Downloads:
         """Stop a download; the downloaded part stays on the disk."""
         fetching.cancel.set()
         with self._lock:
-            if fetching.state in ("waiting", "asking"):
+            if fetching.state == "waiting":
                 fetching.state, fetching.said = "stopped", "stopped before anything was downloaded"
 
     def forget(self, fetching: Fetching) -> None:
@@ -160,28 +148,6 @@ def missing_of(settings: LoadSettings) -> list[str]:
         except NotFetchedError:
             missing.append(spec)
     return missing
-
-
-def is_huge(n_bytes: int, free: int) -> bool:
-    """Return whether a download of this size must be confirmed."""
-    return n_bytes >= HUGE_BYTES or 2 * n_bytes > free
-
-
-def _items_for(settings: LoadSettings) -> tuple[list[Item], str]:
-    """Return what to download, and the name of a draft model that the model's name does not imply, or "".
-
-    Such a draft model is the catalogue's, for another conversion of the same model.
-    """
-    missing = missing_of(settings)
-    with_draft = settings.model in missing and not _names_draft(settings)
-    with_draft = with_draft and settings.uses_draft and "draft" in settings.drafters
-    items = items_of(missing, drafts_of=[settings.model] if with_draft else [])
-    if with_draft and len(items) == 1 and items[0].error is None:
-        for entry in catalogue_drafts(settings.model, None)[:1]:
-            if entry.name != settings.model:
-                items.append(Item(entry.name, sources(entry.name)[0], [items[0]]))
-                return items, entry.name
-    return items, ""
 
 
 def _names_draft(settings: LoadSettings) -> bool:

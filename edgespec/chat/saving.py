@@ -143,7 +143,7 @@ class Recording:
             return self._begun
         stats: Mapping[str, Any] = self.stats.as_json() if self.stats else {}
         if self._begun and self._begun.answer:  # keep the statistics of the longer part
-            stats = max(self._begun.answer.stats, stats, key=_generated)
+            stats = max(self._begun.answer.stats, stats, key=lambda each: each.get("timings", {}).get("predicted_n", 0))
         answer = replace(
             self._answer,
             finish_reason=self.reason,
@@ -171,7 +171,3 @@ class Recording:
             except StoreError:  # the end of the answer writes it again, and reports a failure
                 continue
             saved = len(pieces)
-
-
-def _generated(stats: Mapping[str, Any]) -> int:
-    return int(stats.get("timings", {}).get("predicted_n", 0))

@@ -130,18 +130,14 @@ class Branch:
     is_current: bool
 
 
-def key_of(before: str, role: str, content: str) -> str:
-    """Return the key of a message; `before` is its parent's key, or the chat's id for a first message."""
-    return hashlib.blake2b(json.dumps([before, role, content]).encode(), digest_size=16).hexdigest()
-
-
 def turn_of(
     chat: str, parent: str | None, role: str, content: str, answer: Answer | None = None, created_s: float | None = None
 ) -> Turn:
     """Return a message in the form in which it is stored, created now unless a time is given."""
     role, content = valid_text(role), valid_text(content)
     now = time.time() if created_s is None else created_s
-    return Turn(key_of(parent or chat, role, content), parent, role, content, now, answer)
+    key = hashlib.blake2b(json.dumps([parent or chat, role, content]).encode(), digest_size=16).hexdigest()
+    return Turn(key, parent, role, content, now, answer)
 
 
 def valid_text(text: str) -> str:

@@ -43,18 +43,9 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     output = fields.within("output_config")
     if "effort" in output:
         chat["reasoning_effort"] = output.take("effort")
-    chat |= _format(output.take("format"))
+    if "format" in output:
+        chat["response_format"] = output.take("format")
     return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
-
-
-def _format(format: Any) -> dict[str, Any]:
-    """Return the format of the output as a field of a chat. Raises BadInputError."""
-    if format is None:
-        return {}
-    schema = format.get("schema") if isinstance(format, dict) and format.get("type") == "json_schema" else None
-    if schema is None:
-        raise wrong("output_config.format", "have the type json_schema and a schema", format)
-    return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
 
 async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]:
@@ -129,6 +120,7 @@ class MessageObject(BlockObject):
         "tools[].function.parameters": "tools[].input_schema",
         "tools[].function": "tools[]",
         "enable_thinking": "thinking",
+        "response_format": "output_config.format",
     }
     kinds = ("thinking", "text")
     error = staticmethod(anthropic_body)

@@ -69,8 +69,6 @@ def _message(where: str, given: Any) -> Message:
         raise BadInputError(f"{where} must be an object with role and content", where)
     fields = Fields(given, where=where)
     role = role_in(fields, where)
-    if fields.take("function_call"):
-        raise UnsupportedError(f"{where}.function_call", "use tool_calls")
     extra: dict[str, Any] = {"tool_call_id": fields.text("tool_call_id")} if role == "tool" else {}
     extra["name"] = fields.text("name")
     if calls := fields.take("tool_calls"):

@@ -30,11 +30,8 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
         choice = fields.take("tool_choice")
         is_named = isinstance(choice, dict) and choice.get("type") == "function"
         chat["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}} if is_named else choice
-    format = fields.within("text").take("format")
-    if isinstance(format, dict) and format.get("type") == "json_schema":
-        format = {"type": "json_schema", "json_schema": format}
-    if format is not None:
-        chat["response_format"] = format
+    if "format" in (text := fields.within("text")):
+        chat["response_format"] = text.take("format")
     if (effort := fields.within("reasoning").take("effort")) is not None:
         chat["reasoning_effort"] = effort
     if not isinstance(included := fields.take("include", []), list):

@@ -60,11 +60,8 @@ class ThinkingStream:
 
 def split(content: str) -> list[Part]:
     """Reasoning and answer of a whole message, without marks and the blank lines between them."""
-    stream = ThinkingStream()
-    parts = [*stream.push(content), *stream.end()]
-    if len(parts) > 1 or (parts and parts[0][0] == "thinking"):
-        parts = [(kind, text.strip("\n")) for kind, text in parts]
-    return [(kind, text) for kind, text in parts if text]
+    stream = ThinkingStream(trims=True)
+    return [*stream.push(content), *stream.end()]
 
 
 def without_thinking(content: str) -> str:

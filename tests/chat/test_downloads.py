@@ -9,7 +9,6 @@ from time import monotonic, sleep
 import pytest
 from fake_hub import FakeHub, hub_with_demo_pair, lead_to
 
-from edgespec.chat import downloads as module
 from edgespec.chat.downloads import Downloads, Fetching
 from edgespec.models.names.source import BUNDLED
 from edgespec.models.names.spec import resolve
@@ -44,13 +43,6 @@ def test_a_model_comes_with_its_draft(hub: FakeHub) -> None:
     found = resolve("demo-pair")
     assert found.default_draft == resolve("demo-draft").path
     assert "demo-Q8_0.gguf" in done.notes[0]
-
-
-def test_another_conversion_of_a_model_gets_its_draft_by_name(hub: FakeHub) -> None:
-    hub.add("other/demo-GGUF", hub.repositories["owner/demo-GGUF"].files)
-    done = over(Downloads().add(LoadSettings("hf:other/demo-GGUF:Q8_0")))
-    assert done.settings == LoadSettings("hf:other/demo-GGUF:Q8_0", draft_model="demo-draft")
-    assert resolve("demo-draft").path.is_file()
 
 
 def test_a_draft_that_cannot_come_is_left_out(hub: FakeHub) -> None:
@@ -112,17 +104,6 @@ def test_offline_nothing_is_asked(hub: FakeHub, monkeypatch: pytest.MonkeyPatch)
     failed = over(Downloads().add(LoadSettings("demo-pair")))
     assert "--offline" in failed.said
     assert hub.requests == []
-
-
-def test_a_large_one_asks_first(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HUGE_BYTES", 1_000_000)
-    downloads = Downloads()
-    asking = downloads.add(LoadSettings("demo-pair"))
-    until(lambda: asking.state == "asking")
-    assert "to download" in asking.said
-    assert "free" in asking.said
-    assert hub.file_requests == []
-    assert over(downloads.add(LoadSettings("demo-pair"))).state == "ready"  # said again
 
 
 def test_closing_stops_all(hub: FakeHub) -> None:

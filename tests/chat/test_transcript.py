@@ -76,7 +76,7 @@ def test_jsonl_is_one_line_in_the_form_of_openai() -> None:
 MESSAGES = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), st.text()), min_size=1, max_size=5)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(st.lists(MESSAGES, max_size=3))
 def test_what_is_exported_is_imported_as_it_was(chats: list[list[tuple[str, str]]]) -> None:
     lines = "".join(to_jsonl(INFO, turns(*messages)) for messages in chats)
@@ -84,7 +84,7 @@ def test_what_is_exported_is_imported_as_it_was(chats: list[list[tuple[str, str]
     assert found == [("Bread", tuple(messages[messages[0] == ("system", "") :])) for messages in chats]
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(st.lists(MESSAGES.filter(lambda messages: messages[0] != ("system", "")), min_size=1, max_size=2))
 def test_what_is_imported_is_stored_and_can_be_exported_again(chats: list[list[tuple[str, str]]]) -> None:
     with Store.in_memory() as store:
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_named_with_its_line(text: str, what: str, why: str) ->
     assert why in error.value.why
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
 def test_no_text_is_an_unforeseen_error(text: str) -> None:
     try:

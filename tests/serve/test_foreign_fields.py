@@ -72,7 +72,7 @@ def test_messages_have_a_format_for_their_output(server: Serving) -> None:
     answer = posted(server, MESSAGES, messages=HELLO, max_tokens=60, output_config=asked)
     assert [json.loads(block["text"]) for block in answer["content"]] == [ROME]
     wrong = posted(server, MESSAGES, 400, messages=HELLO, max_tokens=9, output_config={"format": {"type": "xml"}})
-    assert "output_config.format must have" in wrong["error"]["message"]
+    assert "output_config.format must be" in wrong["error"]["message"]
 
 
 # --- log-probabilities ------------------------------------------------------------------------------------------------

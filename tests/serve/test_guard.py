@@ -150,7 +150,7 @@ def test_what_is_no_plain_json_is_refused(data: bytes) -> None:
     assert error.value.status == 400
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(
     recursive(
         none() | booleans() | integers() | text(alphabet='a",[{}]:\\\n'),

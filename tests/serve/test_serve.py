@@ -245,7 +245,7 @@ def test_tokens_templates_and_the_state_of_the_server(client: httpx2.Client) -> 
 
 
 def test_long_texts_are_read_during_answers(server: Serving, client: httpx2.Client) -> None:
-    endless = {"prompt": "def f(", "ignore_eos": True, "max_tokens": 400, "stream": True}
+    endless = {"prompt": "def f(", "ignore_eos": True, "max_tokens": 200, "stream": True}
     with client.stream("POST", TEXT, json=endless) as response, ThreadPoolExecutor(2) as threads:
         lines = response.iter_lines()
         next(lines)

@@ -14,7 +14,6 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 from tui_harness import click_on, wait_until
 
-from edgespec.chat import downloads as chat_downloads
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.history import Store
@@ -196,22 +195,6 @@ def test_what_prevents_a_download_is_told_in_the_conversation(hub: FakeHub) -> N
         assert not app.query_one(DownloadLine).display
         await say(app, pilot, "hello")
         assert app.session.turns[-1].content == "one"
-
-    on_screen(steps)
-
-
-@pytest.mark.long
-def test_a_large_download_is_asked_about(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_downloads, "HUGE_BYTES", 1_000_000)
-
-    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        screen = await picker(app, pilot, "demo-pair")
-        await wait_until(pilot, lambda: [each.id for each in screen._options.options] == ["demo-pair:Q8_0"])
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: "/model demo-pair:Q8_0 downloads it" in notes(app))
-        assert hub.file_requests == []
-        app.submit("/model demo-pair:Q8_0")
-        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair:Q8_0")
 
     on_screen(steps)
 

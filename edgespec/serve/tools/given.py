@@ -50,9 +50,6 @@ class Tools:
 
 def take_tools(fields: Fields) -> Tools:
     """Read the tools of a request. Raises BadInputError."""
-    for name in ("functions", "function_call"):
-        if fields.take(name, "none") not in ("none", "auto", []):
-            raise UnsupportedError(name, "use tools and tool_choice")
     given, choice = fields.take("tools", []), fields.take("tool_choice", "auto")
     parallel = fields.flag("parallel_tool_calls", True)
     if not isinstance(given, list) or len(given) > MOST_TOOLS:
