@@ -41,8 +41,6 @@ class Draft:
     source: str = ""
     #: the drafter of each node, if several contributed
     sources: list[str] = field(default_factory=list)
-    #: for each node, True if it was copied from an earlier answer; empty: none was
-    recalled: list[bool] = field(default_factory=list)
 
     @classmethod
     def chain(cls, tokens: list[int], confidence: list[float], source: str) -> Draft:
@@ -122,7 +120,6 @@ class Draft:
             [*self.distributions],
         )
         sources = [self.source_of(node) for node in range(len(self))]
-        recalled = [self.is_recalled(node) for node in range(len(self))]
         known = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
         place = {-1: -1}
         for node, token in enumerate(other.tokens):
@@ -138,9 +135,7 @@ class Draft:
             confidence.append(other.confidence[node])
             distributions.append(other.distributions[node])
             sources.append(other.source_of(node))
-            recalled.append(other.is_recalled(node))
-        merged = Draft(tokens, parents, confidence, distributions, self.source, sources=sources, recalled=recalled)
-        return merged.depth_first()
+        return Draft(tokens, parents, confidence, distributions, self.source, sources).depth_first()
 
     def depth_first(self) -> Draft:
         """Return the same tree with the descendants of each node directly after it.
@@ -159,9 +154,6 @@ class Draft:
     def source_of(self, node: int) -> str:
         return self.sources[node] if self.sources else self.source
 
-    def is_recalled(self, node: int) -> bool:
-        return bool(self.recalled) and self.recalled[node]
-
     def _only(self, kept: Sequence[int]) -> Draft:
         """Return the draft of these nodes, renumbered. Parents must come before their children."""
         place = {node: index for index, node in enumerate(kept)} | {-1: -1}
@@ -171,8 +163,7 @@ class Draft:
             [self.confidence[node] for node in kept],
             [self.distributions[node] for node in kept],
             self.source,
-            sources=[self.sources[node] for node in kept] if self.sources else [],
-            recalled=[self.recalled[node] for node in kept] if self.recalled else [],
+            [self.sources[node] for node in kept] if self.sources else [],
         )
 
     def leaves(self) -> list[list[int]]:

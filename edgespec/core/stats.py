@@ -58,8 +58,6 @@ class Stats:
     #: steps by number of accepted tokens
     accepted_histogram: list[int] = field(default_factory=list)
     by_source: dict[str, SourceStats] = field(default_factory=dict)
-    #: accepted tokens that were copied from earlier answers
-    recalled: int = 0
 
     def __str__(self) -> str:
         """Return the speed and the gain of drafting in a line."""
@@ -76,7 +74,6 @@ class Stats:
         self.rounds += 1
         self.proposed += len(draft)
         self.accepted += accepted
-        self.recalled += sum(map(draft.is_recalled, path))
         self.generated_tokens += emitted
         depths = draft.depths()
         deepest = max(depths, default=-1) + 1
@@ -210,7 +207,7 @@ _COUNTS = {
     "accepted": "draft_n_accepted",
 }
 _TIMES = {"prompt_s": "prompt_ms", "generation_s": "predicted_ms", "draft_s": "draft_ms", "target_s": "target_ms"}
-_OTHERS = ("rounds", "proposed_per_pos", "accepted_per_pos", "accepted_histogram", "recalled")
+_OTHERS = ("rounds", "proposed_per_pos", "accepted_per_pos", "accepted_histogram")
 
 
 def _grow(counts: list[int], length: int) -> None:

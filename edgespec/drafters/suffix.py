@@ -8,13 +8,12 @@ SuffixDecoding, arXiv 2411.04975).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from edgespec.core.draft import Draft
 from edgespec.core.index.automaton import ROOT, SuffixAutomaton
 from edgespec.core.index.continuation import InText, Place
-from edgespec.drafters.base import Budget, DraftContext
+from edgespec.drafters.base import DraftContext
 from edgespec.drafters.walk import ContinuingDrafter
 
 PLACES = 4  # matches of different lengths that are followed
@@ -52,7 +51,6 @@ class _Text:
     automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
     others: _Cursor | None = None
     n_tokens: int = 0
-    recalls: bool = False  # True if the longest match is in other answers
 
 
 class SuffixDrafter(ContinuingDrafter):
@@ -78,15 +76,5 @@ class SuffixDrafter(ContinuingDrafter):
             if text.others is None or text.others.automaton is not answers.recent:
                 text.others, new = _Cursor(answers.recent), tokens
             text.others.read(new)
-            others = [*text.others.places(), *answers.places(tokens)]
-            text.recalls = _longest(others) > _longest(places)
-            places += others
+            places += [*text.others.places(), *answers.places(tokens)]
         return places
-
-    def _draft(self, sequence: DraftContext, budget: Budget) -> Draft:
-        draft = super()._draft(sequence, budget)
-        return replace(draft, recalled=[True] * len(draft)) if self._texts[sequence.slot].recalls else draft
-
-
-def _longest(places: Iterable[Place]) -> int:
-    return max((place.length for place in places), default=0)

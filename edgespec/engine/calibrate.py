@@ -192,12 +192,10 @@ class CostModelCache:
 
     def pace(self, drafters: Iterable[str], leaves: int = 1) -> MeasuredPolicy:
         """Return the measured policy for drafters that work together, on trees of up to `leaves` leaves."""
-        return self._pace(",".join(sorted(drafters)), leaves)
-
-    def _pace(self, drafters: str, leaves: int) -> MeasuredPolicy:
-        key = drafters, leaves
+        names = sorted(drafters)
+        key = ",".join(names), leaves
         if key not in self._paces:
-            self._paces[key] = MeasuredPolicy(self.costs, self._least_width, leaves, drafters.count(",") + 1)
+            self._paces[key] = MeasuredPolicy(self.costs, self._least_width, leaves, max(1, len(names)))
         return self._paces[key]
 
     def save(self, *, now: bool = True) -> None:
@@ -216,7 +214,7 @@ class CostModelCache:
     def _restore(self, state: dict[str, Any]) -> None:
         self.costs.restore(state["costs"])
         for drafters, leaves, learnt in state["paces"]:
-            self._pace(str(drafters), int(leaves)).restore(learnt)
+            self.pace(str(drafters).split(","), int(leaves)).restore(learnt)
         for name, learnt in state["drafters"].items():
             if name in self._drafters:
                 self._drafters[name].restore(learnt)

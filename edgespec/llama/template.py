@@ -108,12 +108,13 @@ class ChatTemplate:
     def _stands_apart(self, message: Message, special: bool) -> bool:
         if message.tokens or MARK.search(message.content) or SEAM in message.content:
             return True
-        return not special and _has_control_tokens(self._model, message.content)
+        return not special and self._model.control_texts.any_in(message.content)
 
     def _unspecial(self, text: str) -> str:
         """Return a text with seams through the control tokens in it: the arguments of tools may be any text."""
         text = text.replace(SEAM, "")
-        return SIGN.sub(rf"\1{SEAM}", text) if _has_control_tokens(self._model, text) else text
+        # Tools have thousands of short strings, and tokenizing takes tenths of a millisecond for each.
+        return SIGN.sub(rf"\1{SEAM}", text) if self._model.control_texts.any_in(text) else text
 
     def _ids(self, message: Message) -> list[int]:
         return list(message.tokens) or self._model.tokenize(message.content)
@@ -188,11 +189,6 @@ def _each_string(value: Any, prepared: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {prepared(key): _each_string(item, prepared) for key, item in value.items()}
     return [_each_string(item, prepared) for item in value] if isinstance(value, list) else value
-
-
-def _has_control_tokens(model: Model, text: str) -> bool:
-    # Tools have thousands of short strings, and llama.cpp takes tenths of a millisecond for each.
-    return model.control_texts.any_in(text)
 
 
 def _text_of(model: Model, token: int | None) -> str:

@@ -48,11 +48,6 @@ def parse_addresses(texts: str | Sequence[str]) -> tuple[str, ...]:
         if match is None or not 0 < port < 65536:
             raise UsageError(f"{text} is not the address of a worker", hint="--rpc HOST:PORT, such as 10.0.0.2:50052")
         found.append(f"{match[1]}:{port}")
-    for address in found:
-        if found.count(address) > 1:
-            raise UsageError(f"the worker {address} is named twice")
-    if len(found) > MOST_WORKERS:
-        raise UsageError(f"{len(found)} workers are too many", why=f"llama.cpp uses {MOST_WORKERS} at most")
     return tuple(found)
 
 

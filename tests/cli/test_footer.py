@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,17 +52,6 @@ def test_three_lines_say_how_fast_what_drafting_earned_and_why() -> None:
         "suffix, recycling active, draft backed off · "
         "same text as plain decoding up to rounding; --strict makes it exact",
     ]
-
-
-def test_tokens_that_earlier_answers_had_are_counted() -> None:
-    made = stats()
-    draft = Draft.chain([1, 2, 3], [0.5] * 3, "suffix")
-    made.count_round(
-        replace(draft, recalled=[True] * 3).first(2).merged(Draft.chain([1, 2, 4], [0.5] * 3, "x")), [0, 1], 3
-    )
-    assert made.recalled == 2 and Stats.from_json(made.as_json()).recalled == 2
-    assert "2 of 22 accepted tokens were copied from earlier answers (--no-store copies none)" in lines(made)[1]
-    assert "earlier answers" not in lines(stats())[1]
 
 
 def test_drafts_made_ahead_are_counted() -> None:

@@ -99,11 +99,13 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         parse_addresses([text])
 
 
-def test_too_many_and_twice_the_same() -> None:
+def test_too_many_and_twice_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "has_rpc", lambda: True)
+    monkeypatch.setattr(rpc, "probe", lambda address: [RemoteDevice(address, 0, 5, 9, 32)])
     with pytest.raises(UsageError, match="twice"):
-        parse_addresses(["a:1", "a:1"])
+        rpc.offers(parse_addresses(["a:1", "a:1"]))
     with pytest.raises(UsageError, match=f"{MOST_WORKERS} at most"):
-        parse_addresses([f"a:{port}" for port in range(1, MOST_WORKERS + 2)])
+        rpc.offers(parse_addresses([f"a:{port}" for port in range(1, MOST_WORKERS + 2)]))
 
 
 def test_a_worker_under_two_names_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,14 +72,7 @@ def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
     ]
     if (speedup := stats.speedup) is not None:
         parts.append(f"predicted speed-up {speedup:.2f}x")
-    return " · ".join([*parts, *_recalled(stats), *_overlapped(stats), *([_looped(n_looped)] if n_looped else [])])
-
-
-def _recalled(stats: Stats) -> Iterator[str]:
-    """Yield how many tokens were copied from earlier answers, such as the answer to the same prompt."""
-    if stats.recalled:
-        of = f"{stats.recalled} of {stats.accepted} accepted tokens"
-        yield f"{of} were copied from earlier answers (--no-store copies none)"
+    return " · ".join([*parts, *_overlapped(stats), *([_looped(n_looped)] if n_looped else [])])
 
 
 def _overlapped(stats: Stats) -> Iterator[str]:
