@@ -16,7 +16,7 @@ from edgespec.chat.commands import Commands
 from edgespec.chat.session import Session
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.text.printable import printable
-from edgespec.tui.about_chat import TitleBar, Welcome
+from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
 from edgespec.tui.composer import Composer
 from edgespec.tui.sidebar import Sidebar
 from edgespec.tui.statistics import Figures, LiveStatistics
@@ -78,16 +78,12 @@ class BaseApp(App[None]):
         head = session.turns[-1].key if session.turns else ""
         if not self.is_answering and head != self._measured:
             self.show_figures(LiveStatistics(None, session.used, session.context_size), head)
-        self.show_title()
+        self.title_bar.show(session)
+        sidebar = self.query_one(Sidebar)
+        sidebar.open_chat = session.chat
+        sidebar.refresh_chats()
         self.show_state()
         self.commands.front.show_files()
-
-    def show_title(self) -> None:
-        """Show the title of the chat, and the list of chats."""
-        self.title_bar.show(self.session)
-        sidebar = self.query_one(Sidebar)
-        sidebar.open_chat = self.session.chat
-        sidebar.refresh_chats()
 
     def show_figures(self, figures: LiveStatistics, key: str = "") -> None:
         """Show statistics; of the message `key` if its answer is complete."""
@@ -97,7 +93,7 @@ class BaseApp(App[None]):
 
     def show_state(self) -> None:
         """Show the system prompt, that something is not saved, and why once; and show the store's notes."""
-        self.transcript.show_system(self.session.system, self.session.persona)
+        self.query_one(SystemPrompt).show(self.session.system, self.session.persona)
         self.query_one(Welcome).show(self.session)
         error = str(self.session.store_error or "")
         self.title_bar.unsaved(error)

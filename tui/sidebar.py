@@ -74,18 +74,21 @@ class Sidebar(Vertical):
         Binding("p", "pin", "Pin", id="sidebar.pin"),
         Binding("f", "move", "Folder", id="sidebar.move"),
         Binding("down", "to_list", "To the list", show=False, id="sidebar.to_list"),
+        Binding("escape", "clear", "Clear", show=False, id="sidebar.clear"),
     ]
 
     def __init__(self, store: Store, open_chat: str | None = None, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._store, self.open_chat = store, open_chat
+        self._search = Input(placeholder="search chats", compact=True, id="sidebar-search")
+        self._search.cursor_blink = False
         self._found = _Found("", (), ())
         self._limit = AT_ONCE
         self._typing: Timer | None = None
         self._folded: set[str] = set()
 
     def compose(self) -> ComposeResult:
-        yield SearchField()
+        yield self._search
         yield ChatList()
         yield Static(id="sidebar-said", markup=False)
 
@@ -97,13 +100,16 @@ class Sidebar(Vertical):
 
     def refresh_chats(self) -> None:
         """Read the store again; the highlight stays."""
-        query = self.query_one(SearchField).value.strip()
+        query = self._search.value.strip()
         self.run_worker(
             partial(_look, self._store, query, self._limit), thread=True, exclusive=True, exit_on_error=False
         )
 
     def action_search(self) -> None:
-        self.query_one(SearchField).focus()
+        self._search.focus()
+
+    def action_clear(self) -> None:
+        self._search.value = ""
 
     # --- results of the store -------------------------------------------------------------------------------------
 
@@ -203,9 +209,11 @@ class Sidebar(Vertical):
             self.post_message(ChangeChat(lambda session: session.store.pin(chat.id, not chat.is_pinned)))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable actions on a chat if no chat is highlighted."""
+        """Disable actions on a chat if no chat is highlighted, and those of the search field elsewhere."""
+        if action == "clear":
+            return self._search.has_focus and self._search.value != ""
         if action in ("search", "to_list"):
-            return self.query_one(SearchField).has_focus == (action == "to_list")
+            return self._search.has_focus == (action == "to_list")
         return self._highlighted_chat() is not None
 
     def _highlighted_chat(self) -> ChatInfo | None:
@@ -222,24 +230,6 @@ def _rename(chat: str, title: str, session: Session) -> None:
         session.rename(title)
     else:
         session.store.rename(chat, title)
-
-
-class SearchField(Input):
-    """The field for the search text; Escape clears it."""
-
-    BINDINGS = [  # noqa: RUF012 - Textual declares it so
-        Binding("escape", "clear", "Clear", show=False, id="sidebar.clear"),
-    ]
-
-    def __init__(self) -> None:
-        super().__init__(placeholder="search chats", compact=True, id="sidebar-search")
-        self.cursor_blink = False
-
-    def action_clear(self) -> None:
-        self.value = ""
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return action != "clear" or self.value != ""
 
 
 class ChatList(OptionList):

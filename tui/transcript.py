@@ -61,10 +61,6 @@ class Transcript(TurnWindow):
         if n_kept < len(self.entries) or n_turns < len(turns):
             await self.set_entries(n_kept, turns[n_turns:])
 
-    def show_system(self, text: str, persona: str = "") -> None:
-        """Show the system prompt above the first message."""
-        self.query_one(SystemPrompt).show(text, persona)
-
     async def note(self, text: str, level: Level = "info") -> None:
         """Append a note, unless the last note is the same."""
         if self.entries[-1:] != [Note(text, level)]:

@@ -14,9 +14,9 @@ from typing import Any
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.events import Click
 from textual.geometry import Offset, Size
 from textual.layout import DockArrangeResult
-from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -169,8 +169,9 @@ class TurnWindow(VerticalScroll, can_focus=False):
         if self.live is not None:
             self.live.display = self.is_at_end
 
-    def on_edge_clicked(self, event: Edge.Clicked) -> None:
-        self.call_later(self.slide, event.step)
+    def on_click(self, event: Click) -> None:
+        if isinstance(event.widget, Edge):
+            self.call_later(self.slide, event.widget.step)
 
     # --- scrolling ------------------------------------------------------------------------------------------------
 
@@ -224,10 +225,6 @@ class TurnWindow(VerticalScroll, can_focus=False):
 class Edge(Static):
     """A line at an end of the mounted part: the chat continues in the direction of `step`."""
 
-    @dataclass
-    class Clicked(Message):
-        step: int
-
     def __init__(self, step: int) -> None:
         super().__init__()
         self.step = step
@@ -236,6 +233,3 @@ class Edge(Static):
         """Show how many entries there are; hide the line if there are none."""
         self.display = count > 0
         self.update(Content(f"▲ {count:,} earlier" if self.step < 0 else f"▼ {count:,} later"))
-
-    def on_click(self) -> None:
-        self.post_message(self.Clicked(self.step))

@@ -22,7 +22,7 @@ from edgespec.settings import LoadSettings
 from edgespec.text.figures import when
 from edgespec.tui.chat_rows import Row, rows_by_day, rows_found
 from edgespec.tui.dialogs import Dialog
-from edgespec.tui.sidebar import AT_ONCE, ChangeChat, ChatChosen, ChatList, SearchField, Sidebar
+from edgespec.tui.sidebar import AT_ONCE, ChangeChat, ChatChosen, ChatList, Sidebar
 
 DAY = 86400.0
 Step = Callable[[Pilot[Any]], Awaitable[None]]
@@ -98,7 +98,7 @@ def titles(pilot: Pilot[Any]) -> list[str]:
 
 
 async def search(pilot: Pilot[Any], text: str) -> None:
-    pilot.app.query_one(SearchField).focus()
+    pilot.app.query_one("#sidebar-search", Input).focus()
     await pilot.press(*text)
 
 
@@ -181,7 +181,7 @@ def test_typing_finds_titles_and_texts_under_their_chats(store: Store) -> None:
         assert "pairs by the second" in lines(pilot)[5]
         await pilot.press("escape")
         await wait_until(pilot, lambda: len(titles(pilot)) == 3)
-        assert pilot.app.query_one(SearchField).value == ""
+        assert pilot.app.query_one("#sidebar-search", Input).value == ""
 
     drive(store, step)
 
