@@ -70,6 +70,8 @@ class Server(uvicorn.Server):
 
 def uvicorn_server(app: Any) -> uvicorn.Server:
     """Return the HTTP server of an application."""
+    # An answer that is cut off because the server stops is not an error.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: "CancelledError" not in str(record.exc_info))
     config = uvicorn.Config(
         app,
         http=Protocol,
@@ -77,7 +79,7 @@ def uvicorn_server(app: Any) -> uvicorn.Server:
         loop="asyncio",
         lifespan="on",
         log_config=None,
-        log_level=logging.CRITICAL,  # the application reports errors itself
+        log_level=logging.ERROR,
         access_log=False,
         server_header=False,
         proxy_headers=False,

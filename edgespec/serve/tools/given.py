@@ -22,8 +22,6 @@ _TEMPLATE_OWN = {  # variables of the template that requests cannot set directly
     *("messages", "tools", "tool_choice", "functions", "function_call", "add_generation_prompt"),
     *("bos_token", "eos_token", "raise_exception", "strftime_now"),
 }
-
-
 _INTRODUCTION = (
     "You may call functions to help with the user's request. Their signatures are within <tools></tools>:\n"
     "<tools>\n{}\n</tools>\n\nFor each call return a JSON object with the name of the function and its arguments "
@@ -181,11 +179,9 @@ def _call_schema(schemas: Mapping[str, Any]) -> dict[str, Any]:
     calls = []
     for index, (name, schema) in enumerate(schemas.items()):
         path = f"#/anyOf/{index}/properties/arguments"
-        arguments = {"type": "object", **_moved(schema, path)}
-        properties = {"name": {"const": name}, "arguments": arguments}
-        calls.append(
-            {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-        )
+        properties = {"name": {"const": name}, "arguments": {"type": "object", **_moved(schema, path)}}
+        call = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+        calls.append(call)
     return {"anyOf": calls}
 
 
