@@ -248,15 +248,18 @@ class _Run:
     @contextmanager
     def _opened(self, target: Target) -> Iterator[tuple[Context, Callable[[int, int], None]]]:
         """Open a file to read the text with it; a failure is reported, and the others continue."""
-        with self._part(self._reading_units(target), target) as tell:
-
-            def load(done: float) -> None:
-                tell(f"loading {target.label}", 0.0)
-
-            with opened(
-                target.path, self._plan.settings, len(self._windows[0]), self._messages.append, load
-            ) as context:
-                yield context, lambda done, total: tell(f"reading a text with {target.label}", done / total)
+        label, size = target.label, len(self._windows[0])
+        with (
+            self._part(self._reading_units(target), target) as tell,
+            opened(
+                target.path,
+                self._plan.settings,
+                size,
+                self._messages.append,
+                lambda done: tell(f"loading {label}", 0.0),
+            ) as context,
+        ):
+            yield context, lambda done, total: tell(f"reading a text with {label}", done / total)
 
     # --- speed ----------------------------------------------------------------------------------------------------
 

@@ -107,15 +107,15 @@ def perplexity(context: Context, text: Windows, tell: Told, cancel: CancelFlag) 
     GenerationError."""
     losses: list[float] = []
     done, started_s, took_s = 0, perf_counter(), 0.0
-    with watching(context, cancel):
-        try:
-            for window in text:
-                tell(done, len(text))
-                losses += [-float(row[token]) for token, row in [*log_probabilities(context, window)]]
-                done, took_s = done + 1, perf_counter() - started_s
+    context.watch(cancel)
+    try:
+        for window in text:
             tell(done, len(text))
-        except CancelledError:
-            pass
+            losses += [-float(row[token]) for token, row in [*log_probabilities(context, window)]]
+            done, took_s = done + 1, perf_counter() - started_s
+        tell(done, len(text))
+    except CancelledError:
+        pass
     if not done:
         return None
     value, error = exp_of_mean(losses)
@@ -175,11 +175,11 @@ def _predictions(
 ) -> Iterator[tuple[int, NDArray[np.float64]]]:
     """Yield each token that counts with the log-probabilities there, and tell how many windows are done. Raises
     CancelledError, GenerationError."""
-    with watching(context, cancel):
-        for done, window in enumerate(text):
-            tell(done, len(text))
-            yield from log_probabilities(context, window)
-        tell(len(text), len(text))
+    context.watch(cancel)
+    for done, window in enumerate(text):
+        tell(done, len(text))
+        yield from log_probabilities(context, window)
+    tell(len(text), len(text))
 
 
 def divergence(reference: NDArray[np.float64], other: NDArray[np.float64]) -> float:
@@ -263,16 +263,6 @@ def opened(
         Context(model, threads=settings.threads, threads_batch=settings.threads_batch, **plan.context) as context,
     ):
         yield context
-
-
-@contextmanager
-def watching(context: Context, cancel: CancelFlag) -> Iterator[None]:
-    """Let `cancel` stop decodes within this block."""
-    context.watch(cancel)
-    try:
-        yield
-    finally:
-        context.watch(None)
 
 
 def log_probabilities(context: Context, window: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float64]]]:

@@ -107,7 +107,7 @@ def _cell(
     ratios: Sequence[float | None],
     equal: Sequence[bool | None],
 ) -> Cell:
-    paired = list(by_prompt(samples, ratios).values())
+    paired = by_prompt(samples, ratios)
     low, high = (None, None) if mode == PLAIN.name else bootstrap_interval(paired) or (None, None)
     known = [value for value in equal if value is not None]
     stats = Stats()
@@ -118,11 +118,11 @@ def _cell(
         temperature=temperature,
         category=category,
         prompts=len({sample.item for sample in samples}),
-        tokens_per_s=median_by_prompt(samples, [sample.tokens_per_s for sample in samples]),
+        tokens_per_s=median(by_prompt(samples, [sample.tokens_per_s for sample in samples])),
         speedup=median(paired),
         speedup_low=low,
         speedup_high=high,
-        first_token_s=median_by_prompt(samples, [sample.stats.prompt_s for sample in samples]),
+        first_token_s=median(by_prompt(samples, [sample.stats.prompt_s for sample in samples])),
         repeated_4grams=sum(repeated_4grams(sample.tokens) for sample in samples) / len(samples),
         equal_share=sum(known) / len(known) if known else None,
         stats=stats,
@@ -155,24 +155,19 @@ def speedups(samples: Sequence[Sample]) -> list[float | None]:
     return found
 
 
-def by_prompt(samples: Iterable[Sample], values: Iterable[float | None]) -> dict[str, float]:
+def by_prompt(samples: Iterable[Sample], values: Iterable[float | None]) -> list[float]:
     """Return the median of each prompt's values, without prompts that have none."""
     known: dict[str, list[float]] = {}
     for sample, value in zip(samples, values, strict=True):
         if value is not None:
             known.setdefault(sample.item, []).append(value)
-    return {item: float(np.median(found)) for item, found in known.items()}
+    return [float(np.median(found)) for found in known.values()]
 
 
 def median(values: Iterable[float]) -> float | None:
     """Return the median, or None for no values."""
     known = list(values)
     return float(np.median(known)) if known else None
-
-
-def median_by_prompt(samples: Sequence[Sample], values: Iterable[float | None]) -> float | None:
-    """Return the median over prompts of the medians over each prompt's repeats."""
-    return median(by_prompt(samples, values).values())
 
 
 def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
