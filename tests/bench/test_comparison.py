@@ -303,32 +303,44 @@ def told(result: Comparison, width: int = 100) -> str:
     return console.file.getvalue()
 
 
-def test_the_table_fits_the_terminal(result: Comparison) -> None:
-    for width in (80, 100):
-        text = told(result, width)
-        assert max(len(line.rstrip()) for line in text.splitlines()) <= width
-    for label in ("demo:draft", "demo", "demo Q4_0"):
-        assert f"\n{label} " in text
-    assert "the reference is demo" in text and "stopped" not in text
-    assert "stopped" in told(replace(result, complete=False))
-
-
-def two_files(result: Comparison, small: float, *, spread: float = 0.0, again: float | None = 1.0) -> Comparison:
+def two_files(small: float, *, spread: float = 0.0, again: float | None = 1.0) -> Comparison:
     """A result of plain decoding of F16, 10 tokens a second, and of Q4_K_M."""
     quality = Quality(255, 50.0, 1.0, kl=0.0213, same_top=0.93, perplexity_ratio=1.012)
-    base = replace(result.files[1], label="F16", size_bytes=420, spread=spread)
-    other: ComparedFile = replace(base, label="Q4_K_M", size_bytes=200, quality=quality, spread=None)
+    base = ComparedFile("F16", "model-f16", "f16.gguf", "F16", 420, 100, Quality(255, 49.0, 1.0), spread)
+    other = replace(base, label="Q4_K_M", size_bytes=200, quality=quality, spread=None)
     rows = [
         row("F16", 10.0, is_best=True),
         row("Q4_K_M", small),
         row("Q4_K_M", 25.0, "auto", draft="small", speedup=1.5, speedup_low=1.1, stats=TWO_A_STEP, is_best=True),
         row("Q4_K_M", 30.0, "auto", draft="other", speedup=1.8, speedup_low=0.9, stats=TWO_A_STEP),
     ]
-    return replace(result, reference="F16", files=[base, other], rows=rows, reference_again=again, messages=[])
+    return Comparison(
+        command="",
+        started="2026-01-01T00:00:00.000+00:00",
+        settings={"threads": 1, "tokens": 6, "prompts": 2, "window": 512, "windows": 1},
+        reference="F16",
+        files=[base, other],
+        rows=rows,
+        reference_again=again,
+        messages=[],
+        failures=[],
+        complete=True,
+    )
 
 
-def test_conclusions_name_size_speed_and_quality(result: Comparison) -> None:
-    found = two_files(result, 17.0)
+def test_the_table_fits_the_terminal() -> None:
+    result = two_files(17.0, spread=0.5)
+    for width in (80, 100):
+        text = told(result, width)
+        assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    for label in ("F16", "Q4_K_M"):
+        assert f"\n{label} " in text
+    assert "the reference is F16" in text and "stopped" not in text
+    assert "stopped" in told(replace(result, complete=False))
+
+
+def test_conclusions_name_size_speed_and_quality() -> None:
+    found = two_files(17.0)
     assert list(conclusions(found)) == [
         "Q4_K_M: 2.10x smaller, 1.70x faster, speculative decoding (auto by small) makes it 1.50x faster, KL 0.021, "
         "same most likely token at 93 % of the positions, perplexity 1.012 times the reference's",
@@ -336,7 +348,7 @@ def test_conclusions_name_size_speed_and_quality(result: Comparison) -> None:
         "fastest on this machine: Q4_K_M with auto by small, 25.0 tok/s, 1.47x the fastest without drafting (Q4_K_M)",
     ]
     assert list(caveats(found)) == []
-    found = two_files(result, 30.0)
+    found = two_files(30.0)
     assert list(conclusions(found))[-1] == "fastest on this machine: Q4_K_M without drafting, 30.0 tok/s"
 
 
@@ -349,16 +361,16 @@ def test_conclusions_name_size_speed_and_quality(result: Comparison) -> None:
     ],
 )
 def test_a_ratio_of_speeds_is_uncertain_if_the_machine_may_have_changed(
-    small: float, circumstances: dict[str, Any], said: str, result: Comparison
+    small: float, circumstances: dict[str, Any], said: str
 ) -> None:
-    first, *_ = conclusions(two_files(result, small, **circumstances))
+    first, *_ = conclusions(two_files(small, **circumstances))
     assert f"2.10x smaller, {said}" in first
 
 
-def test_the_report_says_what_to_be_careful_with(result: Comparison) -> None:
-    [busy] = caveats(two_files(result, 17.0, spread=0.5))
+def test_the_report_says_what_to_be_careful_with() -> None:
+    [busy] = caveats(two_files(17.0, spread=0.5))
     assert busy == "the machine was busy: about the same work took up to 50 % longer at times"
-    [changed] = caveats(two_files(result, 17.0, again=0.5))
+    [changed] = caveats(two_files(17.0, again=0.5))
     assert changed == "at the end of this run, F16 was 0.50x as fast as in the table"
 
 
