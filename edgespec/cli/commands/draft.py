@@ -98,10 +98,11 @@ def train(call: Call) -> None:
     settings = Settings(**given | {"target": resolve(given["target"]).path})
 
     def show_step(progress: Progress) -> None:
-        left_s = max(0.0, settings.minutes * 60 - progress.elapsed_s)
+        budget_s = settings.minutes * 60
+        done_s = min(progress.elapsed_s, budget_s)  # the last step may end later
         accepted = f", accepted {progress.acceptance}" if progress.acceptance.greedy else ""
-        what = f"training: loss {progress.loss:.2f}{accepted}, {clock(left_s)} left"
-        output.progress(what, progress.elapsed_s / (settings.minutes * 60))
+        what = f"training: loss {progress.loss:.2f}{accepted}, {clock(budget_s - done_s)} left"
+        output.progress(what, done_s / budget_s)
 
     with output.showing_progress(), call.cancelling() as cancel:
         result = train_head(settings, Listener(output.note, output.progress, show_step, cancel))
