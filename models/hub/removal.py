@@ -24,7 +24,7 @@ from edgespec.models.hub.disk import file_lock
 from edgespec.models.hub.package import package_lock
 from edgespec.models.hub.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
 from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, packaged_at
-from edgespec.models.names.spec import NotFetchedError, resolve, sources
+from edgespec.models.names.spec import NotFetchedError, resolve
 
 Owner = str | PackageSpec  # a repository of the hub, or a package; "" for other files
 
@@ -58,25 +58,19 @@ class Removal:
         return sum(file.freed_bytes for file in self.files)
 
 
-def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False) -> Removal:
+def plan_removal(specs: Sequence[str]) -> Removal:
     """Return the files to delete for these models, which include incomplete downloads of their repositories.
 
-    `unfinished_only` selects only incomplete downloads of these repositories. Raises ModelNotFoundError for what is not
-    here, UsageError for what is not a user's model, EdgespecError for what cannot be deleted.
+    Raises ModelNotFoundError for what is not here, UsageError for what is not a user's model.
     """
-    find = _unfinished_in if unfinished_only else _model_files
-    found = [find(spec) for spec in dict.fromkeys(specs)]
+    found = [_model_files(spec) for spec in dict.fromkeys(specs)]
     links = {path: owner if isinstance(owner, str) else "" for paths, owner in found for path in paths}
     owners = tuple(dict.fromkeys(owner for _, owner in found if owner))
     files = [_with_blob(path, repository, links) for path, repository in links.items()]
     for owner in (owner for owner in owners if isinstance(owner, str)):
         begun = partial_files(owner)
         files += [DeletedFile(path, owner, path.stat().st_size, "incomplete download") for path in begun]
-    for path in (path for file in files for path in (file.blob, file.path) if path):
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise EdgespecError(f"{path} cannot be deleted", why=f"{path.parent} is not writable")
-    with _without_downloads(owners):
-        return Removal(tuple(files), owners)
+    return Removal(tuple(files), owners)
 
 
 def remove(removal: Removal) -> None:
@@ -118,9 +112,9 @@ def _model_files(spec: str) -> tuple[list[Path], Owner]:
     try:
         path = resolve(spec).path.absolute()
     except NotFetchedError as error:
-        if isinstance(error.wanted, PackageSpec):
-            raise ModelNotFoundError(error.what, why=error.why, hint="'edgespec ls' lists the models") from None
-        return _remaining_parts(error, error.wanted), error.wanted.repository
+        if isinstance(error.wanted, HubSpec):
+            return _remaining_parts(error, error.wanted), error.wanted.repository
+        raise ModelNotFoundError(error.what, why=error.why, hint="'edgespec ls' lists the models") from None
     if ".." in path.parts:  # a link in the last place stays the link
         path = path.parent.resolve() / path.name
     if path.parent.resolve() in (each.parent.resolve() for each in NAMES.values()):
@@ -128,33 +122,23 @@ def _model_files(spec: str) -> tuple[list[Path], Owner]:
     if not path.is_file() or path.suffix.lower() != ".gguf":
         raise UsageError(f"'{spec}' is not deleted", why="it is not a GGUF file")
     place = repository_of(path)
-    parts = (path.with_name(name) for name in parts_of(path.name))
+    parts = [path.with_name(name) for name in parts_of(path.name)]
     return [part for part in parts if part.is_file()], place[0] if place else packaged_at(path) or ""
 
 
 def _remaining_parts(missing: NotFetchedError, wanted: HubSpec) -> list[Path]:
-    """Return the parts of an incomplete model that are here. Raises ModelNotFoundError if there are none."""
-    files = cached_files(wanted.repository, wanted.revision)
-    quant = wanted.quant or USUAL
+    """Return the parts of an incomplete model that are here; none if only incomplete downloads are here.
+
+    Raises ModelNotFoundError if nothing is here.
+    """
+    files, quant = cached_files(wanted.repository, wanted.revision), wanted.quant or USUAL
     split = [name for name in files if part_of(name)[1] > 1]
-    if found := [name for name in split if (name in parts_of(wanted.file) if wanted.file else quant_of(name) == quant)]:
-        return [files[name] for name in found]
-    if partial_files(wanted.repository):
-        hint = f"to delete incomplete downloads: edgespec rm --unfinished {wanted.repository}"
-        raise ModelNotFoundError(missing.what, why=missing.why, hint=hint)
-    if models_in(list(files)) and not wanted.file:
-        choose(list(files), wanted.quant, where=f"{wanted.repository} on this machine")  # the error lists them
-    raise ModelNotFoundError(missing.what, why=missing.why, hint="'edgespec ls' lists the models")
-
-
-def _unfinished_in(spec: str) -> tuple[list[Path], Owner]:
-    if spec in NAMES:
-        raise UsageError(f"'{spec}' is not deleted", why="it is part of edgespec")
-    wanted = sources(spec)[0]
-    if isinstance(wanted, PackageSpec) or not partial_files(wanted.repository):
-        name = wanted.name if isinstance(wanted, PackageSpec) else wanted.repository
-        raise ModelNotFoundError(f"{name} has no incomplete download")
-    return [], wanted.repository
+    found = [name for name in split if (name in parts_of(wanted.file) if wanted.file else quant_of(name) == quant)]
+    if not found and not partial_files(wanted.repository):
+        if models_in(list(files)) and not wanted.file:
+            choose(list(files), wanted.quant, where=f"{wanted.repository} on this machine")  # the error lists them
+        raise ModelNotFoundError(missing.what, why=missing.why, hint="'edgespec ls' lists the models")
+    return [files[name] for name in found]
 
 
 # --- what is deleted with a file --------------------------------------------------------------------------------------
@@ -185,7 +169,7 @@ def _without_downloads(owners: Sequence[Owner]) -> Iterator[None]:
     held = []
     for owner in owners:
         if isinstance(owner, PackageSpec):
-            held.append((owner.name, package_lock(owner)))
+            held.append((str(owner), package_lock(owner)))
             continue
         paths = (hub_cache() / ".locks" / repository_folder(owner).name).glob("*.lock")
         held += [(owner, file_lock(owner, path.stem)) for path in paths]

@@ -1,6 +1,6 @@
 """The catalogue: short names of popular models, their sources, and small models that can draft for large ones.
 
-The user's `models.toml` extends it, and lists folders with models.
+The user's `models.toml` extends it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from edgespec.models.hub.quants import quant_of
 SHIPPED = Path(__file__).with_name("catalog.toml")
 USER_FILE = "models.toml"  # in the config folder
 DEFAULT_QUANT = "Q4_K_M"
-FOLDERS = "folders"  # the only key above the models' tables
 
 # The keys of a model's table, what they take, and a pattern for a string, a range for a number, None for a list
 VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
@@ -104,19 +103,6 @@ def catalogue(user_file: Path | None = None) -> dict[str, Entry]:
         raise UsageError(f"{file}: {error.what}", hint=error.hint) from None
 
 
-def folders(user_file: Path | None = None) -> list[Path]:
-    """Return the folders with models in the user's `models.toml`, existing or not.
-
-    Relative folders are relative to that file. Raises UsageError as `catalogue` does.
-    """
-    file = user_file or config_dir() / USER_FILE
-    parsed = _parsed(file)
-    try:
-        return [file.parent.absolute() / Path(name).expanduser() for name in _folder_names(parsed)]
-    except (UsageError, RuntimeError) as error:
-        raise UsageError(f"{file}: '{FOLDERS}' cannot be used", hint=str(error.args[-1])) from None
-
-
 def find(name: str) -> Entry | None:
     """Return the entry of a name, in any case. Raises UsageError as `catalogue` does."""
     return catalogue().get(name.lower())
@@ -140,59 +126,33 @@ def _parsed(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} cannot be read as TOML", why=str(error)) from error
 
 
-def _folder_names(parsed: Mapping[str, Any]) -> list[str]:
-    names = parsed.get(FOLDERS, [])
-    if isinstance(names, list) and all(isinstance(name, str) and name.strip() and "\0" not in name for name in names):
-        return names
-    hint = f'it takes a list of folders, such as {FOLDERS} = ["~/LLMs"]; it cannot be a model name'
-    raise UsageError(f"'{FOLDERS}' cannot be used", hint=hint)
-
-
 def _extended(shipped: Mapping[str, Entry], parsed: Mapping[str, Any]) -> dict[str, Entry]:
     """Return the shipped entries, extended and overridden. Raises UsageError."""
-    _folder_names(parsed)
-    entries, own = dict(shipped), list[str]()
-    for written, table in _tables(parsed):
+    entries, own = dict(shipped), list[Entry]()
+    for written, table in parsed.items():
         name = written.lower()
-        if name in own:
-            raise UsageError(f"model '{name}' is defined twice", hint="names are not case-sensitive")
+        if not isinstance(table, dict):
+            raise UsageError(f"'{written}' is not a table", hint=f'a model starts with its name: ["{written}"]')
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith(".gguf") or name == "demo":
             hint = "a name consists of letters, digits, '.', '-' and '_', is not 'demo', and does not end in '.gguf'"
             raise UsageError(f"invalid model name '{name}'", hint=hint)
         for key, value in table.items():
             _check_value(name, key, value)
-        entries[name] = _entry(entries.get(name, Entry(name)), table)
-        _check_source(entries[name], table)
-        own.append(name)
-    for name in own:
-        _check_drafts(entries[name], entries)
+        entry = entries[name] = _entry(entries.get(name, Entry(name)), table)
+        needed = PACKAGED if entry.package else ("repository",)
+        if missing := next((key for key in needed if not getattr(entry, key)), ""):
+            raise UsageError(f"model '{name}' has no {missing}", hint=f"{missing} is {VALUES[missing][0]}")
+        own.append(entry)
+    for entry in own:
+        if wrong := next((draft for draft in entry.drafts if draft not in entries or draft == entry.name), ""):
+            hint = "a draft is another model, defined in its own table"
+            raise UsageError(f"model '{entry.name}' cannot have the draft '{wrong}'", hint=hint)
     return entries
-
-
-def _tables(parsed: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, value in parsed.items():
-        if name == FOLDERS:
-            continue
-        if not isinstance(value, dict):
-            raise UsageError(f"'{name}' is not a table", hint=f'a model starts with its name: ["{name}"]')
-        yield from _with_dots(name, value)
-
-
-def _with_dots(name: str, table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a model's table; TOML reads an unquoted name with dots as nested tables, here it is one name again."""
-    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
-    if len(inner) < len(table) or not table:
-        yield name, {key: value for key, value in table.items() if key not in inner}
-    for key, value in inner.items():
-        yield from _with_dots(f"{name}.{key}", value)
 
 
 def _check_value(name: str, key: str, value: Any) -> None:
     if key not in VALUES:
-        similar = difflib.get_close_matches(key.lower(), VALUES, n=1)
-        hint = f"did you mean '{similar[0]}'?" if similar else f"the keys of a model are {', '.join(VALUES)}"
-        if key == FOLDERS:
-            hint = f"'{FOLDERS}' must come before the first model of the file"
+        hint = f"the keys of a model are {', '.join(VALUES)}; a name with dots needs quotes"
         raise UsageError(f"model '{name}': unknown key '{key}'", hint=hint)
     takes, range_or_pattern = VALUES[key]
     if isinstance(range_or_pattern, str):
@@ -206,29 +166,12 @@ def _check_value(name: str, key: str, value: Any) -> None:
         raise UsageError(f"model '{name}': invalid value for '{key}'", hint=f"it takes {takes}")
 
 
-def _check_source(entry: Entry, table: Mapping[str, Any]) -> None:
-    name = entry.name
-    if "repository" in table and "package" in table:
-        raise UsageError(f"model '{name}' has a repository and a package", hint="only one of them is possible")
-    needed = PACKAGED if entry.package else ("repository",)
-    if missing := next((key for key in needed if not getattr(entry, key)), ""):
-        raise UsageError(f"model '{name}' has no {missing}", hint=f"{missing} is {VALUES[missing][0]}")
-
-
-def _check_drafts(entry: Entry, entries: Mapping[str, Entry]) -> None:
-    for draft in entry.drafts:
-        if draft not in entries or draft == entry.name:
-            similar = difflib.get_close_matches(draft, entries.keys() - {entry.name}, n=1)
-            hint = f"did you mean '{similar[0]}'?" if similar else "a draft is another model, defined in its own table"
-            raise UsageError(f"model '{entry.name}' cannot have the draft '{draft}'", hint=hint)
-
-
 def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:
     given = dict(table)
     if "drafts" in given:
         given["drafts"] = tuple(name.lower() for name in given["drafts"])
-    if "repository" in given and base.package:  # it has another source now
-        base = Entry(base.name, quant=base.quant, drafts=base.drafts, licence=base.licence, about=base.about)
-    if "package" in given and not base.package:
+    if "repository" in given:
+        base = replace(base, package="")
+    elif "package" in given and not base.package:
         base = replace(base, repository="", quant=quant_of(given.get("member", "")))  # the packaged type
     return replace(base, **given)

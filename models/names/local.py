@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,8 +45,8 @@ class LocalModel:
         return self.header is not None and is_head(self.header)
 
 
-def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
-    """Yield the bundled pair, then the files in the usual folders (`gguf_files`) and in `folders`.
+def local_models() -> Iterator[LocalModel]:
+    """Yield the bundled pair, then the files in the usual folders (`gguf_files`).
 
     Each file is yielded once, as soon as it is read. Files that are not language models, such as projectors, are left
     out.
@@ -55,7 +55,7 @@ def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
     for spec, path in PAIR.items():
         seen.add(os.path.realpath(path))
         yield from read_model(path, spec)
-    for path in gguf_files(folders):
+    for path in gguf_files():
         if (file := os.path.realpath(path)) not in seen:
             seen.add(file)
             yield from read_model(path, str(path))

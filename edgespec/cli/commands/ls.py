@@ -15,7 +15,6 @@ from edgespec.cli.options.common import JSON_LINES, QUIET
 from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.render.rows import INDENT, short_spec, table
 from edgespec.cli.terminal.output import Output
-from edgespec.errors import UsageError
 from edgespec.text.figures import count_of, counted, size_of, when
 from edgespec.text.printable import one_line, wrapped
 
@@ -36,7 +35,7 @@ def ls(part: str, catalog: bool, as_json: bool, quiet: bool) -> None:
     """List the models on this machine. NAME-PART selects models by a part of their names.
 
     Searches edgespec's own folder, the Hugging Face cache, the working folder, ~/models, the folders of LM Studio and
-    llama.cpp, and your own folders (in models.toml or EDGESPEC_MODELS). Other commands accept the names under 'model'.
+    llama.cpp, and your own folders (in EDGESPEC_MODELS). Other commands accept the names under 'model'.
     """
     output = Output(quiet=quiet)
     (_list_catalogue if catalog else _list_models)(output, part.lower(), as_json=as_json)
@@ -87,15 +86,12 @@ def _found(output: Output, part: str) -> list[Found]:
 
 def _report_folders(output: Output) -> None:
     """Show a note for each of the user's own folders that does not exist."""
-    from edgespec.models.names.folders import own_folders
+    from edgespec.models.names.folders import VARIABLE, own_folders
     from edgespec.models.names.known import with_tilde
 
-    try:
-        for folder, named_by in own_folders().items():
-            if not folder.is_dir():
-                output.note(f"{with_tilde(folder)}, set in {named_by}, does not exist")
-    except UsageError as error:
-        output.note(f"your own folders are not searched: {error}")
+    for folder in own_folders():
+        if not folder.is_dir():
+            output.note(f"{with_tilde(folder)}, set in {VARIABLE}, does not exist")
 
 
 # --- as text ----------------------------------------------------------------------------------------------------------
@@ -125,12 +121,12 @@ def _reason(name: str, model: LocalModel) -> list[str]:
 def _unfinished_lines(begun: list[Begun]) -> list[str]:
     lines = []
     for repository, files in groupby(begun, lambda each: each[0]):
-        n_bytes = sum(size_bytes for _, _, size_bytes in files)
+        paths, sizes = zip(*((path, size_bytes) for _, path, size_bytes in files), strict=True)
         lines += [
             repository,
-            f"{INDENT}{size_of(n_bytes)} downloaded; to finish it, repeat the command that started it",
+            f"{INDENT}{size_of(sum(sizes))} downloaded; to finish it, repeat the command that started it",
+            f"{INDENT}to delete it, delete the incomplete files in {paths[0].parent}",
         ]
-        lines.append(f"{INDENT}to delete it:  edgespec rm --unfinished {repository}")
     return lines
 
 

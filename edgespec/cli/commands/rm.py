@@ -18,16 +18,15 @@ from edgespec.text.printable import one_line
 
 @click.command(context_settings=HELP_NAMES)
 @click.argument("models", nargs=-1, required=True, type=ModelSpec(), metavar="MODEL...")
-@click.option("--unfinished", is_flag=True, help="Delete only incomplete downloads of the repositories.")
 @YES
-def rm(models: tuple[str, ...], unfinished: bool, yes: bool) -> None:
+def rm(models: tuple[str, ...], yes: bool) -> None:
     """Delete models.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'. All parts of a split model and incomplete downloads of
     its repository are deleted, too. The files are listed first, and confirmed.
     """
     output = Output(quiet=False)
-    removal = plan_removal(models, unfinished_only=unfinished)
+    removal = plan_removal(models)
     for file in removal.files:
         output.line(_line(file))
     if not agreed(f"Delete {size_of(removal.freed_bytes)}?", yes=yes):
