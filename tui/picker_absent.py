@@ -110,7 +110,7 @@ class Elsewhere:
         choices = self._sizes(key)
         for quant in filter(None, (self.model(key).quant, DEFAULT_QUANT)):
             for choice in choices:
-                if choice.label == quant:
+                if choice.quant == quant:
                     return choice.spec
         fitting = [each for each in choices if needed_by_size(each.size_bytes) <= self.room_bytes]
         return [*choices[:1], *fitting][-1].spec if choices else ""
@@ -119,7 +119,7 @@ class Elsewhere:
         mark, style = self._mark(_needed(choice))
         fit = f"{mark} {fit_of(_needed(choice), self.room_bytes) or 'size unknown'}".strip()
         here = "here · " if choice.is_here else ""
-        name = one_line(choice.label or choice.spec)
+        name = one_line(choice.quant or choice.file or choice.spec)
         return Content.assemble(name, (f"  {_size(choice)}", MUTED), f"\n  {here}", (fit, style or MUTED))
 
     def _details(self, key: str, choice: Choice | None) -> str:

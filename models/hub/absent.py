@@ -11,16 +11,9 @@ from typing import Any
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.files.paths import free_in, models_dir
 from edgespec.models.hub.cache import hub_cache, is_offline, partial_bytes
-from edgespec.models.hub.repository import Offer, look_at_offers
-from edgespec.models.hub.requests import (
-    DownloadError,
-    check_endpoint,
-    headers,
-    host,
-    http_error,
-    reason,
-    session,
-)
+from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of
+from edgespec.models.hub.repository import Repository, look_at_models
+from edgespec.models.hub.requests import DownloadError, check_endpoint, headers, host, http_error, reason, session
 from edgespec.models.memory.fit import QUANT_BITS
 from edgespec.models.names.catalog import Entry, catalogue
 from edgespec.models.names.source import HubSpec, PackageSpec, Source, cached
@@ -74,12 +67,20 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to download a model, by its `spec`."""
+    """One way to download a model, by its `spec`.
+
+    Attributes:
+        quant: The quantisation; empty if only the name of the file selects the model.
+        file: The file in the repository, of a split model the first part; empty if it was not looked up.
+        size_bytes: The size of all parts.
+    """
 
     spec: str
-    label: str
+    quant: str
     size_bytes: int
     is_exact: bool = True
+    file: str = ""
+    n_parts: int = 1
     is_here: bool = False
 
 
@@ -149,31 +150,36 @@ def usual_choice(model: Absent) -> list[Choice]:
 
 
 def choices_of(model: Absent) -> list[Choice]:
-    """Return what can be downloaded of a model, the smallest first, as the hub lists it.
-
-    Raises DownloadError, ModelNotFoundError.
-    """
+    """Return what can be downloaded of a model, as the hub lists it. Raises DownloadError, ModelNotFoundError."""
     wanted = sources(model.spec)[0]
     if isinstance(wanted, PackageSpec):
         return usual_choice(model)
-    return [
-        Choice(
-            spec_of(model.spec, wanted, each), each.quant or each.file, each.size_bytes, is_here=is_here(wanted, each)
-        )
-        for each in look_at_offers(wanted).offers()
-    ]
+    return choices_in(look_at_models(wanted), model.spec, wanted)
 
 
-def spec_of(spec: str, wanted: HubSpec, offer: Offer) -> str:
-    """Return the name to type. A name of the catalogue stays one, so that its draft is downloaded too."""
-    if "/" not in spec and offer.quant:
-        return f"{spec.partition(':')[0]}:{offer.quant}"
-    return str(offer.spec(wanted))
+def choices_in(repository: Repository, spec: str, wanted: HubSpec) -> list[Choice]:
+    """Return the models of a repository that can be downloaded, the smallest first: of known size, with all parts.
+
+    A `spec` of the catalogue is kept, so that its draft is downloaded too.
+    """
+    names, found = list(repository.files), []
+    for file in models_in(names):
+        sizes = [repository.files[part].size_bytes if part in names else 0 for part in parts_of(file)]
+        if all(sizes):
+            quant = quant_of(file) if _selects(names, quant_of(file), file) else ""
+            short = str(replace(wanted, file="" if quant else file, quant=quant))
+            if quant and "/" not in spec:
+                short = f"{spec.partition(':')[0]}:{quant}"
+            is_here = cached(replace(wanted, file=file, quant="")) is not None
+            found.append(Choice(short, quant, sum(sizes), True, file, len(sizes), is_here))
+    return sorted(found, key=lambda choice: (choice.size_bytes, choice.file))
 
 
-def is_here(wanted: HubSpec, offer: Offer) -> bool:
-    """Return whether all files of an offer are on this machine, at the wanted revision."""
-    return cached(replace(wanted, file=offer.file, quant="")) is not None
+def _selects(names: list[str], quant: str, file: str) -> bool:
+    """Return whether a quantisation selects this file."""
+    with suppress(ModelNotFoundError):
+        return bool(quant) and choose(names, quant) == file
+    return False
 
 
 def free_for(model: Absent) -> int:

@@ -1,4 +1,4 @@
-"""Locks, hashes and links of downloaded files, and messages about the disk."""
+"""Downloads on the disk: progress, locks, hashes and links of files, and messages about the disk."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,6 +22,29 @@ LOOK_S = 0.1  # between two looks at a lock, or at the progress of a download
 
 # filelock prints this warning on file systems without locks, where it uses files instead.
 warnings.filterwarnings("ignore", message="flock not supported")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state of a download.
+
+    Attributes:
+        here_bytes: Bytes that are on this machine.
+        transferred_bytes: Bytes that came over the network this time.
+        files_done: Complete files.
+        step: What is done with the received files, such as computing their hashes; empty while files are received.
+        step_done: The progress of this step, 0 to 1.
+    """
+
+    here_bytes: int
+    transferred_bytes: int
+    files_done: int
+    step: str = ""
+    step_done: float = 0.0
+
+
+class DownloadCancelled(DownloadError):  # noqa: N818 - nothing went wrong
+    """The user stopped a download."""
 
 
 def file_lock(repository: str, etag: str) -> FileLock:

@@ -14,18 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 from edgespec.cancel import CancelFlag
 from edgespec.files.paths import write_whole
-from edgespec.models.hub import progress as waiting
+from edgespec.models.hub import requests
 from edgespec.models.hub.cache import commit_of, hub_cache, repository_folder
-from edgespec.models.hub.disk import LOOK_S, alone, disk_errors, etag_of, file_lock, link
-from edgespec.models.hub.progress import DownloadCancelled, Notes, Patience, Progress, Tell
+from edgespec.models.hub.disk import LOOK_S, DownloadCancelled, Progress, alone, disk_errors, etag_of, file_lock, link
 from edgespec.models.hub.repository import Download, RemoteFile, is_whole, size_here
 from edgespec.models.hub.requests import (
     DownloadError,
     OtherAnswerError,
+    Patience,
+    Tell,
     explained,
     headers,
     host,
@@ -88,7 +88,8 @@ def _record_commit(download: Download) -> None:
     folder = repository_folder(repository)
     ref = folder / "refs" / revision
     ref.parent.mkdir(parents=True, exist_ok=True)
-    written = folder / f"commit.{os.getpid()}"  # not in `refs`, where every file counts as a branch
+    # Not in `refs`, where every file counts as a branch; two threads may do this at once.
+    written = folder / f"commit.{os.getpid()}.{threading.get_ident()}"
     try:
         write_whole(written, download.commit)
         written.replace(ref)
@@ -111,8 +112,8 @@ class _Job:
         self._here = {file.name: here for file, here in zip(download.files, download.here_bytes, strict=True)}
         self._transferred_bytes, self._done = 0, 0
         self._counting = threading.Lock()
-        self._notes_to_show: SimpleQueue[str] = SimpleQueue()
-        self._retries = Notes(self._notes_to_show.put)
+        self._notes: deque[str] = deque()
+        self._told: set[str] = set()  # why requests were repeated
 
     def work(self) -> None:
         """Download files until none is left."""
@@ -135,11 +136,8 @@ class _Job:
             return Progress(here, self._transferred_bytes, self._done, step, float(is_verifying))
 
     def pass_on(self, tell: Tell) -> None:
-        try:
-            while True:
-                tell(self._notes_to_show.get_nowait())
-        except Empty:
-            return
+        while self._notes:
+            tell(self._notes.popleft())
 
     def _next(self) -> RemoteFile | None:
         with self._counting:
@@ -154,7 +152,7 @@ class _Job:
             disk_errors(hub_cache(), "HF_HOME"),
             alone(
                 file_lock(self.download.wanted.repository, file.etag),
-                lambda: self._notes_to_show.put(note),
+                lambda: self._notes.append(note),
                 self._check_stopped,
             ),
         ):
@@ -184,13 +182,13 @@ class _Job:
                     hint="download it again; if that happens again, something between here and there changes it",
                 )
             note = f"the partial download of {file.name} belongs to another file: starting from the beginning"
-            self._notes_to_show.put(note)
+            self._notes.append(note)
 
     def _receive_all(self, file: RemoteFile, partial: Path) -> None:
         """Continue `partial` until it is as long as the file, pausing when the network does."""
         if size_here(partial) > file.size_bytes:
             partial.unlink()
-        patience = Patience(waiting.FETCHING_S)
+        patience = Patience(requests.FETCHING_S, self._notes.append, self._told)
         while (here := size_here(partial)) < file.size_bytes:
             error: Exception | None = None
             try:
@@ -206,7 +204,6 @@ class _Job:
             wait_s = patience.wait_s(error)
             if wait_s is None:
                 raise explained(error, self.download.wanted) from error
-            self._retries.retrying(error, wait_s, patience)
             self.stopped.wait(wait_s)
             self._check_stopped()
 

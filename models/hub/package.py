@@ -15,7 +15,6 @@ import sys
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from zipfile import BadZipFile, ZipFile
 
@@ -24,9 +23,8 @@ from filelock import FileLock
 from edgespec.cancel import CancelFlag
 from edgespec.files.paths import models_dir
 from edgespec.files.unfinished import undoing
-from edgespec.models.hub.disk import LOOK_S, alone, disk_errors
-from edgespec.models.hub.progress import DownloadCancelled, Progress, Tell
-from edgespec.models.hub.requests import DownloadError
+from edgespec.models.hub.disk import LOOK_S, DownloadCancelled, Progress, alone, disk_errors
+from edgespec.models.hub.requests import DownloadError, Tell
 from edgespec.models.names.source import PackageSpec
 
 # pip knows the user's indexes and mirrors, proxies and certificates. It retries less often than its default of 5 times,
@@ -102,12 +100,6 @@ def _fetch_into(
 
 def _run_pip(wanted: PackageSpec, scratch: Path, receive: Callable[[], None]) -> Path:
     """Return the wheel, whose hash pip has checked. Calls `receive`, which may raise, until pip ends."""
-    if find_spec("pip") is None:
-        raise DownloadError(
-            f"{wanted.package} cannot be downloaded",
-            why=f"pip is not installed for {sys.executable}",
-            hint=f"install it: uv pip install --python {sys.executable} pip, or {sys.executable} -m ensurepip",
-        )
     log, done, wishes = scratch / "log", scratch / "done", scratch / "requirements.txt"
     wishes.write_text(f"{wanted.package} --hash=sha256:{wanted.entry.wheel_sha256}\n", encoding="utf-8")
     with log.open("wb") as written:
@@ -171,4 +163,5 @@ def _reason(log: str) -> str:
     # The last failure of the connection says more than the error that follows from it.
     broken = re.findall(r"after connection broken by '?(.+?)'?(?:: /\S*)?$", log, re.MULTILINE)
     reasons = re.findall(r"^(?:ERROR|WARNING): (.+)", log, re.MULTILINE)
-    return re.sub(r"//[^/@\s]*@", "//", (broken or reasons or ["pip gives no reason"])[-1 if broken else 0])
+    said = broken[-1:] or reasons or log.splitlines()[-1:] or ["pip gives no reason"]  # the last line: no pip here
+    return re.sub(r"//[^/@\s]*@", "//", said[0])

@@ -6,8 +6,8 @@ The command line and the chat use the same functions, with different displays (`
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from time import perf_counter
 from typing import Protocol
@@ -16,12 +16,12 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.files.paths import free_in, is_writable, models_dir
 from edgespec.models.hub.cache import hub_cache, is_offline
+from edgespec.models.hub.disk import DownloadCancelled, Progress
 from edgespec.models.hub.fetch import fetch
 from edgespec.models.hub.package import fetch_package
-from edgespec.models.hub.progress import DownloadCancelled, Progress, Speed
-from edgespec.models.hub.repository import Download, check_access, plan
+from edgespec.models.hub.repository import Download, plan
 from edgespec.models.hub.requests import DownloadError, missing_offline
-from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, Source, is_path
+from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, Source, cached, is_path
 from edgespec.models.names.spec import resolve, sources
 from edgespec.text.figures import clock, rate, size_of
 
@@ -97,41 +97,34 @@ def items_of(specs: Sequence[str], *, drafts_of: Collection[str]) -> list[Item]:
 
 
 def plan_item(item: Item, display: Display) -> None:
-    """Plan the download. A failure is kept in `error`."""
+    """Plan the download; offline find the model that is here. A failure is kept in `error`."""
     if item.wanted is None or item.error is not None:
         return
     try:
+        if is_offline():
+            item.path = cached(item.wanted)
+            if item.path is None:
+                raise missing_offline(str(item.wanted))
+            item.was_here = item.is_done = True
+            return
         display.progress(f"looking for {item.spec}", None)
-        item.download = _planned(item.wanted, display)
+        item.download = plan(item.wanted, display.note) if isinstance(item.wanted, HubSpec) else item.wanted
         item.was_here, item.path = item.download.is_here, item.download.path
         check_space([item.download])
-        if isinstance(item.download, Download):
-            check_access(item.download, display.note)
     except EdgespecError as error:
         item.error = error
     finally:
         display.end_progress()
 
 
-def _planned(wanted: Source, display: Display) -> AnyDownload:
-    if isinstance(wanted, HubSpec):
-        return plan(wanted, display.note)
-    if is_offline() and not wanted.is_here:
-        raise missing_offline(wanted.name)
-    return wanted
-
-
 def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
     """Return the error if there is not enough disk space for all planned models together."""
-    coming = [item for item in items if item.download is not None and item.error is None]
+    coming = [item.download for item in items if item.download is not None and item.error is None]
     try:
-        check_space([item.download for item in coming if item.download is not None])
+        check_space(coming)
     except EdgespecError as error:
-        named = [item.spec for item in coming if not item.is_draft]
-        fewer = f"leave out the draft (edgespec pull {' '.join(named)} --no-draft)"
-        fewer = fewer if len(named) < len(coming) else "download fewer of them"
-        hint = f"{fewer}, or {error.hint}" if len(coming) > 1 else error.hint
-        return type(error)(error.what, why=error.why, hint=hint)
+        fewer = "download fewer of them, or none of the drafts (edgespec pull MODEL --no-draft), or "
+        return type(error)(error.what, why=error.why, hint=(fewer if len(coming) > 1 else "") + error.hint)
     return None
 
 
@@ -206,7 +199,7 @@ def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag, *, 
 
 
 def _fetch(item: Item, download: AnyDownload, display: Display, cancel: CancelFlag) -> None:
-    speed, started_s = Speed(), perf_counter()
+    started_s = perf_counter()
 
     def tell(progress: Progress) -> None:
         item.transferred_bytes = progress.transferred_bytes
@@ -215,8 +208,8 @@ def _fetch(item: Item, download: AnyDownload, display: Display, cancel: CancelFl
         if progress.step:
             display.progress(progress.step, progress.step_done)
             return
-        speed.add(perf_counter(), progress.transferred_bytes)
-        display.progress(_line(download, progress, speed), progress.here_bytes / download.size_bytes)
+        bytes_per_s = progress.transferred_bytes / (perf_counter() - started_s)
+        display.progress(_line(download, progress, bytes_per_s), progress.here_bytes / download.size_bytes)
 
     try:
         if isinstance(download, PackageSpec):
@@ -233,14 +226,14 @@ def _fetch(item: Item, download: AnyDownload, display: Display, cancel: CancelFl
         display.end_progress()
 
 
-def _line(download: AnyDownload, progress: Progress, speed: Speed) -> str:
+def _line(download: AnyDownload, progress: Progress, bytes_per_s: float) -> str:
     total = size_of(download.size_bytes)
     n_files = len(download.files) if isinstance(download, Download) else 1
     file = f"file {min(progress.files_done + 1, n_files)} of {n_files}, " if n_files > 1 else ""
     here = size_of(progress.here_bytes)
-    line = f"{file}{here} of {total}, {rate(speed.bytes_per_s / 1e6)} MB/s"
-    if speed.bytes_per_s > 0:
-        line += f", {clock((download.size_bytes - progress.here_bytes) / speed.bytes_per_s)} left"
+    line = f"{file}{here} of {total}, {rate(bytes_per_s / 1e6)} MB/s"
+    if bytes_per_s > 0:
+        line += f", {clock((download.size_bytes - progress.here_bytes) / bytes_per_s)} left"
     return line
 
 
@@ -248,42 +241,22 @@ def _line(download: AnyDownload, progress: Progress, speed: Speed) -> str:
 
 
 def check_space(downloads: Sequence[AnyDownload]) -> None:
-    """Raise DownloadError if a folder is not writable, or a disk has no room for all downloads to it."""
+    """Raise DownloadError if a folder is not writable, or its disk has no room for all downloads to it."""
     missing = {download.path: download for download in downloads if download.needed_bytes}
-    disks: dict[int, list[AnyDownload]] = {}
-    for download in missing.values():
-        folder, variable = _folder_of(download)
+    for (folder, variable), group in groupby(sorted(missing.values(), key=_folder_of), key=_folder_of):
         if not is_writable(folder):
             raise DownloadError(f"{folder} is not writable", hint=f"set {variable} to a folder you own")
-        disks.setdefault(_disk(folder), []).append(download)
-    for on_disk in disks.values():
-        _check_disk(on_disk)
-
-
-def _check_disk(downloads: Sequence[AnyDownload]) -> None:
-    """Raise DownloadError if the disk of these downloads has no room for all of them."""
-    folders = dict(map(_folder_of, downloads))
-    free = min(map(free_in, folders))
-    needed = sum(download.needed_bytes for download in downloads)
-    if needed <= free:
-        return
-    only = downloads[0] if len(downloads) == 1 else None
-    what = "all of them" if only is None else str(only.wanted if isinstance(only, Download) else only)
-    raise DownloadError(
-        f"there is not enough disk space for {what}",
-        why=f"{size_of(needed)} needed, {size_of(free)} free in {' and '.join(map(str, folders))}",
-        hint=f"free some space, or set {' or '.join(folders.values())} to a folder on another disk",
-    )
+        there = list(group)
+        needed, free = sum(download.needed_bytes for download in there), free_in(folder)
+        if needed > free:
+            only = there[0].wanted if isinstance(there[0], Download) else there[0]
+            raise DownloadError(
+                f"there is not enough disk space for {only if len(there) == 1 else 'all of them'}",
+                why=f"{size_of(needed)} needed, {size_of(free)} free in {folder}",
+                hint=f"free some space, or set {variable} to a folder on another disk",
+            )
 
 
 def _folder_of(download: AnyDownload) -> tuple[Path, str]:
     """Return the folder of a download, and the environment variable that moves the folder."""
     return (hub_cache(), "HF_HOME") if isinstance(download, Download) else (models_dir(), "EDGESPEC_HOME")
-
-
-def _disk(folder: Path) -> int:
-    """Return the number of the disk that a folder is on, or will be."""
-    for place in (folder, *folder.parents):
-        with suppress(OSError):  # missing, or not accessible
-            return place.stat().st_dev
-    return 0

@@ -7,36 +7,32 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.hub import progress as waiting
-from edgespec.models.hub.cache import cached_files, is_offline, repository_folder
-from edgespec.models.hub.progress import Notes, Patience, Tell
-from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of
+from edgespec.models.hub import requests
+from edgespec.models.hub.cache import is_offline, repository_folder
+from edgespec.models.hub.quants import choose, models_in, parts_of
 from edgespec.models.hub.requests import (
     DownloadError,
+    Patience,
+    Tell,
     check_endpoint,
     explained,
     headers,
     host,
     http_error,
     is_kind,
-    missing_offline,
     search_page,
     session,
     timeout_s,
 )
-from edgespec.models.names.source import HubSpec, cached, stays_within
+from edgespec.models.names.source import HubSpec, stays_within
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
-
-Answer = TypeVar("Answer")
 
 _logger = logging.getLogger(__name__)
 _ETAG = "[0-9a-f]{40}|[0-9a-f]{64}"
@@ -53,37 +49,12 @@ class RemoteFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A model of a repository: its file, or the first part of a split model, with the size of all parts. `quant` is
-    empty if only the file's name selects the model."""
-
-    file: str
-    quant: str
-    n_parts: int
-    size_bytes: int
-
-    def spec(self, wanted: HubSpec) -> HubSpec:
-        """Return the spec that selects this model, in the repository and at the revision of `wanted`."""
-        return replace(wanted, file="" if self.quant else self.file, quant=self.quant)
-
-
-@dataclass(frozen=True, slots=True)
 class Repository:
     """The GGUF files of a repository by name, at a commit."""
 
     name: str
     commit: str
     files: dict[str, RemoteFile]
-
-    def offers(self) -> list[Offer]:
-        """Return the models that can be downloaded, the smallest first: of known size, with all parts."""
-        found = []
-        for file in models_in(list(self.files)):
-            sizes = [self.files[part].size_bytes if part in self.files else 0 for part in parts_of(file)]
-            if all(sizes):
-                selecting = _chosen_or_none(list(self.files), quant_of(file)) == file
-                found.append(Offer(file, quant_of(file) if selecting else "", len(sizes), sum(sizes)))
-        return sorted(found, key=lambda offer: (offer.size_bytes, offer.file))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +88,7 @@ class Download:
     def missing_bytes(self) -> int:
         return self.size_bytes - sum(self.here_bytes)
 
-    @property
-    def needed_bytes(self) -> int:
-        """The disk space that the download takes."""
-        return self.missing_bytes
+    needed_bytes = missing_bytes  # the disk space that the download takes
 
     def place(self, file: RemoteFile) -> Path:
         return repository_folder(self.wanted.repository) / "snapshots" / self.commit / file.name
@@ -133,19 +101,15 @@ class Download:
 
 
 def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
-    """Return the download of a model; offline it describes the complete model that is here.
-
-    Raises ModelNotFoundError, DownloadError.
-    """
-    if is_offline():
-        return _plan_offline(wanted)
+    """Return the download of a model. Raises ModelNotFoundError, DownloadError."""
     repository = look_up(wanted, tell)
     names = list(repository.files)
     if wanted.file and wanted.file not in names:
         near = difflib.get_close_matches(wanted.file, names, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"GGUF files there: {', '.join(names[:5]) or 'none'}"
         raise ModelNotFoundError(f"{repository.name} has no file {wanted.file}", hint=hint)
-    parts = parts_of(wanted.file or _chosen(repository, wanted.quant))
+    _check_any_model(repository)
+    parts = parts_of(wanted.file or choose(names, wanted.quant, where=repository.name))
     missing = [part for part in parts if part not in names]
     if missing:
         raise ModelNotFoundError(f"{repository.name} has only some parts of the model", why=f"{missing[0]} is missing")
@@ -171,11 +135,19 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
     session()
     api = HfApi(token=False, headers=headers())  # these contain the token
 
-    def ask() -> ModelInfo:
-        return api.model_info(wanted.repository, revision=wanted.revision, files_metadata=True, timeout=timeout_s())
-
+    patience = Patience(requests.LOOKING_S, tell)
     try:
-        return _read_listing(_answered(ask, wanted, tell), wanted.repository)
+        while True:
+            try:
+                found = api.model_info(
+                    wanted.repository, revision=wanted.revision, files_metadata=True, timeout=timeout_s()
+                )
+                return _read_listing(found, wanted.repository)
+            except http_error() as error:
+                wait_s = None if is_kind(error, "ConnectError") else patience.wait_s(error)
+                if wait_s is None:
+                    raise explained(error, wanted) from error
+                time.sleep(wait_s)
     except HFValidationError as error:
         raise ModelNotFoundError(f"there is no repository {wanted.repository}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -187,7 +159,7 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
         ) from error
 
 
-def look_at_offers(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
+def look_at_models(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
     """Return the repository of a model, which has at least one. Raises ModelNotFoundError, DownloadError."""
     if is_offline():
         hint = "'edgespec ls' shows what is downloaded"
@@ -195,26 +167,6 @@ def look_at_offers(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
     repository = look_up(wanted, tell)
     _check_any_model(repository)
     return repository
-
-
-def check_access(download: Download, tell: Tell = _logger.info) -> None:
-    """Check access to the files, which the listing of a gated repository does not show. Downloads nothing.
-
-    Raises DownloadError.
-    """
-    missing = [file for file in download.files if not is_whole(download.place(file), file)]
-    if not missing or is_offline():
-        return
-    from huggingface_hub import hf_hub_url
-
-    url = hf_hub_url(download.wanted.repository, missing[0].name, revision=download.commit)
-
-    def ask() -> None:
-        answer = session().head(url, headers=headers(), timeout=timeout_s(), follow_redirects=False)
-        if answer.is_error:  # a redirection, which leads to the content, is no error
-            answer.raise_for_status()
-
-    _answered(ask, download.wanted, tell)
 
 
 def is_whole(path: Path, file: RemoteFile) -> bool:
@@ -252,40 +204,10 @@ def _content(sibling: RepoSibling) -> tuple[int, str]:
     return (size, etag) if re.fullmatch(_ETAG, etag) else (0, "")
 
 
-def _chosen(repository: Repository, quant: str) -> str:
-    """Return the file of a quantisation. Raises ModelNotFoundError, which lists the available ones."""
-    _check_any_model(repository)
-    try:
-        return choose(list(repository.files), quant, where=repository.name)
-    except ModelNotFoundError as error:
-        sizes = f"their sizes: edgespec pull {repository.name} --list"
-        raise type(error)(error.what, why=error.why, hint="; ".join(filter(None, (error.hint, sizes)))) from None
-
-
-def _chosen_or_none(names: list[str], quant: str) -> str | None:
-    with suppress(ModelNotFoundError):
-        return choose(names, quant) if quant else None
-    return None
-
-
 def _check_any_model(repository: Repository) -> None:
     if not models_in(list(repository.files)):
         hint = f"look for a repository with GGUF files: {search_page(repository.name)}"
         raise ModelNotFoundError(f"{repository.name} has no GGUF model", hint=hint)
-
-
-def _answered(ask: Callable[[], Answer], wanted: HubSpec, tell: Tell) -> Answer:
-    """Return the hub's answer, after waits and retries if it is busy. Raises DownloadError, ModelNotFoundError."""
-    patience, notes = Patience(waiting.LOOKING_S), Notes(tell)
-    while True:
-        try:
-            return ask()
-        except http_error() as error:
-            wait_s = None if is_kind(error, "ConnectError") else patience.wait_s(error)
-            if wait_s is None:
-                raise explained(error, wanted) from error
-            notes.retrying(error, wait_s, patience)
-            time.sleep(wait_s)
 
 
 def _here_bytes(download: Download, file: RemoteFile) -> int:
@@ -293,17 +215,3 @@ def _here_bytes(download: Download, file: RemoteFile) -> int:
         return file.size_bytes
     here = size_here(download.partial(file))
     return here if here <= file.size_bytes else 0
-
-
-# --- offline ----------------------------------------------------------------------------------------------------------
-
-
-def _plan_offline(wanted: HubSpec) -> Download:
-    first = cached(wanted)
-    if first is None:
-        raise missing_offline(str(wanted))
-    here = cached_files(wanted.repository, wanted.revision)
-    first_name = next(name for name, path in here.items() if path == first)
-    files = tuple(RemoteFile(name, here[name].stat().st_size, "") for name in parts_of(first_name))
-    commit = first.relative_to(repository_folder(wanted.repository) / "snapshots").parts[0]
-    return Download(wanted, commit, files, tuple(file.size_bytes for file in files))

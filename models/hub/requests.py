@@ -1,9 +1,10 @@
-"""Requests to the Hugging Face hub: their headers, and what their failures mean for a user."""
+"""Requests to the Hugging Face hub: their headers, what failures mean for a user, and when they are repeated."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -11,6 +12,7 @@ from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.models.hub.cache import partial_bytes
 from edgespec.models.names.source import HubSpec
 
+Tell = Callable[[str], object]  # takes notes for the user
 HOW_TO_LOG_IN = "hf auth login (or set HF_TOKEN)"
 _ADDRESS = re.compile(
     r"(?P<scheme>https?://)(?:[^/?#]*@)?(?P<place>(?:[\w.-]+|\[[\da-f:.]+\])(?::\d{1,5})?(?:/[^?#@\s]*)?)",
@@ -157,7 +159,11 @@ def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
     status, code, message = status_of(error), header_of(error, "X-Error-Code"), header_of(error, "X-Error-Message")
     repository, again, page = wanted.repository, how_to_resume(wanted.repository), page_of(wanted.repository)
     if status == 407 or is_kind(error, "ProxyError"):
-        return _refused_by_proxy(error)
+        names = [name for name in os.environ if name.upper() in _CONNECTING[:3] and os.environ[name]]
+        needs_login = status == 407 or str(error).startswith("407")
+        why = "it requires a user name and password" if needs_login else str(error)
+        hint = f"check {' or '.join(names) or 'HTTPS_PROXY'}, for example http://name:password@host:port"
+        return DownloadError(f"the proxy cannot reach {host()}", why=why, hint=hint)
     if not status:
         is_said = isinstance(error, OtherAnswerError) or is_kind(error, "TimeoutException")
         why = "" if is_said else re.sub(r"^\[Errno -?\d+\] ", "", str(error))
@@ -185,10 +191,50 @@ def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
     return DownloadError(f"{host()} denies access to {repository}", why=why, hint=f"see {page}")
 
 
-def _refused_by_proxy(error: Exception) -> DownloadError:
-    names = [name for name in os.environ if name.upper() in _CONNECTING[:3] and os.environ[name]]
-    why = str(error)
-    if status_of(error) == 407 or why.startswith("407"):
-        why = "it requires a user name and password"
-    hint = f"check {' or '.join(names) or 'HTTPS_PROXY'}, for example http://name:password@host:port"
-    return DownloadError(f"the proxy cannot reach {host()}", why=why, hint=hint)
+# --- repeated requests ------------------------------------------------------------------------------------------------
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
+LONGEST_ASKED_S = 300.0  # the hub counts requests over five minutes
+FETCHING_S = 600.0  # of waits without a byte: a network may be gone that long
+LOOKING_S = 60.0  # of waits before the download starts, while the user may be watching
+
+_PASSING = ("TimeoutException", "NetworkError", "RemoteProtocolError", "ConnectionError")
+
+
+class Patience:
+    """The waits between the failures of one request: they grow, and end once `patience_s` were waited without success.
+
+    Time asleep, of a laptop for instance, is not counted. `tell` is given each reason once; `told` has earlier ones.
+    """
+
+    def __init__(self, patience_s: float, tell: Tell, told: set[str] | None = None) -> None:
+        self._patience_s, self._tell, self._told = patience_s, tell, set[str]() if told is None else told
+        self.renew()
+
+    def renew(self) -> None:
+        """Start again with short waits, after data has come."""
+        self._left_s = self._patience_s
+        self._next_s = FIRST_WAIT_S
+
+    def wait_s(self, error: Exception) -> float | None:
+        """Return how long to wait after this failure, which is reported; None if a retry is useless."""
+        status = status_of(error)
+        passes = status in (408, 429) or status >= 500 or is_kind(error, *_PASSING)
+        if not passes or self._left_s <= 0:
+            return None
+        wait_s = max(self._next_s, min(_requested_wait_s(error), LONGEST_ASKED_S))
+        self._next_s = min(2 * self._next_s, LONGEST_WAIT_S)
+        self._left_s -= wait_s
+        if (why := reason(error)) not in self._told:
+            self._told.add(why)
+            left = f"{self._left_s / 60:.0f} minutes" if self._left_s >= 90 else f"{self._left_s:.0f} s"
+            self._tell(f"{why}: retrying in {wait_s:.0f} s, giving up in {left} if no data arrives")
+        return wait_s
+
+
+def _requested_wait_s(error: Exception) -> float:
+    """Return how long the hub asks to wait."""
+    after = header_of(error, "Retry-After") or next(
+        iter(re.findall(r"\br=0;\s*t=(\d+)", header_of(error, "RateLimit"))), ""
+    )
+    return float(after) if after.isdigit() else 0.0

@@ -13,7 +13,7 @@ from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cac
 from edgespec.models.hub.quants import models_in, quant_of
 from edgespec.models.names.catalog import catalogue, near
 from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.source import NAMES, HubSpec, cached, is_path, packaged, packaged_at
+from edgespec.models.names.source import NAMES, HubSpec, cached, is_path, packaged_at
 
 
 def name_of(path: Path) -> str:
@@ -24,7 +24,7 @@ def name_of(path: Path) -> str:
         if file == os.path.realpath(bundled):
             return name
     if package := packaged_at(path):
-        return package.name if package == packaged(package.entry) else str(package)
+        return str(package)
     place = repository_of(path)
     if place is not None and _can_be_typed(place[0]):
         repository, name = place

@@ -46,23 +46,22 @@ class HubSpec:
 
 @dataclass(frozen=True, slots=True)
 class PackageSpec:
-    """A model of the catalogue in a package, kept in the weight type `quant`. `str()` returns its name."""
+    """A model of the catalogue in a package. `str()` returns its name."""
 
     entry: Entry
-    quant: str
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.quant}" if self.quant else self.name
-
-    @property
-    def name(self) -> str:
-        """The name in the catalogue."""
         return self.entry.name
 
     @property
     def package(self) -> str:
         """The package with its version: "name==version"."""
         return self.entry.package
+
+    @property
+    def quant(self) -> str:
+        """The weight type in which the model is kept."""
+        return spelt(self.entry.quant)
 
     @property
     def packed_quant(self) -> str:
@@ -126,7 +125,7 @@ def cached(wanted: Source) -> Path | None:
 def files_here(entry: Entry) -> list[Path]:
     """Return the files here that are a model of the catalogue, in any quantisation."""
     if entry.package:
-        return sorted(packaged(entry).folder.glob("*.gguf"))
+        return sorted(PackageSpec(entry).folder.glob("*.gguf"))
     files = cached_files(entry.repository)
     return [files[name] for name in models_in(list(files))]
 
@@ -158,30 +157,11 @@ def lasting(spec: str) -> str:
 # --- models in packages -----------------------------------------------------------------------------------------------
 
 
-def packaged(entry: Entry, quant: str = "") -> PackageSpec:
-    """Return the model of a catalogue entry with a package, in this weight type or its default one.
-
-    Raises ModelNotFoundError if the type is not available.
-    """
-    packed = quant_of(entry.member)
-    wanted = spelt(quant or entry.quant)
-    types = dict.fromkeys((spelt(entry.quant), packed))
-    if wanted not in types:
-        raise ModelNotFoundError(
-            f"{entry.name} is not available as {wanted}",
-            why=f"it is available as {' and '.join(filter(None, types))}",
-            hint=f"'edgespec compare {entry.name}:{packed} --quants {wanted}' makes and measures other types",
-        )
-    return PackageSpec(entry, wanted)
-
-
 def packaged_at(path: Path) -> PackageSpec | None:
     """Return the packaged model that is kept in this file; None for other files, and if the catalogue has errors."""
     if models_dir() not in path.absolute().parents:
         return None
     with suppress(UsageError):
-        for entry in (entry for entry in catalogue().values() if entry.package):
-            for quant in ("", quant_of(entry.member)):
-                if (model := packaged(entry, quant)).path == path.absolute():
-                    return model
+        packages = (PackageSpec(entry) for entry in catalogue().values() if entry.package)
+        return next((each for each in packages if each.path == path.absolute()), None)
     return None

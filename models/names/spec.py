@@ -21,7 +21,6 @@ from edgespec.models.names.source import (
     cached,
     is_address,
     is_path,
-    packaged,
     stays_within,
 )
 
@@ -125,7 +124,15 @@ def _of_catalogue(spec: str) -> list[Source]:
 
 
 def _source_of(entry: Entry, quant: str = "") -> Source:
-    return packaged(entry, quant) if entry.package else HubSpec(entry.repository, quant=spelt(quant) or entry.quant)
+    if not entry.package:
+        return HubSpec(entry.repository, quant=spelt(quant) or entry.quant)
+    if quant and spelt(quant) != spelt(entry.quant):
+        raise ModelNotFoundError(
+            f"{entry.name} is not available as {spelt(quant)}",
+            why=f"it is available as {spelt(entry.quant)}",
+            hint=f"'edgespec compare {entry.name} --quants {spelt(quant)}' makes and measures other types",
+        )
+    return PackageSpec(entry)
 
 
 def _path_of(rest: str, *, is_web: bool) -> str:

@@ -60,7 +60,7 @@ def test_a_search_that_is_impossible_says_why(hub: FakeHub, monkeypatch: pytest.
 def test_the_sizes_of_a_repository_can_be_chosen(hub: FakeHub) -> None:
     hub.add("owner/tiny-GGUF", {"tiny-Q4_K_M.gguf": b"four", "tiny-F16.gguf": b"sixteen", "mmproj-F16.gguf": b"no"})
     found = choices_of(Absent("hf:owner/tiny-GGUF", "", repository="owner/tiny-GGUF"))
-    assert [(each.spec, each.label, each.size_bytes) for each in found] == [
+    assert [(each.spec, each.quant, each.size_bytes) for each in found] == [
         ("hf:owner/tiny-GGUF:Q4_K_M", "Q4_K_M", 4),
         ("hf:owner/tiny-GGUF:F16", "F16", 7),
     ]

@@ -20,15 +20,16 @@ from huggingface_hub import close_session, constants, try_to_load_from_cache
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.models.hub import fetch as fetching
-from edgespec.models.hub import progress, pulling
+from edgespec.models.hub import pulling
 from edgespec.models.hub import requests as hub_requests
+from edgespec.models.hub.absent import choices_in
+from edgespec.models.hub.disk import DownloadCancelled, Progress
 from edgespec.models.hub.fetch import fetch
-from edgespec.models.hub.progress import DownloadCancelled, Notes, Patience, Progress
 from edgespec.models.hub.pulling import check_space
-from edgespec.models.hub.repository import check_access, look_at_offers, plan
-from edgespec.models.hub.requests import DownloadError, shown
-from edgespec.models.names.source import HubSpec, PackageSpec, cached
-from edgespec.models.names.spec import resolve, sources
+from edgespec.models.hub.repository import look_at_models, plan
+from edgespec.models.hub.requests import DownloadError, Patience, shown
+from edgespec.models.names.source import HubSpec, cached
+from edgespec.models.names.spec import resolve
 
 SIZE = 300_000
 DATA = random.Random(0).randbytes(SIZE)
@@ -123,7 +124,7 @@ def test_what_is_here_is_not_fetched_again(hub: FakeHub) -> None:
 def test_a_fetch_that_broke_goes_on_where_it_was(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, position: int
 ) -> None:
-    monkeypatch.setattr(progress, "FETCHING_S", 0)
+    monkeypatch.setattr(hub_requests, "FETCHING_S", 0)
     hub.faults.cut_after = position
     assert ("the part already downloaded is kept" in str(failed())) == (position > 0)
     assert blobs(tmp_path) == {"...": position}
@@ -159,7 +160,7 @@ def test_a_server_that_never_goes_on_is_given_up_and_what_came_is_kept(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
-    monkeypatch.setattr(progress, "FETCHING_S", 0)
+    monkeypatch.setattr(hub_requests, "FETCHING_S", 0)
     hub.faults.stall_after = 50_000
     assert "no data from 127.0.0.1" in str(failed())
     assert blobs(tmp_path) == {"...": 50_000}
@@ -215,7 +216,7 @@ def test_a_file_that_git_keeps_itself_is_checked_as_git_counts(hub: FakeHub) -> 
 def begun(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Download the first 50,000 bytes of TINY."""
     with monkeypatch.context() as patch:
-        patch.setattr(progress, "FETCHING_S", 0)
+        patch.setattr(hub_requests, "FETCHING_S", 0)
         hub.faults.cut_after = 50_000
         failed()
     hub.faults.cut_after = None
@@ -316,7 +317,7 @@ def test_beside_a_branch_nothing_is_ever_written(hub: FakeHub, monkeypatch: pyte
 def test_until_the_new_one_is_whole_the_old_one_is_used(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     pull()
     old = cached(TINY)
-    monkeypatch.setattr(progress, "FETCHING_S", 0)
+    monkeypatch.setattr(hub_requests, "FETCHING_S", 0)
     hub.add(NAME, {"tiny-Q4_K_M.gguf": NEWER})
     hub.faults.cut_after = 50_000
     failed()
@@ -376,7 +377,6 @@ def test_where_there_are_no_links_any_more_other_snapshots_keep_the_file(
 def test_the_token_goes_to_the_hub_and_to_no_other_host(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     pull()
-    check_access(plan(replace(TINY, quant="F16")))
     assert {request.token for request in hub.requests if request not in hub.file_requests} == {"Bearer hf_secret"}
     assert [request.token for request in hub.file_requests] == [""]
 
@@ -449,19 +449,6 @@ def test_the_space_for_several_is_that_for_each_file_once(hub: FakeHub, leave_fr
     leave_free(2 * SIZE)
     with pytest.raises(DownloadError, match=r"for all of them: 600\.0 kB needed"):
         check_space(files)
-
-
-def test_a_model_of_the_hub_and_one_of_a_package_need_room_together(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leave_free: Callable[[int], None]
-) -> None:
-    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "own"))
-    packaged = sources("smollm2")[0]
-    assert isinstance(packaged, PackageSpec)
-    leave_free(SIZE + packaged.needed_bytes)
-    check_space([plan(TINY), packaged])
-    leave_free(SIZE + packaged.needed_bytes - 1)
-    with pytest.raises(DownloadError, match="not enough disk space for all of them"):
-        check_space([plan(TINY), packaged])
 
 
 def test_a_disk_that_becomes_full_keeps_what_is_on_it(
@@ -553,9 +540,7 @@ def test_no_refusal_shows_the_password_of_an_address(hub: FakeHub, monkeypatch: 
         assert "127.0.0.1" in str(failed())
         assert "bob" not in str(failed())
     hub.faults.busy, hub.faults.gated = 0, True
-    with pytest.raises(DownloadError) as error:
-        check_access(plan(TINY))
-    assert f"{hub.endpoint}/{NAME}" in str(error.value)
+    assert f"on {hub.endpoint}/{NAME}; " in str(failed()) and "bob" not in str(failed())
 
 
 def test_a_token_that_cannot_be_sent_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,20 +569,6 @@ def test_the_settings_of_whoever_runs_the_tests_stay_theirs(monkeypatch: pytest.
     assert [os.environ[name] for name in mine] == ["mine"] * 4
 
 
-def test_whether_a_file_may_be_fetched_is_asked_without_fetching_it(hub: FakeHub) -> None:
-    download = plan(TINY)
-    check_access(download)
-    hub.faults.gated, hub.faults.busy = True, 1
-    said: list[str] = []
-    with pytest.raises(DownloadError, match="is gated"):
-        check_access(download, said.append)
-    assert ("responds with status 503: retrying" in said[0], hub.file_requests) == (True, [])
-    hub.faults.gated = False
-    pull()
-    hub.faults.gated = True
-    check_access(plan(TINY))  # existing files need no access
-
-
 def test_a_token_that_the_hub_does_not_know_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_expired")
     hub.faults.bad_token = True
@@ -615,7 +586,6 @@ def test_other_refusals_are_given_in_the_hubs_words(hub: FakeHub) -> None:
         (HubSpec(NAME, revision="v9"), "has no revision 'v9'"),
         (HubSpec(NAME, quant="Q2_K"), "has no Q2_K: available: F16, Q4_K_M"),
         (HubSpec(NAME, file="tiny-Q4_K_S.gguf"), "has no file tiny-Q4_K_S.gguf\n  did you mean tiny-Q4_K_M.gguf or"),
-        (HubSpec(NAME, quant="Q2_K"), "their sizes: edgespec pull owner/tiny-GGUF --list"),
         (HubSpec("owner/plain"), "has no GGUF model\n  look for a repository with GGUF files: http://127.0.0.1:"),
         (HubSpec("owner/plain"), "/models?library=gguf&search=plain"),
         (HubSpec("owner/two--dashes"), "there is no repository owner/two--dashes"),
@@ -716,7 +686,7 @@ def test_no_network_is_said_at_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_network_that_is_gone_for_minutes_ends_no_fetch() -> None:
-    patience, error = Patience(progress.FETCHING_S), ConnectionError("gone")
+    patience, error = Patience(hub_requests.FETCHING_S, lambda _: None), ConnectionError("gone")
     waits = list(iter(lambda: patience.wait_s(error), None))
     assert waits[:7] == [1, 2, 4, 8, 16, 30, 30]
     assert 600 <= sum(waits) <= 630
@@ -725,12 +695,12 @@ def test_a_network_that_is_gone_for_minutes_ends_no_fetch() -> None:
     assert patience.wait_s(ValueError("of another kind")) is None
 
 
-def test_a_reason_is_reported_once(hub: FakeHub) -> None:
-    said, patience = list[str](), Patience(600)
-    notes = Notes(said.append)
+def test_a_reason_is_reported_once() -> None:
+    said = list[str]()
+    patience = Patience(600, said.append)
     for _ in range(3):
-        notes.retrying(ConnectionError("cut"), 1.0, patience)
-        notes.retrying(hub_requests.OtherAnswerError("received text/html instead"), 1.0, patience)
+        patience.wait_s(ConnectionError("cut"))
+        patience.wait_s(hub_requests.OtherAnswerError("received text/html instead"))
     assert said[0].endswith(" broke: retrying in 1 s, giving up in 10 minutes if no data arrives")
     assert "does this network require a login?" in said[1]
     assert len(said) == 2
@@ -755,26 +725,7 @@ def test_who_is_given_up_says_that_nothing_came(hub: FakeHub, monkeypatch: pytes
 def test_a_repository_is_listed_with_sizes_the_smallest_first(hub: FakeHub) -> None:
     files = dict.fromkeys(PARTS, b"12345") | {"a.gguf": b"1", "mmproj-F16.gguf": b"2", "b-Q4_0.gguf": b"12"}
     hub.add(NAME, files | {"c-Q4_0.gguf": b"123", "half-F32-00001-of-00002.gguf": b"1"})
-    offers = look_at_offers(TINY).offers()
-    assert [(offer.file, offer.quant, offer.n_parts, offer.size_bytes) for offer in offers] == [
+    found = choices_in(look_at_models(TINY), str(TINY), TINY)
+    assert [(each.file, each.quant, each.n_parts, each.size_bytes) for each in found] == [
         ("a.gguf", "", 1, 1), ("b-Q4_0.gguf", "", 1, 2), ("c-Q4_0.gguf", "", 1, 3), (PARTS[0], "Q8_0", 5, 25)
     ]  # fmt: skip
-
-
-# --- offline ----------------------------------------------------------------------------------------------------------
-
-
-def test_offline_nothing_is_asked_and_the_missing_file_is_named(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    error = failed(HubSpec(NAME, file="tiny-Q4_K_M.gguf"))
-    assert "hf:owner/tiny-GGUF/tiny-Q4_K_M.gguf is not on this machine" in str(error)
-    assert f"edgespec pull hf:{NAME}/tiny-Q4_K_M.gguf" in error.hint
-    assert hub.requests == []
-
-
-def test_offline_a_model_that_is_here_is_here(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    pull()
-    asked = len(hub.requests)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert pull() == 0
-    assert len(hub.requests) == asked

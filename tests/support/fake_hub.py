@@ -27,7 +27,7 @@ import pytest
 from cli_program import Finished, edgespec, edgespec_here
 from huggingface_hub import close_session, constants
 
-from edgespec.models.hub import progress
+from edgespec.models.hub import requests as hub_requests
 from edgespec.models.names.source import BUNDLED
 
 PIECE = 4096
@@ -114,9 +114,9 @@ def lead_to(hub: FakeHub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "hf" / "token"))
     for name in ("FIRST_WAIT_S", "LONGEST_WAIT_S"):
-        monkeypatch.setattr(progress, name, 0.01)
+        monkeypatch.setattr(hub_requests, name, 0.01)
     for name in ("FETCHING_S", "LOOKING_S"):
-        monkeypatch.setattr(progress, name, 0.05)
+        monkeypatch.setattr(hub_requests, name, 0.05)
     close_session()  # it has read its settings too
 
 

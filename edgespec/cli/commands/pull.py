@@ -18,7 +18,7 @@ from edgespec.cli.setup.models import tell_stopped
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import free_in
-from edgespec.models.hub.absent import is_here, spec_of
+from edgespec.models.hub.absent import choices_in
 from edgespec.models.hub.cache import hub_cache
 from edgespec.models.hub.pulling import (
     Item,
@@ -30,7 +30,7 @@ from edgespec.models.hub.pulling import (
     lack_of_room,
     plan_item,
 )
-from edgespec.models.hub.repository import Download, look_at_offers
+from edgespec.models.hub.repository import Download, look_at_models
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path
 from edgespec.models.names.spec import sources
@@ -39,7 +39,7 @@ from edgespec.text.figures import clock, size_of
 OPTIONS = [
     option("Model", "--no-draft", is_flag=True, help="Do not download the catalogue's draft of a model."),
     OFFLINE,
-    flag("--dry-run", help="Only show what would be downloaded, and whether access and space are sufficient."),
+    flag("--dry-run", help="Only show what would be downloaded, and whether space is sufficient."),
     flag("--list", "only_list", help="Only list the models in MODEL's repository, with sizes."),
     JSON,
     QUIET,
@@ -180,12 +180,12 @@ def _offers_of_repository(spec: str, wanted: HubSpec, output: Output) -> tuple[d
     """Return the models of a repository as JSON and as lines."""
     with output.showing_progress():
         output.progress(f"looking for {spec}", None)
-        repository = look_at_offers(wanted, output.note)
+        repository = look_at_models(wanted, output.note)
     free = free_in(hub_cache())
     models: list[dict[str, Any]] = [
-        {"model": spec_of(spec, wanted, offer), "quant": offer.quant, "file": offer.file, "files": offer.n_parts,
-         "size_bytes": offer.size_bytes, "here": is_here(wanted, offer)}
-        for offer in repository.offers()
+        {"model": each.spec, "quant": each.quant, "file": each.file, "files": each.n_parts,
+         "size_bytes": each.size_bytes, "here": each.is_here}
+        for each in choices_in(repository, spec, wanted)
     ]  # fmt: skip
     rows = [
         (model["model"], size_of(model["size_bytes"]), str(model["files"]),
