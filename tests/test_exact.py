@@ -25,8 +25,8 @@ from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths, measure_widths
-from edgespec.models.memory.defaults import with_room
 from edgespec.models.memory.estimate import Plan
+from edgespec.models.memory.fit import with_room
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request

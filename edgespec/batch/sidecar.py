@@ -14,7 +14,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import write_whole
 from edgespec.gguf_file.header import Header
-from edgespec.models.memory.defaults import attention_of
+from edgespec.models.memory.fit import attention_of
 from edgespec.settings import LoadSettings, Request
 
 VERSION = 1

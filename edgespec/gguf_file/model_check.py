@@ -95,11 +95,9 @@ def _joined(header: Header, parts: tuple[Path, ...]) -> Header:
     tensors, size_bytes = dict(header.tensors), header.size_bytes
     for number, path in enumerate(parts[1:], start=1):
         part = read_header(path)
-        stranger = f"{path} does not belong to {header.path.name}"
-        if (claimed := part.metadata.get("split.no")) != number:
-            raise ModelFileError(stranger, why=f"it claims to be part {shown(claimed)}", hint=AGAIN)
-        if twice := tensors.keys() & part.tensors.keys():
-            raise ModelFileError(stranger, why=f"tensor {min(twice)!r} is in both", hint=AGAIN)
+        if part.metadata.get("split.no") != number or tensors.keys() & part.tensors.keys():
+            why = f"it is not part {number}, or has the same tensors as another part"
+            raise ModelFileError(f"{path} does not belong to {header.path.name}", why=why, hint=AGAIN)
         tensors |= {name: replace(tensor, part=number) for name, tensor in part.tensors.items()}
         size_bytes += part.size_bytes
     if header.metadata.get("split.tensors.count") != len(tensors):
@@ -181,12 +179,9 @@ def _size(header: Header, key: str, low: int, high: int) -> int:
     """Return an integer of the architecture between `low` and `high`."""
     key = f"{header.architecture}.{key}"
     value = header.metadata.get(key)
-    if value is None:
-        raise _broken(header, f"{shown(key)} is missing")
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _broken(header, f"{shown(key)} is {shown(value)}, not an integer")
-    if not low <= value <= high:
-        raise _broken(header, f"{shown(key)} is {value:,}, which is impossible")
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        found = "missing" if value is None else shown(value)
+        raise _broken(header, f"{shown(key)} is {found}, not an integer from {low:,} to {high:,}")
     return value
 
 

@@ -37,12 +37,7 @@ def read_rows(header: Header, name: str, rows: Sequence[int] | None = None) -> N
     try:
         for start in range(0, len(wanted), AT_ONCE):
             part: Any = np.ascontiguousarray(raw[wanted[start : start + AT_ONCE]])
-            if kind == gguf.GGMLQuantizationType.F16:
-                found[start : start + AT_ONCE] = part.view(np.float16)
-            elif kind == gguf.GGMLQuantizationType.F32:
-                found[start : start + AT_ONCE] = part.view(np.float32)
-            else:
-                found[start : start + AT_ONCE] = gguf.quants.dequantize(part, kind)
+            found[start : start + AT_ONCE] = gguf.quants.dequantize(part, kind)
     except NotImplementedError as error:
         raise ModelFileError(f"the weights of {header.path} cannot be read", why=f"{name} is {info.type}") from error
     return found if len(info.shape) > 1 else found[0]

@@ -28,8 +28,8 @@ from edgespec.llama.rendering import renderer
 from edgespec.llama.rounding import Widths, measured_widths
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.workers import RemoteDevice, parse_addresses
-from edgespec.models.memory.defaults import usual_context, wanted_attention, with_room
 from edgespec.models.memory.estimate import Plan
+from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.draft_model import (
     drafters_with,

@@ -75,23 +75,19 @@ def spread(plan: Plan, gpu_layers: Offload, free_bytes: Sequence[int], own_free_
     "auto" divides the layers among this machine and the workers by free memory, "all" puts all layers on workers, and a
     number puts this many layers there. Layers that do not fit on the workers stay here.
     """
-    n_layers = plan.n_layers - 1
-    rooms = [_layers_that_fit(plan, free) for free in free_bytes]
-    if gpu_layers == "auto":
-        here = estimate(replace(plan, split=(n_layers,)))  # the part that belongs to no layer
-        own = max(0, own_free_bytes - here.ram)
-        shares = _shared_out(n_layers, [*free_bytes, own])[:-1]
-        left_over = max(0, n_layers - sum(min(pair) for pair in zip(shares, rooms, strict=True)))
-        fits_here = int(own // _layer_bytes(plan))
-        # Workers take more than their share if the remaining layers do not fit on this machine.
-        wanted = n_layers - min(left_over, max(fits_here, 0))
-    else:
-        wanted = n_layers if gpu_layers == "all" else min(gpu_layers, n_layers)
-        shares = _shared_out(wanted, free_bytes)
-    split = [min(pair) for pair in zip(shares, rooms, strict=True)]
-    for index, room in enumerate(rooms):
-        split[index] += max(0, min(room - split[index], wanted - sum(split)))
-    return replace(plan, split=tuple(split))
+    n_layers, free = plan.n_layers - 1, [float(each) for each in free_bytes]
+    rooms = [_layers_that_fit(plan, each) for each in free_bytes]
+    if gpu_layers == "auto":  # this machine takes part, with what is left after the part that belongs to no layer
+        free.append(max(0, own_free_bytes - estimate(replace(plan, split=(n_layers,))).ram))
+        rooms.append(int(free[-1] // _layer_bytes(plan)))
+    split = [0] * len(free)
+    for _ in range(min(gpu_layers, n_layers) if isinstance(gpu_layers, int) else n_layers):
+        takers = [index for index, room in enumerate(rooms) if split[index] < room]
+        if not takers:
+            break
+        # The next layer goes to the machine that is furthest behind its share (the method of Sainte-Laguë).
+        split[max(takers, key=lambda index: free[index] / (2 * split[index] + 1))] += 1
+    return replace(plan, split=tuple(split[: len(free_bytes)]))
 
 
 def where_layers_are(plan: Plan, addresses: Sequence[str]) -> str:
@@ -121,15 +117,3 @@ def _layer_bytes(plan: Plan) -> float:
 def _spread_out(plan: Plan) -> Estimate:
     """Estimate the target alone, with all layers on one worker."""
     return estimate(replace(plan, split=(plan.n_layers - 1,), draft=None, mtp=False))
-
-
-def _shared_out(n: int, shares: Sequence[int]) -> list[int]:
-    """Divide `n` into whole numbers that are nearly proportional to the shares."""
-    total = sum(shares)
-    if not total:
-        return [0] * len(shares)
-    exact = [n * share / total for share in shares]
-    whole = [int(each) for each in exact]
-    for index in sorted(range(len(shares)), key=lambda i: whole[i] - exact[i])[: n - sum(whole)]:
-        whole[index] += 1
-    return whole

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import compress
 from operator import ne
@@ -23,7 +22,6 @@ Compatibility = Literal["works", "shared", "no"]
 
 MAX_PADDING = 128  # largest difference in vocabulary size within a family, as in llama.cpp
 USUAL_RATIO = (5, 10)  # a draft this many times smaller than its target works best, as a rule of thumb
-CHAT_TEMPLATE = "tokenizer.chat_template"
 _F32 = 4
 
 
@@ -43,13 +41,10 @@ class PairVerdict:
     size: RelativeSize
 
     @property
-    def summary(self) -> str:
-        """The compatibility in a few words."""
-        if self.verdict == "works":
-            return "works"
-        if self.verdict == "shared":
-            return overlap_of(self.overlap)
-        return f"no: {overlap_of(self.overlap) if self.overlap < LEAST_OVERLAP else self.reasons[0]}"
+    def why(self) -> str:
+        """The first obstacle or limit in a few words; the overlap, if that is the obstacle."""
+        is_too_little = self.verdict == "shared" or self.overlap < LEAST_OVERLAP
+        return overlap_of(self.overlap) if is_too_little else "".join(self.reasons[:1])
 
 
 def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = None) -> PairVerdict:
@@ -126,22 +121,6 @@ def shown(text: bytes) -> str:
     return quoted if len(quoted) <= 40 else f"{quoted[:37]}..."
 
 
-def pair_notes(target: Header, draft: Header) -> Iterator[str]:
-    """Yield differences that are no obstacles."""
-    ours, theirs = (header.metadata.get(CHAT_TEMPLATE) for header in (target, draft))
-    if not ours:
-        yield "the target has no chat template: prompts are completed verbatim (--raw)"
-    if is_head(draft):
-        return  # it reads the target's states, so that templates do not matter
-    if ours and not theirs:
-        yield "the draft has no chat template: it sees the target's, which may be new to it"
-    elif ours and ours != theirs:
-        yield "their chat templates differ: the draft sees the target's"
-    n_ctx, n_ctx_draft = (header.number("context_length") for header in (target, draft))
-    if n_ctx_draft < n_ctx:
-        yield f"the draft was trained for {n_ctx_draft:,} tokens of context: beyond that its drafts may be worse"
-
-
 @dataclass(frozen=True, slots=True)
 class RelativeSize:
     """A draft's size relative to its target's; `str()` compares it with the rule of thumb.
@@ -152,7 +131,6 @@ class RelativeSize:
 
     times_smaller: float
     cost_ratio: float
-    is_same_file: bool = False
 
     @property
     def slows_down(self) -> bool:
@@ -162,7 +140,7 @@ class RelativeSize:
     def __str__(self) -> str:
         if self.slows_down:
             relation = "larger than" if self.times_smaller < 1 else "as large as"
-            return f"{'the same file as' if self.is_same_file else relation} the target: it would slow decoding down"
+            return f"{relation} the target: it would slow decoding down"
         if self.times_smaller == 1:
             return (
                 "as many parameters as the target, with smaller weights: a draft pass reads "
@@ -177,11 +155,7 @@ class RelativeSize:
 
 def relative_size(target: Header, draft: Header) -> RelativeSize:
     """Return the size of `draft` relative to `target`; vocabularies are ignored."""
-    return RelativeSize(
-        target.n_params / max(1, draft.n_params),
-        read_bytes(draft) / max(1, read_bytes(target)),
-        os.path.realpath(target.path) == os.path.realpath(draft.path),
-    )
+    return RelativeSize(target.n_params / max(1, draft.n_params), read_bytes(draft) / max(1, read_bytes(target)))
 
 
 def read_bytes(header: Header) -> int:

@@ -137,19 +137,17 @@ def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
     entries = catalogue()
     source = sources(spec)[0] if path is None else packaged_at(path)
     if isinstance(source, PackageSpec):
-        return [entries[draft] for draft in entries[source.name].drafts if draft in entries]
-    repository = source.repository if source else (repository_of(path) or [""])[0] if path else ""
-
-    def is_owner(entry: Entry) -> bool:
-        if entry.package:
-            return False
-        called = _called(entry.repository)
-        if path is None or repository:
-            return _called(repository) == called
-        is_named = entry.name == spec.lower().partition(":")[0]
-        return is_named or path.name.lower().startswith(called.removesuffix("-gguf"))
-
-    names = dict.fromkeys(draft for entry in entries.values() if is_owner(entry) for draft in entry.drafts)
+        owners = [source.entry]
+    else:
+        repository = source.repository if source else (repository_of(path) or ("",))[0] if path else ""
+        called = _called(repository) or (path.name.lower() if path else "")
+        owners = [
+            each
+            for each in entries.values()
+            if each.repository
+            and (each.name == spec.lower().partition(":")[0] or called.startswith(_called(each.repository)))
+        ]
+    names = dict.fromkeys(draft for owner in owners for draft in owner.drafts)
     return [entries[draft] for draft in names if draft in entries]
 
 
@@ -159,9 +157,9 @@ def _why(found: PairVerdict) -> str:
         return f"{overlap_of(found.overlap)}, too little to pay off"
     if found.verdict == "no":
         return found.reasons[0]
-    return ", ".join([*([found.summary] if found.verdict == "shared" else []), str(found.size)])
+    return f"{found.why}, {found.size}" if found.verdict == "shared" else str(found.size)
 
 
 def _called(repository: str) -> str:
-    """Return a repository's name without its owner: several owners convert the same models."""
-    return repository.rpartition("/")[2].lower()
+    """Return a repository's name without its owner and "-GGUF": several owners convert the same models."""
+    return repository.rpartition("/")[2].lower().removesuffix("-gguf")

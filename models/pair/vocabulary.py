@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -63,7 +62,7 @@ class Vocabulary:
         llama.cpp treats a few more tokens as control tokens, because of their texts.
         """
         if self.kind == _BPE and self.tokenizer not in _SPACES_ESCAPED:
-            pieces = _decoded(self.texts)
+            pieces = list(map(_bytes_of, self.texts))
         else:
             space = _SPACE if self.tokenizer != "plamo2" else b" "
             pieces = [text.replace(space, b" ") for text in self.texts]
@@ -89,25 +88,8 @@ def _special(header: Header, name: str, usual: int | None) -> int | None:
     return usual if usual is not None and usual < header.n_vocab else None
 
 
-def _decoded(texts: list[bytes]) -> list[bytes]:
-    """Decode texts of byte-level BPE, all at once: one by one takes three times as long.
-
-    A text with other characters is kept as it is, even if llama.cpp would change it.
-    """
-    joined = b"\0".join(texts)
-    if joined.count(b"\0") >= len(texts):  # some text contains a zero, which does not end it
-        return list(map(_bytes_of, texts))
-    characters = np.frombuffer(joined.decode("utf-8", "surrogateescape").encode("utf-16-le", "surrogatepass"), "<u2")
-    ends, codes = np.flatnonzero(characters == 0), _BYTE_OF[characters]
-    joined = codes.astype(np.uint8).tobytes()
-    pieces = [joined[start + 1 : end] for start, end in pairwise((-1, *ends.tolist(), len(joined)))]
-    for id in np.searchsorted(ends, np.flatnonzero(codes == _NO_BYTE)).tolist():
-        pieces[id] = texts[id]
-    return pieces
-
-
 def _bytes_of(text: bytes) -> bytes:
-    """The same for one text."""
+    """Decode a text of byte-level BPE. One with other characters is kept, even if llama.cpp would change it."""
     try:
         return text.decode("utf-8").translate(_BYTES).encode("latin-1")
     except UnicodeError:
@@ -147,7 +129,3 @@ _SPACE = "▁".encode()
 _VISIBLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 # Bytes that are not visible characters in Latin-1 are written as the characters from 256 on (GPT-2).
 _BYTES = {256 + rank: byte for rank, byte in enumerate(byte for byte in range(256) if byte not in _VISIBLE)}
-_NO_BYTE = 256
-_BYTE_OF = np.full(1 << 16, _NO_BYTE, np.uint16)  # by UTF-16 code
-_BYTE_OF[:256] = range(256)
-_BYTE_OF[list(_BYTES)] = list(_BYTES.values())

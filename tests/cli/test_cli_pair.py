@@ -76,7 +76,7 @@ def test_a_draft_that_would_slow_its_target_down_is_reported_first_and_still_fit
     said = text(pair(tmp_path, "check", "demo:draft", "demo"))
     assert "verdict works, but is larger than the target: it would slow decoding down size " in said
     said = text(pair(tmp_path, "check", "demo", "demo"))
-    assert "verdict works, but is the same file as the target: it would slow decoding down size " in said
+    assert "verdict works, but is as large as the target: it would slow decoding down size " in said
     said = text(pair(tmp_path, "suggest", "demo:draft"))
     assert said == "large demo: larger than the target: it would slow decoding down"
     (draft,) = json.loads(pair(tmp_path, "suggest", "demo:draft", "--json").stdout)["drafts"]

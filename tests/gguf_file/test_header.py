@@ -407,7 +407,7 @@ def test_oddities_of_real_files_are_let_through(tmp_path: Path, metadata: dict[s
 @pytest.mark.parametrize(
     ("metadata", "named"),
     [
-        ({"llama.block_count": None}, "'llama.block_count' is missing"),
+        ({"llama.block_count": None}, "'llama.block_count' is missing, not an integer"),
         ({"llama.block_count": 0}, "'llama.block_count' is 0"),
         ({"llama.block_count": 513}, "'llama.block_count' is 513"),
         ({"llama.block_count": 2.0}, "'llama.block_count' is 2.0, not an integer"),
@@ -415,7 +415,7 @@ def test_oddities_of_real_files_are_let_through(tmp_path: Path, metadata: dict[s
         ({"llama.block_count": True}, "'llama.block_count' is True, not an integer"),
         ({"llama.embedding_length": 0}, "'llama.embedding_length' is 0"),
         ({"llama.context_length": 0}, "'llama.context_length' is 0"),
-        ({"llama.context_length": 0xFFFFFFFF}, "'llama.context_length' is 4,294,967,295"),
+        ({"llama.context_length": 0xFFFFFFFF}, "'llama.context_length' is 4294967295"),
         ({"llama.rope.freq_base": 0.0}, "'llama.rope.freq_base' is 0.0"),
         ({"llama.rope.scaling.factor": math.nan}, "'llama.rope.scaling.factor' is nan"),
         ({"llama.attention.layer_norm_rms_epsilon": -1e-5}, "layer_norm_rms_epsilon' is -"),

@@ -178,8 +178,8 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Iterator[
     from edgespec.llama.context import Context
     from edgespec.llama.kernels import have_bounds
     from edgespec.llama.rounding import measured_widths
-    from edgespec.models.memory.defaults import usual_context, wanted_attention, with_room
     from edgespec.models.memory.estimate import Plan
+    from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
     from edgespec.runtime.fitting import can_be_exact, fitted, open_model
     from edgespec.settings import LoadSettings
 

@@ -26,7 +26,7 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import NotFetchedError, resolve
-from edgespec.models.pair.check import PairVerdict, check_pair, pair_notes
+from edgespec.models.pair.check import PairVerdict, check_pair
 from edgespec.models.pair.suggest import LEAST_OFFERED, Suggestion, catalogue_drafts, instead, of_catalogue, suggestions
 from edgespec.text.figures import count_of, size_of
 
@@ -122,8 +122,6 @@ def _report(target: str, draft: str, headers: tuple[Header, Header], verdict: Pa
     needed = [estimate(Plan(header, n_ctx=n_ctx)) for header in headers]
     together = sum(memory.weights + memory.kv for memory in needed)
     yield "memory", f"{size_of(together)} together, with 16-bit caches of {n_ctx} tokens"
-    for number, note in enumerate(pair_notes(*headers)):
-        yield "" if number else "note", note
     if verdict.verdict != "no":
         yield "speedup", f"measure it with: {shlex.join(['edgespec', 'tune', target, '-md', draft])}"
 
@@ -139,5 +137,5 @@ def _words(verdict: PairVerdict) -> str:
         return f"works{but}"
     if verdict.verdict == "shared":
         works = "works for shared tokens" if verdict.overlap >= LEAST_OFFERED else "works, but rarely pays off"
-        return f"{works} ({verdict.summary}){but}"
-    return f"incompatible: {verdict.summary.removeprefix('no: ')}"
+        return f"{works} ({verdict.why}){but}"
+    return f"incompatible: {verdict.why}"
