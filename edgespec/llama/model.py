@@ -73,11 +73,10 @@ class Model(Closable):
         kept_alive: object = None
         if self.remote:
             kept_alive = _on_workers(params, self.remote)
-            progress = _guarded(progress, [device.address for device, _ in self.remote])
         elif not gpu_layers:  # otherwise wide passes would still use memory of the GPUs
             params.devices = ctypes.cast(_NO_DEVICES, ctypes.c_void_p)
         # ctypes does not keep a callback alive; this reference does.
-        self._progress = _progress_callback(progress)
+        self._progress = _progress_callback(progress, [device.address for device, _ in self.remote])
         params.progress_callback = self._progress
         with complaints() as lines:
             self._native = api.llama_model_load_from_file(os.fsencode(self.path), params)
@@ -147,14 +146,6 @@ class Model(Closable):
         return frozenset({"gpu"} if self.gpu_layers > self.n_layer else {"cpu", "gpu"})
 
     # --- what it is -----------------------------------------------------------------------------------------------
-
-    @cached_property
-    def description(self) -> str:
-        """In a few words, such as "llama 134.5M Q4_1".
-
-        llama.cpp's own summary names a size by the number of layers, which is sometimes that of another model.
-        """
-        return described(self.header)
 
     n_params = _number("llama_model_n_params")
     size_bytes = _number("llama_model_size")
@@ -295,20 +286,9 @@ class _Override(ctypes.Structure):
 _OUTPUT = (rb"^output", rb"^token_embd\.")  # the embeddings may serve as the output too
 
 
-def _guarded(progress: Callable[[float], None] | None, addresses: Sequence[str]) -> Callable[[float], None]:
-    """Wrap `progress` so that the connections to workers are guarded, as soon as they exist: when weights are sent."""
-    waiting = [True]
-
-    def call(fraction: float) -> None:
-        if waiting and rpc.guard(addresses):
-            waiting.clear()
-        if progress is not None:
-            progress(fraction)
-
-    return call
-
-
 def described(header: Header) -> str:
+    """Return a few words, such as "llama 134.5M Q4_1". llama.cpp's own summary names a size by the number of layers,
+    which is sometimes that of another model."""
     return f"{header.architecture} {count_of(header.n_params)} {quantisation(header)}"
 
 
@@ -316,8 +296,11 @@ def _token_or_none(token: int) -> int | None:
     return None if token < 0 else int(token)
 
 
-def _progress_callback(progress: Callable[[float], None] | None) -> object:
+def _progress_callback(progress: Callable[[float], None] | None, workers: list[str]) -> object:
     def call(fraction: float, _user_data: object) -> bool:
+        # The connections to workers exist once weights are sent.
+        if workers and rpc.guard(workers):
+            workers.clear()
         if progress is not None:
             progress(fraction)
         return True  # continue to load

@@ -53,7 +53,13 @@ def quantize(
     if type not in TYPES:
         raise UsageError(f"cannot quantise to {type!r}", hint=f"use one of {', '.join(TYPES)}")
     header = check_model(source)
-    _check(header, destination, again=again)
+    check_destination(destination, header.parts or (header.path,), b"GGUF")
+    if not again and (small := sorted(lossy_types(header))):
+        raise ModelFileError(
+            f"cannot quantise {header.path}",
+            why=f"it is quantised already ({', '.join(small)}); quantising twice loses quality twice",
+            hint="start from the F16, BF16 or F32 file of the same model",
+        )
     with told_as(EdgespecError, f"cannot write {destination}"), becoming(destination) as unfinished:
         status, errors = _run(source, unfinished, type, progress, again=again)
         if status or not unfinished.is_file():
@@ -84,16 +90,6 @@ def _run(
 def lossy_types(header: Header) -> frozenset[str]:
     """Return the types of weights that are quantised already."""
     return header.weight_types - {"F32", "F16", "BF16"}
-
-
-def _check(header: Header, destination: Path, *, again: bool) -> None:
-    check_destination(destination, header.parts or (header.path,), b"GGUF")
-    if not again and (small := sorted(lossy_types(header))):
-        raise ModelFileError(
-            f"cannot quantise {header.path}",
-            why=f"it is quantised already ({', '.join(small)}); quantising twice loses quality twice",
-            hint="start from the F16, BF16 or F32 file of the same model",
-        )
 
 
 class _Quantiser(logging.Handler):

@@ -147,15 +147,14 @@ class _Translation:
         if names.pop("format", None) is not None:
             self.notes.append(f"format at {_below(place, 'propertyNames')} is ignored")
         values = [names["const"]] if "const" in names else names.get("enum")
-        if not names:
-            del schema["propertyNames"]
-        elif len(names) == 1 and isinstance(names.get("pattern"), str):
+        if len(names) == 1 and isinstance(names.get("pattern"), str):
             _add(schema, {"patternProperties": {names["pattern"]: True}, "additionalProperties": False})
-            del schema["propertyNames"]
         elif len(names) == 1 and isinstance(values, list):
             properties = {value: True for value in values if isinstance(value, str)}
             _add(schema, {"properties": properties, "additionalProperties": False})
-            del schema["propertyNames"]
+        elif names:
+            return
+        del schema["propertyNames"]
 
     def _target(self, reference: str) -> tuple[Any, str] | None:
         """Return the value that a JSON pointer in this document points at, and its place; None if there is none, or for

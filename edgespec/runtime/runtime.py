@@ -17,6 +17,7 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import mode_of
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
+from edgespec.llama.model import described
 from edgespec.runtime.answering import Answering, Prepared, attempted
 from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.backend import Backend
@@ -115,7 +116,7 @@ class Runtime(Backend):
         """Return what is loaded, as plain data."""
         return {
             "model": str(self.model.path),
-            "description": self.model.description,
+            "description": described(self.model.header),
             "draft_model": self.draft_header and str(self.draft_header.path),
             "ctx_size": self.context.n_ctx,
             "sequences": self.context.sequences,

@@ -137,7 +137,7 @@ def test_texts_are_the_same_with_overlap_on_and_off_under_every_rule(spec_type: 
                 for temperature in (0.0, 0.8):
                     for seed, prompt in enumerate(PROMPTS[:1]):
                         answer = llm.complete(
-                            prompt, max_tokens=30, seed=seed, temperature=temperature, verify=rule, ignore_eos=True
+                            prompt, max_tokens=20, seed=seed, temperature=temperature, verify=rule, ignore_eos=True
                         )
                         # With two drafters, who drafts a step may depend on how far the thread has come.
                         drafted = (answer.stats.proposed, answer.stats.accepted) if spec_type == "draft" else None

@@ -352,14 +352,14 @@ def test_nothing_follows_an_end_token_not_even_in_the_cache(target: Model) -> No
 
 
 def test_an_answer_ends_with_length_when_the_context_is_full(target: Model, small: Model) -> None:
-    with Context(small, n_ctx=256, max_outputs=1) as draft_context:
-        engine = make(target, ModelDrafter(draft_context), n_ctx=256)
+    with Context(small, n_ctx=128, max_outputs=1) as draft_context:
+        engine = make(target, ModelDrafter(draft_context), n_ctx=128)
         model = engine.context.model
-        sequence = engine.add(model.tokenize("x = 1\n" * 50), chooser_for(model), 10**6, CancelFlag())
+        sequence = engine.add(model.tokenize("x = 1\n" * 20), chooser_for(model), 10**6, CancelFlag())
         while sequence.finish is None:
             engine.step()
         assert sequence.finish == "length"
-        assert len(sequence.tokens) == 256
+        assert len(sequence.tokens) == 128
         engine.context.close()
 
 

@@ -69,7 +69,7 @@ def test_what_takes_too_long_says_so() -> None:
 
 
 def test_what_takes_too_much_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler_module, "MEMORY_BYTES", 32 << 20)
+    monkeypatch.setattr(compiler_module, "MEMORY_BYTES", 8 << 20)
     text = '%llguidance {}\nstart: %regex {"substring_chars": "' + "abcdefghij" * 20_000 + '"}'
     with Compiler(60.0) as compiler, pytest.raises(UsageError, match="takes too much memory"):
         compiler.compiled("grammar", text)

@@ -25,7 +25,7 @@ from edgespec.errors import PairError
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
-from edgespec.llama.model import Model
+from edgespec.llama.model import Model, described
 from edgespec.llama.quantize import quantize
 from edgespec.models.names.local import LocalModel, local_model, local_models
 from edgespec.models.names.spec import resolve
@@ -221,7 +221,7 @@ def test_a_model_is_described_by_its_own_size(tmp_path: Path) -> None:
     for n_layers in (2, 30):  # llama.cpp treats every llama of 30 layers as a model of 256M
         header = check_model(write_model(tmp_path / "model.gguf", "llama", n_layers=n_layers, type="Q8_0"))
         with Model(header) as model:
-            assert model.description == f"llama {count_of(header.n_params)} Q8_0"
+            assert described(model.header) == f"llama {count_of(header.n_params)} Q8_0"
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *HYBRID])
