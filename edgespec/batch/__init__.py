@@ -37,7 +37,6 @@ def answer_rows(
     prompts are sent as user messages. `model` is the name in results. `token_bytes` returns the bytes of a token id.
     Raises UsageError for invalid settings, and the errors of the engine.
     """
-    from edgespec.batch.arriving import Polled
     from edgespec.batch.bad_input import BadInputError
     from edgespec.batch.job import Job
     from edgespec.batch.reading import Defaults, RowReader
@@ -55,7 +54,7 @@ def answer_rows(
     reader = RowReader(Defaults(request, seed, chat, system, n))
     job = Job(
         engine,
-        Polled(reader.from_values(rows)),
+        reader.from_values(rows),
         Results(model, token_bytes, timings),
         cancel or CancelFlag(),
         ordered=ordered,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import queue
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from edgespec.batch.row import Id
 
 MOST_BYTES = 16_000_000  # of a line; longer lines are errors
+MOST_AHEAD = 16  # items that are read before they are needed
+
+Item = TypeVar("Item")
 
 Line = tuple[int, bytes | None]
 """The number of a line, counted from 1, and its bytes; None if it is too long."""
@@ -39,6 +44,32 @@ def count_lines(file: BinaryIO) -> int:
 def _skip_rest(file: BinaryIO) -> None:
     while (part := file.readline(1 << 20)) and not part.endswith(b"\n"):
         pass
+
+
+def read_ahead(items: Iterable[Item]) -> Iterator[Item | None]:
+    """Read an iterator that blocks in a separate thread, a few items ahead; yield None while no item is there."""
+    arrived: queue.Queue[tuple[Item] | Exception | None] = queue.Queue(MOST_AHEAD)
+
+    def read() -> None:
+        try:
+            for item in items:
+                arrived.put((item,))
+            arrived.put(None)
+        except Exception as error:
+            arrived.put(error)
+
+    threading.Thread(target=read, name="rows", daemon=True).start()
+    while True:
+        try:
+            found = arrived.get_nowait()
+        except queue.Empty:
+            yield None
+            continue
+        if found is None:
+            return
+        if isinstance(found, Exception):
+            raise found
+        yield found[0]
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from edgespec.batch.arriving import Arriving
 from edgespec.batch.results import Result, Results
 from edgespec.batch.row import BadRow, Row, Sample
 from edgespec.cancel import CancelFlag
@@ -17,7 +16,6 @@ from edgespec.events import TokenEvent
 from edgespec.settings import Request
 
 MOST_WAITING = 256  # results that were not taken yet
-POLL_S = 0.05  # how often a job that waits for rows checks whether it was cancelled
 MOST_DEATHS = 12  # deaths of the engine without an answer in between
 
 Events = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
@@ -28,12 +26,11 @@ class Engine(Protocol):
 
     def check_settings(self, request: Request) -> None: ...
 
-    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events: ...
+    def stream(self, requests: Iterable[Request | None], cancel: CancelFlag | None = None) -> Events: ...
 
 
 class Job:
-    """Answers `rows` with `engine`; iterate over `run` for the results. If rows may arrive slowly, `rows` is
-    `Arriving`.
+    """Answers `rows` with `engine`; iterate over `run` for the results. None in `rows` means that no row is there yet.
 
     With `ordered`, results have the order of the rows. `reopen` returns another engine after an error that ended all
     answers; without it the error is raised. `heard` is called with each event.
@@ -42,7 +39,7 @@ class Job:
     def __init__(
         self,
         engine: Engine,
-        rows: Iterator[Row | BadRow],
+        rows: Iterator[Row | BadRow | None],
         results: Results,
         cancel: CancelFlag,
         *,
@@ -74,7 +71,7 @@ class Job:
         while not self._cancel.is_set() and (suspects or not self._is_last):
             suspect = suspects.popleft() if suspects else None
             try:
-                yield from self._answers(_Requests(self) if suspect is None else self._requests(suspect))
+                yield from self._answers(self._next_requests() if suspect is None else self._requests(suspect))
             except GenerationError as error:
                 if self._reopen is None:
                     raise
@@ -88,7 +85,7 @@ class Job:
                 if not self._cancel.is_set():
                     self._engine = self._reopen(error)
 
-    def _answers(self, requests: Iterator[Request]) -> Generator[Result, None, None]:
+    def _answers(self, requests: Iterator[Request | None]) -> Generator[Result, None, None]:
         self._asked.clear()
         self._n_asked = 0
         with closing(self._engine.stream(requests, self._cancel)) as events:
@@ -101,31 +98,29 @@ class Job:
 
     # --- rows on their way to the engine ------------------------------------------------------------------------------
 
-    def take_row(self, *, may_wait: bool) -> Iterator[Request] | None:
-        """Return the requests of the next row, an empty iterator if it is refused, or None if it is not there yet.
+    def _next_requests(self) -> Iterator[Request | None]:
+        """Yield the requests of the next rows, or None while no row is there.
 
-        Raises StopIteration after the last row. Also raises it if too many results wait for an earlier row or for the
-        reader: the engine then finishes its answers, and `run` asks for rows again.
+        Ends after the last row. Also ends if too many results wait for an earlier row or for the reader: the engine
+        then finishes its answers, and `run` asks for requests again.
         """
-        if len(self._ready) + len(self._early) >= MOST_WAITING:
-            raise StopIteration
-        rows = self._rows
-        while isinstance(rows, Arriving) and not rows.is_ready(POLL_S if may_wait else 0):
-            if self._cancel.is_set() or (may_wait and self._ready and not self._flights):
-                raise StopIteration
-            if not may_wait:
-                return None
-        try:
-            row = next(rows)
-        except StopIteration:
-            self._is_last = True
-            raise
-        number, self._n_taken = self._n_taken, self._n_taken + 1
-        if isinstance(row, BadRow):
-            self._deliver(number, self._results.refused(row))
-            return iter(())
-        flight = self._flights[number] = _Flight(number, row)
-        return self._requests(flight)
+        while len(self._ready) + len(self._early) < MOST_WAITING:
+            try:
+                row = next(self._rows)
+            except StopIteration:
+                self._is_last = True
+                return
+            if row is None:
+                if self._ready and not self._flights:  # no event will come soon with which these are returned
+                    return
+                yield None
+                continue
+            number, self._n_taken = self._n_taken, self._n_taken + 1
+            if isinstance(row, BadRow):
+                self._deliver(number, self._results.refused(row))
+            else:
+                flight = self._flights[number] = _Flight(number, row)
+                yield from self._requests(flight)
 
     def _requests(self, flight: _Flight) -> Iterator[Request]:
         """Yield a request for each sample, until a sample is rejected."""
@@ -176,26 +171,6 @@ class Job:
             raise GenerationError(
                 f"the model crashed {MOST_DEATHS} times without an answer in between", why=error.line, hint=error.hint
             ) from error
-
-
-class _Requests(Arriving[Request]):
-    """The requests of the rows to come, for an engine."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__()
-        self._job = job
-        self._row: Iterator[Request] = iter(())
-
-    def _look(self, timeout_s: float) -> Request | Exception | None:
-        while (request := next(self._row, None)) is None:
-            try:
-                row = self._job.take_row(may_wait=timeout_s > 0)
-            except StopIteration as end:
-                return end
-            if row is None:
-                return None
-            self._row = row
-        return request
 
 
 @dataclass(slots=True)

@@ -24,14 +24,13 @@ class Field:
     """The treatment of a field of a request.
 
     Attributes:
-        use: "read": the code reads the field. "harmless": no value of the field changes an answer of this program.
-            "hint": the field has no effect, which is noted; no client can rely on it. "only": values that are not in
-            `values` are refused.
+        use: "read": the code reads the field. "harmless": no value of the field changes an answer of this program, or
+            no client can rely on it. "only": values that are not in `values` are refused.
         values: The values that ask for nothing.
         inner: The known fields of the object, or of each object in the list, that the field holds.
     """
 
-    use: Literal["read", "harmless", "hint", "only"]
+    use: Literal["read", "harmless", "only"]
     values: tuple[Any, ...] = ()
     inner: Mapping[str, Field] | None = None
 
@@ -50,10 +49,6 @@ def read(*words: str, **inner: Known) -> dict[str, Field]:
 
 def harmless(*words: str) -> dict[str, Field]:
     return _all(words, Field("harmless"))
-
-
-def hint(*words: str) -> dict[str, Field]:
-    return _all(words, Field("hint"))
 
 
 def only(**values: tuple[Any, ...]) -> dict[str, Field]:
@@ -100,8 +95,6 @@ class _Check:
             if field.values and field.values != EMPTY:
                 accepted = f"; only {' or '.join(map(shown, field.values))} is accepted"
             raise UnsupportedError(at, f"{shown(value)} cannot be honoured{accepted}")
-        elif field.use == "hint" and len(self.notes) < MOST_NOTES:
-            self.notes.append(f"{name_in(where, name)} has no effect")
         elif field.inner is not None and isinstance(value, Mapping):
             self.object(name_in(where, name), value, field.inner)
         elif field.inner is not None and isinstance(value, list):
@@ -283,11 +276,11 @@ MESSAGES: Known = {
     **read("max_tokens stop_sequences stop"),
     **read(system=TEXT_BLOCK, messages={**read("role", content=BLOCK)}, tools=MESSAGE_TOOL),
     **read(tool_choice=read("type name disable_parallel_tool_use")),
-    **read(thinking={**read("type display"), **hint("budget_tokens block_binding")}),
+    **read(thinking={**read("type display"), **harmless("budget_tokens block_binding")}),
     **read(output_config={**read("effort", format=JSON_FORMAT), **refused("task_budget")}),
     **refused("top_logprobs parallel_tool_calls mcp_servers container thread output_format"),
     # These fields shorten long conversations. This server does not: a conversation that is too long is an error.
-    **hint("context_management compaction"),
+    **harmless("context_management compaction"),
     **harmless("betas cache_control inference_geo speed diagnostics user_profile_id workspace_id"),
     **harmless("billing_policy fallbacks fallback_credit_token"),
 }
@@ -303,7 +296,7 @@ RESPONSE_TOOL: Known = {
     **read("type name description parameters strict"),
     **only(allowed_callers=(["direct"],)),
     **refused("defer_loading async"),
-    **hint("output_schema"),
+    **harmless("output_schema"),
 }
 REASONING: Known = {
     **read("effort"),
@@ -320,8 +313,7 @@ RESPONSES: Known = {
     **refused("previous_response_id conversation background prompt moderation image"),
     **only(top_logprobs=(0,)),
     # In this server, a conversation that is too long is an error, and so is a tool that the server would have to call.
-    **hint("context_management"),
-    **harmless("truncation max_tool_calls client_metadata access_programs background_options"),
+    **harmless("context_management truncation max_tool_calls client_metadata access_programs background_options"),
 }
 
 # --- llama.cpp's other endpoints --------------------------------------------------------------------------------------

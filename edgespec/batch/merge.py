@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,11 +20,9 @@ from edgespec.batch.input import LINE, Shard
 from edgespec.batch.output import OutputFile, parsed, sidecar_of
 from edgespec.batch.results import is_failure
 from edgespec.batch.sidecar import Sidecar, in_few
-from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.unfinished import becoming
 
-MOST_OPEN = 128  # files at a time
 AGAIN = "run its command again; if lines of the input were moved or removed between two runs, with --overwrite"
 _END = re.compile(rb', "%s": (\d{1,18})\}\n\Z' % LINE.encode())
 
@@ -51,11 +49,13 @@ def merge(paths: Sequence[Path], target: OutputFile) -> tuple[int, int]:
     first = parts[0].sidecar
     sidecar = Sidecar(first.seed, {name: value for name, value in first.settings.items() if name != "shard"})
     n_rows = 0
-    with _replacing(target, sidecar) as merged, _Files(parts) as files:
+    with ExitStack() as stack:
+        files = [stack.enter_context(_opened(part)) for part in parts]
+        merged = stack.enter_context(_replacing(target, sidecar))
         for line, place in enumerate(places):
             if place:
                 offset, index = divmod(place - 1, len(parts))
-                merged.write(files.result(index, offset, line))
+                merged.write(_result(parts[index], files[index], offset, line))
                 n_rows += 1
     return n_rows, n_failed
 
@@ -137,31 +137,20 @@ def _places(parts: Sequence[_Part]) -> tuple[array[int], int]:
 # --- copying ----------------------------------------------------------------------------------------------------------
 
 
-class _Files(Closable):
-    """The files of the parts, of which a limited number is open at a time."""
+def _opened(part: _Part) -> BinaryIO:
+    with told_as(EdgespecError, f"cannot read {part.name}"):
+        return part.path.open("rb")
 
-    def __init__(self, parts: Sequence[_Part]) -> None:
-        self._parts, self._open = parts, OrderedDict[int, BinaryIO]()
 
-    def result(self, index: int, offset: int, line: int) -> bytes:
-        """Return the result of an input line, at this offset of a part, as one job would have written it."""
-        part = self._parts[index]
-        with told_as(EdgespecError, f"cannot read {part.name}"):
-            if (file := self._open.pop(index, None)) is None:
-                if len(self._open) >= MOST_OPEN:
-                    self._open.popitem(last=False)[1].close()
-                file = part.path.open("rb")
-            self._open[index] = file
-            file.seek(offset)
-            text = file.readline()
-        end = _END.search(text)
-        if end is None or int(end[1]) != line:
-            raise EdgespecError(f"{part.name} has changed while it was merged", hint="wait until its job has ended")
-        return text[: end.start()] + b"}\n"
-
-    def close(self) -> None:
-        for file in self._open.values():
-            file.close()
+def _result(part: _Part, file: BinaryIO, offset: int, line: int) -> bytes:
+    """Return the result of an input line, at this offset of a part, as one job would have written it."""
+    with told_as(EdgespecError, f"cannot read {part.name}"):
+        file.seek(offset)
+        text = file.readline()
+    end = _END.search(text)
+    if end is None or int(end[1]) != line:
+        raise EdgespecError(f"{part.name} has changed while it was merged", hint="wait until its job has ended")
+    return text[: end.start()] + b"}\n"
 
 
 @contextmanager

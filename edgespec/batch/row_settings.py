@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.core.sampling import SamplingSettings
 from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES, Constraint, bias_pairs, schema_text, shown
 
@@ -191,18 +191,12 @@ def _structured_outputs(name: str, value: Any) -> tuple[str, Any]:
     return _STRUCTURES[kinds[0]](f"{name}.{kinds[0]}", value[kinds[0]])
 
 
-def _any_object(name: str, value: Any) -> tuple[str, Any]:
-    if value is not True:
-        raise UnsupportedError(name, f"{shown(value)} cannot be honoured; use json for a schema")
-    return "json_schema", OBJECT
-
-
 _STRUCTURES = {
     "json": _as("json_schema"),
     "regex": _as("regex"),
     "choice": _choice,
     "grammar": _as("grammar"),
-    "json_object": _any_object,
+    "json_object": lambda name, value: ("json_schema", OBJECT),
 }
 _READERS = {
     "response_format": _response_format,

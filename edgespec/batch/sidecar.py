@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -42,21 +42,17 @@ class Sidecar:
     def read(cls, file: Path) -> Sidecar:
         """Read a sidecar. Raises OSError, ValueError."""
         kept = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(kept, dict) or kept.get("version") != VERSION:
-            raise ValueError("it was written by another version of edgespec")
-        seed, settings, input = kept.get("seed"), kept.get("settings"), kept.get("input")
-        if not isinstance(seed, int) or not isinstance(settings, dict) or not isinstance(input, dict | None):
-            raise ValueError("its contents are invalid")
-        if input and [type(input.get(name)) for name in ("digest", "lines", "rows")] != [str, int, int]:
-            raise ValueError("its contents are invalid")
-        return cls(seed, settings, input)
+        try:
+            seed, input = int(kept["seed"]), kept.get("input")
+            if kept["version"] != VERSION or (input and not {"digest", "lines", "rows"} <= input.keys()):
+                raise ValueError("it was written by another version of edgespec")
+            return cls(seed, dict(kept["settings"]), input)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError("its contents are invalid") from error
 
     def write(self, file: Path) -> None:
         """Write the sidecar. Raises OSError."""
-        kept = {"version": VERSION, "seed": self.seed, "settings": dict(self.settings)}
-        if self.input is not None:
-            kept["input"] = dict(self.input)
-        write_whole(file, json.dumps(kept, indent=1) + "\n")
+        write_whole(file, json.dumps({"version": VERSION, **asdict(self)}, indent=1) + "\n")
 
     def differences(self, settings: Mapping[str, Any], seed: int | None) -> list[str]:
         """Return descriptions of the settings that have changed; a `seed` of None is unchanged."""

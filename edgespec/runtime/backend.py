@@ -1,9 +1,10 @@
-"""The one way to ask for answers, from this process, a worker, a server or a fleet."""
+"""The one way to ask for answers, from this process, a worker or a fleet."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from time import sleep
 from typing import Any
 
 from edgespec.cancel import CancelFlag
@@ -12,10 +13,13 @@ from edgespec.errors import EdgespecError
 from edgespec.runtime.stream import Answer, Events, Loop, Stream
 from edgespec.settings import Request
 
+IDLE_S = 0.005  # between two looks for a request while no answer is open
+LAST = object()
+
 
 class Backend(Closable):
-    """A model that answers requests: in this process (Runtime), in a worker process (Worker), on a server
-    (RemoteEngine), or on several machines (Fleet).
+    """A model that answers requests: in this process (Runtime), in a worker process (Worker), or on other machines
+    (Fleet).
 
     A request is submitted; its answer is a stream of events, and closing the stream cancels the answer. Threads iterate
     over the stream; coroutines read it through `AsyncAnswers`.
@@ -27,10 +31,6 @@ class Backend(Closable):
 
     notes: list[str]
     loop: Loop
-
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Return what is loaded, as plain data."""
 
     @abstractmethod
     def check_settings(self, request: Request) -> None:
@@ -66,30 +66,32 @@ class Backend(Closable):
             stream.add(number, each, cancel)
         return stream
 
-    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
+    def stream(self, requests: Iterable[Request | None], cancel: CancelFlag | None = None) -> Events:
         """Ask for many answers, and yield the events of each with the index of its request.
 
-        A request is taken when fewer than `room` are open, until `cancel` is set. If `requests` is an iterator with a
-        method `is_ready`, none is taken while others are open and `is_ready` returns False, so that no answer waits for
-        a request that is still to come. An error in place of an event is the reason why this request fails; the others
-        continue.
+        A request is taken when fewer than `room` are open, until `cancel` is set. None in `requests` means that the
+        next one is still to come; answers do not wait for it. An error in place of an event is the reason why this
+        request fails; the others continue.
         """
         self.loop.check()
         return self._stream(requests, cancel or CancelFlag())
 
-    def _stream(self, requests: Iterable[Request], cancel: CancelFlag) -> Events:
+    def _stream(self, requests: Iterable[Request | None], cancel: CancelFlag) -> Events:
         arriving, n_taken, is_last = iter(requests), 0, False
-        is_ready: Callable[[], bool] = getattr(arriving, "is_ready", lambda: True)
         with Stream(self.loop) as stream:
             while not stream.is_closed:
-                while not is_last and len(stream.open) < self.room and (not stream.open or is_ready()):
-                    request = None if cancel.is_set() else next(arriving, None)
-                    if request is None:
+                while not is_last and len(stream.open) < self.room:
+                    request: Any = LAST if cancel.is_set() else next(arriving, LAST)
+                    if request is LAST:
                         is_last = True
+                    elif request is not None:
+                        stream.add(n_taken, self.prepared(request, cancel), cancel)
+                        n_taken += 1
+                        yield from stream.arrived()
+                    elif stream.open:
                         break
-                    stream.add(n_taken, self.prepared(request, cancel), cancel)
-                    n_taken += 1
-                    yield from stream.arrived()
+                    else:
+                        sleep(IDLE_S)
                 yield from stream.take()
                 if is_last and stream.is_over:
                     return

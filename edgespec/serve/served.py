@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
-from edgespec.batch.vocabulary import Vocabulary
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.gguf_file.header import read_header
 from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
@@ -40,11 +38,14 @@ class Served:
         self.about = worker.describe()
         self.created = int(time.time())
         self.n_open = 0
-        self._vocabulary = Vocabulary(Path(self.about["model"]))
-        self.token_bytes = self._vocabulary.token_bytes
-        self.token_bytes(0)  # loads the vocabulary, here rather than between two answers
+        # A vocabulary in this process: the worker may be busy.
+        self._vocabulary = vocabulary = worker.open_vocabulary()
+        self.token_bytes = partial(vocabulary.token_bytes, special=True)
         self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
-        self.control_ids = {word: id for word in WORDS if (id := self._vocabulary.control(word)) is not None}
+        found = {word: vocabulary.tokenize(word, parse_special=True) for word in WORDS}
+        self.control_ids = {
+            word: ids[0] for word, ids in found.items() if len(ids) == 1 and vocabulary.is_control(ids[0])
+        }
         self._answers: AsyncAnswers | None = None
         self._asking = asyncio.Semaphore(MOST_ASKING)
         self._prefix_cache: Mapping[str, int] = {}
@@ -64,8 +65,7 @@ class Served:
         if self._is_closed:
             raise _closed(self.name)
         if self._answers is None:
-            others_wait, closed = lambda: self.n_open > self.n_slots, partial(_closed, self.name)
-            self._answers = AsyncAnswers(self.worker.loop, others_wait, closed)
+            self._answers = AsyncAnswers(self.worker.loop, partial(_closed, self.name))
         return self._answers.read(self.worker.submit_all(requests))
 
     async def ask(self, question: Callable[[Worker], Made], within_s: float = REPLY_S) -> Made:

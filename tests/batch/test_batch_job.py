@@ -13,7 +13,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from edgespec.batch import answer_rows
-from edgespec.batch.arriving import Polled
 from edgespec.batch.job import MOST_WAITING, Job
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Results
@@ -34,7 +33,7 @@ def row(id: Any, prompt: str = "go", **settings: Any) -> dict[str, Any]:
 
 def job(engine: FakeStream, rows: Any, cancel: CancelFlag | None = None, **settings: Any) -> Job:
     reader = RowReader(DEFAULTS)
-    return Job(engine, Polled(reader.from_values(rows)), RESULTS, cancel or CancelFlag(), **settings)
+    return Job(engine, reader.from_values(rows), RESULTS, cancel or CancelFlag(), **settings)
 
 
 def results(engine: FakeStream, rows: Sequence[Any], **settings: Any) -> list[dict[str, Any]]:
@@ -75,7 +74,7 @@ def test_an_answer_that_is_cut_off_before_it_fits_is_marked() -> None:
 def test_timings_come_when_they_are_asked_for() -> None:
     engine, reader = FakeStream(), RowReader(DEFAULTS)
     timed = Job(
-        engine, Polled(reader.from_values([row("a")])), Results("fake", RESULTS.token_bytes, timings=True), CancelFlag()
+        engine, reader.from_values([row("a")]), Results("fake", RESULTS.token_bytes, timings=True), CancelFlag()
     )
     (result,) = timed.run()
     assert result.row.items() >= Stats(prompt_tokens=2, generated_tokens=2, rounds=2).as_json().items()
@@ -182,7 +181,7 @@ def test_results_do_not_wait_for_a_row_that_is_still_to_come() -> None:
                 yield None
             assert len(came) == number
 
-    for result in Job(FakeStream(), Polled(rows()), RESULTS, CancelFlag()).run():
+    for result in Job(FakeStream(), rows(), RESULTS, CancelFlag()).run():
         came += [result.row["id"]]
     assert came == ["a", None, "b", "c"]
 

@@ -8,18 +8,19 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import count
-from typing import Any
+from itertools import count, islice
+from typing import Any, TypeVar
 
 import pytest
 
-from edgespec.batch.arriving import MOST_AHEAD, ReadAhead
-from edgespec.batch.input import MOST_BYTES, Line, count_lines, read_lines
+from edgespec.batch.input import MOST_AHEAD, MOST_BYTES, Line, count_lines, read_ahead, read_lines
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.row import BadRow, Row, row_key
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
 from edgespec.settings import Message, Request
+
+Item = TypeVar("Item")
 
 BASE = Request(max_tokens=7, sampling=SamplingSettings(temperature=0.5), stop=("x",), json_schema="{}")
 RAW = Defaults(BASE, seed=1, chat=False)
@@ -308,21 +309,24 @@ def test_rows_are_read_one_at_a_time() -> None:
 # --- a slow pipe ------------------------------------------------------------------------------------------------------
 
 
+def there(arriving: Iterator[Item | None]) -> list[Item]:
+    """Return the next item, once it is there; empty at the end."""
+    return [*islice((item for item in arriving if item is not None), 1)]
+
+
 def test_a_pipe_is_not_waited_for() -> None:
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as file, os.fdopen(writer, "wb", buffering=0) as pipe:
-        lines = ReadAhead(read_lines(file))
-        assert not lines.is_ready()
+        lines = read_ahead(read_lines(file))
+        assert next(lines) is None
         for number in (1, 2):
             pipe.write(b"{}\n")
-            assert lines.is_ready(60)
-            assert next(lines) == (number, b"{}\n")
-            assert not lines.is_ready()
+            assert there(lines) == [(number, b"{}\n")]
+            assert next(lines) is None
         pipe.write(b"7")
         pipe.close()
-        assert next(lines) == (3, b"7")
-        assert lines.is_ready(60)  # the end
-        assert [*lines] == []
+        assert there(lines) == [(3, b"7")]
+        assert there(lines) == []
 
 
 def test_no_more_than_so_many_lines_of_a_pipe_are_read_ahead() -> None:
@@ -333,9 +337,9 @@ def test_no_more_than_so_many_lines_of_a_pipe_are_read_ahead() -> None:
         for n_read in count(1):
             yield n_read, b"{}"
 
-    lines = ReadAhead(endless())
+    lines = read_ahead(endless())
     for number in range(1, 3 * MOST_AHEAD):
-        assert next(lines) == (number, b"{}")
+        assert there(lines) == [(number, b"{}")]
         assert n_read <= number + MOST_AHEAD + 1
 
 
@@ -344,13 +348,7 @@ def test_what_is_wrong_with_a_pipe_is_reported_behind_the_lines_before() -> None
         yield 1, b"{}"
         raise OSError("gone")
 
-    arriving = ReadAhead(lines())
-    assert next(arriving) == (1, b"{}")
+    arriving = read_ahead(lines())
+    assert there(arriving) == [(1, b"{}")]
     with pytest.raises(OSError, match="gone"):
-        next(arriving)
-
-
-def test_what_was_put_back_comes_next() -> None:
-    arriving = ReadAhead(iter([1, 2, 3]))
-    arriving.push_back(next(arriving))
-    assert [*arriving] == [1, 2, 3]
+        there(arriving)

@@ -37,7 +37,7 @@ class FakeStream:
         pass
 
     def stream(
-        self, requests: Iterable[Request], cancel: CancelFlag | None = None
+        self, requests: Iterable[Request | None], cancel: CancelFlag | None = None
     ) -> Generator[tuple[int, TokenEvent | EdgespecError], None, None]:
         cancel, arriving, waiting = cancel or CancelFlag(), iter(requests), list[tuple[int, Request]]()
         open_ones: dict[int, Request] = {}
@@ -47,8 +47,6 @@ class FakeStream:
         try:
             while open_ones or waiting or not is_last:
                 while not is_last and len(open_ones) + len(waiting) < self.room + self.ahead:
-                    if (open_ones or waiting) and not getattr(arriving, "is_ready", lambda: True)():
-                        break
                     is_last = cancel.is_set()
                     try:
                         request = None if is_last else next(arriving)

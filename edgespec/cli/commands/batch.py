@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,6 @@ from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Meter, Result, Results
 from edgespec.batch.row import BadRow, Row
 from edgespec.batch.sidecar import of_model, texts_depend_on
-from edgespec.batch.vocabulary import Vocabulary
 from edgespec.cancel import CancelFlag
 from edgespec.cli.call import Call
 from edgespec.cli.options.command import Command
@@ -33,12 +32,12 @@ from edgespec.cli.setup.batch_files import (
     StdoutRows,
     are_same,
     count_rows,
-    input_rows,
+    input_lines,
     merge_parts,
     open_input,
     open_target,
     prepare,
-    put_back,
+    remaining,
 )
 from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models
 from edgespec.cli.setup.reopened import ReopenedModel
@@ -59,6 +58,9 @@ from edgespec.models.names.spec import resolve
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import MAX_SEQUENCES, Request
 from edgespec.validation import check_load_settings, check_rule
+
+if TYPE_CHECKING:
+    from edgespec.llama.model import Model
 
 SHOWN_S = 0.25  # how often progress is shown
 CACHE_RAM = 256  # MiB; enough, since slots keep the common beginning of rows
@@ -127,7 +129,7 @@ def batch(call: Call) -> None:
         seed = prepare(target, made_with, values)
         defaults = Defaults(asked, seed, chat, values["system"] or "", values["samples"])
         reader = RowReader(defaults, target.done, values["shard"])
-        rows = input_rows(source, data, reader, values["limit"])
+        rows = reader.from_lines(input_lines(source, data, values["limit"]))
         first = next(rows, None)
         meter = Meter(target.n_done, None if output.quiet else count_rows(source, values["limit"], values["shard"]))
         target.begin()
@@ -141,7 +143,7 @@ def batch(call: Call) -> None:
             keep(results.refused(first))
             first = next(rows, None)
         if first is not None:
-            _run(call, model.open, put_back(first, rows), results, keep, target, meter)
+            _run(call, model.open, remaining(source, first, rows), results, keep, target, meter)
         elif target.n_done:
             output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows} rows")
         elif not meter.n_rows:
@@ -205,14 +207,23 @@ def _here(call: Call) -> Iterator[_Model]:
     found = resolve(settings.model)
     header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
     has_template = "tokenizer.chat_template" in header.metadata
-    with Vocabulary(found.path) as vocabulary:
-        depend_on = of_model(header, settings)
-        open_model: Callable[[CancelFlag], ReopenedModel | Members] = partial(ReopenedModel, settings, asked, output)
-        if values["over"]:
-            open_model = partial(
-                open_nodes, values["over"], settings, depend_on, asked, output, may_download=may_download
-            )
-        yield _Model(found.name, has_template, depend_on, asked, vocabulary.token_bytes, open_model)
+    depend_on = of_model(header, settings)
+    open_model: Callable[[CancelFlag], ReopenedModel | Members] = partial(ReopenedModel, settings, asked, output)
+    if values["over"]:
+        open_model = partial(open_nodes, values["over"], settings, depend_on, asked, output, may_download=may_download)
+    yield _Model(found.name, has_template, depend_on, asked, _token_bytes(found.path), open_model)
+
+
+def _token_bytes(path: Path) -> TokenBytes:
+    """Return a function for the bytes of a token. Its first call opens the model without its weights."""
+
+    @cache
+    def vocabulary() -> Model:
+        from edgespec.llama.model import Model
+
+        return Model.load_vocabulary(path)
+
+    return lambda token: vocabulary().token_bytes(token, special=True)
 
 
 @contextmanager
@@ -244,7 +255,7 @@ def _on_servers(call: Call) -> Iterator[_Model]:
 def _run(
     call: Call,
     open_model: Callable[[CancelFlag], ReopenedModel | Members],
-    rows: Iterator[Row | BadRow],
+    rows: Iterator[Row | BadRow | None],
     results: Results,
     keep: Callable[[Result], None],
     target: OutputFile | StdoutRows,

@@ -7,15 +7,14 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from edgespec.batch.arriving import ReadAhead
-from edgespec.batch.input import Line, Shard, count_lines, read_lines
+from edgespec.batch.input import Line, Shard, count_lines, read_ahead, read_lines
 from edgespec.batch.merge import merge
 from edgespec.batch.output import OutputFile, encoded
-from edgespec.batch.reading import RowReader, id_on
+from edgespec.batch.reading import id_on
 from edgespec.batch.row import BadRow, Row
 from edgespec.cli.call import Call
 from edgespec.cli.options.common import flag, option
@@ -41,23 +40,16 @@ def open_input(source: str, output: Output) -> AbstractContextManager[BinaryIO]:
         return file if _is_file(source) else nullcontext(file)
 
 
-def input_rows(source: str, data: BinaryIO, reader: RowReader, limit: int | None) -> Iterator[Row | BadRow]:
-    """Yield the rows of a file, or of a pipe as soon as they arrive."""
-    rows = reader.from_lines(_lines(source, data, limit))
-    return rows if _is_file(source) else ReadAhead(rows)
-
-
-def _lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line]:
+def input_lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line]:
+    """Yield the lines of the input. Raises EdgespecError."""
     with told_as(EdgespecError, f"cannot continue reading {source}"):
         yield from islice(read_lines(data), limit)
 
 
-def put_back(row: Row, rows: Iterator[Row | BadRow]) -> Iterator[Row | BadRow]:
-    """Return the rows with `row` in front."""
-    if isinstance(rows, ReadAhead):
-        rows.push_back(row)
-        return rows
-    return chain([row], rows)
+def remaining(source: str, first: Row, rows: Iterator[Row | BadRow]) -> Iterator[Row | BadRow | None]:
+    """Yield the first row and the others; None while a pipe has no row yet."""
+    yield first
+    yield from rows if _is_file(source) else read_ahead(rows)
 
 
 def are_same(file: Path, other: Path) -> bool:

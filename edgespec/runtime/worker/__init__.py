@@ -19,6 +19,7 @@ from edgespec.settings import LoadSettings, Message, Request
 
 if TYPE_CHECKING:
     from edgespec.core.policy.measured import PolicyVerdict
+    from edgespec.llama.model import Model
 
 __all__ = ["LoadingStoppedError", "NoReplyError", "Remedy", "Worker", "WorkerDiedError", "remedies"]
 
@@ -115,6 +116,12 @@ class Worker(Backend):
     def token_bytes(self, tokens: Sequence[int]) -> list[bytes]:
         """Return the bytes of each id. Raises UsageError."""
         return list(self._call("prompts.token_bytes", list(tokens)))
+
+    def open_vocabulary(self) -> Model:
+        """Open the model without its weights in this process, for questions that must not wait for the worker."""
+        from edgespec.llama.model import Model
+
+        return Model.load_vocabulary(self._about["model"])
 
     def slots(self) -> list[dict[str, Any]]:
         """Return the contents and the work of each slot, as plain data."""
