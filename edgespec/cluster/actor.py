@@ -17,7 +17,7 @@ from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import NotFetchedError, resolve
-from edgespec.remote.member import LostError
+from edgespec.remote.fleet import LostError
 from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request

@@ -18,7 +18,7 @@ from edgespec.closable import Closable
 from edgespec.cluster.actor import Actor, Survey, Told, survey
 from edgespec.cluster.library import Ray
 from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, UsageError
-from edgespec.remote.member import POLL_S, Arrived, LostError
+from edgespec.remote.fleet import POLL_S, Arrived, LostError
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import LoadSettings, Request
 

@@ -17,7 +17,7 @@ import httpx2
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, PromptTooLongError, UsageError, told_as
-from edgespec.remote.member import POLL_S, LostError
+from edgespec.remote.fleet import POLL_S, LostError
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.text.printable import one_line
 from edgespec.validation import is_loopback

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import queue
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
+from edgespec.closable import Closable
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Completion, TokenEvent
 from edgespec.remote.connection import Connection
-from edgespec.remote.member import POLL_S, Arrived, Put
+from edgespec.remote.fleet import POLL_S, Arrived, Put
 from edgespec.remote.wire import Partial, body_of, events, messages_of
-from edgespec.runtime.backend import Backend
 from edgespec.runtime.options import DraftingOptions, drafting_changes
-from edgespec.runtime.stream import Loop, Stream
+from edgespec.runtime.stream import closed_error
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.text.printable import one_line
 
@@ -42,19 +41,7 @@ FOREIGN = {
 }
 
 
-@dataclass(slots=True)
-class _Open:
-    """An answer that is not over: events that its reader got are counted in `made`, and `future` cancels it."""
-
-    stream: Stream
-    number: int
-    cancel: CancelFlag
-    made: Partial
-    future: Future[None] = field(default_factory=Future)
-    has_waited: bool = False
-
-
-class RemoteEngine(Loop, Backend):
+class RemoteEngine(Closable):
     """The model `settings.model` of a server. If it is "": the first model in `also` that the server has, or its first.
 
     Raises UsageError if the URL is not an inference server, or it has no such model; GenerationError if the server
@@ -76,15 +63,11 @@ class RemoteEngine(Loop, Backend):
         *,
         also: Sequence[str] = (),
     ) -> None:
-        super().__init__()
         self.settings = settings or LoadSettings("")
         self.url, self.notes = url, list[str]()
         self._counts: dict[tuple[Message, ...], int] = {}
         self._bytes: dict[int, bytes] = {}
-        self.loop = self
-        self._ids = itertools.count()
-        self._open: dict[int, _Open] = {}
-        self._arrived: queue.SimpleQueue[tuple[int, Arrived]] = queue.SimpleQueue()
+        self.is_closed = False
         self.connection = Connection(url, key)
         try:
             self.models, props = self.connection.wait_for(self._introduction(also), cancel)
@@ -96,8 +79,6 @@ class RemoteEngine(Loop, Backend):
     def close(self) -> None:
         """End all answers; the server keeps its model."""
         self.is_closed = True
-        for stream in [*self.streams]:
-            stream.close()
         self.connection.close()
 
     # --- what the server has ------------------------------------------------------------------------------------------
@@ -195,54 +176,43 @@ class RemoteEngine(Loop, Backend):
         """Return the bytes of a token in an answer with log-probabilities."""
         return self._bytes.get(token, b"")
 
-    @property
-    def room(self) -> int:
-        return self.n_slots
-
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag) -> None:
-        id, made = next(self._ids), Partial(self._counts.get(what.messages, 0))
-        answer = self._open[id] = _Open(stream, number, cancel, made)  # before the first event can arrive
-        answer.future = self.begin(what, lambda event: self._arrived.put((id, event)))
+    def submit(self, request: Request, cancel: CancelFlag | None = None) -> Generator[TokenEvent, None, None]:
+        """Ask for an answer, and yield its events; closing the generator ends the answer on the server.
 
-    def turn(self) -> None:
-        """Wait for the next event of any answer."""
-        for id, answer in [*self._open.items()]:
-            if answer.cancel.is_set():
-                self._end(id, TokenEvent(-1, "", finish_reason="cancelled", stats=answer.made.stats))
-        if any(stream.has_news for stream in [*self.streams]):
-            return
+        Setting `cancel` ends the answer early. Raises EdgespecError; before a GenerationError comes an event with the
+        finish reason "error".
+        """
+        if self.is_closed:
+            raise closed_error()
+        made, has_waited = Partial(self._counts.get(request.messages, 0)), False
+        arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
+        future = self.begin(request, arrived.put)
         try:
-            id, event = self._arrived.get(timeout=POLL_S)
-        except queue.Empty:
-            return
-        if id in self._open:
-            self._hear(id, event)
-
-    def settle(self) -> None:
-        for id, answer in [*self._open.items()]:
-            if answer.stream.is_closed:
-                self._open.pop(id).future.cancel()
-
-    def _hear(self, id: int, event: Arrived) -> None:
-        answer = self._open[id]
-        if event is None:
-            if not answer.has_waited:
-                answer.has_waited = True
-                self.notes.append(f"{self.url} is busy: waiting for it")
-                answer.stream.put(answer.number, TokenEvent(-1, ""))  # so that the reader shows the note now
-        elif isinstance(event, TokenEvent) and not event.is_last:
-            answer.made.add(event)
-            answer.stream.put(answer.number, event)
-        else:
-            self._end(id, event)
-
-    def _end(self, id: int, event: TokenEvent | EdgespecError) -> None:
-        answer = self._open.pop(id)
-        answer.future.cancel()
-        self.stats = getattr(event, "stats", None) or answer.made.stats
-        answer.stream.put(answer.number, event)
+            while not (future.done() and arrived.empty()):
+                if cancel is not None and cancel.is_set():
+                    yield TokenEvent(-1, "", finish_reason="cancelled", stats=made.stats)
+                    return
+                try:
+                    event = arrived.get(timeout=POLL_S)
+                except queue.Empty:
+                    continue
+                if event is None and not has_waited:
+                    has_waited = True
+                    self.notes.append(f"{self.url} is busy: waiting for it")
+                    yield TokenEvent(-1, "")  # so that the reader shows the note now
+                elif isinstance(event, TokenEvent):
+                    made.add(event)
+                    yield event
+                    if event.is_last:
+                        return
+                elif event is not None:
+                    if isinstance(event, GenerationError):
+                        yield TokenEvent(-1, "", finish_reason="error", stats=made.stats)
+                    raise event
+        finally:
+            future.cancel()
 
     # --- what a fleet asks of a member ------------------------------------------------------------------------------
 

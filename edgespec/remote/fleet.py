@@ -1,28 +1,75 @@
-"""Several members as one backend. If a member is lost, other members answer its requests."""
+"""Several members as one backend: servers, or actors on the nodes of a cluster.
+
+If a member is lost, other members answer its requests.
+"""
 
 from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.remote.member import POLL_S, Arrived, LostError, Member, Recruits
 from edgespec.runtime.backend import Backend
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 
+POLL_S = 0.03  # how long a cancel may go unnoticed
 DEAD_S = 10.0  # after which a lost member counts as dead; it may still come back
 IN_SYNC = ("model", "model size", "model digest", "served by")
 """Properties that must be equal for all members; errors name these first."""
+
+Arrived = TokenEvent | EdgespecError | None
+"""An event of an answer, the error with which it fails, or None: the member is too busy, and the request waits."""
+Put = Callable[[Arrived], None]
+
+
+class LostError(GenerationError):
+    """The member cannot be reached, or was lost in the middle of an answer."""
+
+
+class Member(Protocol):
+    """A machine with a model, which answers up to `n_slots` requests at a time."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def n_slots(self) -> int: ...
+    @property
+    def texts_depend_on(self) -> Mapping[str, Any]: ...
+    def close(self) -> None: ...
+    def check_settings(self, request: Request) -> None:
+        """Raise UsageError if the model does not support the settings of a request."""
+
+    def begin(self, request: Request, put: Put) -> Future[None]:
+        """Ask for an answer, and pass its events to `put`, in any thread; cancelling the future cancels the answer.
+
+        The last event has `is_last`, or is an error. After LostError, the other answers of the member are lost too.
+        """
+
+    def recover(self) -> Future[None]:
+        """Wait until the lost member is back. The future raises EdgespecError if it will not return."""
+
+
+class Recruits(Protocol):
+    """A source of further members, with `notes` for the user about them."""
+
+    notes: list[str]
+
+    def close(self) -> None: ...
+    def are_expected(self, alone_s: float) -> bool:
+        """True if a member may still join, although all have been lost for `alone_s` seconds."""
+
+    def joined(self) -> Sequence[Member]:
+        """Return the members that joined since the last call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -138,17 +185,12 @@ class Fleet(Loop, Backend):
     def room(self) -> int:
         return max(1, sum(place.room for place in self._places if not place.is_lost))
 
-    def describe(self) -> dict[str, Any]:
-        return {"kind": self.kind, "members": [place.member.name for place in self._places]}
-
     def check_settings(self, request: Request) -> None:
         self._places[0].member.check_settings(request)
 
     # --- requests to members ------------------------------------------------------------------------------------------
 
     def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag) -> None:
-        if not (self._waiting or self._again or any(place.flights for place in self._places)):
-            self._look_again()
         self._waiting.append(_Flight(stream, number, what, cancel))
 
     def turn(self) -> None:
@@ -250,12 +292,6 @@ class Fleet(Loop, Backend):
 
     def _place(self, member: Member) -> _Place:
         return _Place(member, self._room or member.n_slots + 1)
-
-    def _look_again(self) -> None:
-        """Wait for lost members as if they had just been lost."""
-        self._present_s = monotonic()
-        for place in self._places:
-            place.lost_s, place.is_dead = self._present_s, False
 
     def _muster(self) -> None:
         """Add new members, and note which lost members are dead or back. Raises LostError when all are dead."""

@@ -14,7 +14,7 @@ from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import resolve
-from edgespec.remote.member import LostError
+from edgespec.remote.fleet import LostError
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import LoadSettings, Request
 

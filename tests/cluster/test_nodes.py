@@ -19,8 +19,7 @@ from edgespec.cluster.nodes import Nodes
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.remote.fleet import Fleet
-from edgespec.remote.member import LostError
+from edgespec.remote.fleet import Fleet, LostError
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import LoadSettings, Request
 

@@ -20,8 +20,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import UsageError
 from edgespec.remote import fleet as module
 from edgespec.remote.engine import RemoteEngine, token_bytes
-from edgespec.remote.fleet import Fleet
-from edgespec.remote.member import LostError
+from edgespec.remote.fleet import Fleet, LostError
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings, Request
 

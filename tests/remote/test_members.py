@@ -12,8 +12,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.remote import fleet as module
-from edgespec.remote.fleet import Fleet
-from edgespec.remote.member import Arrived, LostError
+from edgespec.remote.fleet import Arrived, Fleet, LostError
 from edgespec.settings import Request
 
 Put = Callable[[Arrived], None]

@@ -24,7 +24,7 @@ from edgespec.events import TokenEvent
 from edgespec.history import Store
 from edgespec.remote.connection import base_url, checked_key, read_key
 from edgespec.remote.engine import RemoteEngine
-from edgespec.remote.member import LostError
+from edgespec.remote.fleet import LostError
 from edgespec.runtime.worker import LoadingStoppedError, Worker
 from edgespec.serve.guard import Rules
 from edgespec.settings import LoadSettings, Message, Request

@@ -73,7 +73,7 @@ def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -
     """
     from edgespec.remote.connection import base_url
     from edgespec.remote.engine import RemoteEngine
-    from edgespec.remote.member import LostError
+    from edgespec.remote.fleet import LostError
 
     values = call.values
     settings = _settings(values, values["model"] if call.is_typed("model") else "")
