@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-FLAGS = {
-    "-c": "ctx_size",
-    "-md": "draft_model",
-    "-ngl": "gpu_layers",
-    "-ctv": "cache_type_v",
-    "--corpus": "corpus",
-    "--spec-draft-n-max": "spec_draft_n_max",
-    "--spec-tree": "spec_tree",
-    "--spec-type": "spec_type",
-    "--fast": "exact=False",
-    "--raw": "generate()",
-}
-"""Command-line options named in messages of the runtime, and their names in Python."""
-
 
 class EdgespecError(Exception):
-    """Base class of all errors for users; `str()` is the whole message. Exit code 1: the generation failed.
-
-    If the message names command-line options, a note gives their names in Python; tracebacks show it.
-    """
+    """Base class of all errors for users; `str()` is the whole message. Exit code 1: the generation failed."""
 
     exit_code = 1
 
     def __init__(self, what: str, *, why: str = "", hint: str = "") -> None:
         super().__init__(what, why, hint)
         self.what, self.why, self.hint = what, why, hint
-        named = dict.fromkeys(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", f"{what} {why} {hint}"))
-        translated = [f"{flag} is {FLAGS[flag]}" for flag in named if flag in FLAGS]
-        if translated:
-            self.add_note(f"  in Python: {', '.join(translated)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let other processes unpickle the error without its constructor, whose parameters are not `args`."""

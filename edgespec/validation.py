@@ -88,9 +88,7 @@ def check_spec_type(spec_type: object) -> None:
             "layers, self:Q2_K smaller weights",
         )
     if {"draft", "self"} <= set(drafters):
-        raise UsageError(
-            "spec_type names two draft models", why="draft and self are one draft model each", hint="leave one out"
-        )
+        raise UsageError("draft and self are one draft model each", hint="name one of them in spec_type")
 
 
 def check_request(request: Request, n_vocab: int) -> None:

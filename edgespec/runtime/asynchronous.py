@@ -11,8 +11,7 @@ from edgespec.events import TokenEvent
 from edgespec.runtime.stream import Event, Loop, Stream, closed_error
 
 MOST_UNREAD = 2**13  # events
-UNREAD_S = 10.0  # for a reader to take an event
-WANTED_S = 3.0  # the same while other answers wait for a slot
+UNREAD_S = 5.0  # for a reader to take an event
 
 
 class AsyncAnswers:
@@ -21,18 +20,11 @@ class AsyncAnswers:
     An answer whose reader takes no events is cancelled: its slot is of more use to others.
 
     Attributes:
-        others_wait: returns True while another answer waits for a slot; then a slow reader is cancelled sooner.
         closed_error: makes the error for answers that were open when the model was closed.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        others_wait: Callable[[], bool] = lambda: False,
-        closed_error: Callable[[], EdgespecError] = closed_error,
-    ) -> None:
-        self._loop, self.event_loop = loop, asyncio.get_running_loop()
-        self.others_wait, self.closed_error = others_wait, closed_error
+    def __init__(self, loop: Loop, closed_error: Callable[[], EdgespecError] = closed_error) -> None:
+        self._loop, self.event_loop, self.closed_error = loop, asyncio.get_running_loop(), closed_error
         self._open: set[AsyncStream] = set()
         self._lock = threading.Lock()
         self._is_running = False
@@ -154,13 +146,9 @@ class AsyncStream:
             return
         if self._events.empty():
             self._taken_s = self._source.event_loop.time()
-        elif self._is_stuck():
+        elif self._source.event_loop.time() - self._taken_s > UNREAD_S or self._events.qsize() > MOST_UNREAD:
             self.cancel()
             why = "its client did not read the events"
             arrived = [(0, GenerationError("the answer was cancelled", why=why))]
         for event in arrived:
             self._events.put_nowait(event)
-
-    def _is_stuck(self) -> bool:
-        limit_s = WANTED_S if self._source.others_wait() else UNREAD_S
-        return self._source.event_loop.time() - self._taken_s > limit_s or self._events.qsize() > MOST_UNREAD

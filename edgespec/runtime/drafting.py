@@ -1,21 +1,225 @@
-"""Which loaded drafters draft, and how: for all answers, and for a request with other settings."""
+"""The drafters of a model: find and load the draft model or head, and choose which drafters draft, and how."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edgespec.core import exactness
+from edgespec.core.features import MOST_EMBEDDINGS
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy
 from edgespec.drafters.base import Drafter
+from edgespec.drafters.head import HeadDrafter
+from edgespec.drafters.hydra import HydraDrafter, MedusaDrafter, Network
+from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.overlap import OverlappedDrafter
+from edgespec.drafters.successors import Successors
+from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Drafting
-from edgespec.errors import UsageError
-from edgespec.settings import DRAFT_N_MAX, HEADS, LoadSettings, Request, fixed_length
+from edgespec.errors import ModelFileError, PairError, UsageError
+from edgespec.events import Progress
+from edgespec.files.paths import file_facts
+from edgespec.gguf_file.head_check import is_head, kind_of_head, mtp_mismatch, read_ids
+from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.weights import read_rows
+from edgespec.llama.context import Context
+from edgespec.llama.head_context import HeadContext
+from edgespec.llama.model import Model
+from edgespec.models.memory.estimate import Plan
+from edgespec.models.names.spec import resolve
+from edgespec.models.pair.check import overlap_of, shipped_head, vocabulary_difference
+from edgespec.settings import AUTO_DRAFT, DRAFT_N_MAX, HEADS, MODEL_DRAFTERS, MTP, LoadSettings, Request, fixed_length
 from edgespec.validation import check_load_settings
+
+WEAK = 0.6  # acceptance of the first token; only weaker EAGLE heads are helped by the table of successors
+
+
+def find_draft(
+    settings: LoadSettings, header: Header, default: Path | None, progress: Progress, note: Callable[[str], None]
+) -> Path | None:
+    """Return the file of the draft, or None; `default` is the target's default draft. Self-drafts are made here.
+
+    The draft that "auto" chose is reported to `note`. Raises UsageError, ModelNotFoundError, ModelFileError.
+    """
+    if settings.draft_n_max > 0 and settings.self_draft is not None:
+        from edgespec.models.pair.self_draft import self_draft
+
+        return self_draft(resolve(settings.model).path, settings.self_draft, lambda done: progress("making", done))
+    if not settings.uses_draft:
+        return None
+    if settings.draft_model not in (None, AUTO_DRAFT):
+        return resolve(settings.draft_model).path
+    if default is not None and _can_be(settings, read_header(default)):
+        return default
+    if settings.spec_type != "auto" and (head := shipped_head(header, settings.drafters)):
+        return head
+    return _best_draft(settings, header, note) if settings.draft_model else None
+
+
+def _can_be(settings: LoadSettings, draft: Header | None) -> bool:
+    """True if one of the requested drafters can use this file."""
+    return draft is not None and ("draft" in settings.drafters or kind_of_head(draft) in settings.drafters)
+
+
+def _best_draft(settings: LoadSettings, header: Header, note: Callable[[str], None]) -> Path | None:
+    """Return the best draft on this machine for the target, if there is one."""
+    from edgespec.models.names.local import local_models
+    from edgespec.models.pair.suggest import best, suggestions
+
+    found = best(suggestions(header, (model for model in local_models() if _can_be(settings, model.header))))
+    if found is None:
+        note(f"no model here can draft for {header.path.name}: 'edgespec pair suggest' shows why")
+        return None
+    note(f"draft model {found.spec}: {found.why}")
+    return resolve(found.spec).path
+
+
+def drafters_here(settings: LoadSettings) -> set[str]:
+    """Return the drafters with weights that can be loaded: "draft" or the kind of the head, and "mtp" if the target has
+    an MTP block. Raises ModelNotFoundError, ModelFileError."""
+    found = resolve(settings.model)
+    here = set() if mtp_mismatch(read_header(found.path)) else {MTP}
+    if settings.draft_model == AUTO_DRAFT:
+        return here | {"draft"}
+    draft = resolve(settings.draft_model).path if settings.draft_model else found.default_draft
+    return here | {kind_of_head(read_header(draft)) or "draft"} if draft else here
+
+
+def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) -> list[str]:
+    """Return the drafters to load for this target and draft, in the order in which they are asked.
+
+    A head replaces a draft model. Raises PairError if a head or the MTP block was requested by name and is missing.
+    """
+    names = [name for name in settings.drafters if draft is not None or name not in MODEL_DRAFTERS]
+    if MTP in names and (why := mtp_mismatch(target)):
+        if settings.spec_type != "auto":
+            raise PairError(f"{target.path.name} cannot draft by --spec-type mtp", why=why, hint="leave mtp out")
+        names.remove(MTP)
+    if draft is None:
+        return names
+    kind = kind_of_head(draft) or "draft"
+    wanted = [name for name in names if name in (*HEADS, "draft")]
+    if wanted and not {kind, "draft"} & {*wanted}:
+        what = "a draft model, not a draft head" if kind == "draft" else f"a head of the kind {kind}"
+        raise PairError(f"{draft.path.name} is {what}", hint=f"--spec-type {kind} drafts with it")
+    return [*dict.fromkeys(kind if name in wanted else name for name in names)]
+
+
+def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> UsageError:
+    """Return the error for a draft model or head that was requested but is missing."""
+    what, named, get_one = "a draft model", "MODEL", "'edgespec pair suggest' lists what would fit"
+    if "draft" not in settings.drafters:
+        what, named = "a draft head", "HEAD.gguf"
+        kind = next(name for name in settings.drafters if name in HEADS)
+        get_one = f"'edgespec draft train {shlex.quote(settings.model)} --kind {kind} -o HEAD.gguf' trains one"
+    elif missing:
+        get_one = f"'edgespec pull {missing}' downloads one"
+    return UsageError(
+        f"--spec-type {settings.spec_type} needs {what}",
+        why=f"there is none for {header.path.name}",
+        hint=f"name one (-md {named}); {get_one}; --spec-type {settings.without_draft} goes without",
+    )
+
+
+def translation_of(target: Model, draft: Model, note: Callable[[str], None]) -> Translation | None:
+    """Return the translation between vocabularies; None if they are equal. Raises PairError if too few tokens match."""
+    reason = vocabulary_difference(target.header, draft.header)
+    if not reason:
+        return None
+    translation = Translation.between(target, draft)
+    overlap, name = overlap_of(translation.overlap), draft.path.name
+    if translation.overlap < LEAST_OVERLAP:
+        raise PairError(
+            f"{name} cannot draft for {target.path.name}",
+            why=f"{overlap}; {reason}",
+            hint="use a draft of the same model family, or none (--spec-type none)",
+        )
+    note(f"{name} has a different vocabulary: it drafts only the tokens that both have ({overlap})")
+    return translation
+
+
+def model_drafter(
+    settings: LoadSettings,
+    target: Context,
+    draft: Model,
+    plan: Plan,
+    leaves: int,
+    successors: Successors,
+    note: Callable[[str], None],
+) -> tuple[ModelDrafter, Context]:
+    """Open a context for a draft model, a head, or the MTP block (`draft` is the target's model); return both.
+
+    Raises PairError, UsageError, OutOfMemoryError.
+    """
+    width = leaves if plan.branches else 1
+    threads: dict[str, Any] = {
+        "threads": settings.threads_draft or settings.threads,
+        "threads_batch": settings.threads_batch_draft or settings.threads_batch,
+    }
+    if draft is target.model or is_head(draft.header):
+        context = HeadContext(draft, target, **threads, **plan.context)
+        if draft is target.model:  # trained with the target: successors in other texts would make it worse
+            return HeadDrafter(context, width, MTP), context
+        accepted = draft.header.numbers("edgespec.head.acceptance")  # in heads made by 'draft train'
+        is_weak = bool(len(accepted)) and accepted[0] < WEAK
+        return HeadDrafter(context, width, kind_of_head(draft.header), successors if is_weak else None), context
+    translation = translation_of(target.model, draft, note)
+    if not draft.can_roll_back:
+        raise PairError(
+            f"{draft.path.name} cannot draft",
+            why=f"the state of a {draft.header.architecture} model cannot be rolled back",
+            hint="use a draft with attention, or none (--spec-type none)",
+        )
+    if draft.n_params > target.model.n_params:
+        note("the draft model is larger than the target: it will slow decoding down")
+    name, own = "self" if settings.self_draft else "draft", Context(draft, **threads, **plan.context)
+    if overlaps(settings, target, own, leaves, note):
+        return OverlappedDrafter(own, name, translation), own
+    return ModelDrafter(own, width, name, translation), own
+
+
+def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: int, note: Callable[[str], None]) -> bool:
+    """True if the draft model continues to draft while the target verifies; notes why not, if it was requested."""
+    shared = target.model.devices & draft.model.devices
+    why_not = ""
+    if leaves > 1:
+        why_not = "only chains can be drafted ahead, not trees (--spec-tree)"
+    elif target.bounds != draft.bounds:
+        why_not = "the kernels of these two models need different bounds (--fast has the same for all)"
+    if settings.overlap == "on" and why_not:
+        note(f"drafting is not overlapped: {why_not}")
+    elif settings.overlap == "on" and shared:
+        note(f"target and draft share the {' and '.join(sorted(shared)).upper()}: overlapping them usually costs speed")
+    return not why_not and (settings.overlap == "on" or (settings.overlap == "auto" and not shared))
+
+
+def network_drafter(head: Header, target: Model, width: int, successors: Successors) -> HydraDrafter:
+    """Return the drafter of a Hydra or Medusa head, which is read into memory. Raises ModelFileError."""
+    rows = {name: read_rows(head, name) for name in head.tensors if name != "d2t"}
+    if not all(np.isfinite(values).all() for values in rows.values()):
+        raise ModelFileError(f"{head.path} cannot be used as a draft head", why="it holds values that are not numbers")
+    count = head.number("block_count")
+    network = Network(
+        [rows[f"head.{k}.up.weight"] for k in range(count)],
+        [rows[f"head.{k}.down.weight"] for k in range(count)],
+        rows["output.weight"],
+        read_ids(head),
+        rows.get("embd_norm.weight", np.empty(0, np.float32)),
+        float(str(head.metadata.get(f"{head.architecture}.attention.layer_norm_rms_epsilon", 1e-5))),
+    )
+    embedding = lru_cache(MOST_EMBEDDINGS)(lambda token: read_rows(target.header, "token_embd.weight", [token])[0])
+    drafter = HydraDrafter if kind_of_head(head) == "hydra" else MedusaDrafter
+    fingerprint = dict(zip(("file", "size", "mtime"), file_facts(head.path), strict=True))
+    return drafter(network, embedding, successors, target.n_vocab, width, fingerprint)
 
 
 class LoadedDrafters:

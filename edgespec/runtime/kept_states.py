@@ -4,19 +4,18 @@ A file has the content of a slot: its tokens, how they were read, and the state 
 only if it is complete (it ends with a digest) and exactly valid here: `facts` are all that the bits of a state depend
 on.
 
-    magic | bytes of the header, uint64 | header, JSON | tokens, uint32 | states | digest of all that
+    a line of JSON with the facts, the tokens and the sizes of the states | states | digest of all that
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -36,12 +35,10 @@ SHARE = 1 / 2  # of the time that reading the tokens takes
 NO_TIME = -1
 MEMORY_SHARE = 3 / 4  # of the free memory, for a copy of a state
 
-MAGIC = b"edgespec KV state\n"
-VERSION = 2  # increase it also when prompts are read in another way
-MOST_HEADER = 1 << 20  # bytes
+VERSION = 3  # increase it also when prompts are read in another way
+MOST_HEADER = 1 << 25  # bytes
 CHUNK = 1 << 24
 DIGEST = 32
-_SIZE = struct.Struct("<Q")
 
 log = logging.getLogger(__name__)
 
@@ -161,25 +158,23 @@ def write(
     """
     # Of the checkpoints only the last is kept: an answer can be generated again from there.
     states = {0: state} | dict(sorted(slot.checkpoints.items())[-1:])
-    header = json.dumps(
-        {
-            "facts": facts,
-            "n_tokens": len(slot.tokens),
-            "reads": slot.reads,
-            "following": slot.following,
-            "states": [[place, one.nbytes] for place, one in states.items()],
-        }
-    ).encode()
-    head = MAGIC + _SIZE.pack(len(header)) + header + np.asarray(slot.tokens, "<u4").tobytes()
-    parts = [memoryview(head), *(one.data for one in states.values())]
+    header = {
+        "facts": facts,
+        "tokens": [*map(int, slot.tokens)],
+        "reads": slot.reads,
+        "following": slot.following,
+        "states": [[place, one.nbytes] for place, one in states.items()],
+    }
+    parts = [memoryview(json.dumps(header).encode() + b"\n"), *(one.data for one in states.values())]
     n_bytes = sum(part.nbytes for part in parts) + DIGEST
     digest = blake2b(digest_size=DIGEST)
     with folder.writing(file, n_bytes) as opened:
-        for piece in (piece for part in parts for piece in _pieces(part)):
-            if is_over():
-                raise TimeoutError(f"no time to write {file.name}")
-            digest.update(piece)
-            opened.write(piece)
+        for part in parts:
+            for start in range(0, len(part), CHUNK):
+                if is_over():
+                    raise TimeoutError(f"no time to write {file.name}")
+                digest.update(part[start : start + CHUNK])
+                opened.write(part[start : start + CHUNK])
         opened.write(digest.digest())
     return n_bytes
 
@@ -191,53 +186,26 @@ def read(file: Path, facts: dict[str, Any], wants: Callable[[Slot, int], bool]) 
     DamagedStateError.
     """
     with file.open("rb") as opened:
-        reader = _Reader(opened, file.stat().st_size)
-        if reader.take(len(MAGIC)).tobytes() != MAGIC:
-            raise DamagedStateError("it begins with something else")
-        (length,) = _SIZE.unpack(reader.take(_SIZE.size).tobytes())
+        line = opened.readline(MOST_HEADER)
         try:
-            header = json.loads(reader.take(min(length, MOST_HEADER)).tobytes())
+            header = json.loads(line)
             if header["facts"] != json.loads(json.dumps(facts)):
                 return None
-            n_tokens, sizes = int(header["n_tokens"]), [(int(place), int(size)) for place, size in header["states"]]
+            sizes = {int(place): int(size) for place, size in header["states"]}
             reads, following = [(int(start), int(end)) for start, end in header["reads"]], header["following"]
-            slot = Slot(0, reads=reads, following=None if following is None else int(following))
+            slot = Slot(0, [*map(int, header["tokens"])], reads, None if following is None else int(following))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DamagedStateError(f"its header cannot be read ({error})") from error
-        if 4 * n_tokens + sum(size for _, size in sizes) + DIGEST != reader.n_left:
+        n_bytes, digest = sum(sizes.values()), blake2b(line, digest_size=DIGEST)
+        if len(line) + n_bytes + DIGEST != file.stat().st_size or 0 not in sizes or min(sizes.values()) < 0:
             raise DamagedStateError("it is cut off")
-        slot.tokens = [int(token) for token in reader.take(4 * n_tokens).view("<u4")]
-        slot.checkpoints = dict.fromkeys((place for place, _ in sizes[1:]), np.empty(0, np.uint8))
-        if not wants(slot, reader.n_left):
+        slot.checkpoints = dict.fromkeys(sizes.keys() - {0}, np.empty(0, np.uint8))
+        if not wants(slot, n_bytes):
             return None
-        states = [reader.take(size) for _, size in sizes]
-        digest = reader.digest.digest()
-        if reader.take(DIGEST).tobytes() != digest or not states:
+        states = {place: np.fromfile(opened, np.uint8, size) for place, size in sizes.items()}
+        for state in states.values():
+            digest.update(state.data)
+        if opened.read() != digest.digest():
             raise DamagedStateError("its digest is another one")
-        slot.checkpoints = {place: state for (place, _), state in zip(sizes[1:], states[1:], strict=True)}
+        slot.checkpoints = {place: state for place, state in states.items() if place}
         return slot, states[0]
-
-
-class _Reader:
-    """Reads a file and computes the digest of what was read."""
-
-    def __init__(self, opened: BinaryIO, n_left: int) -> None:
-        self._opened, self.n_left = opened, n_left
-        self.digest = blake2b(digest_size=DIGEST)
-
-    def take(self, n_bytes: int) -> State:
-        """Return the next bytes. Raises DamagedStateError."""
-        if not 0 <= n_bytes <= self.n_left:
-            raise DamagedStateError("it is cut off")
-        self.n_left -= n_bytes
-        taken = np.empty(n_bytes, np.uint8)
-        for piece in _pieces(taken.data):
-            if self._opened.readinto(piece) != len(piece):  # type: ignore[attr-defined]
-                raise DamagedStateError("it is cut off")
-            self.digest.update(piece)
-        return taken
-
-
-def _pieces(whole: memoryview) -> Iterator[memoryview]:
-    for start in range(0, len(whole), CHUNK):
-        yield whole[start : start + CHUNK]

@@ -31,14 +31,14 @@ from edgespec.llama.workers import RemoteDevice, parse_addresses
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
 from edgespec.models.names.spec import resolve
-from edgespec.runtime.draft_model import (
+from edgespec.runtime.drafting import (
+    LoadedDrafters,
     drafters_with,
     find_draft,
     model_drafter,
     network_drafter,
     no_draft_model,
 )
-from edgespec.runtime.drafting import LoadedDrafters
 from edgespec.runtime.fitting import cache_bytes, can_be_exact, fitted, open_model, sequences_that_fit
 from edgespec.settings import (
     HEADS,
@@ -194,15 +194,13 @@ class ModelSession(Closable):
             self._note(f"draft model {settings.draft_model} is not used: --spec-type or --spec-draft-n-max excludes it")
         if settings.corpus and "corpus" not in settings.drafters:
             self._note(f"corpus {settings.corpus} is not used: --spec-type excludes it")
-        if settings.spec_tree > 1 and drafts and {*names} <= CHAINS:
-            self._note(f"drafting chains only: {' and '.join(names)} cannot draft trees")
-        elif settings.spec_tree > 1 and drafts and not self.model.can_roll_back:
-            self._note(
-                f"drafting chains only: the state of a {self.model.header.architecture} model does not support branches"
-            )
-        elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
-            hint = " (--fast allows them)" if self.context.streams else ""
-            self._note(f"drafting chains only: {settings.sequences} sequences leave no room for branches{hint}")
+        if settings.spec_tree > 1 and drafts and ({*names} <= CHAINS or not self.context.free_branches):
+            why = f"{settings.sequences} sequences leave no room for branches"
+            if {*names} <= CHAINS:
+                why = f"{' and '.join(names)} cannot draft trees"
+            elif not self.model.can_roll_back:
+                why = f"the state of a {self.model.header.architecture} model does not support branches"
+            self._note(f"drafting chains only: {why}")
         if settings.overlap == "on" and not {"draft", "self"} & {*names}:
             self._note("drafting is not overlapped: only a draft model can draft ahead")
 

@@ -251,16 +251,14 @@ class Runtime(Backend):
         rows: Iterable[Mapping[str, Any] | None],
         *,
         chat: bool | None = None,
-        seed: int = 0,
-        cancel: CancelFlag | None = None,
         **options: Any,
     ) -> Generator[dict[str, Any], None, None]:
         """Answer rows in the format of `edgespec batch`, and yield results as they finish.
 
         Up to `sequences` answers are decoded together. None in `rows` means that no row is ready yet. `chat` sends
-        prompts as user messages; None: if the model has a chat template. Each row's seed is computed from `seed`.
-        `options` are defaults of the rows, by the names that rows use (docs/batch.md), `n` (samples per row), `ordered`
-        (results in the order of the rows) and `timings`. Raises UsageError for invalid options.
+        prompts as user messages; None: if the model has a chat template. `options` are defaults of the rows, by the
+        names that rows use (docs/batch.md), and the keywords `seed`, `n`, `ordered`, `timings` and `cancel` of
+        `batch.answer_rows`. Raises UsageError for invalid options.
         """
         from edgespec.batch import answer_rows
 
@@ -270,8 +268,6 @@ class Runtime(Backend):
             model=self.model.path.name,
             token_bytes=lambda token: self.model.token_bytes(token, special=True),
             chat=self.has_chat_template if chat is None else chat,
-            seed=seed,
-            cancel=cancel,
             **options,
         )
 
@@ -284,17 +280,19 @@ class Runtime(Backend):
 
         Compiling a new constraint takes up to seconds; `cancel` ends that.
         """
-        return attempted(partial(self._checked, request, cancel))
+
+        def checked() -> Prepared:
+            matcher = self._compiled(request, cancel)
+            for note in request_notes(request):
+                if len(self.notes) < MOST_NOTES:  # a server receives any number of schemas
+                    self.note(note)
+            return request, self.prompts.of(request), matcher
+
+        return attempted(checked)
 
     def check_settings(self, request: Request, cancel: CancelFlag | None = None) -> None:
         """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""
         self._compiled(request, cancel)
-
-    def _checked(self, request: Request, cancel: CancelFlag | None) -> Prepared:
-        """Return a request with its prompt and its constraint. Raises UsageError."""
-        matcher = self._compiled(request, cancel)
-        self._note_limits(request)
-        return request, self.prompts.of(request), matcher
 
     def _compiled(self, request: Request, cancel: CancelFlag | None) -> LLMatcher | None:
         """Check the settings of a request, and return its compiled constraint if it has one. Raises UsageError."""
@@ -310,22 +308,6 @@ class Runtime(Backend):
     def tokenize(self, request: Request) -> list[int]:
         """Return the prompt of a request as ids. Raises UsageError."""
         return self.prompts.of(request).tokens
-
-    def _note_limits(self, request: Request) -> None:
-        """Add notes about limits of a verification rule with these drafters, and ignored parts of a constraint."""
-        for note in request_notes(request):
-            if len(self.notes) < MOST_NOTES:  # a server receives any number of schemas
-                self.note(note)
-        rule, own = request.verify, self._loaded.drafting.of(request)
-        for drafter in self.engine.speculator.drafters if own is None else own.drafters:
-            named = self.settings.spec_type != "auto" and not isinstance(drafter, ModelDrafter)
-            if rule in ("rejection", "block") and named:
-                self.note(
-                    f"{rule} accepts drafts of {drafter.name} only where the target samples the same token, since "
-                    "they are not sampled"
-                )
-        if rule == "block" and self.engine.speculator.tree_width > 1:
-            self.note("drafting chains only: block verification does not support trees")
 
 
 def _mode(request: Request) -> str:

@@ -26,7 +26,7 @@ from edgespec.engine.sequence import Sequence as Answer
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
-from edgespec.runtime.draft_model import overlaps as overlapping
+from edgespec.runtime.drafting import overlaps as overlapping
 from edgespec.settings import LoadSettings
 
 PROMPTS = ["def fibonacci(n):", "import os\nimport", "class Stack:\n    def push"]

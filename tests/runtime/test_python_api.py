@@ -1,4 +1,4 @@
-"""The Python interface: its names and types, whole answers, answers for asyncio, and what errors say in Python."""
+"""The Python interface: its names and types, whole answers, and answers for asyncio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import gc
 import inspect
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import MISSING, fields, replace
@@ -19,9 +18,8 @@ from loaded import loaded_after
 
 import edgespec
 from edgespec import CancelFlag, Completion, LoadSettings, Message, Request, Runtime, SamplingSettings, TokenEvent
-from edgespec.cli.commands.run import run
 from edgespec.core.stats import Stats
-from edgespec.errors import FLAGS, EdgespecError, UsageError
+from edgespec.errors import UsageError
 from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.options import AnswerOptions
 from edgespec.runtime.stream import Loop, Stream
@@ -266,27 +264,3 @@ def test_the_event_loop_runs_while_the_model_does() -> None:
         return [index async for index, _ in AsyncAnswers(loop).read(stream)]
 
     assert asyncio.run(both()) == [0]
-
-
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
-def test_options_in_messages_are_translated_for_python() -> None:
-    error = EdgespecError("the context is full", hint="use a larger context (-c 2048)")
-    assert "ctx_size" not in str(error)
-    assert traceback.format_exception(error)[-1] == "  in Python: -c is ctx_size\n"
-    error = EdgespecError("no", hint="pass one (-md MODEL), or --spec-type lookup; --spec-type none, or --clean")
-    assert error.__notes__ == ["  in Python: -md is draft_model, --spec-type is spec_type"]
-    assert not hasattr(EdgespecError("a low-c file, and --c"), "__notes__")
-
-
-def test_the_translations_are_the_names_of_the_options() -> None:
-    declared = {flag: param.name for param in run.params for flag in (*param.opts, *param.secondary_opts)}
-    for flag, name in FLAGS.items():
-        if name in LoadSettings.__dataclass_fields__:
-            assert declared[flag] == name
-    assert declared["--fast"] == "exact"
-    assert {name for name in FLAGS.values() if name not in LoadSettings.__dataclass_fields__} == {
-        "exact=False",
-        "generate()",
-    }

@@ -187,9 +187,6 @@ def test_a_worker_that_is_killed_fails_its_own_requests_alone(two: Serving) -> N
 
 @pytest.mark.skipif(os.name != "posix", reason="stops a process")
 def test_a_worker_that_is_stuck_holds_up_no_other_model(two: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.worker.pipes.PING_S", 0.05)
-    for name in ("pipes.MISSED_LOADING", "pipes.MISSED"):
-        monkeypatch.setattr(f"edgespec.runtime.worker.{name}", 10**9)
     with two.client() as client, ThreadPoolExecutor(40) as threads:
         assert ask(two, "c").status_code == 200
         psutil.Process(pid_of(two, "c")).suspend()
@@ -210,7 +207,7 @@ def test_a_worker_that_is_stuck_holds_up_no_other_model(two: Serving, monkeypatc
         assert ask(two, "demo").status_code == 200
         c = two.pool._places["c"].served
         assert c is not None
-        c.worker.loop._watch.missed = 4
+        c.worker.loop.silence_s = 0.2
         assert "no sign of life" in stuck.result().json()["error"]["message"]
         assert ask(two, "c").status_code == 200
     assert events(two, "c")[-2:] == [("died", "c"), ("loaded", "c")]

@@ -25,7 +25,7 @@ from edgespec.gguf_file.weights import read_rows  # noqa: E402
 from edgespec.llama.context import Context  # noqa: E402
 from edgespec.llama.head_context import HeadContext  # noqa: E402
 from edgespec.llama.model import Model  # noqa: E402
-from edgespec.runtime.draft_model import network_drafter  # noqa: E402
+from edgespec.runtime.drafting import network_drafter  # noqa: E402
 from edgespec.training.batches import Batch  # noqa: E402
 from edgespec.training.eagle3 import Eagle3, logits, unroll  # noqa: E402
 from edgespec.training.gguf_files import read_teacher, shape_of, write_head  # noqa: E402

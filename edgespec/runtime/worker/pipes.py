@@ -13,10 +13,9 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -36,7 +35,7 @@ from edgespec.settings import LoadSettings
 POLL_S = 0.03  # how long a cancel may go unnoticed
 GRACE_S = 3.0  # for a child to save its measurements
 PING_S = 4.0
-MISSED, MISSED_LOADING = 4, 29  # pings without an answer: a process that loads may read its libraries from a slow disk
+SILENCE_S, SILENCE_LOADING_S = 24.0, 120.0  # a process that loads may read its libraries from a slow disk
 
 log = logging.getLogger(__name__)
 # Without a handler, log messages of the child would reach the terminal.
@@ -81,12 +80,16 @@ class Pipes(Loop):
     """Sends commands to the child and receives its replies, each with the id of a request or a call.
 
     A turn waits a short time for one reply. New notes of the child are added to `notes`.
+
+    Attributes:
+        silence_s: how long a child may send nothing, although it is pinged, before it is ended.
     """
 
     def __init__(self, settings: LoadSettings, progress: Progress, notes: list[str]) -> None:
         super().__init__()
         self._settings, self._progress, self._notes = settings, progress, notes
         self.death: WorkerDiedError | None = None
+        self.silence_s, self._n_silent, self._is_hung = SILENCE_LOADING_S, 0, False
         self._ids = count(LOADED + 1)
         self._asked: dict[int, _Asked] = {}
         self._calls = {LOADED: _Call(self)}
@@ -99,7 +102,7 @@ class Pipes(Loop):
             if cancel.is_set():
                 raise LoadingStoppedError(f"loading {self._settings.model} was cancelled")
             self.wait(call)
-        self._watch.missed = MISSED
+        self.silence_s = SILENCE_S
         return call.value()
 
     def check(self) -> None:
@@ -178,20 +181,15 @@ class Pipes(Loop):
         end.cancel()
 
     def _hear(self) -> None:
-        self._watch.listen()
-        has_heard = False
         try:
-            if self._watch.has_given_up:  # do not wait for the pipe: the system may be unable to end the process
-                raise EOFError
             if not self._replies.poll(POLL_S):
+                self._count_silence()
                 return
             kind, value, notes = self._replies.recv()
-            has_heard = True
         except (EOFError, OSError):
             self._died()
             return
-        finally:
-            self._watch.stop_listening(heard=has_heard)
+        self._n_silent = 0
         self._notes.extend(notes)
         if kind == PONG:
             return
@@ -204,6 +202,21 @@ class Pipes(Loop):
             logging.getLogger(name).log(level, "%s", text)
         elif value[0] in self._calls:
             self._calls[value[0]].reply = value[1:]
+
+    def _count_silence(self) -> None:
+        """Ping a child that sends nothing, and end it if it does not answer for too long.
+
+        The thread of the child that answers pings needs the interpreter, but not the engine: a long forward pass does
+        not silence it. The time is counted in polls rather than read from a clock, so that a machine that was
+        suspended, or a parent that was stopped, counts one at most.
+        """
+        self._n_silent += 1
+        if self._n_silent * POLL_S > self.silence_s:
+            self._is_hung = True
+            _kill(self.process)
+            self._died()
+        elif self._n_silent % int(PING_S / POLL_S) == 0:
+            self._send((PING, 0))
 
     def _events(self, rows: list[tuple[int, tuple[Any, ...] | EdgespecError]]) -> None:
         for id, row in rows:
@@ -248,9 +261,7 @@ class Pipes(Loop):
         self._send = unsent.put  # also called by the garbage collector, which a SimpleQueue allows in any other call
         self._sender = threading.Thread(target=_send, args=(sending, unsent), name="commands", daemon=True)
         self._sender.start()
-        self._watch = Watch(partial(unsent.put, (PING, 0)), partial(_kill, self.process))
-        for end in (partial(unsent.put, None), self._watch.close):
-            weakref.finalize(self, end).atexit = False
+        weakref.finalize(self, unsent.put, None).atexit = False
 
     def _died(self) -> None:
         """Find out why the child has closed its pipe."""
@@ -263,11 +274,10 @@ class Pipes(Loop):
         except OSError:
             said = ""
         log.debug("the worker ended with code %s, its last output:\n%s", code, said)
-        self.death = hung() if self._watch.has_given_up else explained(code, said.splitlines())
+        self.death = hung() if self._is_hung else explained(code, said.splitlines())
 
     def _end(self) -> None:
         """Close the pipes, which ends the child, or kill it; remove its log file."""
-        self._watch.close()
         self._send(None)
         self.process.join(0.1)
         _kill(self.process)
@@ -275,54 +285,6 @@ class Pipes(Loop):
         self._sender.join(GRACE_S)
         self._replies.close()
         self.log_file.unlink(missing_ok=True)
-
-
-class Watch:
-    """Calls `give_up` if a process that was pinged sends nothing while a reader listens to it.
-
-    The thread of the process that answers pings needs the interpreter, but not the engine: a long forward pass does not
-    silence it. The time is counted in pings rather than read from a clock, so that a machine that was suspended, or a
-    parent that was stopped, counts one at most. While there is no reader, this thread sleeps.
-    """
-
-    def __init__(self, ping: Callable[[], None], give_up: Callable[[], None]) -> None:
-        self._ping, self._give_up = ping, give_up
-        self._is_listened_to, self._has_ended = threading.Event(), threading.Event()
-        self._n_heard = 0
-        self.missed = MISSED_LOADING
-        self.has_given_up = False
-        threading.Thread(target=self._run, name="watch", daemon=True).start()
-
-    def listen(self) -> None:
-        """A reader waits for the next message from now on."""
-        self._is_listened_to.set()
-
-    def stop_listening(self, *, heard: bool) -> None:
-        """The reader no longer waits. `heard`: a message arrived."""
-        self._n_heard += heard
-        if not self._has_ended.is_set():
-            self._is_listened_to.clear()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._has_ended.set()
-        self._is_listened_to.set()
-
-    def _run(self) -> None:
-        n_heard = n_missed = 0
-        while not self._has_ended.is_set():
-            self._is_listened_to.wait()
-            if self._has_ended.wait(PING_S):
-                return
-            if self._n_heard != n_heard:
-                n_heard, n_missed = self._n_heard, 0
-            elif self._is_listened_to.is_set():
-                n_missed += 1
-                if n_missed > self.missed:
-                    self.has_given_up = True
-                    self._give_up()
-                    return
-                self._ping()
 
 
 def _send(connection: Connection, unsent: queue.SimpleQueue[Any]) -> None:
