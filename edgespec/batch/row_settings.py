@@ -191,7 +191,7 @@ def _structured_outputs(name: str, value: Any) -> tuple[str, Any]:
     return _STRUCTURES[kinds[0]](f"{name}.{kinds[0]}", value[kinds[0]])
 
 
-_STRUCTURES = {
+_STRUCTURES: dict[str, Reader] = {
     "json": _as("json_schema"),
     "regex": _as("regex"),
     "choice": _choice,
