@@ -12,7 +12,7 @@ from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.files.paths import free_in, models_dir
 from edgespec.models.hub.cache import hub_cache, is_offline, partial_bytes
 from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of
-from edgespec.models.hub.repository import Repository, look_at_models
+from edgespec.models.hub.repository import Repository, look_up
 from edgespec.models.hub.requests import DownloadError, check_endpoint, headers, host, http_error, reason, session
 from edgespec.models.memory.fit import QUANT_BITS
 from edgespec.models.names.catalog import Entry, catalogue
@@ -154,7 +154,7 @@ def choices_of(model: Absent) -> list[Choice]:
     wanted = sources(model.spec)[0]
     if isinstance(wanted, PackageSpec):
         return usual_choice(model)
-    return choices_in(look_at_models(wanted), model.spec, wanted)
+    return choices_in(look_up(wanted), model.spec, wanted)
 
 
 def choices_in(repository: Repository, spec: str, wanted: HubSpec) -> list[Choice]:

@@ -108,7 +108,6 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
         near = difflib.get_close_matches(wanted.file, names, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"GGUF files there: {', '.join(names[:5]) or 'none'}"
         raise ModelNotFoundError(f"{repository.name} has no file {wanted.file}", hint=hint)
-    _check_any_model(repository)
     parts = parts_of(wanted.file or choose(names, wanted.quant, where=repository.name))
     missing = [part for part in parts if part not in names]
     if missing:
@@ -123,10 +122,13 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
 
 
 def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
-    """Return the repository at the requested revision. Waits and retries, with a note, if the hub is busy.
+    """Return the repository at the requested revision, which has at least one model.
 
-    Raises ModelNotFoundError, DownloadError.
+    Waits and retries, with a note, if the hub is busy. Raises ModelNotFoundError, DownloadError.
     """
+    if is_offline():
+        hint = "'edgespec ls' shows what is downloaded"
+        raise DownloadError(f"the contents of {wanted.repository} are not known offline", hint=hint)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # or the first request of a day reports on this machine
     check_endpoint()
     from huggingface_hub import HfApi
@@ -159,16 +161,6 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
         ) from error
 
 
-def look_at_models(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
-    """Return the repository of a model, which has at least one. Raises ModelNotFoundError, DownloadError."""
-    if is_offline():
-        hint = "'edgespec ls' shows what is downloaded"
-        raise DownloadError(f"the contents of {wanted.repository} are not known offline", hint=hint)
-    repository = look_up(wanted, tell)
-    _check_any_model(repository)
-    return repository
-
-
 def is_whole(path: Path, file: RemoteFile) -> bool:
     return size_here(path) == file.size_bytes
 
@@ -182,7 +174,10 @@ def size_here(path: Path) -> int:
 
 
 def _read_listing(about: ModelInfo, name: str) -> Repository:
-    """Read the listing of a repository. Raises DownloadError for hostile names, ValueError without a commit."""
+    """Read the listing of a repository.
+
+    Raises ModelNotFoundError without a model, DownloadError for hostile names, ValueError without a commit.
+    """
     files = {}
     for sibling in about.siblings or []:
         file = sibling.rfilename
@@ -193,6 +188,9 @@ def _read_listing(about: ModelInfo, name: str) -> Repository:
         files[file] = RemoteFile(file, *_content(sibling))
     if not re.fullmatch("[0-9a-f]{40}", about.sha or ""):
         raise ValueError("the answer names no commit")
+    if not models_in(list(files)):
+        hint = f"look for a repository with GGUF files: {search_page(name)}"
+        raise ModelNotFoundError(f"{name} has no GGUF model", hint=hint)
     return Repository(name, str(about.sha), files)
 
 
@@ -202,12 +200,6 @@ def _content(sibling: RepoSibling) -> tuple[int, str]:
     if not isinstance(size, int) or size < 0 or not isinstance(etag, str):
         return 0, ""
     return (size, etag) if re.fullmatch(_ETAG, etag) else (0, "")
-
-
-def _check_any_model(repository: Repository) -> None:
-    if not models_in(list(repository.files)):
-        hint = f"look for a repository with GGUF files: {search_page(repository.name)}"
-        raise ModelNotFoundError(f"{repository.name} has no GGUF model", hint=hint)
 
 
 def _here_bytes(download: Download, file: RemoteFile) -> int:

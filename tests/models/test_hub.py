@@ -26,7 +26,7 @@ from edgespec.models.hub.absent import choices_in
 from edgespec.models.hub.disk import DownloadCancelled, Progress
 from edgespec.models.hub.fetch import fetch
 from edgespec.models.hub.pulling import check_space
-from edgespec.models.hub.repository import look_at_models, plan
+from edgespec.models.hub.repository import look_up, plan
 from edgespec.models.hub.requests import DownloadError, Patience, shown
 from edgespec.models.names.source import HubSpec, cached
 from edgespec.models.names.spec import resolve
@@ -725,7 +725,7 @@ def test_who_is_given_up_says_that_nothing_came(hub: FakeHub, monkeypatch: pytes
 def test_a_repository_is_listed_with_sizes_the_smallest_first(hub: FakeHub) -> None:
     files = dict.fromkeys(PARTS, b"12345") | {"a.gguf": b"1", "mmproj-F16.gguf": b"2", "b-Q4_0.gguf": b"12"}
     hub.add(NAME, files | {"c-Q4_0.gguf": b"123", "half-F32-00001-of-00002.gguf": b"1"})
-    found = choices_in(look_at_models(TINY), str(TINY), TINY)
+    found = choices_in(look_up(TINY), str(TINY), TINY)
     assert [(each.file, each.quant, each.n_parts, each.size_bytes) for each in found] == [
         ("a.gguf", "", 1, 1), ("b-Q4_0.gguf", "", 1, 2), ("c-Q4_0.gguf", "", 1, 3), (PARTS[0], "Q8_0", 5, 25)
     ]  # fmt: skip

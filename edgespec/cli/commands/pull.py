@@ -30,7 +30,7 @@ from edgespec.models.hub.pulling import (
     lack_of_room,
     plan_item,
 )
-from edgespec.models.hub.repository import Download, look_at_models
+from edgespec.models.hub.repository import Download, look_up
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path
 from edgespec.models.names.spec import sources
@@ -180,7 +180,7 @@ def _offers_of_repository(spec: str, wanted: HubSpec, output: Output) -> tuple[d
     """Return the models of a repository as JSON and as lines."""
     with output.showing_progress():
         output.progress(f"looking for {spec}", None)
-        repository = look_at_models(wanted, output.note)
+        repository = look_up(wanted, output.note)
     free = free_in(hub_cache())
     models: list[dict[str, Any]] = [
         {"model": each.spec, "quant": each.quant, "file": each.file, "files": each.n_parts,
