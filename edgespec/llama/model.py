@@ -16,7 +16,7 @@ from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.header import Header, quantisation, read_header
 from edgespec.gguf_file.model_check import check_vocabulary
 from edgespec.llama import rpc
-from edgespec.llama.library import api, complaints, first_complaint
+from edgespec.llama.library import api, complaints, first_complaint, ggml_function
 from edgespec.llama.workers import RemoteDevice
 from edgespec.text.figures import count_of
 from edgespec.text.finder import TextFinder
@@ -269,7 +269,8 @@ def _on_workers(params: Any, remote: Sequence[tuple[RemoteDevice, int]]) -> obje
     shares[0] -= 0.5
     shares[-1] += 1.5
     split = (ctypes.c_float * int(api.llama_max_devices()))(*shares)
-    overrides = (_Override * (len(_OUTPUT) + 1))(*(_Override(pattern, rpc.cpu_buffer_type()) for pattern in _OUTPUT))
+    main_memory = ggml_function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
+    overrides = (_Override * (len(_OUTPUT) + 1))(*(_Override(pattern, main_memory) for pattern in _OUTPUT))
     params.n_gpu_layers = sum(layers for _, layers in remote) + 1
     params.devices = ctypes.cast(devices, ctypes.c_void_p)
     params.tensor_split = ctypes.cast(split, ctypes.POINTER(ctypes.c_float))

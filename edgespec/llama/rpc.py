@@ -143,11 +143,6 @@ def serve(host: str, port: int, devices: Sequence[int], threads: int, cache: str
     start(f"{host}:{port}".encode(), os.fsencode(cache) if cache else None, threads, len(devices), array)
 
 
-def cpu_buffer_type() -> int:
-    """Return the buffer type of weights that stay in main memory."""
-    return int(ggml_function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)())
-
-
 def _backend() -> Any:
     by_name = ggml_function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)
     return by_name(b"RPC") if api.llama_supports_rpc() else None

@@ -159,7 +159,7 @@ some_settings = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(values=small_rows, chain=some_settings, data=st.data())
 def test_any_settings(values: list[float], chain: SamplingSettings, data: st.DataObject) -> None:
     ids = st.integers(0, len(values) - 1)
