@@ -20,6 +20,7 @@ from edgespec.bench.report import (
     figure,
     interval,
     machine_line,
+    percent,
     rate,
     run_line,
     times,
@@ -116,7 +117,7 @@ def _files(result: Comparison) -> Figures:
         "KL": other(lambda quality: nats(quality.kl)),
         "KL\nmedian": other(lambda quality: nats(quality.kl_median)),
         "KL\n99 %": other(lambda quality: nats(quality.kl_99)),
-        "same\ntop %": other(lambda quality: _percent(quality.same_top)),
+        "same\ntop %": other(lambda quality: percent(quality.same_top, digits=1)),
         "perplexity": lambda file: (
             _with_error(file.quality.perplexity, file.quality.perplexity_error) if file.quality else NOTHING
         ),
@@ -174,7 +175,7 @@ def _differences(result: Comparison, file: ComparedFile, base: ComparedFile) -> 
             yield f"speculative decoding ({way(result, best)}) makes it {times(best.speedup)} faster"
     if file.quality is not None:
         yield f"KL {nats(file.quality.kl)}"
-        yield f"same most likely token at {_percent(file.quality.same_top)} % of the positions"
+        yield f"same most likely token at {percent(file.quality.same_top, digits=1)} % of the positions"
         yield f"perplexity {file.quality.perplexity_ratio:.3f} times the reference's"
 
 
@@ -223,8 +224,3 @@ def _with_error(value: float, error: float) -> str:
         return f"{value:.4g}"
     digits = max(0, 1 - floor(log10(error)))
     return f"{value:.{digits}f} ±{error:.{digits}f}"
-
-
-def _percent(share: float | None) -> str:
-    """A share in per cent with one digit, rounded down so that 100 means all."""
-    return NOTHING if share is None else f"{int(share * 1000 + 1e-9) / 10:g}"

@@ -97,9 +97,9 @@ def figure(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.2f}"
 
 
-def percent(share: float | None) -> str:
+def percent(share: float | None, digits: int = 0) -> str:
     """A share in per cent, rounded down so that 100 means all."""
-    return NOTHING if share is None else f"{int(share * 100 + 1e-9)}"
+    return NOTHING if share is None else f"{int(share * 10 ** (2 + digits) + 1e-9) / 10**digits:g}"
 
 
 def duration(seconds: float) -> str:

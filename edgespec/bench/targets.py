@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +16,6 @@ from edgespec.llama.quantize import TYPES, quantize
 from edgespec.models.names.local import local_model
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.vocabulary import Vocabulary
-from edgespec.text.figures import percent
-
-LEAST_SHARE = 0.005  # of the bytes of a file; weight types with smaller shares are not mentioned
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,7 +66,7 @@ def find_targets(
         path = make_quant(base.path, type, lambda done, type=type: progress(f"making {type} of {base.name}", done))  # type: ignore[misc]
         made = _target(str(path), f"{base.name} {type}")
         targets.append(made)
-        messages.append(f"created {made.name}: {describe_types(made.header, type)}")
+        messages.append(f"created {made.name}: {', '.join(sorted(made.header.weight_types))}")
     named = [replace(target, name=name) for target, name in zip(targets, _names(targets), strict=True)]
     labelled = [replace(target, label=label) for target, label in zip(named, _labels(named), strict=True)]
     return Targets(tuple(labelled), labelled[targets.index(base)], tuple(messages))
@@ -152,17 +148,3 @@ def size_bytes(n_params: int, type: str) -> int:
     bits = re.search(r"\d+", type)
     assert bits is not None
     return n_params * (int(bits[0]) + 2) // 8
-
-
-def describe_types(header: Header, type: str) -> str:
-    """Describe the weight types in a file that was quantised as `type`, by their shares of the bytes, and why there are
-    other types if rows were too short."""
-    sizes: Counter[str] = Counter()
-    for tensor in header.tensors.values():
-        sizes[tensor.type] += tensor.size_bytes
-    shares = {type: size / sizes.total() for type, size in sizes.most_common()}
-    text = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share >= LEAST_SHARE)
-    too_short = [tensor for tensor in header.tensors.values() if tensor.type != "F32" and tensor.shape[0] % 256]
-    return (
-        f"{text} (rows that are not a multiple of 256 long cannot be K-quants)" if too_short and "_K" in type else text
-    )
