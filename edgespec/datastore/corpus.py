@@ -130,15 +130,14 @@ def text_files(paths: Iterable[Path]) -> list[Path]:
     """These files and those below these folders, except hidden ones. Raises UsageError."""
     found: list[Path] = []
     for path in paths:
-        if path.is_dir():
-            below = (file for file in path.rglob("*") if file.is_file())
-            found += sorted(
-                file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts)
-            )
-        elif path.is_file():
-            found.append(path)
-        else:
+        if not path.exists():
             raise UsageError(f"there is no file or folder {path}")
+        below = sorted(path.rglob("*")) if path.is_dir() else [path]
+        found += [
+            file
+            for file in below
+            if file.is_file() and not any(part[0] == "." for part in file.relative_to(path).parts)
+        ]
     return list(dict.fromkeys(found))
 
 

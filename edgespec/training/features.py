@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -112,17 +112,11 @@ def read_rows(folder: Path) -> list[Row]:
 
 def add_row(folder: Path, row: Row) -> None:
     """Append an answer. Raises EdgespecError if it cannot be written."""
-    with _writing(folder), (folder / ANSWERS).open("ab") as file:
+    with told_as(EdgespecError, f"cannot write to {folder}", hint=RESUMES), (folder / ANSWERS).open("ab") as file:
         file.write(json.dumps(asdict(row), ensure_ascii=False).encode() + b"\n")
 
 
-def read_states(
-    model: Model,
-    folder: Path,
-    layers: Sequence[int],
-    listener: Listener,
-    threads: int = 0,
-) -> None:
+def read_states(model: Model, folder: Path, layers: Sequence[int], listener: Listener, threads: int = 0) -> None:
     """Let the target read the answers whose states are missing, until all are there or the listener cancels.
 
     Raises EdgespecError if the disk is full, UsageError if the target does not give the inputs of `layers`.
@@ -136,7 +130,7 @@ def read_states(
         return
     n_ctx = max(lengths)
     with (
-        _writing(folder),
+        told_as(EdgespecError, f"cannot write to {folder}", hint=RESUMES),
         Context(model, n_ctx=n_ctx, max_outputs=N_BATCH, threads=threads, n_batch=N_BATCH) as context,
         file.open("r+b" if file.exists() else "wb") as out,
         suppress(CancelledError),
@@ -186,8 +180,3 @@ def log_sum(logits: NDArray[np.float32], temperature: float = 1.0) -> float:
     """The logarithm of the sum of exponentials of the logits at a temperature."""
     most = logits.max()
     return float(most / temperature + np.log(np.exp((logits - most) / np.float32(temperature)).sum()))
-
-
-def _writing(folder: Path) -> AbstractContextManager[None]:
-    """Turns an OSError within the block into an EdgespecError."""
-    return told_as(EdgespecError, f"cannot write to {folder}", hint=RESUMES)

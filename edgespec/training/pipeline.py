@@ -45,7 +45,7 @@ def train_head(settings: Settings, listener: Listener) -> Result | None:
     header = check_model(settings.target)
     check_destination(settings.out, (header.path,), b"GGUF")
     layers = _layers(settings, header)
-    work = settings.work or default_work(header)
+    work = settings.work or cache_dir() / "training" / f"{header.path.stem}-{header.path.stat().st_size}"
     _claim(work, header, layers)
     with told_as(UsageError, f"another training uses {work}", hint=f"wait for it, or {OTHER_WORK}"):
         lock = FileLock(work / ".lock", blocking=False).acquire()
@@ -53,12 +53,6 @@ def train_head(settings: Settings, listener: Listener) -> Result | None:
         _check_room(work, header, layers, settings, listener)
         _collect(work, layers, settings, listener)
         return None if listener.cancel.is_set() else _train(header, layers, work, settings, listener)
-
-
-def default_work(header: Header) -> Path:
-    """Return the folder for the answers of a target."""
-    stat = header.path.stat()
-    return cache_dir() / "training" / f"{header.path.stem}-{stat.st_size}"
 
 
 def _layers(settings: Settings, header: Header) -> Sequence[int]:

@@ -44,8 +44,9 @@ from edgespec.settings import LoadSettings, Message, Request
 
 ENVIRON = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}  # which edgespec sets
 NATIVE_PLAIN, OWN_PLAIN, OWN_AUTO = "llama.cpp plain", "edgespec plain", "edgespec auto"
-SUITES = {"writing": "writing", "translation": "translation", "questions": "chat", "maths": "maths"}
-SUITES |= {"edit": "code_editing", "summary": "summary", "retrieval": "summary", "repeat": "chat"}
+SUITES = {"writing": "writing", "coding": "", "translation": "translation", "summary": "summary", "questions": "chat"}
+SUITES |= {"maths": "maths", "retrieval": "summary", "edit": "code_editing", "repeat": "chat"}
+KINDS = tuple(SUITES)
 FROM_PASSAGES = ("summary-02", "summary-06", "summary-09")  # questions about a passage, not summaries
 CODING = (
     "Write a Python function that reads a CSV file with the columns date, product and amount, and returns the total "
@@ -57,7 +58,6 @@ CODING = (
     "Write a Python class for a bank account with deposit, withdraw and transfer, which raises an error if there is "
     "not enough money. Then write unit tests for it with pytest.",
 )
-KINDS = ("writing", "coding", "translation", "summary", "questions", "maths", "retrieval", "edit", "repeat")
 
 # Options of llama.cpp's program. It refuses to run without a drafter: the n-gram of 1,024 tokens never matches.
 SETTINGS = {
