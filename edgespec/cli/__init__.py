@@ -83,7 +83,7 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
 def _show_usage_error(error: click.ClickException, errors: Output) -> None:
     import click
 
-    from edgespec.cli.options.habits import usage_hint
+    from edgespec.cli.options.group import usage_hint
 
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()

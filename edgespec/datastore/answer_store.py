@@ -48,18 +48,14 @@ def stored() -> list[dict[str, Any]]:
     ]
 
 
-def clear(names: Sequence[str] = ()) -> int:
-    """Delete the stores of these vocabularies, or all; returns how many. Raises UsageError for an unknown one, and
-    EdgespecError for one that cannot be deleted."""
-    files = {file.stem: file for file in store_dir().glob(f"*{SUFFIX}")}
-    unknown = [name for name in names if name not in files]
-    if unknown:
-        raise UsageError(f"there is no answer store {unknown[0]}", hint="'edgespec store ls' lists them")
-    for name in names or files:
-        with told_as(EdgespecError, f"{files[name]} cannot be deleted"):
-            files[name].unlink(missing_ok=True)
-            files[name].with_suffix(".lock").unlink(missing_ok=True)
-    return len(names or files)
+def clear() -> int:
+    """Delete all stores; return how many. Raises EdgespecError for one that cannot be deleted."""
+    files = list(store_dir().glob(f"*{SUFFIX}"))
+    for file in files:
+        with told_as(EdgespecError, f"{file} cannot be deleted"):
+            file.unlink(missing_ok=True)
+            file.with_suffix(".lock").unlink(missing_ok=True)
+    return len(files)
 
 
 class AnswerStore:

@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ import httpx2
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.errors import GenerationError, PromptTooLongError, UsageError, told_as
+from edgespec.errors import GenerationError, PromptTooLongError, UsageError
 from edgespec.remote.fleet import POLL_S, LostError
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.text.printable import one_line
@@ -28,7 +27,7 @@ LOADING_S = 600.0  # for other responses, before which the server may load a mod
 RETRY_S, MOST_RETRY_S = 2.0, 60.0  # before a busy server is asked again, if it names no time
 MOST_SAID = 500  # characters of a message
 MOST_KEY = 4096  # bytes
-KEY_HINT = "--api-key-file FILE or EDGESPEC_API_KEY holds the key"
+KEY_HINT = "EDGESPEC_API_KEY holds the key"
 
 Made = TypeVar("Made")
 
@@ -208,13 +207,6 @@ def base_url(text: str) -> str:
     path = parts.path.rstrip("/").removesuffix("/v1")
     name = f"[{host}]" if host and ":" in host else host
     return f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{path}"
-
-
-def read_key(file: Path) -> str:
-    """Return the key in a file, without the line end. Raises UsageError, which does not show the key."""
-    with told_as(UsageError, f"the key cannot be read from {file}"), file.open("rb") as opened:
-        data = opened.read(MOST_KEY + 1)
-    return checked_key(data.decode("latin-1").strip(), str(file))
 
 
 def checked_key(key: str, source: str) -> str:

@@ -52,6 +52,17 @@ def with_tilde(path: Path) -> str:
         return str(path.absolute())
 
 
+def short_spec(spec: str) -> str:
+    """Return a model's name, or its path from the working folder or the home folder if it is in one of them."""
+    path = Path(spec).expanduser()
+    if not path.is_absolute():
+        return spec
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return with_tilde(path)
+
+
 def known_names() -> Iterator[str]:
     """Yield all specs except files: the bundled ones, the catalogue, the hub's cache."""
     yield from NAMES
@@ -124,11 +135,7 @@ def _stem(name: str) -> str:
 
 
 def _spec(path: Path) -> str:
-    """Return the spec of a file, relative to the working folder if that is shorter."""
-    spec = name_of(path)
-    with suppress(ValueError, OSError):  # it is elsewhere; this folder is gone
-        return str(path.relative_to(Path.cwd())) if is_path(spec) else spec
-    return spec
+    return short_spec(name_of(path))
 
 
 def _did_you_mean(specs: Iterable[str]) -> str:

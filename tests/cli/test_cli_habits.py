@@ -9,7 +9,8 @@ import pytest
 from cli_program import edgespec_alone, edgespec_here
 
 from edgespec.cli.commands import SUBCOMMANDS
-from edgespec.cli.options.habits import command_hint, looks_like_model
+from edgespec.cli.options.group import command_hint
+from edgespec.cli.setup.models import looks_like_model
 
 
 @pytest.mark.parametrize(

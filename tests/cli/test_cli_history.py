@@ -81,7 +81,6 @@ def test_pins_and_folders_are_listed_exported_and_imported(home: Path, store: St
     assert lines[0].split() == ["id", "messages", "last", "folder", "title"]
     assert lines[2].startswith(oldest) and " * " in lines[2]
     assert lines[3].startswith(newest) and " the kitchen " in lines[3]
-    assert [one["id"] for one in objects(history(home, "list", "--folder", "the kitchen", "--json"))] == [newest]
     for chat in (newest, oldest):
         history(home, "export", chat, "-o", str(tmp_path / f"{chat}.jsonl"))
         kept = store.find(chat)
@@ -89,12 +88,6 @@ def test_pins_and_folders_are_listed_exported_and_imported(home: Path, store: St
         history(home, "import", str(tmp_path / f"{chat}.jsonl"))
         imported = store.find(chat)
         assert (imported.folder, imported.is_pinned) == (kept.folder, kept.is_pinned)
-
-
-def test_a_folder_that_does_not_exist_is_an_error(home: Path, store: Store) -> None:
-    assert b"there is no folder 'Nope'\n  /folder NAME" in history(home, "list", "--folder", "Nope", code=2).stderr
-    store.move(ids(store)[0], "the kitchen")
-    assert b"'Nope'\n  there are the kitchen" in history(home, "list", "--folder", "Nope", code=2).stderr
 
 
 def test_a_deleted_chat_leaves_no_saved_cache(home: Path, store: Store) -> None:
@@ -288,22 +281,6 @@ def test_on_a_terminal_deleting_asks(home: Path, store: Store, typed: bytes, lef
 
 def test_the_file_is_named(home: Path) -> None:
     assert history(home, "path").stdout.decode() == f"{home / 'data' / 'chats.db'}\n"
-
-
-def test_ids_are_completed(home: Path, store: Store) -> None:
-    newest, oldest = ids(store)
-
-    def completed(line: str) -> list[str]:
-        words: dict[str, Any] = {"COMP_WORDS": f"edgespec history {line}", "COMP_CWORD": str(1 + len(line.split(" ")))}
-        done = edgespec_here(home=home, _EDGESPEC_COMPLETE="bash_complete", **words)
-        return [found.partition(",")[2] for found in done.stdout.decode().splitlines()]
-
-    assert completed("show ") == ["last", newest, oldest]
-    assert completed(f"rm {newest[:9]}") == [newest]
-    assert store.file is not None
-    store.close()
-    store.file.write_bytes(b"")
-    assert completed("export ") == ["last"]
 
 
 def test_a_damaged_store_is_reported_and_gone_on_without(home: Path) -> None:

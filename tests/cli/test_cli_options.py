@@ -10,7 +10,7 @@ import click
 import pytest
 
 from edgespec.cli.commands.run import run
-from edgespec.cli.options.given import load_settings, request
+from edgespec.cli.options.generation import load_settings, request
 from edgespec.settings import LoadSettings, Message, Request
 
 ELSEWHERE = {

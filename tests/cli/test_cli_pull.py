@@ -1,10 +1,9 @@
-"""`edgespec pull`: killed and resumed, stopped, on a terminal, as JSON, without a network."""
+"""`edgespec pull`: killed and resumed, stopped, on a terminal, without a network."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import random
 import signal
@@ -12,7 +11,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cli_program import COMMAND, Finished, edgespec_here, environment
@@ -20,6 +18,7 @@ from fake_hub import FakeHub, edgespec_with
 from terminal import at_terminal, read_rest, read_until
 
 from edgespec.models.hub import pulling
+from edgespec.text.figures import size_of
 
 SIZE, PART = 300_000, 100_000
 NAME = "owner/tiny-GGUF"
@@ -46,12 +45,11 @@ def pull(hub: FakeHub, home: Path, *args: str, **variables: str) -> Finished:
     return edgespec_with(hub, "pull", *args, home=home, stdin=b"", **variables)
 
 
-def pulled(hub: FakeHub, home: Path, *args: str) -> list[dict[str, Any]]:
-    """Return the JSON about each model."""
-    done = pull(hub, home, "--json", "-q", *args)
+def pulled(hub: FakeHub, home: Path, *args: str) -> list[str]:
+    """Return what is said about each model."""
+    done = pull(hub, home, "-q", *args)
     assert (done.returncode, done.stderr) == (0, b"")
-    models: list[dict[str, Any]] = json.loads(done.stdout)["models"]
-    return models
+    return [line for line in done.stdout.decode().splitlines() if not line.startswith(" ")]
 
 
 @contextmanager
@@ -91,9 +89,8 @@ def test_a_pull_that_was_killed_goes_on_where_it_was(hub: FakeHub, tmp_path: Pat
     with begun(hub, tmp_path) as program:
         program.kill()
         assert program.wait(60) != 0
-    (model,) = pulled(hub, tmp_path, SPEC)
-    assert model["transferred_bytes"] + PART == model["size_bytes"] == SIZE
-    assert model["missing_bytes"] == SIZE - PART
+    (said,) = pulled(hub, tmp_path, SPEC)
+    assert said.startswith(f"{SPEC}: {size_of(SIZE - PART)} downloaded in 0:0")
     assert hub.file_requests[-1].range == f"bytes={PART}-"
 
 
@@ -107,8 +104,7 @@ def test_ctrl_c_stops_at_once_and_keeps_what_came(hub: FakeHub, tmp_path: Path, 
     assert (program.returncode, told) == (code, b"")
     assert b"stopped: 100.0 kB of 300.0 kB downloaded" in said
     assert b"Traceback" not in said
-    (model,) = pulled(hub, tmp_path, SPEC)
-    assert model["transferred_bytes"] == SIZE - PART
+    assert pulled(hub, tmp_path, SPEC)[0].startswith(f"{SPEC}: {size_of(SIZE - PART)} downloaded in 0:0")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows refuses by itself to delete what is in use")
@@ -125,8 +121,7 @@ def test_a_beginning_that_is_whole_is_verified(hub: FakeHub, tmp_path: Path) -> 
     blobs = tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{hashlib.sha256(content).hexdigest()}.incomplete").write_bytes(content)
-    (model,) = pulled(hub, tmp_path, SPEC)
-    assert (model["done"], model["transferred_bytes"]) == (True, 0)
+    assert pulled(hub, tmp_path, SPEC) == [f"{SPEC}: available without a transfer"]
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")
@@ -196,8 +191,8 @@ def test_no_draft_comes_without_its_target(hub: FakeHub, catalogue: None, tmp_pa
 
 def test_a_target_comes_without_a_draft_that_cannot(hub: FakeHub, catalogue: None, tmp_path: Path) -> None:
     del hub.repositories["owner/draft-GGUF"]
-    done = pull(hub, tmp_path, "tiny", "--json")
-    assert (done.returncode, [each["done"] for each in json.loads(done.stdout)["models"]]) == (3, [True, False])
+    done = pull(hub, tmp_path, "tiny")
+    assert (done.returncode, done.stdout.decode().partition(" kB ")[0]) == (3, "tiny: 300.0")
     assert "there is no repository owner/draft-GGUF" in done.stderr.decode()
     assert done.stderr.decode().endswith("edgespec: 1 of 2 models were not downloaded\n")
 
@@ -206,14 +201,14 @@ def test_a_draft_that_is_named_itself_comes_with_or_without_a_target(
     hub: FakeHub, catalogue: None, tmp_path: Path
 ) -> None:
     target, draft = pulled(hub, tmp_path, "tiny", "tiny-draft")
-    assert (target["spec"], draft["spec"], draft["done"]) == ("tiny", "tiny-draft", True)
+    assert target.startswith("tiny: 300.0 kB downloaded in ") and draft.startswith("tiny-draft: 7 B downloaded in ")
 
 
 def test_a_name_of_the_catalogue_brings_its_draft(hub: FakeHub, catalogue: None, tmp_path: Path) -> None:
-    target, draft = pulled(hub, tmp_path, "tiny")
-    assert (target["repository"], draft["repository"]) == (NAME, "owner/draft-GGUF")
-    assert Path(draft["path"]).read_bytes() == b"a draft"
-    assert [model["already_here"] for model in pulled(hub, tmp_path, "tiny", "--no-draft", SPEC)] == [True, True]
+    lines = pull(hub, tmp_path, "tiny").stdout.decode().splitlines()
+    assert "models--owner--tiny-GGUF" in lines[1] and "models--owner--draft-GGUF" in lines[3]
+    assert Path(lines[3].strip()).read_bytes() == b"a draft"
+    assert pulled(hub, tmp_path, "tiny", "--no-draft", SPEC) == ["tiny: already here", f"{SPEC}: already here"]
 
 
 def test_what_is_named_twice_is_reported_once_and_a_folder_is_no_model(hub: FakeHub, tmp_path: Path) -> None:
@@ -225,12 +220,10 @@ def test_what_is_named_twice_is_reported_once_and_a_folder_is_no_model(hub: Fake
 
 def test_where_one_cannot_be_fetched_none_is(hub: FakeHub, tmp_path: Path) -> None:
     specs = ["hf:owner/missing", "nonsense", SPEC, "demo", "hf:owner/draft-GGUF"]
-    done = pull(hub, tmp_path, *specs, "--no-draft", "--json")
+    done = pull(hub, tmp_path, *specs, "--no-draft")
     assert (done.returncode, hub.file_requests) == (3, [])
-    models = json.loads(done.stdout)["models"]
-    assert [model["done"] for model in models] == [False, False, False, True, False]
-    assert "there is no repository owner/missing" in models[0]["error"]
-    assert models[2]["error"] == "this model was not downloaded: another one cannot be downloaded"
+    assert [line for line in done.stdout.decode().splitlines() if line[0] != " "] == ["demo: already here"]
+    assert "there is no repository owner/missing" in done.stderr.decode()
     assert done.stderr.decode().splitlines()[-2:] == [
         "edgespec: nothing was downloaded: 2 of 5 models cannot be downloaded",
         f"  to download the others: edgespec pull {SPEC} hf:owner/draft-GGUF --no-draft",
@@ -241,8 +234,8 @@ def test_where_one_cannot_be_fetched_none_is(hub: FakeHub, tmp_path: Path) -> No
 def test_one_that_fails_while_it_comes_keeps_no_other_from_being_fetched(hub: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF").mkdir(parents=True)
     (tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF" / "snapshots").write_text("in the way")
-    done = pull(hub, tmp_path, SPEC, "hf:owner/draft-GGUF", "--json")
-    assert (done.returncode, [each["done"] for each in json.loads(done.stdout)["models"]]) == (3, [False, True])
+    done = pull(hub, tmp_path, SPEC, "hf:owner/draft-GGUF")
+    assert (done.returncode, done.stdout.decode().partition(" B ")[0]) == (3, "hf:owner/draft-GGUF: 7")
     assert done.stderr.decode().splitlines()[-1] == "edgespec: 1 of 2 models were not downloaded"
 
 
@@ -259,7 +252,8 @@ def test_what_a_repository_offers_is_listed(
     pulled(hub, tmp_path, SPEC)
     files = hub.repositories[NAME].files | {f"x-0000{part}-of-00002.gguf": bytes(SIZE) for part in (1, 2)}
     hub.add(NAME, files | {"tiny-Q2_K.gguf": b"x" * 1234, "README.md": b"# tiny"})
-    hub.repositories[NAME].commit = pulled(hub, tmp_path, SPEC)[0]["commit"]
+    commit = pull(hub, tmp_path, SPEC).stdout.decode().partition("/snapshots/")[2].partition("/")[0]
+    hub.repositories[NAME].commit = commit
     n_requests = len(hub.file_requests)
     done = pull(hub, tmp_path, spec, "--list", COLUMNS="120")
     first, _, _, *rows = done.stdout.decode().splitlines()
@@ -267,10 +261,6 @@ def test_what_a_repository_offers_is_listed(
     assert [row.split() for row in rows] == [
         [names[0], "1.2", "kB", "1", "no"], [names[1], "300.0", "kB", "1", "yes"], [names[2], "600.0", "kB", "2", "no"]
     ]  # fmt: skip
-    told = json.loads(pull(hub, tmp_path, spec, "--list", "--json").stdout)["repositories"]
-    assert [each["repository"] for each in told] == [NAME]
-    assert [model["model"] for model in told[0]["models"]] == names
-    assert [model["size_bytes"] for model in told[0]["models"]] == [1234, SIZE, 2 * SIZE]
     assert (done.returncode, len(hub.file_requests)) == (0, n_requests)
 
 
@@ -324,7 +314,7 @@ def test_that_there_is_no_network_is_said_once(hub: FakeHub, tmp_path: Path) -> 
 
 
 @pytest.mark.long(but=1)
-@pytest.mark.parametrize("args", [["-v"], [], ["--json"]])
+@pytest.mark.parametrize("args", [["-v"], []])
 def test_the_password_in_an_address_is_not_printed(hub: FakeHub, tmp_path: Path, args: list[str]) -> None:
     for endpoint in (hub.endpoint, "http://127.0.0.1:9"):
         done = pull(hub, tmp_path, SPEC, *args, HF_ENDPOINT=endpoint.replace("//", "//bob:s3cret@"))
@@ -346,9 +336,9 @@ def test_the_password_in_an_address_is_not_in_a_bug_report(tmp_path: Path, endpo
 
 
 def test_an_endpoint_that_is_no_address_is_said(hub: FakeHub, tmp_path: Path) -> None:
-    done = pull(hub, tmp_path, SPEC, "--json", HF_ENDPOINT="http://host:port")
-    (model,) = json.loads(done.stdout)["models"]
-    assert (done.returncode, model["error"].splitlines()[0]) == (3, "HF_ENDPOINT is not a web address")
+    done = pull(hub, tmp_path, SPEC, HF_ENDPOINT="http://host:port")
+    said = done.stderr.decode().splitlines()[0]
+    assert (done.returncode, said) == (3, "edgespec: HF_ENDPOINT is not a web address")
 
 
 @pytest.mark.long(but=2)

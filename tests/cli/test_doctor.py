@@ -11,8 +11,7 @@ from click.testing import CliRunner, Result
 from tiny_gguf import write_model
 
 from edgespec import __version__
-from edgespec.cli.commands.doctor import doctor
-from edgespec.cli.setup.machine import Gpu, gpu_build
+from edgespec.cli.commands.doctor import Gpu, doctor, gpu_build
 from edgespec.llama import trial
 
 MACHINE = [
@@ -30,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def nothing_to_improve(monkeypatch: pytest.MonkeyPatch) -> None:
     """Advice depends only on the test, not on the machine."""
-    monkeypatch.setattr("edgespec.cli.setup.machine.processor_flags", set)
+    monkeypatch.setattr("edgespec.cli.commands.doctor.processor_flags", set)
     monkeypatch.setattr("edgespec.cli.commands.doctor.gpus_here", list)
 
 
@@ -100,7 +99,7 @@ def test_a_build_that_crashes_is_pointed_out(
     result = run()
     assert result.exit_code == code
     assert said in joined(result.stdout)
-    monkeypatch.setattr("edgespec.cli.setup.machine.sys.prefix", str(home))  # not a checkout's own environment
+    monkeypatch.setattr("edgespec.cli.commands.doctor.sys.prefix", str(home))  # not a checkout's own environment
     assert "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python==" in run().stdout
 
 
@@ -112,7 +111,7 @@ def test_a_gpu_that_this_build_does_not_use_is_reported_with_the_line_that_fixes
     text = run().stdout
     assert "GPU               not used by this build: RTX 4090\n" in text
     assert f"\n{' ' * 18}{gpu_build(Gpu('RTX 4090', 'cuda'))}\n" in text
-    monkeypatch.setattr("edgespec.cli.setup.machine.sys.prefix", str(home))  # not a checkout's own environment
+    monkeypatch.setattr("edgespec.cli.commands.doctor.sys.prefix", str(home))  # not a checkout's own environment
     assert "DGGML_CUDA=on" in gpu_build(Gpu("RTX 4090", "cuda"))
 
 
@@ -127,7 +126,7 @@ def test_a_gpu_that_this_build_does_not_use_is_reported_with_the_line_that_fixes
 def test_instructions_that_this_build_leaves_unused_are_reported(
     has: set[str], uses: str, unused: str, cost: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgespec.cli.setup.machine.processor_flags", lambda: has)
+    monkeypatch.setattr("edgespec.cli.commands.doctor.processor_flags", lambda: has)
     monkeypatch.setattr("edgespec.llama.library.build_flags", lambda: f"CPU : {uses} | ")
     monkeypatch.setattr(trial, "self_check", lambda: "works")
     advice = joined(run().stdout.partition("\nadvice")[2])
@@ -140,7 +139,7 @@ def test_instructions_that_this_build_leaves_unused_are_reported(
 
 
 def test_several_pieces_of_advice_are_numbered(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.cli.setup.machine.processor_flags", lambda: {"amx_int8"})
+    monkeypatch.setattr("edgespec.cli.commands.doctor.processor_flags", lambda: {"amx_int8"})
     monkeypatch.setattr("edgespec.llama.library.build_flags", lambda: "CPU : AVX2 = 1 | ")
     monkeypatch.setattr(trial, "self_check", lambda: "crashes")
     text = joined(run().stdout)

@@ -20,11 +20,9 @@ from edgespec.batch.results import Meter, Result, Results
 from edgespec.batch.row import BadRow, Row
 from edgespec.batch.sidecar import of_model, texts_depend_on
 from edgespec.cancel import CancelFlag
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command
+from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import advanced, flag, option
-from edgespec.cli.options.generation import ANSWER, MODEL, QUESTION, SAID, SAMPLING, SPECULATION
-from edgespec.cli.options.given import load_settings, request
+from edgespec.cli.options.generation import ANSWER, MODEL, QUESTION, SAID, SAMPLING, SPECULATION, load_settings, request
 from edgespec.cli.options.types import PARALLEL, Integer
 from edgespec.cli.setup.batch_files import (
     SHARDS,
@@ -35,21 +33,12 @@ from edgespec.cli.setup.batch_files import (
     input_lines,
     merge_parts,
     open_input,
-    open_target,
     prepare,
     remaining,
 )
 from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models
-from edgespec.cli.setup.reopened import ReopenedModel
-from edgespec.cli.setup.servers import (
-    OVER,
-    Members,
-    check_options,
-    check_over,
-    open_nodes,
-    open_servers,
-    server_options,
-)
+from edgespec.cli.setup.opened import OpenModel, ReopenedModel, members
+from edgespec.cli.setup.servers import OVER, check_options, check_over, open_nodes, open_servers, server_option
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError
 from edgespec.events import TokenEvent
@@ -69,7 +58,8 @@ CACHE_RAM = 256  # MiB; enough, since slots keep the common beginning of rows
 # fmt: off
 OUTPUT = [
     option(
-        "Output", "-o", "--output", "target", metavar="FILE", type=click.Path(allow_dash=True), show_default="stdout",
+        "Output", "-o", "--output", "target", metavar="FILE", type=click.Path(allow_dash=True), default=STDIO,
+        show_default="stdout",
         help="Append results to FILE as they finish. Rows that FILE already answers are skipped.",
     ),
     option(
@@ -86,14 +76,13 @@ OUTPUT = [
 ]
 # fmt: on
 
-SERVERS = server_options(
-    "Answer on this server ('edgespec serve') instead of this machine. Repeatable: rows go to idle servers.",
-    multiple=True,
+SERVER = server_option(
+    "Answer on this server instead of this machine. Repeatable: rows go to idle servers.", multiple=True
 )
 COMMON = ("model", "system", "chat", "yes", "draft_model", "temperature", "seed", "max_tokens", "json_schema")
 """The options of `run` that `--help` lists."""
 SHARED = [*QUESTION, *MODEL, *SPECULATION, *SAMPLING, *ANSWER]
-OPTIONS = [*SERVERS, OVER, *(each if each.name in COMMON else advanced(each) for each in SHARED), *OUTPUT]
+OPTIONS = [SERVER, OVER, *(each if each.name in COMMON else advanced(each) for each in SHARED), *OUTPUT]
 
 
 @click.command(cls=Command, params=OPTIONS)
@@ -121,7 +110,7 @@ def batch(call: Call) -> None:
     with (
         (_on_servers if values["server"] else _here)(call) as model,
         open_input(source, output) as data,
-        open_target(values["target"], output) as target,
+        StdoutRows(output) if values["target"] == STDIO else OutputFile(Path(values["target"])) as target,
     ):
         chat = model.has_chat_template if values["chat"] is None else values["chat"]
         asked = model.asked
@@ -163,7 +152,7 @@ def batch(call: Call) -> None:
 
 def _refuse_contradictions(source: str, values: dict[str, Any]) -> None:
     target = values["target"]
-    if target in (None, STDIO):
+    if target == STDIO:
         for name in ("retry_errors", "overwrite", "shard"):
             if values[name]:
                 raise UsageError(f"--{name.replace('_', '-')} needs an output file", hint="use -o FILE")
@@ -188,7 +177,7 @@ class _Model:
     depend_on: Mapping[str, Any]
     asked: Request
     token_bytes: TokenBytes
-    open: Callable[[CancelFlag], ReopenedModel | Members]
+    open: Callable[[CancelFlag], OpenModel]
 
 
 @contextmanager
@@ -208,7 +197,7 @@ def _here(call: Call) -> Iterator[_Model]:
     header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
     has_template = "tokenizer.chat_template" in header.metadata
     depend_on = of_model(header, settings)
-    open_model: Callable[[CancelFlag], ReopenedModel | Members] = partial(ReopenedModel, settings, asked, output)
+    open_model: Callable[[CancelFlag], OpenModel] = partial(ReopenedModel, settings, asked, output)
     if values["over"]:
         open_model = partial(open_nodes, values["over"], settings, depend_on, asked, output, may_download=may_download)
     yield _Model(found.name, has_template, depend_on, asked, _token_bytes(found.path), open_model)
@@ -245,7 +234,7 @@ def _on_servers(call: Call) -> Iterator[_Model]:
             first.texts_depend_on,
             asked,
             partial(token_bytes, engines),
-            lambda cancel: Members(fleet, asked, output),
+            lambda cancel: members(fleet, asked, output),
         )
 
 
@@ -254,7 +243,7 @@ def _on_servers(call: Call) -> Iterator[_Model]:
 
 def _run(
     call: Call,
-    open_model: Callable[[CancelFlag], ReopenedModel | Members],
+    open_model: Callable[[CancelFlag], OpenModel],
     rows: Iterator[Row | BadRow | None],
     results: Results,
     keep: Callable[[Result], None],

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command, typed
+from edgespec.cli.options.command import Call, Command, typed
 from edgespec.cli.options.common import QUIET, VERBOSE, option
-from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL, TARGET_NAME
-from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL, TARGET_NAME, load_settings
 from edgespec.cli.options.types import Integer, Number, Text
 from edgespec.cli.setup.models import fetch_models, named_model
 from edgespec.cli.terminal.output import Output
@@ -182,16 +180,8 @@ def _measure(call: Call, settings: LoadSettings, modes: list[Mode], items: list[
             SamplingSettings(temperature=temperature)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    plan = Plan(
-        items,
-        modes,
-        tokens=values["tokens"],
-        temperatures=temperatures,
-        repeat=values["repeat"],
-        reference=values["reference"],
-        command=typed(call.ctx),
-    )
-
+    given = {name: values[name] for name in ("tokens", "repeat", "reference")}
+    plan = Plan(items, modes, temperatures=temperatures, command=typed(call.ctx), **given)
     show = call.progress_of(settings.model)
 
     def tell(what: str, done: float) -> None:

@@ -12,19 +12,17 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command
+from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import Option, advanced, option
-from edgespec.cli.options.generation import CHAT
-from edgespec.cli.options.given import constraints, load_settings, sampling_settings
+from edgespec.cli.options.generation import CHAT, constraints, load_settings, sampling_settings
 from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models, note_model_as_prompt
 from edgespec.cli.setup.persona import PERSONA, named_persona, typed_fields
-from edgespec.cli.setup.servers import check_options, open_servers, opener, server_options
+from edgespec.cli.setup.servers import check_options, open_servers, opener, server_option
 from edgespec.cli.terminal.interrupt import leave
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt, read_stdin
@@ -57,7 +55,7 @@ OPTIONS = [
         help="Attach a text file, a folder or a pattern (src/**/*.py) to the first message. Repeatable.",
     ),
     PERSONA,
-    *server_options("Chat with a model of this server ('edgespec serve') instead; -m chooses the model."),
+    server_option("Chat with a model of this server ('edgespec serve') instead; -m chooses the model."),
     *(each if each.section != "Speculation" or each.name in COMMON else advanced(each) for each in CHAT),
     Option(
         "--cache-disk", section="Model", type=Integer(0, MOST_CACHE_RAM), default=None, metavar="MIB",
@@ -100,7 +98,7 @@ def chat(call: Call) -> None:
         if values["server"]:
             [engine] = open_servers(call, [values["server"]], also=[str(resumed.get("model"))])
             engine.close()  # the session opens it again whenever it needs it
-            server, settings, open_engine = engine.url, engine.settings, opener(engine.url, values)
+            server, settings, open_engine = engine.url, engine.settings, opener(engine.url)
         else:
             open_engine = Worker
             server, settings = "", _local_model(call, resumed)
@@ -177,6 +175,8 @@ def _front(call: Call, session: Session) -> bool:
         return False
     from edgespec.cli.terminal.repl import Repl
 
+    if values["tui"] is None and [*map(_is_terminal, (sys.stdin, sys.stdout, sys.stderr))] == [True, True, False]:
+        call.output.say("The chat is shown in plain lines: the full screen is drawn on stderr, which is no terminal.")
     return Repl(call, session).run()
 
 
@@ -267,17 +267,14 @@ def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None
 def _chat_settings(values: Mapping[str, Any]) -> ChatSettings:
     from edgespec.chat.settings import ChatSettings
 
-    texts: dict[str, Any] = dict(constraints(values).items())
-    return ChatSettings(
-        sampling=sampling_settings(values),
-        seed=values["seed"],
-        max_tokens=values["max_tokens"],
-        stop=tuple(values["stop"]),
-        verify=values["verify"],
-        **texts,
-    )
+    others: dict[str, Any] = {name: values[name] for name in ("seed", "max_tokens", "verify")} | constraints(values)
+    return ChatSettings(sampling=sampling_settings(values), stop=tuple(values["stop"]), **others)
 
 
 def _can_show_a_screen() -> bool:
     streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on stderr
-    return all(stream is not None and stream.isatty() for stream in streams) and os.environ.get("TERM") != "dumb"
+    return all(map(_is_terminal, streams)) and os.environ.get("TERM") != "dumb"
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command, typed
+from edgespec.cli.options.command import Call, Command, typed
 from edgespec.cli.options.common import QUIET, VERBOSE, option
-from edgespec.cli.options.generation import CORPUS, CTX_SIZE, FETCHING, GPU_LAYERS, GPU_LAYERS_DRAFT, HELD
-from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.generation import (
+    CORPUS,
+    CTX_SIZE,
+    FETCHING,
+    GPU_LAYERS,
+    GPU_LAYERS_DRAFT,
+    HELD,
+    load_settings,
+)
 from edgespec.cli.options.types import Integer, ModelSpec, Text
 from edgespec.cli.setup.models import fetch_missing, uses_draft
 from edgespec.cli.terminal.interrupt import Interrupted
@@ -148,17 +154,8 @@ def _plan(call: Call, progress: Progress) -> tuple[Plan, list[str]]:
     with_weights = ["draft"] * bool(drafts) + [MTP] * (not any(mtp_mismatch(target.header) for target in targets.all))
     possible = possible_drafters(settings, with_weights)
     modes = [parse_mode(mode, possible) for mode in _split_modes(values["modes"])]
-    plan = Plan(
-        targets,
-        contests(modes, drafts),
-        items,
-        values["tokens"],
-        text,
-        settings,
-        values["limit"],
-        typed(call.ctx),
-    )
-    return plan, problems
+    rounds, limit = contests(modes, drafts), values["limit"]
+    return Plan(targets, rounds, items, values["tokens"], text, settings, limit, typed(call.ctx)), problems
 
 
 def _drafting_for(values: dict[str, Any]) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""`edgespec corpus`: indexed texts that drafts are copied from."""
+"""`edgespec corpus` and `store`: your own texts, and earlier answers, that drafts are copied from."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from edgespec.cli.call import Call
+from edgespec.cli.options.command import Call
 from edgespec.cli.options.common import QUIET, YES
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
-from edgespec.cli.render.rows import table
 from edgespec.cli.setup.models import default_model
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
+from edgespec.text.figures import size_of
 
 SHOWN = 5  # skipped files that are named
 
@@ -66,7 +66,7 @@ def ls() -> None:
     found = listed(output.note)
     if found:
         rows = [(path.stem, about.model, str(about.files), str(about.tokens)) for path, about in found]
-        output.line("\n".join(table(("name", "vocabulary of", "files", "tokens"), rows, right=("files", "tokens"))))
+        output.table(("name", "vocabulary of", "files", "tokens"), rows, right=("files", "tokens"))
     else:
         output.line("there is no corpus yet")
 
@@ -84,3 +84,43 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     if agreed(f"Delete {' and '.join(names)}?", yes=yes):
         for path in paths:
             path.unlink()
+
+
+# --- edgespec store ---------------------------------------------------------------------------------------------------
+
+
+@click.group(cls=Group)
+def store() -> None:
+    """Earlier answers that suffix drafting copies from.
+
+    Answers are stored as token ids, one file per vocabulary; the oldest are dropped first. With --no-store, a command
+    neither reads nor writes them.
+    """
+
+
+@store.command("ls")
+def list_answers() -> None:
+    """List the vocabularies that have stored answers."""
+    from edgespec.datastore.answer_store import stored
+
+    output = Output(quiet=False)
+    found = stored()
+    if not found:
+        output.line("no answers are stored yet")
+        return
+    rows = [
+        (str(each["name"]), str(each["model"]), str(each["answers"]), str(each["tokens"]), size_of(each["bytes"]))
+        for each in found
+    ]
+    header = ("vocabulary", "last model", "answers", "tokens", "size")
+    output.table(header, rows, right=("answers", "tokens", "size"))
+
+
+@store.command()
+@YES
+def clear(yes: bool) -> None:
+    """Delete all stored answers."""
+    from edgespec.datastore.answer_store import clear as forget
+
+    if agreed("Delete the answers of all vocabularies?", yes=yes):
+        Output(quiet=False).note(f"{forget()} deleted")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -17,14 +20,11 @@ from edgespec import __version__
 from edgespec.cli.options.common import QUIET, VERBOSE
 from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
-from edgespec.cli.render.rows import Row, write_rows
-from edgespec.cli.setup.machine import Advice, build_advice, build_of, gpus_here
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError
 from edgespec.models.names.known import with_tilde
 from edgespec.text.figures import size_of
 
-LABEL, COLUMNS = 18, 80  # fits into any terminal and bug report
 LIBRARIES = ("huggingface_hub", "llguidance", "numpy", "textual")
 MEASURED_CONTEXT = 512  # tokens; enough to measure rounding, and small enough to fit beside other programs
 SELF_CHECK = {
@@ -32,6 +32,30 @@ SELF_CHECK = {
     "works without extra buffers": "quantised models work, without repacked weights",
     "crashes": "quantised models crash",
 }
+
+
+DRIVER_WAIT_S = 10  # GPU drivers can take seconds to wake up
+INSTRUCTIONS = {"AVX2": "avx2", "FMA": "fma", "F16C": "f16c", "AVX512": "avx512f", "AVX512_VNNI": "avx512_vnni",
+                "AVX512_BF16": "avx512_bf16", "AMX_INT8": "amx_int8"}  # fmt: skip
+"""Instruction sets by llama.cpp's name, with Linux's name."""
+REINSTALL = f"pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={version('llama-cpp-python')}"
+
+Build = Mapping[str, Mapping[str, str]]  # the flags of each backend
+Rows = Iterator[tuple[str, str]]
+
+
+class Gpu(NamedTuple):
+    """A GPU, and the backend of llama.cpp that uses it."""
+
+    name: str
+    backend: str
+
+
+class Advice(NamedTuple):
+    """A problem with its cost, and the command that solves it, if there is one."""
+
+    problem: str
+    command: str = ""
 
 
 @click.command(context_settings=HELP_NAMES)
@@ -57,118 +81,115 @@ def doctor(ctx: click.Context, /, model: str | None, quiet: bool, verbose: bool)
         output.progress("checking this machine", None)
         rows = list(_machine_rows(found := self_check()))
         if path is not None:
-            rows += [Row(), Row("model", _private(path))]
+            rows += [("", ""), ("model", _private(path))]
             try:
                 rows += _model_rows(path, output.progress)
             except EdgespecError as error:
                 failure = error
-                rows.append(Row("", "cannot be loaded"))
-    write_rows(output, rows, indent=LABEL, columns=COLUMNS)
+                rows.append(("", "cannot be loaded"))
+    output.facts(rows)
     if failure is not None:
         raise failure
     if found == "crashes":
         ctx.exit(1)
 
 
-def _machine_rows(self_check: str) -> Iterator[Row]:
+def _machine_rows(self_check: str) -> Rows:
     from edgespec.llama import library
 
     build, gpus = build_of(library.build_flags()), gpus_here()
     yield from _program()
-    yield Row()
+    yield "", ""
     for name, flags in build.items():
         used = (flag if value == "1" else f"{flag}={value}" for flag, value in flags.items() if value != "0")
-        yield Row(f"build {name}", " ".join(used))
+        yield f"build {name}", " ".join(used)
     for device in library.devices():
         memory = ""
         if "GPU" in device.kind and device.total_bytes:
             memory = f", {size_of(device.free_bytes)} of {size_of(device.total_bytes)} free"
-        yield Row(device.kind, f"{device.description}{memory}")
+        yield device.kind, f"{device.description}{memory}"
     if not library.supports_gpu():
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
-        yield Row("GPU", f"not used by this build: {names}" if names else "none found, and none used by this build")
+        yield "GPU", f"not used by this build: {names}" if names else "none found, and none used by this build"
     yield from _resources(self_check)
-    yield Row()
+    yield "", ""
     unwritable = list[Advice]()
     yield from _places(unwritable)
-    yield Row()
+    yield "", ""
     advice = [*build_advice(self_check, [] if library.supports_gpu() else gpus, build), *unwritable]
     if not advice:
-        yield Row("advice", "no problems found")
+        yield "advice", "no problems found"
     for number, each in enumerate(advice, start=1):
-        yield Row(f"advice {number}" if len(advice) > 1 else "advice", each.problem)
+        yield f"advice {number}" if len(advice) > 1 else "advice", each.problem
         if each.command:
-            yield Row("", each.command, as_is=True)
+            yield "", each.command.replace(" ", "\xa0")  # a line to copy
 
 
-def _program() -> Iterator[Row]:
+def _program() -> Rows:
     from edgespec.llama.library import library_path
 
-    yield Row("edgespec", __version__)
-    yield Row("llama-cpp-python", version("llama-cpp-python"))
+    yield "edgespec", __version__
+    yield "llama-cpp-python", version("llama-cpp-python")
     python = f"{platform.python_version()} {platform.python_implementation()}"
-    yield Row("Python", f"{python}, {_private(Path(sys.executable))}")
-    yield Row("library", _private(Path(str(library_path()).removeprefix(f"{sys.prefix}{os.sep}"))))
-    yield Row("packages", ", ".join(f"{name}=={version(name)}" for name in LIBRARIES))
-    yield Row("system", f"{platform.platform()}, {platform.machine()}")
+    yield "Python", f"{python}, {_private(Path(sys.executable))}"
+    yield "library", _private(Path(str(library_path()).removeprefix(f"{sys.prefix}{os.sep}")))
+    yield "packages", ", ".join(f"{name}=={version(name)}" for name in LIBRARIES)
+    yield "system", f"{platform.platform()}, {platform.machine()}"
 
 
-def _resources(self_check: str) -> Iterator[Row]:
+def _resources(self_check: str) -> Rows:
     import psutil
 
     from edgespec.llama.library import available_memory_bytes, default_threads
     from edgespec.llama.rpc import has_rpc
 
-    yield Row("RPC", "in this build (--rpc, rpc-worker)" if has_rpc() else "not in this build")
-    yield Row("self-check", SELF_CHECK[self_check])
-    yield Row()
+    yield "RPC", "in this build (--rpc, rpc-worker)" if has_rpc() else "not in this build"
+    yield "self-check", SELF_CHECK[self_check]
+    yield "", ""
     logical, physical = psutil.cpu_count(), psutil.cpu_count(logical=False)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
     cores = f"{physical or 'an unknown number of'} physical and {logical} logical cores"
     limited = f", {usable} of them available to this process" if usable != logical else ""
-    yield Row("threads", f"{default_threads()} by default (-t); {cores}{limited}")
-    yield Row("memory", f"{size_of(available_memory_bytes())} of {size_of(psutil.virtual_memory().total)} free")
+    yield "threads", f"{default_threads()} by default (-t); {cores}{limited}"
+    yield "memory", f"{size_of(available_memory_bytes())} of {size_of(psutil.virtual_memory().total)} free"
     size = shutil.get_terminal_size()
     parts = [os.environ.get("TERM_PROGRAM", ""), os.environ.get("TERM") or "no TERM", f"{size.columns} x {size.lines}"]
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower()
-    yield Row("terminal", ", ".join(filter(None, [*parts, encoding])))
+    yield "terminal", ", ".join(filter(None, [*parts, encoding]))
 
 
-def _places(unwritable: list[Advice]) -> Iterator[Row]:
+def _places(unwritable: list[Advice]) -> Rows:
     """Yield the folders and settings. Advice about folders that are not writable is added to `unwritable`."""
-    from edgespec.cli.options.files import config_files, working_folder
+    from edgespec.cli.options.command import config_files
     from edgespec.files.paths import cache_dir, config_dir, data_dir, free_in, is_writable
     from edgespec.models.hub.cache import hub_cache, is_offline, token_file
     from edgespec.models.hub.requests import shown
 
-    def place(label: str, folder: Path, cost: str, variable: str = "EDGESPEC_HOME", more: str = "") -> Row:
+    def place(label: str, folder: Path, cost: str, variable: str = "EDGESPEC_HOME", more: str = "") -> tuple[str, str]:
         if is_writable(folder):
-            return Row(label, f"{_private(folder)}{more}")
+            return label, f"{_private(folder)}{more}"
         if cost:
             name = label if label == "hub cache" else f"{label} folder"
             unwritable.append(Advice(f"the {name} is not writable: {cost}; set {variable} to another place"))
-        return Row(label, f"{_private(folder)} (not writable){more}")
+        return label, f"{_private(folder)} (not writable){more}"
 
     yield place("config", config_dir(), "")
     yield place("cache", cache_dir(), "measurements are not saved")
     yield place("data", data_dir(), "conversations and answers cannot be saved")
     variables = sorted(name for name in os.environ if name.startswith("EDGESPEC_"))
-    yield Row("settings", ", ".join([*map(_private, config_files(working_folder())), *variables]) or "none")
+    yield "settings", ", ".join([*map(_private, config_files()), *variables]) or "none"
     free = f", {size_of(free_in(hub_cache()))} free"
     yield place("hub cache", hub_cache(), "no model can be downloaded", "HF_HOME", more=free)
     token = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name, "").strip()), "")
     with suppress(OSError):  # its place, never its value
         token = token or (_private(token_file()) if token_file().stat().st_size else "")
     endpoint = os.environ.get("HF_ENDPOINT", "")
-    yield Row(
-        "hub",
-        ("offline: no downloads" if is_offline() else "downloads are allowed")
-        + (f", token in {token}" if token else ", no token")
-        + (f", at {shown(endpoint) or 'HF_ENDPOINT, which is not a web address'}" if endpoint else ""),
-    )
+    at = f", at {shown(endpoint) or 'HF_ENDPOINT, which is not a web address'}" if endpoint else ""
+    allowed = "offline: no downloads" if is_offline() else "downloads are allowed"
+    yield "hub", f"{allowed}, {f'token in {token}' if token else 'no token'}{at}"
 
 
-def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Iterator[Row]:
+def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
     """Check a model's header, load the model in a child process and here, and measure how its passes round.
 
     Raises ModelNotFoundError, ModelFileError, OutOfMemoryError, GenerationError.
@@ -194,11 +215,11 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Iterator[
     ):
         widths = measured_widths(context, NARROW, lambda done: progress("measuring rounding", done))
     layers, size = header.number("block_count"), size_of(header.size_bytes)
-    yield Row("architecture", f"{header.architecture}, {layers} layers, {size}")
-    yield Row("weights", ", ".join(sorted(header.weight_types)))
+    yield "architecture", f"{header.architecture}, {layers} layers, {size}"
+    yield "weights", ", ".join(sorted(header.weight_types))
     mode = "exact mode" if exact else f"no exact mode {'on a GPU' if have_bounds() else 'in this build of llama.cpp'}"
     repacked = ", ".join(sorted(header.weight_types & plan.repacked))
-    yield Row("kernels", f"{mode}, {f'{repacked} weights' if repacked else 'weights not'} repacked")
+    yield "kernels", f"{mode}, {f'{repacked} weights' if repacked else 'weights not'} repacked"
     if widths is None:
         why = "not measured: the context is too short, or the model's state cannot be rolled back"
     elif widths.exact_to >= widths.widest:
@@ -207,11 +228,98 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Iterator[
         why = f"exact for up to {widths.exact_to} tokens at once; " if widths.exact_to > 1 else ""
         why += f"decoding several tokens at once changes logits by up to {widths.max_difference:.2g}, so texts may "
         why += "differ from plain decoding where two tokens are almost equally likely"
-    yield Row("rounding", why)
+    yield "rounding", why
     for note in notes:
-        yield Row("note", note)
+        yield "note", note
 
 
 def _private(path: Path) -> str:
     """Return a path without the user's name, which a bug report does not need."""
     return with_tilde(path) if path.is_absolute() else str(path)
+
+
+# --- advice -----------------------------------------------------------------------------------------------------------
+
+
+def gpus_here() -> list[Gpu]:
+    """Return the GPUs that NVIDIA's tool, AMD's driver or the type of an Apple chip reveal."""
+    if platform.system() == "Darwin":
+        return [Gpu("Apple GPU", "metal")] if platform.machine() == "arm64" else []
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_WAIT_S, check=True)
+        if names := done.stdout.splitlines():
+            return [Gpu(name.strip(), "cuda") for name in names]
+    return [Gpu("AMD GPU", "vulkan")] if Path("/dev/kfd").exists() else []
+
+
+def processor_flags() -> set[str]:
+    """Return Linux's names of the processor's instruction sets; empty on other systems."""
+    try:
+        cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return set()
+    found = re.search(r"^flags\s*:(.*)$", cpu, re.MULTILINE)
+    return set(found[1].split()) if found else set()
+
+
+def build_of(flags: str) -> dict[str, dict[str, str]]:
+    """Parse `CPU : AVX = 1 | AVX2 = 1 | ` into flags by backend."""
+    backends: dict[str, dict[str, str]] = {}
+    backend: dict[str, str] = {}
+    for part in flags.split("|"):
+        name, found, flag = part.rpartition(" : ")
+        if found:
+            backend = backends.setdefault(name.strip(), {})
+        key, _, value = flag.partition("=")
+        if key.strip():
+            backend[key.strip()] = value.strip()
+    return backends
+
+
+def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator[Advice]:
+    """Yield advice about the build of llama.cpp. `gpus` are those that it does not use."""
+    if self_check == "crashes":
+        yield Advice("quantised models crash: no such model can be loaded", _rebuild())
+    if self_check == "works without extra buffers":
+        why = "quantised models crash with repacked weights; repacking is disabled (GCC 12 miscompiles AMX code)"
+        yield Advice(f"{why}: slower than necessary; rebuild with clang or GCC 13.3", _rebuild())
+    if gpus:
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+        cost = "everything runs on the CPU; docs/install.md describes GPU builds"
+        yield Advice(f"this build does not use the GPU ({names}): {cost}", gpu_build(gpus[0]))
+    has, flags = processor_flags(), build.get("CPU", {})
+    if unused := [name for name, flag in INSTRUCTIONS.items() if flag in has and flags.get(name) != "1"]:
+        cost = "prefill and draft verification are slower than necessary"
+        if unused == ["AMX_INT8"]:  # the build leaves it out if the compiler is known to miscompile it
+            cost += "; a build with it needs clang or GCC 13.3"
+        yield Advice(f"this build does not use {', '.join(unused)}, which the processor supports: {cost}", _rebuild())
+
+
+def gpu_build(gpu: Gpu) -> str:
+    """Return the command that builds llama.cpp for a GPU."""
+    if not _in_checkout():
+        return _with_variable("CMAKE_ARGS", f"-DGGML_{gpu.backend.upper()}=on", REINSTALL)
+    script = r"scripts\edgespec" if os.name == "nt" else "./scripts/edgespec"
+    return _with_variable("EDGESPEC_BACKEND", gpu.backend, f"{script} doctor")
+
+
+def _with_variable(name: str, value: str, command: str) -> str:
+    """Return a line for the system's shell that runs a command with an environment variable."""
+    return f'$env:{name} = "{value}"; {command}' if os.name == "nt" else f'{name}="{value}" {command}'
+
+
+def _rebuild() -> str:
+    """Return the command that compiles llama.cpp again, for this machine."""
+    from edgespec.files.paths import cache_dir
+
+    if not _in_checkout():
+        return REINSTALL
+    if os.name == "nt":
+        return rf'Remove-Item -Recurse .venv, "{cache_dir()}\wheels"; scripts\edgespec doctor'
+    return f"rm -r .venv '{cache_dir()}/wheels'; ./scripts/edgespec doctor"
+
+
+def _in_checkout() -> bool:
+    """Return whether edgespec runs in the environment that its own scripts made."""
+    return (Path(sys.prefix).parent / "scripts" / "edgespec").is_file()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command
+from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Integer, ModelSpec, Number

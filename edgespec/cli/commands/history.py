@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from edgespec.chat.states import remove_states
 from edgespec.chat.transcript import (
@@ -24,7 +23,6 @@ from edgespec.chat.transcript import (
 from edgespec.cli.options.common import JSON_LINES, YES, flag, option
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Integer, Text
-from edgespec.cli.render.rows import table
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.errors import EdgespecError, UsageError, told_as
@@ -36,24 +34,8 @@ from edgespec.history.search import BEGIN, END
 from edgespec.text.figures import when
 from edgespec.text.printable import one_line
 
-
-class ChatName(Text):
-    """A chat's id, a prefix of an id, or "last"."""
-
-    name = "chat"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        try:
-            with _store(Output(quiet=True)) as store:
-                chats = store.chats()
-        except EdgespecError:
-            return []
-        named = [("last", "the newest"), *((chat.id, one_line(chat.title)) for chat in chats)]
-        return [CompletionItem(name, help=title) for name, title in named if name.startswith(incomplete)]
-
-
-CHAT = click.argument("name", type=ChatName(), metavar="CHAT")
-CHATS = click.argument("names", nargs=-1, type=ChatName(), metavar="[CHAT]...")
+CHAT = click.argument("name", type=Text(), metavar="CHAT")
+CHATS = click.argument("names", nargs=-1, type=Text(), metavar="[CHAT]...")
 
 
 @click.group(cls=Group)
@@ -66,16 +48,12 @@ def history() -> None:
 
 @history.command("list", short_help="List conversations, pinned and newest first.")
 @option("Output", "-n", "--limit", type=Integer(1), show_default="all", help="List at most N.")
-@option("Output", "--folder", metavar="NAME", help="List only the conversations in this folder.")
 @JSON_LINES
-def list_(limit: int | None, folder: str | None, as_json: bool) -> None:
+def list_(limit: int | None, as_json: bool) -> None:
     """List conversations: pinned ones (*), then the newest first."""
     output = Output(quiet=False)
     with _store(output) as store:
-        if folder and folder not in (folders := store.folders()):
-            there = f"there are {', '.join(map(one_line, folders))}" if folders else "/folder NAME in a chat makes one"
-            raise UsageError(f"there is no folder {folder!r}", hint=there)
-        chats = [chat for chat in store.chats(order="pinned") if folder in (None, chat.folder)][:limit]
+        chats = store.chats(order="pinned")[:limit]
     if as_json:
         for chat in chats:
             output.json(_about(chat))
@@ -85,7 +63,7 @@ def list_(limit: int | None, folder: str | None, as_json: bool) -> None:
              "* " * chat.is_pinned + one_line(first_line(chat.title)))
             for chat in chats
         ]  # fmt: skip
-        output.line("\n".join(table(("id", "messages", "last", "folder", "title"), rows, right=("messages",))))
+        output.table(("id", "messages", "last", "folder", "title"), rows, right=("messages",))
     else:
         output.note("there is no chat yet")
 

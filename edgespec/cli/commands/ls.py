@@ -1,4 +1,4 @@
-"""`edgespec ls`: the models of this machine, or the catalogue."""
+"""`edgespec ls` and `rm`: list the models of this machine, or the catalogue, and delete models."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cli.options.common import JSON_LINES, QUIET
+from edgespec.cli.options.common import JSON_LINES, QUIET, YES
 from edgespec.cli.options.group import HELP_NAMES
-from edgespec.cli.render.rows import INDENT, short_spec, table
+from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.terminal.output import Output
+from edgespec.cli.terminal.prompt import agreed
 from edgespec.text.figures import count_of, counted, size_of, when
 from edgespec.text.printable import one_line, wrapped
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from edgespec.models.names.catalog import Entry
     from edgespec.models.names.local import LocalModel
 
+INDENT = " " * 4
 Found = tuple[str, "LocalModel"]  # the name of a model, and its description
 Begun = tuple[str, Path, int]  # an incomplete download: its repository, the file, and its size
 
@@ -53,18 +55,23 @@ def _list_models(output: Output, part: str, *, as_json: bool) -> None:
         for repository, path, size_bytes in begun:
             output.json(_problem(repository, [str(path)], size_bytes, "incomplete download"))
         return
+    if not (found or begun):
+        output.note(f"no model on this machine has '{part}' in its name")
+        return
     usable = [each for each in found if not each[1].problem]
     unusable = [each for each in found if each[1].problem]
-    groups = [
-        _table(usable),
-        _headed("cannot be loaded:", [line for name, model in unusable for line in _reason(name, model)]),
-        _headed("incomplete downloads:", _unfinished_lines(begun)),
-        _total(usable, sum(model.size_bytes for _, model in unusable) + sum(size_bytes for _, _, size_bytes in begun)),
-    ]
-    if any(groups):
-        output.line("\n\n".join("\n".join(lines) for lines in groups if lines))
-    else:
-        output.note(f"no model on this machine has '{part}' in its name")
+    if usable:
+        _print_table(output, usable)
+        output.line("")
+    problems = [line for name, model in unusable for line in _reason(name, model)]
+    for heading, lines in (("cannot be loaded:", problems), ("incomplete downloads:", _unfinished_lines(begun))):
+        if lines:
+            output.line("\n".join([heading, *lines, ""]))
+    lost_bytes = sum(model.size_bytes for _, model in unusable) + sum(size_bytes for _, _, size_bytes in begun)
+    size = size_of(sum(model.size_bytes for _, model in usable))
+    total = [f"{counted(len(usable), 'model')}, {size}"] if usable else []
+    total += [f"{size_of(lost_bytes)} in files that cannot be loaded"] if lost_bytes else []
+    output.line("; ".join(total))
 
 
 # --- the models -------------------------------------------------------------------------------------------------------
@@ -97,7 +104,9 @@ def _report_folders(output: Output) -> None:
 # --- as text ----------------------------------------------------------------------------------------------------------
 
 
-def _table(usable: Iterable[Found]) -> list[str]:
+def _print_table(output: Output, usable: Iterable[Found]) -> None:
+    from edgespec.models.names.known import short_spec
+
     rows = [
         (
             one_line(short_spec(name)),
@@ -110,7 +119,7 @@ def _table(usable: Iterable[Found]) -> list[str]:
         for name, model in usable
     ]
     header = ("model", "parameters", "weights", "size", "context", "modified")
-    return table(header, rows, right=("parameters", "size", "context")) if rows else []
+    output.table(header, rows, right=("parameters", "size", "context"))
 
 
 def _reason(name: str, model: LocalModel) -> list[str]:
@@ -128,17 +137,6 @@ def _unfinished_lines(begun: list[Begun]) -> list[str]:
             f"{INDENT}to delete it, delete the incomplete files in {paths[0].parent}",
         ]
     return lines
-
-
-def _total(usable: list[Found], unusable_bytes: int) -> list[str]:
-    size = size_of(sum(model.size_bytes for _, model in usable))
-    parts = [f"{counted(len(usable), 'model')}, {size}"] if usable else []
-    parts += [f"{size_of(unusable_bytes)} in files that cannot be loaded"] if unusable_bytes else []
-    return ["; ".join(parts)] if parts else []
-
-
-def _headed(heading: str, lines: list[str]) -> list[str]:
-    return [heading, *lines] if lines else []
 
 
 # --- as JSON ----------------------------------------------------------------------------------------------------------
@@ -179,7 +177,7 @@ def _list_catalogue(output: Output, part: str, *, as_json: bool) -> None:
             (each.name, each.quant, " ".join(_quants_here(each)), each.licence, each.about, " ".join(each.drafts))
             for each in entries
         ]
-        output.line("\n".join(table(("model", "weights", "here", "licence", "about", "drafts"), rows)))
+        output.table(("model", "weights", "here", "licence", "about", "drafts"), rows)
     else:
         output.note(f"no model of the catalogue has '{part}' in its name")
 
@@ -190,3 +188,32 @@ def _quants_here(entry: Entry) -> list[str]:
     from edgespec.models.names.source import files_here
 
     return sorted({quant_of(path.name) or path.name for path in files_here(entry)})
+
+
+# --- edgespec rm ------------------------------------------------------------------------------------------------------
+
+
+@click.command(context_settings=HELP_NAMES)
+@click.argument("models", nargs=-1, required=True, type=ModelSpec(), metavar="MODEL...")
+@YES
+def rm(models: tuple[str, ...], yes: bool) -> None:
+    """Delete models.
+
+    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. All parts of a split model and incomplete downloads of
+    its repository are deleted, too. The files are listed first, and confirmed.
+    """
+    from edgespec.models.hub.cache import repository_of
+    from edgespec.models.hub.removal import plan_removal, remove
+    from edgespec.models.names.known import with_tilde
+
+    output = Output(quiet=False)
+    removal = plan_removal(models)
+    for file in removal.files:
+        place = repository_of(file.path)
+        name = f"{place[0]}, {place[1]}" if place else file.repository or with_tilde(file.path)
+        remark = f" ({file.remark})" if file.remark else ""
+        output.line(f"{size_of(file.freed_bytes):>8}  {one_line(name)}{remark}")
+    if not agreed(f"Delete {size_of(removal.freed_bytes)}?", yes=yes):
+        return
+    remove(removal)
+    output.note(f"{size_of(removal.freed_bytes)} deleted")

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.bench.tables import Lines
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command
+from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import JSON, QUIET
 from edgespec.cli.options.generation import FETCHING
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
-from edgespec.cli.render.rows import short_spec
 from edgespec.cli.setup.models import fetch_missing
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import PairError
 from edgespec.gguf_file.head_check import check_draft_file, is_head, n_tokens
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.names.known import short_spec
 from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.pair.check import PairVerdict, check_pair
@@ -57,7 +55,7 @@ def check(call: Call) -> None:
     fetch_missing(call, [target, draft])
     headers = check_model(resolve(target).path), check_draft_file(resolve(draft).path)
     found = check_pair(*headers)
-    output.show(Lines(list(_report(target, draft, headers, found))))
+    output.facts(list(_report(target, draft, headers, found)))
     if found.verdict == "no":
         call.ctx.exit(PairError.exit_code)
 
@@ -82,7 +80,7 @@ def suggest(call: Call) -> None:
         output.json({"target": target, "is_here": is_here, "drafts": [asdict(suggestion) for suggestion in found]})
         return
     if found:
-        output.show(Lines([_line(suggestion, compared=is_here) for suggestion in found]))
+        output.facts([_line(suggestion, compared=is_here) for suggestion in found])
     if not is_here:
         output.note(
             f"no headers were compared, because {target} is not downloaded; to download it: edgespec pull {target}"

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from edgespec.bench import LEAST_WINDOW, WINDOW
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command
+from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option
-from edgespec.cli.options.generation import FETCHING, GPU_LAYERS, HELD, TARGET, TARGET_NAME
-from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.generation import FETCHING, GPU_LAYERS, HELD, TARGET, TARGET_NAME, load_settings
 from edgespec.cli.options.types import Integer
 from edgespec.cli.setup.models import fetch_missing, named_model
-from edgespec.cli.terminal.output import Output
 from edgespec.text.figures import counted
-
-if TYPE_CHECKING:
-    from edgespec.bench.quality import Perplexity
 
 OPTIONS = [
     option(
@@ -87,21 +80,11 @@ def perplexity(call: Call) -> None:
         if values["as_json"]:
             output.json({**about, **asdict(found), "complete": complete})
         else:
-            _show(output, name, found, size, len(read))
-    call.interrupts.raise_if_received()
-
-
-def _show(output: Output, name: str, found: Perplexity, size: int, total: int) -> None:
-    from edgespec.bench.tables import Lines
-
-    output.show(
-        Lines(
-            [
+            rows = [
                 ("model", name),
                 ("perplexity", f"{found.value:.4f} ± {found.standard_error:.4f}"),
                 ("counted", f"{found.positions} tokens of {counted(found.windows, 'window')} of {size}"),
                 ("speed", f"{found.tokens_per_s:.0f} tokens per second, {found.seconds:.1f} s"),
-                *([("stopped", f"after {found.windows} of {total} windows")] if found.windows < total else []),
             ]
-        )
-    )
+            output.facts(rows if complete else [*rows, ("stopped", f"after {found.windows} of {len(read)} windows")])
+    call.interrupts.raise_if_received()

@@ -8,12 +8,10 @@ from typing import Any
 
 import click
 
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE, flag, option
+from edgespec.cli.options.command import Call, Command
+from edgespec.cli.options.common import QUIET, VERBOSE, flag, option
 from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.types import ModelSpec
-from edgespec.cli.render.rows import table
 from edgespec.cli.setup.models import tell_stopped
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
@@ -32,7 +30,7 @@ from edgespec.models.hub.pulling import (
 )
 from edgespec.models.hub.repository import Download, look_up
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path
+from edgespec.models.names.source import NAMES, PackageSpec, is_path
 from edgespec.models.names.spec import sources
 from edgespec.text.figures import clock, size_of
 
@@ -41,7 +39,6 @@ OPTIONS = [
     OFFLINE,
     flag("--dry-run", help="Only show what would be downloaded, and whether space is sufficient."),
     flag("--list", "only_list", help="Only list the models in MODEL's repository, with sizes."),
-    JSON,
     QUIET,
     VERBOSE,
 ]  # fmt: skip
@@ -58,7 +55,7 @@ def pull(call: Call) -> None:
     """
     values, output, specs = call.values, call.output, call.values["specs"]
     if values["only_list"]:
-        _list_offers(call)
+        _list_offers(specs, output)
         return
     items = items_of(specs, drafts_of=() if values["no_draft"] else specs)
     for item in items:
@@ -70,11 +67,8 @@ def pull(call: Call) -> None:
         with call.cancelling() as cancel:
             fetch_items(items, output, cancel, needs_all=False)
         tell_stopped(items, output)
-    if values["as_json"]:
-        output.json({"models": [_about(item) for item in items]})
-    else:
-        for item in items:
-            _show(item, output, dry_run=values["dry_run"])
+    for item in items:
+        _show(item, output, dry_run=values["dry_run"])
     call.interrupts.raise_if_received()
     _raise_failures(items, output, values)
 
@@ -96,40 +90,13 @@ def _show(item: Item, output: Output, *, dry_run: bool) -> None:
     elif dry_run and item.download is not None:
         missing, free = size_of(item.download.missing_bytes), size_of(free_bytes([item]))
         output.line(f"{item.spec}: {missing} to download, {free} free")
-        for name, size_bytes in _files(item.download):
-            output.line(f"  {name}  {size_of(size_bytes)}")
+        for file in item.download.files if isinstance(item.download, Download) else ():
+            output.line(f"  {file.name}  {size_of(file.size_bytes)}")
     elif item.is_done and item.transferred_bytes == 0:
         output.line(f"{item.spec}: available without a transfer\n  {item.path}")
     elif item.is_done:
         took = f"{size_of(item.transferred_bytes)} downloaded in {clock(item.elapsed_s)}"
         output.line(f"{item.spec}: {took}, hash verified\n  {item.path}")
-
-
-def _about(item: Item) -> dict[str, Any]:
-    """Return an item as JSON."""
-    about: dict[str, Any] = {"spec": item.spec, "path": str(item.path) if item.path else None}
-    if isinstance(item.wanted, PackageSpec):
-        about |= {"package": item.wanted.package}
-    elif item.wanted is not None:
-        about |= {"repository": item.wanted.repository, "revision": item.wanted.revision}
-    if item.download is not None:
-        if isinstance(item.download, Download):
-            about |= {"commit": item.download.commit}
-        about |= {
-            "files": [{"name": name, "size_bytes": size_bytes} for name, size_bytes in _files(item.download)],
-            "size_bytes": item.download.size_bytes,
-            "missing_bytes": item.download.missing_bytes,
-            "free_bytes": free_bytes([item]),
-        }
-    about |= {"already_here": item.was_here, "done": item.is_done, "transferred_bytes": item.transferred_bytes}
-    return about | {"error": str(item.error) if item.error else None}
-
-
-def _files(download: Download | PackageSpec) -> list[tuple[str, int]]:
-    """Return the names and sizes of what is downloaded."""
-    if isinstance(download, PackageSpec):
-        return [(download.package, download.size_bytes)]
-    return [(file.name, file.size_bytes) for file in download.files]
 
 
 def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any]) -> None:
@@ -159,39 +126,21 @@ def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any
 # --- the models of a repository ---------------------------------------------------------------------------------------
 
 
-def _list_offers(call: Call) -> None:
+def _list_offers(specs: Sequence[str], output: Output) -> None:
     """List the models in the repositories that are named. Raises UsageError, ModelNotFoundError, DownloadError."""
-    output, found = call.output, []
-    for spec in dict.fromkeys(call.values["specs"]):
+    for spec in dict.fromkeys(specs):
         if spec in NAMES or is_path(spec):
             raise UsageError(f"'{spec}' is not in a repository", why="it is a file on this machine")
         wanted = sources(spec)[0]
         if isinstance(wanted, PackageSpec):
             raise UsageError(f"'{spec}' is not in a repository", why=f"it is part of the package {wanted.package}")
-        about, lines = _offers_of_repository(spec, wanted, output)
-        found.append({"spec": spec, **about})
-        for line in lines if not call.values["as_json"] else ():
-            output.line(line)
-    if call.values["as_json"]:
-        output.json({"repositories": found})
-
-
-def _offers_of_repository(spec: str, wanted: HubSpec, output: Output) -> tuple[dict[str, Any], list[str]]:
-    """Return the models of a repository as JSON and as lines."""
-    with output.showing_progress():
-        output.progress(f"looking for {spec}", None)
-        repository = look_up(wanted, output.note)
-    free = free_in(hub_cache())
-    models: list[dict[str, Any]] = [
-        {"model": each.spec, "quant": each.quant, "file": each.file, "files": each.n_parts,
-         "size_bytes": each.size_bytes, "here": each.is_here}
-        for each in choices_in(repository, spec, wanted)
-    ]  # fmt: skip
-    rows = [
-        (model["model"], size_of(model["size_bytes"]), str(model["files"]),
-         "yes" if model["here"] else "no space" if model["size_bytes"] > free else "no")
-        for model in models
-    ]  # fmt: skip
-    about = {"repository": repository.name, "revision": wanted.revision, "commit": repository.commit}
-    lines = table(("model", "size", "files", "here"), rows, right=("size", "files"))
-    return about | {"free_bytes": free, "models": models}, [f"{repository.name}, {size_of(free)} free here", *lines]
+        with output.showing_progress():
+            output.progress(f"looking for {spec}", None)
+            repository = look_up(wanted, output.note)
+        free = free_in(hub_cache())
+        rows = []
+        for each in choices_in(repository, spec, wanted):
+            here = "yes" if each.is_here else "no space" if each.size_bytes > free else "no"
+            rows.append((each.spec, size_of(each.size_bytes), str(each.n_parts), here))
+        output.line(f"{repository.name}, {size_of(free)} free here")
+        output.table(("model", "size", "files", "here"), rows, right=("size", "files"))

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import click
 
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command
+from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.terminal.interrupt import SIGNALS

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command
-from edgespec.cli.options.generation import RUN
-from edgespec.cli.options.given import load_settings, request
+from edgespec.cli.footer import explanation, footer
+from edgespec.cli.options.command import Call, Command
+from edgespec.cli.options.generation import RUN, load_settings, request
 from edgespec.cli.options.types import Text
-from edgespec.cli.render.footer import explanation, footer
 from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models, note_model_as_prompt
 from edgespec.cli.setup.persona import PERSONA, answer_as, named_persona
 from edgespec.cli.terminal.output import Output
@@ -86,7 +84,7 @@ def run(call: Call) -> None:
         elif failure is None and asked.constraint is None:  # a constrained answer that is cut off is an error
             _note_limit(llm, asked, shown, output)
         if values["explain"]:
-            output.show(explanation(shown.stats, llm.pace_verdicts(asked), llm.rounding), aside=True)
+            output.show(explanation(shown.stats, llm.pace_verdicts(asked)), aside=True)
         _account(llm, asked, shown, call)
         if failure is not None:
             raise failure
@@ -217,15 +215,9 @@ def _account(llm: Runtime, asked: Request, shown: _Samples, call: Call) -> None:
     output, details = call.output, call.values["stats"]
     interrupted = call.interrupts.received is not None
     if details or (not output.quiet and (interrupted or output.stderr_is_terminal)):
-        verdicts = llm.pace_verdicts(asked)
-        for line in footer(
-            shown.stats,
-            llm.describe(),
-            details=details,
-            verify=asked.verify,
-            pace=verdicts,
-            n_looped=sum(found.tokens for found in shown.repetitions if found),
-        ):
+        about, verify, verdicts = llm.describe(), asked.verify, llm.pace_verdicts(asked)
+        n_looped = sum(found.tokens for found in shown.repetitions if found)
+        for line in footer(shown.stats, about, details=details, verify=verify, pace=verdicts, n_looped=n_looped):
             output.aside(line)
     call.interrupts.raise_if_received()
 

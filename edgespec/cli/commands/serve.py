@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command
+from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import Option, advanced, flag, option
-from edgespec.cli.options.generation import ENDS, MODEL, SAID, SAMPLING, SPECULATION, TARGET
-from edgespec.cli.options.given import load_settings, request, sampling_settings
+from edgespec.cli.options.generation import (
+    ENDS,
+    MODEL,
+    SAID,
+    SAMPLING,
+    SPECULATION,
+    TARGET,
+    load_settings,
+    request,
+    sampling_settings,
+)
 from edgespec.cli.options.types import PARALLEL, Integer, ModelSpec, Number, Text
 from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models
-from edgespec.cli.setup.reopened import ReopenedModel
+from edgespec.cli.setup.opened import ReopenedModel
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.runtime.worker import LoadingStoppedError

@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.cli.call import Call
-from edgespec.cli.options.command import Command
+from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import JSON, QUIET, VERBOSE, Option, option
-from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL, TARGET_NAME
-from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL, TARGET_NAME, load_settings
 from edgespec.cli.options.types import SPEC_TYPE, Integer, Number
 from edgespec.cli.setup.models import fetch_models, named_model
+from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.settings import DRAFT_N_MAX, HEADS, MAX_DRAFT, MTP, SELF, SPELLINGS, drafters_of
 from edgespec.text.figures import percent
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edgespec.bench.tune import CategoryFigures, Tuned
 
 SECONDS = 60
@@ -86,25 +83,22 @@ def tune(call: Call) -> None:
     if found is not None and values["as_json"]:
         output.json({"model": about["model"], "draft_model": about["draft_model"], **found.as_json()})
     elif found is not None:
-        for part in _report(found):
-            output.show(part)
+        _show(found, output)
     for note in [*llm.notes, *(found.messages if found else ())]:
         output.note(note)
     call.interrupts.raise_if_received()
 
 
-def _report(found: Tuned) -> list[RenderableType]:
-    from edgespec.bench.tables import Figures, Lines
+def _show(found: Tuned, output: Output) -> None:
+    from edgespec.bench.tables import Figures
 
     widths = sorted(found.curve.target)
-    curve = Figures(
-        "Cost of a target pass, relative to a pass over one token",
-        ["tokens", *map(str, widths)],
-        [["cost", *(f"{found.curve.target[width]:.2f}" for width in widths)]],
-    )
+    costs = ["cost", *(f"{found.curve.target[width]:.2f}" for width in widths)]
+    title = "Cost of a target pass, relative to a pass over one token"
+    output.show(Figures(title, ["tokens", *map(str, widths)], [costs]))
     header = ["", "accept.\nrate", f"speedup\nof fixed:{found.length}", "speedup\nof auto"]
     rows = [_row(each) for each in [*found.categories, found.overall]]
-    categories = Figures("Speedup over plain decoding", header, rows, bold=[len(found.categories)])
+    output.show(Figures("Speedup over plain decoding", header, rows, bold=[len(found.categories)]))
     about = [("target", f"{found.curve.pass_s * 1e3:.3g} ms a pass over one token")]
     if found.curve.draft is not None:
         about.append((found.drafter, f"{found.curve.draft:.3f} of that for a draft token"))
@@ -112,7 +106,7 @@ def _report(found: Tuned) -> list[RenderableType]:
         about.append(("even", f"break-even at {percent(even)} acceptance"))
     about.append(("measured", str(found.speedup) if found.speedup else "nothing"))
     about.append(("recommendation", found.recommendation.why))
-    return [curve, categories, Lines(about)]
+    output.facts(about)
 
 
 def _row(found: CategoryFigures) -> list[str]:

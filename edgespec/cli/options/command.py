@@ -1,23 +1,33 @@
-"""Commands whose options are grouped in sections and take defaults from the environment and from configuration
-files."""
+"""Commands whose options are grouped in sections and take defaults from the environment and from configuration files,
+and the object that the function of such a command gets."""
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
-from collections.abc import Mapping
-from functools import partial
+import tomllib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from edgespec.cli.call import Call
+from edgespec.cancel import CancelFlag
 from edgespec.cli.options.common import Option
-from edgespec.cli.options.files import Setting, config_files, read_settings, working_folder
 from edgespec.cli.options.generation import RUN
-from edgespec.cli.options.habits import ELSEWHERE
+from edgespec.cli.options.group import ELSEWHERE
+from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.cli.terminal.output import Output
+from edgespec.errors import UsageError, told_as
+from edgespec.files.paths import config_dir
 
+if TYPE_CHECKING:
+    from edgespec.events import Progress
+
+PROJECT_FILE = "edgespec.toml"
 SECTIONS = ("Prompt", "Server", "Model", "Training", "Speculation", "Sampling", "Answer", "Output")
 ARGS, SHOW_ALL = "edgespec.args", "edgespec.show_all"  # keys of the context: the typed arguments, --help-all
 
@@ -30,6 +40,42 @@ def typed(ctx: click.Context) -> str:
         path = Path(value)
         names.append(option + equals + (path.name if path.is_absolute() else value))
     return shlex.join(["edgespec", str(ctx.info_name), *names])
+
+
+class Call:
+    """A running command. `values` are its options and arguments by name, and `cancel` is the flag that the first signal
+    sets within `cancelling`."""
+
+    def __init__(self, ctx: click.Context) -> None:
+        self.ctx, self.cancel = ctx, CancelFlag()
+        self.values: dict[str, Any] = ctx.params
+        self.output = Output(quiet=self.values.get("quiet", False), verbose=self.values.get("verbose", False))
+        self.interrupts = ctx.find_object(Interrupts) or Interrupts()
+
+    def is_typed(self, name: str) -> bool:
+        """Return whether an option was given on the command line."""
+        return self.ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+    def typed_options(self) -> list[Option]:
+        """Return the options that were given on the command line."""
+        params = self.ctx.command.params
+        return [param for param in params if isinstance(param, Option) and self.is_typed(str(param.name))]
+
+    def is_unset(self, name: str) -> bool:
+        """Return whether an option has its default."""
+        return self.ctx.get_parameter_source(name) is ParameterSource.DEFAULT
+
+    @contextmanager
+    def cancelling(self) -> Iterator[CancelFlag]:
+        """Within this block the first signal sets `cancel`, which is returned, instead of ending the process."""
+        with self.interrupts.calling(self.cancel.set):
+            yield self.cancel
+
+    def progress_of(self, model: str) -> Progress:
+        """Return a function that shows how far the loading of a model is."""
+        from edgespec.events import PROGRESS
+
+        return lambda what, done: self.output.progress(PROGRESS.get(what, what).format(model), done)
 
 
 class Command(click.Command):
@@ -51,7 +97,7 @@ class Command(click.Command):
         asks_for_help = given & {*ctx.help_option_names, *HELP_ALL.opts}
         if not ctx.resilient_parsing and not asks_for_help:
             options = {str(param.name): param for param in self.params if isinstance(param, Option) and param.config}
-            values = {name: setting.value for name, setting in configured(ctx).items() if name in options}
+            values = {name: value for name, (value, _) in configured(ctx).items() if name in options}
             # A single value also sets an option that can be repeated here, but not in `run`.
             ctx.default_map = {
                 name: [value] if options[name].multiple and isinstance(value, str) else value
@@ -91,15 +137,6 @@ class Command(click.Command):
                     formatter.write_dl(records, col_max=34)
 
 
-def configured(ctx: click.Context) -> Mapping[str, Setting]:
-    """Return the settings of the configuration files, by parameter name. Raises UsageError."""
-    options = {each.key: each for each in RUN if each.config}
-    checks = {key: partial(each.check, ctx) for key, each in options.items()}
-    aliases = {str(each.name): key for key, each in options.items()}
-    settings = read_settings(config_files(working_folder()), checks, ELSEWHERE | aliases)
-    return {str(options[key].name): setting for key, setting in settings.items()}
-
-
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         ctx.meta[SHOW_ALL] = True
@@ -111,3 +148,60 @@ HELP_ALL = Option(
     "--help-all", config=False, is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
     help="Show all options: also those that few users need.",
 )  # fmt: skip
+
+
+# --- configuration files ----------------------------------------------------------------------------------------------
+
+
+def user_file() -> Path:
+    return config_dir() / "config.toml"
+
+
+def project_file() -> Path | None:
+    """Return the nearest `edgespec.toml` in the working folder or a folder above it."""
+    try:
+        folder = Path.cwd()
+    except OSError:  # it has been deleted
+        return None
+    candidates = (above / PROJECT_FILE for above in (folder, *folder.parents))
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def config_files() -> list[Path]:
+    """Return the files that apply in the working folder; the project's overrides the user's."""
+    return [file for file in (user_file(), project_file()) if file is not None and file.is_file()]
+
+
+def configured(ctx: click.Context) -> dict[str, tuple[Any, Path]]:
+    """Return the settings of the configuration files, each with its file, by parameter name. Raises UsageError, which
+    names the file and the key."""
+    options = {each.key: each for each in RUN if each.config}
+    settings: dict[str, tuple[Any, Path]] = {}
+    for file in config_files():
+        for key, value in _parse(file).items():
+            if key not in options:
+                raise UsageError(f"{file}: unknown setting '{key}'", hint=_hint(key, options.values()))
+            try:
+                settings[str(options[key].name)] = options[key].check(ctx, value, file), file
+            except ValueError as error:
+                raise UsageError(f"{file}: invalid value for '{key}'", why=str(error)) from error
+    return settings
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        with told_as(UsageError, f"{file} cannot be read"):
+            return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8", why=f"byte {error.start} is invalid") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file} is not valid TOML", why=str(error)) from error
+
+
+def _hint(key: str, options: Collection[Option]) -> str:
+    names = ELSEWHERE | {str(each.name).replace("_", "-"): each.key for each in options}
+    names |= {each.key: each.key for each in options}
+    near = difflib.get_close_matches(key.lower().replace("_", "-"), names, n=1)
+    if near:
+        return f"did you mean '{names[near[0]]}'?"
+    return "'edgespec run --help-all' lists the options: keys are their long names"

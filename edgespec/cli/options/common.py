@@ -25,12 +25,7 @@ class Option(click.Option):
     """
 
     def __init__(
-        self,
-        *names: str,
-        section: str = "Output",
-        config: bool = True,
-        advanced: bool = False,
-        **attrs: Any,
+        self, *names: str, section: str = "Output", config: bool = True, advanced: bool = False, **attrs: Any
     ) -> None:
         default = attrs.get("default")
         attrs.setdefault("show_default", default is not False and default not in (None, (), ""))
@@ -72,14 +67,6 @@ class Option(click.Option):
         except click.BadParameter as error:
             raise ValueError(error.message) from error
         return values if self.multiple else values[0]
-
-    def as_toml(self, ctx: click.Context, variable: str) -> Any:
-        """Return the value of an environment variable as TOML would have it; an invalid one stays a text."""
-        try:
-            value = self.type.convert(variable, self, ctx)
-        except click.BadParameter:
-            return variable
-        return value if type(value) in self._toml_types() else variable
 
     def _toml_types(self) -> tuple[type, ...]:
         if self.is_flag:

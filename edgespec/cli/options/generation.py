@@ -1,4 +1,4 @@
-"""The options of commands that generate text, each declared once; `given.py` turns their values into settings.
+"""The options of commands that generate text, each declared once, and the settings that their values make.
 
 An option that configures a model or a request has the name of the field that it sets.
 """
@@ -6,6 +6,7 @@ An option that configures a model or a request has the name of the field that it
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -26,14 +27,19 @@ from edgespec.cli.options.types import (
 )
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.registry import help_text
+from edgespec.errors import UsageError
+from edgespec.llama.constraint import constraint_text
 from edgespec.settings import (
     CACHE_TYPES,
+    CONSTRAINTS,
     DRAFT_N_MAX,
     MAX_DRAFT,
     MAX_LEAVES,
     MAX_SEQUENCES,
     STRICT_DRAFT_N_MAX,
+    Constraint,
     LoadSettings,
+    Message,
     Request,
 )
 
@@ -62,16 +68,9 @@ class _Fields:
         return Option(*names.split(), section=self.section, help=help, **attrs)
 
 
-_prompt, _model, _speculation = (
-    _Fields("Prompt", Request),
-    _Fields("Model", LoadSettings),
-    _Fields("Speculation", LoadSettings),
-)
-_verification, _sampling, _answer = (
-    _Fields("Speculation", Request),
-    _Fields("Sampling", SamplingSettings),
-    _Fields("Answer", Request),
-)
+_model, _speculation = _Fields("Model", LoadSettings), _Fields("Speculation", LoadSettings)
+_prompt, _verification, _answer = (_Fields(section, Request) for section in ("Prompt", "Speculation", "Answer"))
+_sampling = _Fields("Sampling", SamplingSettings)
 
 # fmt: off
 SYSTEM = Option("-s", "--system", section="Prompt", type=Text(), metavar="TEXT", help="System prompt.")
@@ -293,3 +292,47 @@ RUN = [FILE, *QUESTION, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT]
 
 CHAT = [SYSTEM, *MODEL, *SPECULATION, *SAMPLING, *ENDS, *SHOWN]
 """The options that a conversation shares with `run`."""
+
+
+# --- settings from values ---------------------------------------------------------------------------------------------
+
+
+def load_settings(values: Mapping[str, Any]) -> LoadSettings:
+    """Return what to load, from the values of the options by name."""
+    return LoadSettings(**_given(LoadSettings, values))
+
+
+def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) -> Request:
+    """Return what to generate for `prompt`, a user message or a text to complete. Raises UsageError."""
+    system = values["system"]
+    turns = [Message("system", system)] if system else []
+    texts: dict[str, Any] = {kind: constraint_text(kind, given) for kind, given in constraints(values).items()}
+    what = {"prompt": "" if chat else prompt, "messages": (*turns, Message("user", prompt)) if chat else ()}
+    how = {"sampling": sampling_settings(values), "seed": seed}
+    # Drafting is set when loading, for all answers.
+    given = {name: value for name, value in _given(Request, values).items() if name not in _given(LoadSettings, values)}
+    return Request(**given | texts | what | how)
+
+
+def constraints(values: Mapping[str, Any]) -> dict[Constraint, str]:
+    """Return the constraints of answers: the command line overrides the environment, which overrides files."""
+    ctx = click.get_current_context(silent=True)
+    given = {kind: values[kind] for kind in CONSTRAINTS if values[kind]}
+    sources = {kind: ctx.get_parameter_source(kind) if ctx else None for kind in given}
+    order = (click.ParameterSource.COMMANDLINE, click.ParameterSource.ENVIRONMENT, click.ParameterSource.DEFAULT_MAP)
+    nearest = next((source for source in order if source in sources.values()), None)
+    return {kind: given[kind] if kind in given and sources[kind] is nearest else "" for kind in CONSTRAINTS}
+
+
+def sampling_settings(values: Mapping[str, Any]) -> SamplingSettings:
+    """Return how to sample. Raises UsageError."""
+    try:
+        return SamplingSettings(**_given(SamplingSettings, values))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _given(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that name a field of `settings`; None keeps the field's default."""
+    names = {field.name for field in fields(settings)}
+    return {name: value for name, value in values.items() if name in names and value is not None}

@@ -16,7 +16,7 @@ from edgespec.batch.merge import merge
 from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.reading import id_on
 from edgespec.batch.row import BadRow, Row
-from edgespec.cli.call import Call
+from edgespec.cli.options.command import Call
 from edgespec.cli.options.common import flag, option
 from edgespec.cli.options.types import Parsed
 from edgespec.cli.terminal.output import Output, StdoutClosed
@@ -101,10 +101,6 @@ class StdoutRows(Closable):
         pass
 
 
-def open_target(name: str | None, output: Output) -> OutputFile | StdoutRows:
-    return StdoutRows(output) if name in (None, STDIO) else OutputFile(Path(str(name)))
-
-
 def prepare(target: OutputFile | StdoutRows, made_with: dict[str, Any], values: dict[str, Any]) -> int:
     """Open the output for resuming or overwriting. Return the seed from which the seeds of rows are derived."""
     seed = values["seed"] if values["seed"] >= 0 else None
@@ -137,7 +133,7 @@ def merge_parts(call: Call) -> None:
         raise UsageError(f"{', '.join(others)} cannot be combined with --merge", why="the rows are answered already")
     values = call.values
     name, paths = values["target"], [Path(source) for source in values["sources"]]
-    if name in (None, STDIO):
+    if name == STDIO:
         raise UsageError("--merge needs an output file", hint="use -o FILE")
     if any(are_same(Path(name), path) for path in paths):
         raise UsageError(f"cannot merge {name} into itself", hint="use another output file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -12,11 +13,11 @@ import click
 from click.core import ParameterSource
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.call import Call
-from edgespec.cli.options.given import one_model
-from edgespec.cli.options.habits import looks_like_model
+from edgespec.cli.options.command import Call
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
+from edgespec.models.names.catalog import near
+from edgespec.models.names.source import NAMES
 from edgespec.models.names.spec import NotFetchedError, catalogued_settings, resolve
 from edgespec.settings import AUTO_DRAFT, LoadSettings
 from edgespec.text.figures import size_of
@@ -57,13 +58,23 @@ def default_model(call: Call, *, or_demo: bool = False) -> str:
 
 
 def named_model(call: Call) -> str:
-    """Return the model that the command's argument or its option -m names, or the default model. Raises UsageError for
-    two models, and as `default_model` does."""
-    return one_model(call.values["target"], call.values["model"]) or default_model(call)
+    """Return the model that the command's argument or its option -m names, or the default model. The argument overrides
+    a configured model. Raises UsageError for two models, and as `default_model` does."""
+    argument, option = call.values["target"], call.values["model"]
+    if argument is not None and call.is_typed("model"):
+        raise UsageError("two models were given", why=f"{argument} and -m {option}", hint="use one of them")
+    return argument or option or default_model(call)
+
+
+def looks_like_model(prompt: str) -> bool:
+    """Return whether a prompt is probably the model, which ollama takes first. Raises UsageError as `catalogue`
+    does."""
+    if not re.fullmatch(r"\S+", prompt):
+        return False
+    return prompt in NAMES or "gguf" in prompt.lower() or bool(near(prompt.replace(":", "-")))
 
 
 def note_model_as_prompt(output: Output, prompt: str | None, model: str | None) -> None:
-    """Show a note if the prompt looks like a model, which ollama takes first. Raises UsageError as `catalogue` does."""
     if prompt and not model and looks_like_model(prompt):
         output.note(f"{prompt!r} was taken as the prompt; to choose the model, use -m")
 
@@ -168,7 +179,7 @@ def fetch_missing(
             refusal.hint += f", or without its draft: edgespec pull {with_drafts[0]} --no-draft"
         raise refusal
     cancel = CancelFlag()
-    with call.interrupts.cancelling(cancel):
+    with call.interrupts.calling(cancel.set):
         fetch_items(possible, output, cancel)
     tell_stopped(possible, output)
     call.interrupts.raise_if_received()

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
-from edgespec.cli.call import Call
+from edgespec.cli.options.command import Call
 from edgespec.cli.options.common import option
 
 if TYPE_CHECKING:
     from edgespec.chat.personas import Persona
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from edgespec.chat.personas import personas
-
-    return [
-        CompletionItem(each.name, help=each.description) for each in personas()[0] if each.name.startswith(incomplete)
-    ]
-
-
 PERSONA = option(
-    "Prompt", "--persona", metavar="NAME", shell_complete=_complete,
+    "Prompt", "--persona", metavar="NAME",
     help="Use a saved system prompt with its settings: brief, coder, editor, translator, or your own "
     "('edgespec config' shows the folder).",
 )  # fmt: skip

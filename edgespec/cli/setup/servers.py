@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from edgespec.cancel import CancelFlag
-from edgespec.cli.call import Call
+from edgespec.cli.options.command import Call
 from edgespec.cli.options.common import Option, option
 from edgespec.cli.setup.models import answer_as_catalogued
+from edgespec.cli.setup.opened import OpenModel, members
 from edgespec.cli.terminal.output import Output
-from edgespec.closable import Closable
 from edgespec.errors import UsageError
 from edgespec.models.names.source import lasting
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
@@ -24,16 +21,10 @@ from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 if TYPE_CHECKING:
     from edgespec.events import Progress
     from edgespec.remote.engine import RemoteEngine
-    from edgespec.remote.fleet import Fleet
 
 VARIABLE = "EDGESPEC_API_KEY"
 SENT = ("model", "verify", "spec_type", "pace", "spec_draft_n_max")
 """The options of loading and drafting that are sent with each request."""
-
-KEY_FILE = option(
-    "Server", "--api-key-file", "api_key_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help=f"File with the server's key; otherwise {VARIABLE} is the key.",
-)  # fmt: skip
 
 OVER = option(
     "Server", "--over", "over", metavar="ray[://HOST:PORT]", advanced=True,
@@ -41,17 +32,15 @@ OVER = option(
 )  # fmt: skip
 
 
-def server_options(help: str, *, multiple: bool = False) -> list[Option]:
-    """Return `--server` and the option for its key."""
-    return [option("Server", "--server", metavar="URL", multiple=multiple, help=help), KEY_FILE]
+def server_option(help: str, *, multiple: bool = False) -> Option:
+    """Return the option `--server`."""
+    return option("Server", "--server", metavar="URL", multiple=multiple, help=f"{help} {VARIABLE} is its key.")
 
 
 def check_options(call: Call) -> None:
-    """Refuse typed options that have no effect with a server, or without one. Raises UsageError."""
+    """Refuse typed options that have no effect with a server. Raises UsageError."""
     values = call.values
     if not values["server"]:
-        if values["api_key_file"] is not None:
-            raise UsageError("--api-key-file needs --server")
         return
     idle = [
         max((*each.opts, *each.secondary_opts) if values[str(each.name)] is not False else each.secondary_opts, key=len)
@@ -76,20 +65,18 @@ def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -
     from edgespec.remote.fleet import LostError
 
     values = call.values
-    settings = _settings(values, values["model"] if call.is_typed("model") else "")
-    key, found, lost = _key(values), list[RemoteEngine](), list[LostError]()
-    try:
+    given = {name: values[name] for name in ("spec_type", "pace", "spec_draft_n_max") if values.get(name) is not None}
+    settings = LoadSettings(values["model"] if call.is_typed("model") else "", **given)
+    key, found, lost = _key(), list[RemoteEngine](), list[LostError]()
+    with ExitStack() as opened:
         for url in dict.fromkeys(map(base_url, urls)):
             try:
-                found.append(RemoteEngine(url, key, settings, also=also))
+                found.append(opened.enter_context(RemoteEngine(url, key, settings, also=also)))
             except LostError as away:
                 lost.append(away)
         if not found:
             raise lost[0]
-    except BaseException:
-        for engine in found:
-            engine.close()
-        raise
+        opened.pop_all()
     for error in lost:
         call.output.note(f"{error.what}: continuing without this server")
     values["model"] = found[0].settings.model
@@ -98,58 +85,17 @@ def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -
     return found
 
 
-def opener(
-    url: str, values: Mapping[str, Any]
-) -> Callable[[LoadSettings, Progress | None, CancelFlag | None], RemoteEngine]:
+def opener(url: str) -> Callable[[LoadSettings, Progress | None, CancelFlag | None], RemoteEngine]:
     """Return a function that opens models of a server for a chat."""
     from edgespec.remote.engine import RemoteEngine
 
-    open_engine = partial(RemoteEngine, url, _key(values))
-    return lambda settings, progress, cancel: open_engine(settings, cancel)
+    key = _key()
+    return lambda settings, progress, cancel: RemoteEngine(url, key, settings, cancel)
 
 
-class Members(Closable):
-    """Servers or cluster nodes, with the interface of `ReopenedModel`. Raises UsageError if the settings in `asked` are
-    invalid for the model."""
+def _key() -> str:
+    from edgespec.remote.connection import checked_key
 
-    reopen = None
-
-    def __init__(self, fleet: Fleet, asked: Request, output: Output) -> None:
-        self.worker, self._output, self._n_shown = fleet, output, 0
-        fleet.tell = self.show_notes
-        try:
-            self.worker.check_settings(asked)
-        except BaseException:
-            self.close()
-            raise
-
-    def where(self) -> list[str]:
-        """Return the number of members, for the progress of a job."""
-        n, kind = self.worker.n_members, self.worker.kind
-        return [f"{n} {kind}{'s' if n != 1 else ''}"]
-
-    def show_notes(self) -> None:
-        """Show new notes."""
-        notes = self.worker.notes[self._n_shown :]
-        self._n_shown += len(notes)
-        for note in notes:
-            self._output.note(note)
-
-    def close(self) -> None:
-        self.show_notes()
-        self.worker.close()
-
-
-def _settings(values: Mapping[str, Any], model: str) -> LoadSettings:
-    given = {name: values[name] for name in ("spec_type", "pace", "spec_draft_n_max") if values.get(name) is not None}
-    return LoadSettings(model, **given)
-
-
-def _key(values: Mapping[str, Any]) -> str:
-    from edgespec.remote.connection import checked_key, read_key
-
-    if values["api_key_file"] is not None:
-        return read_key(values["api_key_file"])
     key = os.environ.get(VARIABLE, "")
     return checked_key(key, VARIABLE) if key else ""
 
@@ -180,7 +126,7 @@ def open_nodes(
     cancel: CancelFlag,
     *,
     may_download: bool,
-) -> Members:
+) -> OpenModel:
     """Load the model on the nodes, and return once one node has loaded it. Raises EdgespecError."""
     from edgespec.cluster.library import Ray, checked_address
     from edgespec.cluster.nodes import Nodes
@@ -198,7 +144,7 @@ def open_nodes(
         except BaseException:
             nodes.close()
             raise
-    return Members(fleet, asked, output)
+    return members(fleet, asked, output)
 
 
 def _lasting(settings: LoadSettings) -> LoadSettings:

@@ -13,12 +13,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from edgespec.files.unfinished import remove_unfinished
-
-if TYPE_CHECKING:
-    from edgespec.cancel import CancelFlag
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
@@ -51,12 +47,6 @@ class Interrupts:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # ignored after nohup
                 signal.signal(number, lambda *_: None)
-
-    @contextmanager
-    def cancelling(self, flag: CancelFlag) -> Iterator[None]:
-        """Within this block the first signal sets `flag` instead of ending the process."""
-        with self.calling(flag.set):
-            yield
 
     @contextmanager
     def calling(self, first: Callable[[], object]) -> Iterator[None]:

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
@@ -25,6 +25,7 @@ from edgespec.text.printable import printable, wrapped
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+WIDEST = 100  # columns of text that is easy to read
 LOGGED_EVERY_S = 30.0  # between lines of progress if stderr is not a terminal
 _ASCII = str.maketrans({"·": "|", "…": "..."})
 
@@ -102,6 +103,32 @@ class Output:
         Console(file=text, width=shutil.get_terminal_size().columns, color_system=None).print(renderable)
         lines = "\n".join(line.rstrip() for line in text.getvalue().splitlines())
         (self.aside if aside else self.line)(lines)
+
+    def facts(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Print texts with labels in front, as wide as the terminal, but no wider than is readable. Words, such as
+        paths, stay whole; a non-breaking space is U+00A0."""
+        indent = max(len(label) for label, _ in rows) + 2
+        columns = max(min(WIDEST, shutil.get_terminal_size().columns), indent + 20)
+        for label, text in rows:
+            line = wrapped(printable(f"{label:{indent}}{text}".replace("\n", " ")).rstrip(), columns, indent)
+            self.line(line.replace("\xa0", " "))
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> None:
+        """Print a table. `right` names right-aligned columns. No cell is cut or wrapped, so that names can be copied.
+        Columns without any text are left out."""
+        from rich.cells import cell_len
+
+        kept = [number for number, column in enumerate(zip(*rows, strict=True)) if any(column)]
+        header, rows = [header[number] for number in kept], [[row[number] for number in kept] for row in rows]
+        widths = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
+        lines = []
+        for row in (header, *rows):
+            cells = []
+            for name, text, width in zip(header, row, widths, strict=True):
+                gap = " " * (width - cell_len(text))
+                cells.append(gap + text if name in right else text + gap)
+            lines.append("  ".join(cells).rstrip())
+        self.line("\n".join([lines[0], "─" * max(map(cell_len, lines)), *lines[1:]]))
 
     def json(self, value: Any) -> None:
         """Print a JSON value on one line."""

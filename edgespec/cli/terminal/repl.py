@@ -19,8 +19,8 @@ from edgespec.chat.comparing import Comparison
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
-from edgespec.cli.call import Call
-from edgespec.cli.render.footer import footer
+from edgespec.cli.footer import footer
+from edgespec.cli.options.command import Call
 from edgespec.cli.setup.models import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupted
 from edgespec.cli.terminal.line_editor import LineEditor, inputs_of, piped_line
@@ -116,7 +116,7 @@ class Repl:
         stats: Stats | None = None
         finish: str | None = None
         try:
-            with self._interrupts.cancelling(cancel):
+            with self._interrupts.calling(cancel.set):
                 events = start(cancel)
                 thinking.push(self.session.begun)  # the part of a continued answer that is shown already
                 for event in events:
@@ -189,17 +189,13 @@ class Repl:
         try:
             if not self._call.values["server"]:
                 settings = fetch_models(self._call, settings, ask=self._agrees)
-            with self._interrupts.cancelling(cancel):
+            with self._interrupts.calling(cancel.set):
                 self.session.load(settings, lambda what, done: self._progress(settings, what, done), cancel)
-        except Interrupted:  # during a download
+        except (Interrupted, EdgespecError) as error:
             if self._editor is None:
                 raise
-            self._interrupts.resume()
-            return
-        except EdgespecError as error:
-            if self._editor is None:
-                raise
-            self._show_error(error)
+            if isinstance(error, EdgespecError):  # not a Ctrl-C during a download
+                self._show_error(error)
             self._interrupts.resume()
             return
         finally:
@@ -231,7 +227,7 @@ class Repl:
             self.output.answer(comparison.lanes[side].events[-1].text)
 
         try:
-            with self._interrupts.cancelling(cancel):
+            with self._interrupts.calling(cancel.set):
                 comparison.run(cancel, heard, lambda what, done: self._progress(self.session.load_settings, what, done))
         finally:
             self.output.end_answer()
@@ -272,16 +268,10 @@ class Repl:
     def _account(self, stats: Stats | None) -> None:
         if stats is None or not (self._details or (self._editor is not None and not self.output.quiet)):
             return
-        verdicts = self.session.verdicts() if self._details else ()
-        session = self.session
-        for line in footer(
-            stats,
-            session.about,
-            details=self._details,
-            verify=session.settings.verify,
-            pace=verdicts,
-            n_looped=session.n_looped,
-        ):
+        session, details = self.session, self._details
+        verdicts = session.verdicts() if details else ()
+        verify, n_looped = session.settings.verify, session.n_looped
+        for line in footer(stats, session.about, details=details, verify=verify, pace=verdicts, n_looped=n_looped):
             self.output.aside(line)
 
     def _show_system(self) -> None:

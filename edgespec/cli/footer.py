@@ -66,10 +66,7 @@ def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
         return "off; --spec-type auto, or a draft model (-md), turns it on"
     if not stats.proposed:
         return "no token was drafted"
-    parts = [
-        f"acceptance rate {percent(stats.acceptance_rate)}",
-        f"{stats.tokens_per_round:.1f} tokens per step",
-    ]
+    parts = [f"acceptance rate {percent(stats.acceptance_rate)}", f"{stats.tokens_per_round:.1f} tokens per step"]
     if (speedup := stats.speedup) is not None:
         parts.append(f"predicted speed-up {speedup:.2f}x")
     return " · ".join([*parts, *_overlapped(stats), *([_looped(n_looped)] if n_looped else [])])
@@ -92,32 +89,22 @@ def _decided(pace: Sequence[PolicyVerdict], setting: str) -> str:
     return "" if setting == "auto" else f"draft length {setting}"
 
 
-def explanation(stats: Stats, pace: Sequence[PolicyVerdict], rounding: float | None) -> RenderableType:
+def explanation(stats: Stats, pace: Sequence[PolicyVerdict]) -> RenderableType:
     """Return where the time of an answer went, what each drafter did and gained, and why it was used."""
     from rich.console import Group
     from rich.text import Text
 
     from edgespec.bench.tables import Figures
 
-    rests = {verdict.drafter: verdict.rests for verdict in pace}
+    states = {verdict.drafter: "backed off" if verdict.rests else "active" for verdict in pace}
     rows = []
     for name, counts in stats.by_source.items():
         gained = stats.gained_per_s(name)
-        rows.append(
-            [
-                name,
-                str(counts.asked),
-                str(counts.proposed),
-                str(counts.accepted),
-                f"{counts.seconds * 1e3:.1f}",
-                "" if gained is None else f"{gained:+.1f}",
-                {True: "backed off", False: "active", None: ""}[rests.get(name)],
-            ]
-        )
+        figures = [str(counts.asked), str(counts.proposed), str(counts.accepted), f"{counts.seconds * 1e3:.1f}"]
+        rows.append([name, *figures, "" if gained is None else f"{gained:+.1f}", states.get(name, "")])
     title = f"{rate(stats.tokens_per_s)} tok/s; what each drafter did, and how much speed it added or cost"
     table = Figures(title, ["", "asked", "verified", "accepted", "ms", "tok/s", "now"], rows)
-    lines = [*_details(stats), *_reasons(pace), *_rounding(rounding)]
-    return Group(table, Text(), Text("\n".join(lines)))
+    return Group(table, Text(), Text("\n".join([*_details(stats), *_reasons(pace)])))
 
 
 def _details(stats: Stats) -> list[str]:
@@ -133,7 +120,6 @@ def _details(stats: Stats) -> list[str]:
     ]
     if stats.proposed:
         lines.append(f"drafts: {stats.accepted} of {stats.proposed} tokens accepted; by position {_positions(stats)}")
-        lines.append(f"steps by tokens accepted: {_histogram(stats.accepted_histogram)}")
         lines += [f"overlap: {said}" for said in _overlapped(stats)]
     return lines
 
@@ -151,18 +137,7 @@ def _reasons(pace: Sequence[PolicyVerdict]) -> Iterator[str]:
         yield f"passes of the target: 1 token in 1, {widths}"
 
 
-def _rounding(rounding: float | None) -> Iterator[str]:
-    """Yield how far passes of different widths differ, if it was measured."""
-    if rounding is not None:
-        found = f"up to {rounding:.2g} logits between widths" if rounding else "none found"
-        yield f"rounding: {found}"
-
-
 def _positions(stats: Stats) -> str:
     """Return how often the first, second, ... token of a draft was accepted."""
     pairs = zip(stats.accepted_per_pos, stats.proposed_per_pos, strict=True)
     return ", ".join(percent(accepted / proposed) for accepted, proposed in pairs if proposed)
-
-
-def _histogram(counts: Sequence[int]) -> str:
-    return ", ".join(f"{accepted}: {rounds}" for accepted, rounds in enumerate(counts))

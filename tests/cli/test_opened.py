@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.setup import reopened
-from edgespec.cli.setup.reopened import ReopenedModel
+from edgespec.cli.setup import opened
+from edgespec.cli.setup.opened import ReopenedModel
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import GenerationError
 from edgespec.settings import LoadSettings, Request
@@ -18,6 +18,7 @@ AWAY = GenerationError("cannot reach the worker a:1", why="Connection refused")
 
 class FakeWorker:
     n_refusals = 0
+    notes: tuple[str, ...] = ()
 
     def __init__(self, *_: Any) -> None:
         if FakeWorker.n_refusals:
@@ -31,8 +32,8 @@ class FakeWorker:
 
 def lost(monkeypatch: pytest.MonkeyPatch, n_refusals: int, **settings: Any) -> ReopenedModel:
     """Return a model that fails to load again this number of times."""
-    monkeypatch.setattr(reopened, "Worker", FakeWorker)
-    monkeypatch.setattr(reopened, "RETRY_S", 0.0)
+    monkeypatch.setattr(opened, "Worker", FakeWorker)
+    monkeypatch.setattr(opened, "RETRY_S", 0.0)
     FakeWorker.n_refusals = 0
     model = ReopenedModel(LoadSettings("demo", **settings), Request("x"), Output(quiet=True), CancelFlag())
     FakeWorker.n_refusals = n_refusals
@@ -47,6 +48,6 @@ def test_lost_workers_of_other_machines_are_waited_for(monkeypatch: pytest.Monke
 def test_but_not_for_ever_nor_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GenerationError):
         lost(monkeypatch, 3).reopen(AWAY)
-    monkeypatch.setattr(reopened, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(opened, "PATIENCE_S", -1.0)
     with pytest.raises(GenerationError):
         lost(monkeypatch, 3, rpc=("a:1",)).reopen(AWAY)
