@@ -88,7 +88,8 @@ def test_the_answer_of_a_catalogued_model_is_the_one_with_its_settings_typed(tmp
     assert text() == text("--temp", "0.25", "--top-p", "0.5") != text("--temp", "1.5", "--top-p", "1")
 
 
-@pytest.mark.parametrize(("args", "exact"), [((), True), (("--exact",), True), (("--fast",), False)])
+@pytest.mark.long(but=2)
+@pytest.mark.parametrize(("args", "exact"), [((), True), (("--fast",), False), (("--exact",), True)])
 def test_contexts_are_exact_unless_fast_ones_are_asked_for(tmp_path: Path, args: tuple[str, ...], exact: bool) -> None:
     with patch("edgespec.runtime.loading.Context", wraps=Context) as made:
         done = edgespec_here("run", "-m", "demo", "-n", "4", "--raw", *args, "x", home=tmp_path, stdin=b"")

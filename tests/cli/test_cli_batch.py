@@ -591,6 +591,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_row_that_kills_the_model_gets_an_error_and_takes_no_other_with_it(home: Path) -> None:
     (home / "poison.py").write_text(POISON)
     write(home, *({"id": n, "prompt": "with arsenic" if n == 2 else f"row {n}"} for n in range(5)))

@@ -39,6 +39,7 @@ def written(file: Path) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_for_a_while_loses_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Partial results cannot be written, the final result can."""
     tried: list[int] = []

@@ -196,6 +196,7 @@ def test_a_history_that_cannot_be_written_is_reported_and_the_chat_is_written_to
     assert contents(home)[0] == "hello"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="needs a symbolic link")
 def test_where_chats_cannot_be_written_they_are_read_and_answers_come_with_a_warning(home: Path) -> None:
     file = home / "data" / "chats.db"
@@ -269,6 +270,7 @@ def test_at_a_terminal_one_types_edits_leaves_and_finds_the_lines_again(home: Pa
         assert contents(home)[0] == "three"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_the_chat_continues_after_ctrl_c_and_after_its_worker_was_killed(home: Path) -> None:
     with at_terminal(home, [*ENDLESS, "--plain"]) as (program, master):

@@ -161,6 +161,7 @@ def test_a_draft_that_is_named_is_not_fetched_without_its_target(hub: FakeHub, t
     assert len(hub.file_requests) == 1
 
 
+@pytest.mark.long
 def test_a_chat_lists_and_fetches_a_model_and_goes_on_with_it(hub: FakeHub, tmp_path: Path) -> None:
     lines = b"/models demo-p\n/model demo-pair\n/model\n"
     args = ["chat", "--plain", "-m", "demo", "-t", "1", "--no-history", "-y"]

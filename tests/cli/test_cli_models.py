@@ -287,15 +287,6 @@ def test_the_template_is_printed_if_asked_for(home: Path, kept: Repository) -> N
     assert text.endswith(f"\n{CHATML}\n")
 
 
-def test_the_metadata_is_printed_if_asked_for(home: Path) -> None:
-    write_model(home / "m.gguf", "llama", metadata={"general.description": "x " * 400, "general.tags": ["a", "b"]})
-    text = text_of(home, "show", "m.gguf", "--metadata")
-    assert re.search(r"\ntokenizer.ggml.tokens +an array of \d+ elements\n", text)
-    assert re.search(r"\nllama.block_count +2\n", text)
-    assert re.search(r"\ngeneral.tags +\['a', 'b'\]\n", text)
-    assert "x ... (800 characters)" in " ".join(text.split())
-
-
 @pytest.mark.parametrize(
     ("architecture", "said"),
     [

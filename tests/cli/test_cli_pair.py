@@ -155,18 +155,18 @@ def test_what_is_named_is_fetched_and_no_draft_with_it(hub: FakeHub, tmp_path: P
     found = json.loads(on_hub(hub, tmp_path, "suggest", "demo-pair", "-y", "--json").stdout)
     assert found["is_here"]
     assert [each["spec"] for each in found["drafts"] if each["verdict"] == "works"] == ["demo:draft", "demo-draft"]
-    assert b"verdict works" in on_hub(hub, tmp_path, "check", "demo-pair", "demo-draft", "-y").stdout
+    assert b"verdict  works" in on_hub(hub, tmp_path, "check", "demo-pair", "demo-draft", "-y").stdout
 
 
 def test_without_the_target_its_drafts_are_those_of_the_catalogue(hub: FakeHub, tmp_path: Path) -> None:
     done = on_hub(hub, tmp_path, "suggest", "demo-pair")
-    assert done.stdout.decode().splitlines() == ["pull demo-draft: owner/draft-GGUF: edgespec pull demo-draft"]
+    assert done.stdout.decode().splitlines() == ["pull  demo-draft: owner/draft-GGUF: edgespec pull demo-draft"]
     note = "no headers were compared, because demo-pair is not downloaded; to download it: edgespec pull demo-pair"
     assert note in " ".join(done.stderr.decode().split())
     assert not hub.requests
     on_hub(hub, tmp_path, "check", "demo-draft", "demo-draft", "-y")
     done = on_hub(hub, tmp_path, "suggest", "demo-pair", "--offline")
-    assert done.stdout.decode().splitlines() == ["here owner/draft-GGUF:Q8_0: owner/draft-GGUF"]
+    assert done.stdout.decode().splitlines() == ["here  owner/draft-GGUF:Q8_0: owner/draft-GGUF"]
     found = json.loads(on_hub(hub, tmp_path, "suggest", "demo-pair", "--json").stdout)
     assert (found["is_here"], [each["is_here"] for each in found["drafts"]]) == (False, [True])
 
@@ -189,7 +189,7 @@ def test_at_a_terminal_it_asks_first(hub: FakeHub, tmp_path: Path, answer: bytes
         assert "demo-draft" not in asked
         os.write(master, answer)
         assert program.stdout is not None
-        assert (b"verdict works" in program.stdout.read()) == (code == 0)
+        assert (b"verdict  works" in program.stdout.read()) == (code == 0)
         assert program.wait(60) == code
 
 

@@ -100,7 +100,13 @@ def bench(call: Call) -> None:
     settings = load_settings(values)
     fetch_models(call, settings, modes=values["modes"])
     files = values["json_file"], values["plot_file"]
-    _check_files(*files)
+    if values["plot_file"]:
+        from edgespec.bench.report import check_plot
+
+        check_plot(Path(values["plot_file"]))
+    for name in files:
+        if name and name != STDOUT:
+            check_writable(Path(name))  # before anything is measured
     from edgespec.bench.suites import chosen
 
     items, problems = chosen(values["prompts"], values["categories"], values["per_category"], PER_CATEGORY)
@@ -148,17 +154,6 @@ def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list
             hint="pass one (-md)",
         )
     return modes
-
-
-def _check_files(json_file: str | None, plot_file: str | None) -> None:
-    """Raise UsageError for a file that cannot be written, before anything is measured."""
-    if plot_file:
-        from edgespec.bench.report import check_plot
-
-        check_plot(Path(plot_file))
-    for name in (json_file, plot_file):
-        if name and name != STDOUT:
-            check_writable(Path(name))
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------

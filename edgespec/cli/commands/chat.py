@@ -20,8 +20,14 @@ from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import Option, advanced, option
 from edgespec.cli.options.generation import CHAT, constraints, load_settings, sampling_settings
 from edgespec.cli.options.types import Integer, Text
-from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models, note_model_as_prompt
-from edgespec.cli.setup.persona import PERSONA, named_persona, typed_fields
+from edgespec.cli.setup.models import (
+    PERSONA,
+    answer_as_catalogued,
+    default_model,
+    fetch_models,
+    named_persona,
+    note_model_as_prompt,
+)
 from edgespec.cli.setup.servers import check_options, open_servers, opener, server_option
 from edgespec.cli.terminal.interrupt import leave
 from edgespec.cli.terminal.output import Output
@@ -112,7 +118,7 @@ def chat(call: Call) -> None:
         if values["resume"]:
             _resume(call, session)
         if persona is not None:
-            session.begin_as(persona, typed_fields(call))
+            session.begin_as(persona, call.typed_names())
         session.attached = attached
         try:
             failed = _front(call, session)
@@ -201,7 +207,7 @@ def _resume(call: Call, session: Session) -> None:
     """Open a chat with its saved settings, except for options that were typed."""
     asked = session.settings
     session.open(call.values["resume"])
-    typed = typed_fields(call)
+    typed = call.typed_names()
     sampling = {item.name: getattr(asked.sampling, item.name) for item in fields(asked.sampling) if item.name in typed}
     others = {item.name: getattr(asked, item.name) for item in fields(asked) if item.name in typed}
     kept = session.settings

@@ -297,15 +297,11 @@ def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator
 
 
 def gpu_build(gpu: Gpu) -> str:
-    """Return the command that builds llama.cpp for a GPU."""
-    if not _in_checkout():
-        return _with_variable("CMAKE_ARGS", f"-DGGML_{gpu.backend.upper()}=on", REINSTALL)
-    script = r"scripts\edgespec" if os.name == "nt" else "./scripts/edgespec"
-    return _with_variable("EDGESPEC_BACKEND", gpu.backend, f"{script} doctor")
-
-
-def _with_variable(name: str, value: str, command: str) -> str:
-    """Return a line for the system's shell that runs a command with an environment variable."""
+    """Return the command that builds llama.cpp for a GPU, for the system's shell."""
+    name, value, command = "CMAKE_ARGS", f"-DGGML_{gpu.backend.upper()}=on", REINSTALL
+    if _in_checkout():
+        script = r"scripts\edgespec" if os.name == "nt" else "./scripts/edgespec"
+        name, value, command = "EDGESPEC_BACKEND", gpu.backend, f"{script} doctor"
     return f'$env:{name} = "{value}"; {command}' if os.name == "nt" else f'{name}="{value}" {command}'
 
 

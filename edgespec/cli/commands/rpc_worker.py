@@ -80,11 +80,7 @@ def _check(host: str, port: int) -> str:
     """Return the numeric address of the host. Raises UsageError if the port cannot be used."""
     try:
         address = str(socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
-            if os.name == "posix":  # as llama.cpp does
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind((address, port))
-            trial.listen(1)
+        socket.create_server((address, port)).close()
     except OSError as error:
         hint = "--host is an IPv4 address or a name of this machine"
         if error.errno == EADDRINUSE:

@@ -14,8 +14,15 @@ from edgespec.cli.footer import explanation, footer
 from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.generation import RUN, load_settings, request
 from edgespec.cli.options.types import Text
-from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models, note_model_as_prompt
-from edgespec.cli.setup.persona import PERSONA, answer_as, named_persona
+from edgespec.cli.setup.models import (
+    PERSONA,
+    answer_as,
+    answer_as_catalogued,
+    default_model,
+    fetch_models,
+    named_persona,
+    note_model_as_prompt,
+)
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt
 from edgespec.core.stats import Stats

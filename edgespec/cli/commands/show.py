@@ -29,18 +29,16 @@ ABOUT = {  # facts from the metadata: the value of the first key that exists
     "made from": ("general.base_model.0.repo_url", "general.base_model.0.name"),
     "source": ("general.source.url", "general.repo_url", "general.url"),
 }
-LONGEST, LONGEST_ARRAY = 300, 16  # characters of a text and elements of an array in the metadata
 
 
 @click.command(context_settings=HELP_NAMES)
 @click.argument("model", type=ModelSpec())
 @click.option("--template", is_flag=True, help="Also print the chat template.")
-@click.option("--metadata", is_flag=True, help="Also print the metadata of the file.")
-def show(model: str, template: bool, metadata: bool) -> None:
+def show(model: str, template: bool) -> None:
     """Show the details of MODEL.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'; it may be a draft head. The model is not loaded.
-    'edgespec pair suggest MODEL' lists the models that can draft for it.
+    'edgespec pair suggest MODEL' lists the models that can draft for it; 'gguf-dump FILE' prints all metadata.
     """
     from edgespec.models.names.local import local_model
 
@@ -50,9 +48,6 @@ def show(model: str, template: bool, metadata: bool) -> None:
     assert header is not None  # a file without a valid header is an error
     output.facts([(label, text or "-") for label, text in [*_rows(found, header), *_catalogue_rows(model)]])
     text = header.metadata.get("tokenizer.chat_template")
-    if metadata:
-        output.line("")
-        output.facts([(key, _value(header, key)) for key in header.metadata if key != "tokenizer.chat_template"])
     if template and text:
         output.line(f"\n{text}")
 
@@ -180,20 +175,6 @@ def _catalogue_rows(model: str) -> Rows:
     if entry is not None and entry.settings:
         settings = (f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in entry.settings.items())
         yield "answers with", f"{', '.join(settings)} (unless you set them)"
-
-
-def _value(header: Header, key: str) -> str:
-    """Return a value of the metadata; of long arrays only the length, and of long texts the beginning."""
-    from edgespec.gguf_file.walk import Array
-
-    value, length = header.metadata[key], header.length(key)
-    if length > LONGEST_ARRAY:
-        return f"an array of {length} elements"
-    if isinstance(value, Array):  # of strings
-        text = str([each.decode("utf-8", "replace") for each in header.strings(key)])
-    else:
-        text = str([*value] if isinstance(value, tuple) else value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ... ({len(text)} characters)"
 
 
 def _first(header: Header, keys: Sequence[str]) -> str:

@@ -56,6 +56,10 @@ class Call:
         """Return whether an option was given on the command line."""
         return self.ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
+    def typed_names(self) -> set[str]:
+        """Return the names of the options and arguments that were given on the command line."""
+        return set(filter(self.is_typed, self.values))
+
     def typed_options(self) -> list[Option]:
         """Return the options that were given on the command line."""
         params = self.ctx.command.params

@@ -90,21 +90,15 @@ def completion(ctx: click.Context, shell: str) -> None:
 # --- hints ------------------------------------------------------------------------------------------------------------
 
 ELSEWHERE = {
-    "n-predict": "max-tokens",
-    "num-predict": "max-tokens",
-    "max-new-tokens": "max-tokens",
-    "n-ctx": "ctx-size",
-    "num-ctx": "ctx-size",
-    "context-length": "ctx-size",
-    "n-gpu-layers": "gpu-layers",
-    "num-gpu": "gpu-layers",
+    **dict.fromkeys(("n-predict", "num-predict", "max-new-tokens"), "max-tokens"),
+    **dict.fromkeys(("n-ctx", "num-ctx", "context-length"), "ctx-size"),
+    **dict.fromkeys(("n-gpu-layers", "num-gpu"), "gpu-layers"),
+    **dict.fromkeys(("system-prompt", "sys"), "system"),
     "num-thread": "threads",
     "temperature": "temp",
     "repetition-penalty": "repeat-penalty",
     "model-draft": "draft-model",
     "draft-max": "spec-draft-n-max",
-    "system-prompt": "system",
-    "sys": "system",
 }
 """Names of options in llama.cpp, ollama and transformers."""
 

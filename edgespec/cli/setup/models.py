@@ -1,4 +1,5 @@
-"""The models that a command needs: the default model, missing models, and the catalogue's settings for a model."""
+"""The models that a command needs: the default model, missing models, and the settings of personas and of the
+catalogue."""
 
 from __future__ import annotations
 
@@ -14,21 +15,29 @@ from click.core import ParameterSource
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Call
+from edgespec.cli.options.common import option
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.models.names.catalog import near
 from edgespec.models.names.source import NAMES
 from edgespec.models.names.spec import NotFetchedError, catalogued_settings, resolve
-from edgespec.settings import AUTO_DRAFT, LoadSettings
+from edgespec.settings import AUTO_DRAFT, CONSTRAINTS, LoadSettings
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
+    from edgespec.chat.personas import Persona
     from edgespec.models.hub.pulling import Item
 
 DEFAULT_MODEL = "smollm2"
 VARIABLE = "EDGESPEC_DEFAULT_MODEL"  # names another model
 DEMO = "demo"
 Ask = Callable[[str], bool]
+
+PERSONA = option(
+    "Prompt", "--persona", metavar="NAME",
+    help="Use a saved system prompt with its settings: brief, coder, editor, translator, or your own "
+    "('edgespec config' shows the folder).",
+)  # fmt: skip
 
 
 def default_model(call: Call, *, or_demo: bool = False) -> str:
@@ -60,10 +69,10 @@ def default_model(call: Call, *, or_demo: bool = False) -> str:
 def named_model(call: Call) -> str:
     """Return the model that the command's argument or its option -m names, or the default model. The argument overrides
     a configured model. Raises UsageError for two models, and as `default_model` does."""
-    argument, option = call.values["target"], call.values["model"]
+    argument, typed = call.values["target"], call.values["model"]
     if argument is not None and call.is_typed("model"):
-        raise UsageError("two models were given", why=f"{argument} and -m {option}", hint="use one of them")
-    return argument or option or default_model(call)
+        raise UsageError("two models were given", why=f"{argument} and -m {typed}", hint="use one of them")
+    return argument or typed or default_model(call)
 
 
 def looks_like_model(prompt: str) -> bool:
@@ -77,6 +86,34 @@ def looks_like_model(prompt: str) -> bool:
 def note_model_as_prompt(output: Output, prompt: str | None, model: str | None) -> None:
     if prompt and not model and looks_like_model(prompt):
         output.note(f"{prompt!r} was taken as the prompt; to choose the model, use -m")
+
+
+def named_persona(call: Call) -> Persona | None:
+    """Return the persona of the option, if any, and use its model unless one was typed. Raises UsageError."""
+    if call.values["persona"] is None:
+        return None
+    from edgespec.chat.personas import persona
+
+    found = persona(call.values["persona"])
+    if found.model and not call.is_typed("model"):
+        call.values["model"] = found.model
+    return found
+
+
+def answer_as(call: Call, persona: Persona) -> None:
+    """Use the persona's system prompt and settings for the options that were not typed."""
+    from edgespec.chat.settings import ChatSettings, setting
+
+    typed = call.typed_names()
+    settings = persona.applied(ChatSettings(), typed)
+    taken: dict[str, Any] = {"system": persona.system} if persona.system and "system" not in typed else {}
+    for item in map(setting, persona.settings):
+        is_free = item.field not in typed and not (item.field in CONSTRAINTS and typed & set(CONSTRAINTS))
+        if is_free:
+            taken[item.field] = item.value(settings)
+    for name, value in taken.items():
+        call.values[name] = value
+        call.ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)  # so that the catalogue does not change it
 
 
 def answer_as_catalogued(ctx: click.Context, values: dict[str, Any]) -> None:
