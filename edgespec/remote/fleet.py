@@ -191,6 +191,8 @@ class Fleet(Loop, Backend):
     # --- requests to members ------------------------------------------------------------------------------------------
 
     def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag) -> None:
+        if not (self._waiting or self._again or any(place.flights for place in self._places)):
+            self._look_again()
         self._waiting.append(_Flight(stream, number, what, cancel))
 
     def turn(self) -> None:
@@ -292,6 +294,12 @@ class Fleet(Loop, Backend):
 
     def _place(self, member: Member) -> _Place:
         return _Place(member, self._room or member.n_slots + 1)
+
+    def _look_again(self) -> None:
+        """Wait for lost members as if they had just been lost."""
+        self._present_s = monotonic()
+        for place in self._places:
+            place.lost_s, place.is_dead = self._present_s, False
 
     def _muster(self) -> None:
         """Add new members, and note which lost members are dead or back. Raises LostError when all are dead."""
