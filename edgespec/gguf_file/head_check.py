@@ -56,12 +56,8 @@ def check_draft_file(draft: Header | str | Path) -> Header:
         return header
     if header.n_vocab:  # else its tokens are known to be the target's
         check_vocabulary(header)
-    width, target_width, n_rows = (
-        header.number("embedding_length"),
-        header.number("target_hidden_size"),
-        n_draft_tokens(header),
-    )
-    layers = layers_read(header)
+    width, target_width = header.number("embedding_length"), header.number("target_hidden_size")
+    n_rows, layers = n_draft_tokens(header), layers_read(header)
     if header.number("block_count") != 1 or width < 1 or target_width < 1:
         raise _broken(header, "it has to have one layer, a width and its target's width")
     if len(layers) != N_LAYERS_READ or min(layers) < 0:
@@ -116,11 +112,8 @@ def _check_weights(header: Header) -> None:
 
 
 def _check_networks(header: Header) -> None:
-    width, n_networks, n_rows = (
-        header.number("embedding_length"),
-        header.number("block_count"),
-        n_draft_tokens(header),
-    )
+    width, n_networks = header.number("embedding_length"), header.number("block_count")
+    n_rows = n_draft_tokens(header)
     if not 0 < n_networks <= MOST_NETWORKS or width < 1 or header.number("target_hidden_size") != width:
         raise _broken(header, f"it has to have 1 to {MOST_NETWORKS} networks, of its target's width")
     shapes: dict[str, tuple[int, ...]] = {"output.weight": (width, n_rows)}

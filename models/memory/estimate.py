@@ -182,16 +182,9 @@ def estimate(plan: Plan) -> Estimate:
 
 def _of_networks(plan: Plan) -> Estimate:
     """Estimate a head that numpy computes: F32 weights, some of the target's embeddings, and a row of logits."""
-    n_vocab = n_tokens(plan.header)
-    embeddings = min(MOST_EMBEDDINGS, n_vocab) * plan.header.number("embedding_length")
-    return Estimate(
-        weights=plan.header.n_params * _F32,
-        kv=0,
-        compute=0,
-        output=n_vocab * _F32,
-        work=embeddings * _F32,
-        mapped=0,
-    )
+    weights, output = plan.header.n_params * _F32, n_tokens(plan.header) * _F32
+    embeddings = min(MOST_EMBEDDINGS, n_tokens(plan.header)) * plan.header.number("embedding_length")
+    return Estimate(weights=weights, kv=0, compute=0, output=output, work=embeddings * _F32, mapped=0)
 
 
 # --- weights and caches -----------------------------------------------------------------------------------------------
