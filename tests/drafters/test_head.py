@@ -185,7 +185,7 @@ def test_a_head_switched_on_in_the_middle_begins_there(bigram: Path, tmp_path: P
         ({}, {"d2t": np.array([0, 9999], np.int64), "output.weight": np.zeros((2, 64), np.float32)}, "does not fit"),
         ({}, {"output_norm.weight": np.full(64, np.nan, np.float32)}, "not numbers"),
         ({}, {"blk.0.attn_norm_2.weight": np.full(64, np.nan, np.float32)}, "not numbers"),
-        ({"eagle3.rope.dimension_count": 0}, {}, "impossible"),
+        ({"eagle3.rope.dimension_count": 0}, {}, "is 0, not an integer from 1 to 65,536"),
         ({"eagle3.rope.dimension_count": 63}, {}, "63 rotary dimensions"),
         ({"eagle3.rope.dimension_count": 6400}, {}, "6400 rotary dimensions"),
         ({"eagle3.attention.layer_norm_rms_epsilon": -1.0}, {}, "impossible"),
