@@ -91,11 +91,14 @@ def _ask(connection: socket.socket, numeric: str) -> list[RemoteDevice]:
 
 def _call(connection: socket.socket, command: int, data: bytes, reply: str) -> tuple[int, ...]:
     """Send a command, and return the numbers of the reply, which must have this format."""
-    connection.sendall(struct.pack("<BQ", command, len(data)) + data)
     size = struct.calcsize(reply)
-    if struct.unpack("<Q", _received(connection, 8)) != (size,):
-        raise ValueError("its answer is not of this protocol")
-    return struct.unpack(reply, _received(connection, size))
+    try:
+        connection.sendall(struct.pack("<BQ", command, len(data)) + data)
+        if struct.unpack("<Q", _received(connection, 8)) != (size,):
+            raise ValueError("its answer is not of this protocol")
+        return struct.unpack(reply, _received(connection, size))
+    except ConnectionError as error:  # a reset, if it had not read all that was sent
+        raise ValueError("it closed the connection") from error
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
