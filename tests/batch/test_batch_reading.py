@@ -279,6 +279,7 @@ def test_a_long_row_is_a_row() -> None:
     assert found.request.prompt == prompt
 
 
+@pytest.mark.slow
 def test_a_line_of_the_greatest_length_is_read() -> None:
     start = b'{"prompt": "a"}'
     assert [type(each) for each in from_text(start.ljust(MOST_BYTES - 1) + b"\n" + start)] == [Row, Row]

@@ -193,6 +193,7 @@ def test_an_answer_begins_with_empty_caches(llm: Runtime) -> None:
     assert decodes[0] == decodes[1]
 
 
+@pytest.mark.long
 def test_a_reference_is_the_answer_and_the_suffix_drafter_drafts_what_it_repeats(llm: Runtime) -> None:
     modes = [*MODES[:2], Mode("draft", rule="rejection")]
     result = run_bench(llm, Plan(ITEMS[:2], modes, tokens=32, temperatures=[0.8], reference=True))

@@ -256,6 +256,7 @@ def test_an_interrupted_run_says_so() -> None:
     assert "stopped after 1 answer" in flowing(table(result_of(answer("plain", 10), complete=False)))
 
 
+@pytest.mark.slow
 def test_two_runs_are_shown_side_by_side_with_what_differs_in_their_making() -> None:
     a = full_result()
     assert "Same machine, build, models, settings and prompts." in flowing(side_by_side(a, full_result()))

@@ -91,6 +91,7 @@ def test_a_quantisation_is_made_once_and_not_where_there_is_one(home: Path, monk
     assert make_quant(TARGET, "Q4_K_M") == made
 
 
+@pytest.mark.slow
 def test_what_came_out_instead_of_k_quants_is_reported(home: Path, tmp_path: Path) -> None:
     narrow = write_model(tmp_path / "narrow.gguf", "llama", width=64, type="F16")
     [message] = find_targets([str(narrow)], ["Q4_K_M"]).messages
@@ -116,6 +117,7 @@ def test_room_is_asked_for_what_the_file_takes(type: str, home: Path) -> None:
     assert path.stat().st_size * 0.95 < size_bytes(read_header(TARGET).n_params, type) < path.stat().st_size * 1.6
 
 
+@pytest.mark.slow
 def test_files_of_other_vocabularies_are_refused(home: Path, tmp_path: Path) -> None:
     permute_vocabulary(TARGET, tmp_path / "permuted.gguf")
     tiny = write_model(tmp_path / "tiny.gguf", "llama")
@@ -393,6 +395,7 @@ def test_the_command_compares_quantisations_of_the_bundled_target(home: Path) ->
         assert f"\n{label} " in done.stdout.decode()
 
 
+@pytest.mark.long
 def test_prompts_that_do_not_fit_are_left_out(home: Path) -> None:
     rows = [{"id": "long", "prompt": "word " * 2000}, {"id": "short", "prompt": "Hello"}]
     (home / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\nbroken\n", encoding="utf-8")
@@ -448,6 +451,7 @@ def test_a_failure_is_reported_and_the_exit_code_says_so(home: Path, monkeypatch
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+@pytest.mark.long
 def test_ctrl_c_shows_what_there_is(home: Path) -> None:
     code = ctrl_c_in("edgespec.bench.runner", "Runner.answer", call=4)  # one to warm up
     args = ["compare", "demo", "-t", "1", "-n", "8", "--limit", "1", "--modes", "plain", "--per-category", "2"]

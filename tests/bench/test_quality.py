@@ -374,6 +374,7 @@ def test_what_cannot_be_read_is_refused(home: Path, args: list[str], said: str, 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+@pytest.mark.long
 def test_ctrl_c_shows_what_there_is(home: Path) -> None:
     code = ctrl_c_in("edgespec.bench.quality", "log_probabilities", call=2)
     done = edgespec_changed(code, "perplexity", "-t", "1", home=home)

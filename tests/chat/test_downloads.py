@@ -37,6 +37,7 @@ def over(fetching: Fetching) -> Fetching:
     return fetching
 
 
+@pytest.mark.slow
 def test_a_model_comes_with_its_draft(hub: FakeHub) -> None:
     done = over(Downloads().add(LoadSettings("demo-pair")))
     assert (done.state, done.spec, done.settings) == ("ready", "demo-pair", LoadSettings("demo-pair"))
@@ -59,6 +60,7 @@ def test_only_the_draft_comes_for_a_model_that_is_here(hub: FakeHub) -> None:
     assert len(hub.file_requests) == 1
 
 
+@pytest.mark.slow
 def test_one_that_was_stopped_goes_on_where_it_was(hub: FakeHub) -> None:
     hub.faults.stall_after = TARGET // 2
     downloads = Downloads()
@@ -80,6 +82,7 @@ def test_one_that_was_stopped_goes_on_where_it_was(hub: FakeHub) -> None:
     assert goes_on[0].range == f"bytes={TARGET // 2}-"
 
 
+@pytest.mark.slow
 def test_what_breaks_off_is_told_and_can_be_asked_for_again(hub: FakeHub) -> None:
     hub.faults.cut_after = 0
     downloads = Downloads()
@@ -91,6 +94,7 @@ def test_what_breaks_off_is_told_and_can_be_asked_for_again(hub: FakeHub) -> Non
 
 
 @pytest.mark.parametrize("fault", ["gated", "unauthorized", "login_page"])
+@pytest.mark.slow
 def test_what_the_hub_refuses_is_told_as_pull_tells_it(hub: FakeHub, fault: str) -> None:
     setattr(hub.faults, fault, True)
     words = {"gated": "is gated", "unauthorized": "there is no repository", "login_page": "does not send the file"}
@@ -106,6 +110,7 @@ def test_offline_nothing_is_asked(hub: FakeHub, monkeypatch: pytest.MonkeyPatch)
     assert hub.requests == []
 
 
+@pytest.mark.slow
 def test_closing_stops_all(hub: FakeHub) -> None:
     hub.faults.stall_after = 5000
     downloads = Downloads()

@@ -130,6 +130,7 @@ def test_what_was_typed_comes_first_and_new_chats_begin_as_the_persona(session: 
     assert (session.persona, session.settings.sampling.temperature) == ("coder", 0.2)
 
 
+@pytest.mark.slow
 def test_a_constraint_replaces_another() -> None:
     settings = with_changes(with_changes(ChatSettings(), {"json-schema": "{}"}), {"regex": "a+"})
     assert (settings.json_schema, settings.regex) == ("", "a+")

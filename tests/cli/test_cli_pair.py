@@ -158,6 +158,7 @@ def test_what_is_named_is_fetched_and_no_draft_with_it(hub: FakeHub, tmp_path: P
     assert b"verdict  works" in on_hub(hub, tmp_path, "check", "demo-pair", "demo-draft", "-y").stdout
 
 
+@pytest.mark.long
 def test_without_the_target_its_drafts_are_those_of_the_catalogue(hub: FakeHub, tmp_path: Path) -> None:
     done = on_hub(hub, tmp_path, "suggest", "demo-pair")
     assert done.stdout.decode().splitlines() == ["pull  demo-draft: owner/draft-GGUF: edgespec pull demo-draft"]

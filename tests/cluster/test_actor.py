@@ -68,6 +68,7 @@ def test_a_node_tells_what_it_lacks() -> None:
         survey(replace(DEMO, model="/nowhere/model.gguf")).result()
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_the_end_of_a_member_not_of_the_row() -> None:
     async def asked() -> None:
         actor = Actor(replace(DEMO, model="/nowhere/model.gguf"))

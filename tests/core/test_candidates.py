@@ -77,6 +77,7 @@ def test_siblings_differ_and_may_follow_and_come_best_first(
             assert all(possible.probability(token) > 0 for token in tokens)
 
 
+@pytest.mark.slow
 def test_common_noise_couples_two_models() -> None:
     """Candidates match at least as often as (1 - TV) / (1 + TV) (2408.07978), and more often when confident."""
     random = np.random.default_rng(0)

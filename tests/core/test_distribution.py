@@ -43,6 +43,7 @@ def test_large_logits_and_forbidden_tokens_are_no_trouble() -> None:
 
 
 @given(distributions())
+@pytest.mark.slow
 def test_a_token_beyond_the_distribution_has_no_probability(distribution: Distribution) -> None:
     assert sum(dense(distribution)) == pytest.approx(1)
     missing = set(range(-1, TOKENS + 2)) - set(distribution.ids.tolist())
@@ -50,6 +51,7 @@ def test_a_token_beyond_the_distribution_has_no_probability(distribution: Distri
 
 
 @given(distributions(), distributions(), st.sampled_from([1.0, 0.7, 0.0]))
+@pytest.mark.slow
 def test_the_residual_goes_by_token(p: Distribution, q: Distribution, scale: float) -> None:
     expected = np.maximum(scale * np.array(dense(p)) - np.array(dense(q)), 0)
     above = p.excess(q, scale)

@@ -156,6 +156,7 @@ def test_every_bit_of_an_id_moves_every_bit_of_the_noise() -> None:
         assert 0.47 < min(rates) <= max(rates) < 0.53
 
 
+@pytest.mark.slow
 def test_uniforms_lie_inside_the_unit_interval_and_spread() -> None:
     draws = np.array([uniform(key(1, 0, position, Stream.ACCEPT)) for position in range(10_000)])
     assert 0 < draws.min() < 0.001

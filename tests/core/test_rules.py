@@ -72,6 +72,7 @@ TREES: dict[str, tuple[int, Drafting]] = {
 
 @pytest.mark.parametrize("shape", CHAINS)
 @pytest.mark.parametrize("rule", [rejection, block])
+@pytest.mark.slow
 def test_chains_keep_the_distribution(rule: Rule, shape: str) -> None:
     depth, drafting = CHAINS[shape]
     errors = {name: emission_error(rule, drafting, *pair, n=depth + 1) for name, pair in LARGE.items()}

@@ -65,6 +65,7 @@ def test_choices_follow_the_distribution_of_the_chain(chain: SamplingSettings) -
 
 
 @pytest.mark.parametrize("vary", ["seed", "sample"])
+@pytest.mark.slow
 def test_the_distribution_holds_along_seeds_and_samples_too(vary: str) -> None:
     row = np.log(np.array([0.5, 0.3, 0.2], np.float32))
     draws = 6_000
@@ -94,6 +95,7 @@ def test_pruning_equals_brute_force(name: str, chain: SamplingSettings) -> None:
     ),
     st.integers(0, 2**64 - 1),
 )
+@pytest.mark.slow
 def test_pruning_equals_brute_force_for_any_row(logits: FloatRow, seed: int) -> None:
     candidates = Candidates(None, logits)
     assert perturbed_best(candidates, key(seed, 0, 0)) == brute_force(candidates, key(seed, 0, 0))

@@ -63,6 +63,7 @@ WITHOUT_UNDERFLOW = [name for name, row in ROWS.items() if np.ptp(row) < 80]
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 40, 500, 5_000, 0, -1])
+@pytest.mark.slow
 def test_top_k(k: int) -> None:
     for row in ROWS.values():
         assert_like_llama(row, replace(OFF, top_k=k))

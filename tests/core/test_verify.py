@@ -184,6 +184,7 @@ def test_step_after_step_the_text_has_the_targets_distribution(
     assert surprise(sample, plain(target_law(settings), 3, END)) < 1
 
 
+@pytest.mark.slow
 def test_samples_of_one_seed_have_that_distribution_too() -> None:
     sample = [generated("block", Sampler(OFF, 7, number, V), levels(1, 1), n=3) for number in range(N)]
     assert surprise(sample, plain(target_law(OFF), 3, END)) < 1

@@ -74,6 +74,7 @@ def test_another_text_can_be_followed_while_the_automaton_grows(
         assert not length or occurrences(known, text[n + 1 - length : n + 1])
 
 
+@pytest.mark.slow
 def test_a_text_of_one_token_takes_no_longer_than_others() -> None:
     steps = 0
 

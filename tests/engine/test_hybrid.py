@@ -54,6 +54,7 @@ def paths(draft: Draft) -> dict[tuple[int, ...], float]:
 
 
 @given(trees(), trees())
+@pytest.mark.slow
 def test_a_merged_tree_has_the_paths_of_both_and_the_surer_confidence(a: Draft, b: Draft) -> None:
     merged, ours, theirs = a.merged(b), paths(a), paths(b)
     assert len(paths(merged)) == len(merged)
@@ -62,6 +63,7 @@ def test_a_merged_tree_has_the_paths_of_both_and_the_surer_confidence(a: Draft, 
 
 
 @given(trees(), trees(), st.integers(1, 9))
+@pytest.mark.slow
 def test_what_hangs_below_a_node_lies_right_behind_it(a: Draft, b: Draft, n: int) -> None:
     """Also in a part of a merged tree: after a gap the cells of the first path would be summed in another order."""
     draft = a.depth_first().merged(b).best(n).within(3)

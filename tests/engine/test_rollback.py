@@ -344,6 +344,7 @@ def test_a_sliding_window_does_not_show_in_drafted_text(tmp_path: Path, leaves: 
             assert 0 < llm.stats.accepted < llm.stats.proposed
 
 
+@pytest.mark.long
 def test_a_chat_may_go_back_behind_the_sliding_window(tmp_path: Path) -> None:
     target = str(write_model(tmp_path / "target.gguf", "gemma3", chat_template=BARE))
     draft = str(write_model(tmp_path / "draft.gguf", "gemma3", noise=0.3))

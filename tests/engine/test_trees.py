@@ -98,6 +98,7 @@ def confidences(draw: st.DrawFn) -> dict[tuple[int, ...], list[float]]:
 
 
 @given(confidences(), st.integers(1, 8), st.integers(1, 5))
+@pytest.mark.slow
 def test_no_other_tree_of_that_size_reaches_further(
     rows: dict[tuple[int, ...], list[float]], n_tokens: int, leaves: int
 ) -> None:

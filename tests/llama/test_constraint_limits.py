@@ -75,6 +75,7 @@ def test_what_takes_too_much_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> 
         compiler.compiled("grammar", text)
 
 
+@pytest.mark.long
 def test_an_ambiguous_grammar_is_refused_and_a_large_one_is_not(compiler: Compiler) -> None:
     with pytest.raises(UsageError, match="it is too ambiguous or too large"):
         compiler.compiled("grammar", hostile.AMBIGUOUS)

@@ -156,6 +156,7 @@ TEXTS = ["".join("ab"[number >> bit & 1] for bit in range(n)) for n in range(5) 
 
 @settings(max_examples=60, deadline=None)
 @given(EXPRESSIONS, EXPRESSIONS)
+@pytest.mark.slow
 def test_a_grammar_matches_what_the_same_regular_expression_matches(
     first: tuple[str, str], second: tuple[str, str]
 ) -> None:

@@ -323,6 +323,7 @@ def test_two_constraints_or_one_without_an_end_exclude_each_other() -> None:
 # --- the program ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_run_takes_schemas_grammars_and_expressions(home: Path) -> None:
     (home / "person.json").write_text(SCHEMA)
     (home / "yes.gbnf").write_text(GBNF)

@@ -91,6 +91,7 @@ def test_length_is_bounded_by_what_is_in_the_conversation(small: Renderer) -> No
 
 
 @pytest.mark.parametrize("template", TOO_DEEP)
+@pytest.mark.slow
 def test_nesting_is_bounded(template: str) -> None:
     failed, why = reason(rendering.renderer(), template)
     assert failed in ("parse", "render")

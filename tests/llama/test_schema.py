@@ -100,6 +100,7 @@ PARTS = st.fixed_dictionaries(
 
 @settings(max_examples=40, deadline=None)
 @given(PARTS)
+@pytest.mark.slow
 def test_keywords_together_mean_what_json_schema_says(schema: dict[str, Any]) -> None:
     if not any(jsonschema.Draft202012Validator(schema).is_valid(value) for value in VALUES):
         return  # llguidance refuses what nothing can match

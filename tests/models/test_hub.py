@@ -147,6 +147,7 @@ def test_a_connection_that_breaks_again_and_again_is_taken_up_as_long_as_somethi
     assert not resets or hub.faults.cuts == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_stalls_is_asked_again(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
     hub.faults.stall_after, hub.faults.stalls = 50_000, 2
@@ -404,6 +405,7 @@ def test_of_two_that_fetch_one_file_the_second_waits_and_finds_it_done(hub: Fake
     assert hub.sent_bytes == SIZE
 
 
+@pytest.mark.slow
 def test_a_cancelled_fetch_stops_and_goes_on_later(hub: FakeHub) -> None:
     hub.faults.stall_after, hub.faults.stalls = 100_000, 1
     cancel = CancelFlag()
@@ -533,6 +535,7 @@ def test_of_an_address_no_password_is_shown_and_of_none_nothing(
         assert str(failed()) == "HF_ENDPOINT is not a web address\n  set it to https://host/path, or unset it"
 
 
+@pytest.mark.slow
 def test_no_refusal_shows_the_password_of_an_address(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint.replace("//", "//bob:s3cret@"))
     for status in (404, 429):
@@ -639,6 +642,7 @@ def test_a_busy_hub_is_asked_again(hub: FakeHub, status: int) -> None:
 
 
 @pytest.mark.parametrize(("status", "said"), [(429, "limits the number of requests"), (502, "has a problem right now")])
+@pytest.mark.slow
 def test_a_hub_that_stays_busy_is_given_up(hub: FakeHub, status: int, said: str) -> None:
     hub.faults.busy, hub.faults.busy_status = 1000, status
     assert said in str(failed())

@@ -199,6 +199,7 @@ def test_an_mtp_block_counts_where_it_drafts(tmp_path: Path) -> None:
     assert drafting.allocated == without.allocated + of_block.allocated + 512 * 64 * 4  # of a pass
 
 
+@pytest.mark.slow
 def test_what_only_fits_without_an_mtp_block_is_refused_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

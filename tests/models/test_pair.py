@@ -294,6 +294,7 @@ def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, LocalMo
     return {model.path.stem: model for model in local_models() if model.path.parent == tmp_path}
 
 
+@pytest.mark.slow
 def test_the_best_comes_first_and_the_rest_has_reasons(family: dict[str, LocalModel]) -> None:
     target = family["target"].header
     assert target is not None
@@ -314,6 +315,7 @@ def test_the_best_comes_first_and_the_rest_has_reasons(family: dict[str, LocalMo
     assert all(each.is_here for each in found.values())
 
 
+@pytest.mark.slow
 def test_those_nearest_to_the_rule_of_thumb_come_first(tmp_path: Path) -> None:
     target = check_model(write_model(tmp_path / "target.gguf", "llama", width=768))
     for width, n_layers in ((32, 1), (128, 3), (192, 3), (640, 2)):

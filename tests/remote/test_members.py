@@ -105,6 +105,7 @@ def test_a_member_that_joins_later_gets_rows() -> None:
     assert late.is_closed
 
 
+@pytest.mark.slow
 def test_one_that_is_gone_is_named_and_its_rows_go_to_who_comes() -> None:
     def leave(fake: Fake, prompt: str, put: Put) -> bool:
         fake.is_gone = fake.is_gone or prompt == "row 7"

@@ -109,6 +109,7 @@ def test_weights_in_q8_0_come_out_bit_by_bit_each_time(tmp_path: Path) -> None:
         assert not new[f"blk.2.{projection}.weight"].data.any()
 
 
+@pytest.mark.long
 def test_everything_but_the_sizes_is_kept(tmp_path: Path) -> None:
     inflate(TARGET, tmp_path / "inflated.gguf", width=512, layers=11)
     old, new = check_model(TARGET), check_model(tmp_path / "inflated.gguf")
@@ -207,6 +208,7 @@ def test_an_interrupted_run_leaves_nothing(
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_command_makes_a_draft_that_is_sure_and_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "scrambled.gguf"
     assert main(["demo:draft", "-o", str(path), "--width", "128", "--layers", "3", "--scramble"]) == 0

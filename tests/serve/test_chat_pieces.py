@@ -41,6 +41,7 @@ def test_reasoning_is_split_however_it_arrives(answer: str, opened: bool, expect
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "\n", "a", "<", "th", "ink>"]), max_size=12))
+@pytest.mark.slow
 def test_pieces_change_nothing(parts: list[str]) -> None:
     assert split(parts) == split(["".join(parts)])
 

@@ -169,6 +169,7 @@ def test_what_does_not_fit_on_the_disk_is_not_begun(
         train_head(Settings(target, tmp_path / "h.gguf", work=tmp_path / "w"), Listener())
 
 
+@pytest.mark.slow
 def test_a_work_folder_of_another_target_is_refused(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
