@@ -193,8 +193,8 @@ def _message(value: Any) -> tuple[str, str]:
 def _with_closed_fence(text: str) -> str:
     """Return a text with the end of a code block that was cut off."""
     last = next(reversed(parser.parse(text)), None)
-    if last is None or last.type != "fence":
+    if last is None or last.type != "fence" or last.map is None:
         return text
     *before, end = text.rstrip().split("\n")
-    is_closed = before and end.strip().startswith(last.markup) and not end.strip(f" {last.markup}")
+    is_closed = len(before) > last.map[0] and end.strip().startswith(last.markup) and not end.strip(f" {last.markup}")
     return text if is_closed else f"{text}\n{last.markup}"

@@ -55,6 +55,8 @@ def test_what_users_write_is_not_taken_for_thinking() -> None:
 def test_an_answer_that_is_not_whole_is_marked_and_its_code_ends_with_it() -> None:
     text = to_markdown(INFO, turns(("assistant", "```py\nprint(`1`)\n~~~"), finish_reason="interrupted"))
     assert text.endswith("```py\nprint(`1`)\n~~~\n```\n\n*(interrupted)*\n")
+    begun = to_markdown(INFO, turns(("assistant", "Here:\n\n```"), ("user", "and?")))
+    assert "Here:\n\n```\n```\n\n## User" in begun
     whole = to_markdown(INFO, turns(("assistant", "````md\n```\n````\ntext")))
     assert whole.endswith("````md\n```\n````\ntext\n")
 
