@@ -14,6 +14,7 @@
 #include <sched.h>
 #endif
 
+const int32_t edgespec_version = EDGESPEC_VERSION;
 int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS] = {2, 2, 8, 512, 0};
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__F16C__) && defined(__FMA__))

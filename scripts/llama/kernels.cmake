@@ -1,9 +1,11 @@
 # Read after each project() of the build of llama-cpp-python (CMAKE_PROJECT_INCLUDE): leaves out what edgespec does not
-# use, adds the RPC backend, and puts what kernels.h tells of into the CPU backend. The sources are those of the pinned version; another one
-# stops the build here instead of giving a library that silently lacks a bound.
+# use, adds the RPC backend, and adds kernels.c to the CPU backend, or to each of its variants in a portable build
+# (GGML_CPU_ALL_VARIANTS). The sources are those of the pinned version. With another version the build stops here,
+# because the library would lack a bound.
 
 if(PROJECT_NAME STREQUAL "llama_cpp")
     set(LLAVA_BUILD OFF) # images and sound
+    set(CMAKE_PLATFORM_NO_VERSIONED_SONAME ON) # a wheel has no symbolic links: it would hold each library three times
 elseif(PROJECT_NAME STREQUAL "llama.cpp")
     set(LLAMA_BUILD_COMMON OFF) # parsers and HTTP client of llama.cpp's own programs
     if(NOT DEFINED GGML_RPC)
@@ -16,6 +18,33 @@ if(NOT PROJECT_NAME STREQUAL "ggml")
 endif()
 
 set(EDGESPEC_KERNELS ${CMAKE_CURRENT_LIST_DIR})
+
+# The variants of a portable build. Of llama.cpp's list, one for each set of instructions that the kernels for weights
+# use; docs/install.md says what each gains.
+set(EDGESPEC_VARIANTS x64 sse42 sandybridge haswell alderlake skylakex icelake zen4 sapphirerapids
+    armv8.0_1 armv8.2_1 armv8.2_2 armv8.6_1 armv8.6_2 CACHE STRING "CPU variants of a portable build")
+
+if(GGML_CPU_ALL_VARIANTS)
+    file(READ ${CMAKE_CURRENT_SOURCE_DIR}/src/CMakeLists.txt text)
+    string(REGEX MATCHALL "ggml_add_cpu_backend_variant\\([a-z0-9_.]+" known "${text}")
+    foreach(call IN LISTS known)
+        string(REPLACE "ggml_add_cpu_backend_variant(" "" variant ${call})
+        if(NOT variant IN_LIST EDGESPEC_VARIANTS)
+            string(REGEX REPLACE "ggml_add_cpu_backend_variant\\(${variant}[ )][^\n]*" "# left out: ${variant}" text "${text}")
+        endif()
+    endforeach()
+    file(WRITE ${CMAKE_CURRENT_SOURCE_DIR}/src/CMakeLists.txt "${text}")
+endif()
+
+if(MINGW) # The headers leave it to the linker to export all symbols, those of the C library included.
+    foreach(header include/ggml.h include/ggml-backend.h ../include/llama.h)
+        file(READ ${CMAKE_CURRENT_SOURCE_DIR}/${header} text)
+        string(REPLACE "defined(_WIN32) && !defined(__MINGW32__)" "defined(_WIN32)" changed "${text}")
+        if(NOT changed STREQUAL text) # else all would be compiled again
+            file(WRITE ${CMAKE_CURRENT_SOURCE_DIR}/${header} "${changed}")
+        endif()
+    endforeach()
+endif()
 
 function(edgespec_replace file count old new)
     file(READ ${file} text)
@@ -36,11 +65,14 @@ function(edgespec_replace file count old new)
 endfunction()
 
 function(edgespec_bound_kernels)
-    if(NOT TARGET ggml-cpu)
-        return() # GGML_CPU_ALL_VARIANTS: a build of the user's own design
-    endif()
     set(cpu ${CMAKE_CURRENT_SOURCE_DIR}/src/ggml-cpu)
-    target_sources(ggml-cpu PRIVATE ${EDGESPEC_KERNELS}/kernels.c)
+    list(TRANSFORM EDGESPEC_VARIANTS PREPEND ggml-cpu- OUTPUT_VARIABLE variants)
+    foreach(target ggml-cpu ${variants})
+        if(TARGET ${target})
+            target_sources(${target} PRIVATE ${EDGESPEC_KERNELS}/kernels.c)
+            llama_cpp_python_install_target(${target})
+        endif()
+    endforeach()
     edgespec_replace(${cpu}/ggml-cpu.c 2 "if (!llamafile_sgemm(params," [[if (!(edgespec_is_narrow(src0->type, ne11, ne12 * ne13)
                         ? edgespec_narrow : llamafile_sgemm)(params,]])
     edgespec_replace(${cpu}/ggml-cpu.c 1 "
@@ -52,6 +84,8 @@ function(edgespec_bound_kernels)
         return;
     }
 ]])
+    edgespec_replace(${cpu}/ggml-cpu.c 1 "if ((nr0 % 2 != 0) || (ne11 % 2 != 0) ||"
+        "if (edgespec_kernel_bounds[EDGESPEC_SGEMM_QUANT] > 2 || (nr0 % 2 != 0) || (ne11 % 2 != 0) ||")
     edgespec_replace(${cpu}/ggml-cpu.c 1 "#ifdef GGML_USE_OPENMP
     #pragma omp barrier
 #else

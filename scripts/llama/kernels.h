@@ -2,7 +2,7 @@
    kernels of its own with the same bits, threads that yield while they wait, and huge pages.
 
    A pass over several tokens should give each of them the same bits as a pass of its own: then a draft that is verified
-   in one pass changes no answer. Most kernels do; four take another order of sums from some number of rows on, and
+   in one pass changes no answer. Most kernels do; five take another order of sums from some number of rows on, and
    here that number can be set. llama.cpp's own values are in kernels.c, edgespec sets others for the model it has
    loaded (edgespec/llama/kernels.py). kernels.cmake puts the calls in place. */
 #ifndef EDGESPEC_KERNELS_H
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef _MSC_VER
+#ifdef _WIN32
 #define EDGESPEC_EXPORT __declspec(dllexport)
 #else
 #define EDGESPEC_EXPORT __attribute__((visibility("default")))
@@ -24,12 +24,16 @@ extern "C" {
 
 enum {
     EDGESPEC_SGEMM_FLOAT, /* fewest rows that llamafile_sgemm takes of F16, BF16 and F32, attention included */
-    EDGESPEC_SGEMM_QUANT, /* the same of quantised weights */
+    EDGESPEC_SGEMM_QUANT, /* the same of quantised weights; above 2, ARM's kernels for two rows at once are not used */
     EDGESPEC_TILED,       /* fewest rows that the tiled kernels of K- and IQ-quants take */
     EDGESPEC_SPLIT_KV,    /* fewest cells that flash attention of a single row shares out among the threads */
     EDGESPEC_OWN,         /* whether edgespec_chunk takes what it can, at any number of rows: it changes no bits */
     EDGESPEC_BOUNDS
 };
+
+/* The version of these additions, in the version of the wheels too (0.3.36+edgespec.1). edgespec uses no other one. */
+enum { EDGESPEC_VERSION = 1 };
+extern EDGESPEC_EXPORT const int32_t edgespec_version;
 
 extern EDGESPEC_EXPORT int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS];
 
