@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from edgespec.settings import Message as Message
     from edgespec.settings import Request as Request
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _NAMES = {
     "edgespec.cancel": "CancelFlag",

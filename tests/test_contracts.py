@@ -181,7 +181,6 @@ def test_models_and_tui_are_never_imported_by_the_names_of_their_folders() -> No
         "import edgespec",
         "import edgespec.cli",
         "from edgespec.cli import main; main(['--help'])",
-        "from edgespec.cli import main; main(['--version'])",
     ],
 )
 def test_starting_loads_nothing_heavy(code: str) -> None:

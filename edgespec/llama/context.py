@@ -23,6 +23,7 @@ from edgespec.llama import kernels
 from edgespec.llama.batch import NativeBatch, check_layers, inputs, pointer, states, switch, switch_states
 from edgespec.llama.library import IS_SET, api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
+from edgespec.llama.threads import attach_threads, free_threads
 from edgespec.llama.window import joined
 from edgespec.settings import CACHE_TYPES, CacheType
 
@@ -132,6 +133,7 @@ class Context(Closable):
                 why=first_complaint(lines),
                 hint="use a smaller context (-c)",
             )
+        self._pool = attach_threads(self._native, max(self.threads, self.threads_batch))
         self._rollback = int(api.llama_n_rs_seq(self._native))
         self._last_start: dict[int, int] = {}
         self._unknown: set[int] = set()
@@ -145,6 +147,7 @@ class Context(Closable):
         """Free the cache; later calls raise UsageError, but `forget` does nothing."""
         if self._native is not None:
             api.llama_free(self._native)
+            free_threads(self._pool)
             self._native = None
 
     @property

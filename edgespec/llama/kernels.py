@@ -1,6 +1,6 @@
 """Bounds in this build's CPU kernels, within which a token's logits do not depend on the other tokens of its pass.
 
-scripts/llama/kernels.h names the kernels. Builds made elsewhere have no bounds, and GPUs have other kernels.
+scripts/llama/kernels.h names the kernels. Builds by others have no bounds, and GPUs have other kernels.
 """
 
 from __future__ import annotations
@@ -8,22 +8,28 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from llama_cpp._ggml import libggml
 
 from edgespec.core.exactness import WIDE
-from edgespec.llama.library import build_flags, library_path, repacked_types
+from edgespec.llama.backends import variant_name
+from edgespec.llama.library import CPU_LIBRARY, build_flags, library_path, repacked_types
 
 Bounds = tuple[int, int, int, int, int]
+
+ADDITIONS = 1
+"""The version of scripts/llama in a build that has the bounds."""
 
 STOCK: Bounds = (2, 2, 8, 512, 0)
 """The bounds of llama.cpp's kernels."""
 FAST: Bounds = (2, 2, 8, 512, 1)
 """The same, with edgespec's faster kernels where they do not change any bits."""
-_SGEMM_DIFFERS = {"IQ4_NL"}  # for other quantised types llamafile's kernels sum as for single rows, without a bound
-_REPACKED_ALIKE = {"Q4_0"}  # repacked kernels for one row and for several give the same bits
+# llamafile's kernels sum quantised weights of other types as for single rows, but not on ARM, nor with AVX alone
+_SGEMM_DIFFERS = {"IQ4_NL"}
+_REPACKED_ALIKE = {"Q4_0", "Q8_0"}  # repacked kernels for one row and for several give the same bits
 
 
 def have_bounds() -> bool:
@@ -31,9 +37,24 @@ def have_bounds() -> bool:
     return _bounds is not None
 
 
+def described_build() -> str:
+    """Return the version of llama-cpp-python, its CPU variant, and whether its kernels are exact."""
+    kernels = "exact kernels" if have_bounds() else "without edgespec's exact kernels"
+    variant = f", CPU variant {variant_name(CPU_LIBRARY)}" if CPU_LIBRARY else ""
+    return f"llama-cpp-python {version('llama-cpp-python')}{variant}, {kernels}"
+
+
+def install_command() -> str:
+    """Return the command that installs llama-cpp-python with the bounds, for the CPU."""
+    page = f"https://github.com/edgespec/edgespec/releases/expanded_assets/v{version('edgespec')}"
+    wanted = f"llama-cpp-python=={version('llama-cpp-python').partition('+')[0]}+edgespec.{ADDITIONS}"
+    return f"pip install --force-reinstall --no-deps --find-links {page} {wanted}"
+
+
 def exact_bounds(types: Iterable[str]) -> Bounds:
     """Return the bounds that make narrow passes over weights of these types exact."""
-    sgemm_quant = WIDE if _SGEMM_DIFFERS.intersection(types) else 2
+    sgemm_differs = "AVX2 = 1" not in build_flags() or _SGEMM_DIFFERS.intersection(types)
+    sgemm_quant = WIDE if sgemm_differs else 2
     return (WIDE, sgemm_quant, WIDE, 2**31 - 1, 1)
 
 
@@ -55,15 +76,17 @@ def repacking_differs(types: Iterable[str]) -> bool:
 
 
 def _find() -> Any:
-    """Return the array of bounds in the loaded CPU backend. It is looked up in the library that depends on it: loading
-    the backend by name would give another copy."""
-    library: Any = libggml
-    if os.name == "nt":  # a lookup in a library does not search its dependencies there
+    """Return the array of bounds in the loaded CPU backend, or None. The backend of a build that is not portable is
+    looked up in the library that depends on it: loading the backend by name would give another copy."""
+    library: Any = ctypes.CDLL(str(CPU_LIBRARY)) if CPU_LIBRARY else libggml
+    if os.name == "nt" and not CPU_LIBRARY:  # a lookup in a library does not search its dependencies there
         path = Path(library_path()).with_name("ggml-cpu.dll")
         if not path.exists():
             return None
         library = ctypes.CDLL(str(path))
     try:
+        if ctypes.c_int32.in_dll(library, "edgespec_version").value != ADDITIONS:
+            return None
         return (ctypes.c_int32 * len(STOCK)).in_dll(library, "edgespec_kernel_bounds")
     except ValueError:
         return None

@@ -26,6 +26,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 import llama_cpp
 from llama_cpp._ggml import libggml
 
+from edgespec.llama.backends import load_backends
+
 api: Any = llama_cpp.llama_cpp
 """The ctypes binding, for this package only."""
 
@@ -53,6 +55,8 @@ def _log(level: int, text: bytes | None, _user_data: Any) -> None:
 
 # Importing the binding installs a callback that prints to stderr; ours replaces it before anything is logged.
 api.llama_log_set(_log, None)
+CPU_LIBRARY = load_backends()
+"""The library of the CPU backend in a portable build, which has one for each level of instructions; else None."""
 api.llama_backend_init()
 
 
@@ -162,7 +166,7 @@ def library_path() -> Path:
 
 def build_id() -> str:
     """Return a name for this build on this machine: measurements with one need not hold for another."""
-    stat = library_path().stat()
+    stat = (CPU_LIBRARY or library_path()).stat()
     return f"{llama_cpp.__version__}-{stat.st_size}-{stat.st_mtime_ns}-{platform.node()}-{platform.machine()}"
 
 
@@ -204,6 +208,14 @@ def ggml_function(name: str, result: Any, *arguments: Any) -> Any:
     function = getattr(libggml, name)
     function.restype, function.argtypes = result, list(arguments)
     return function
+
+
+def cpu_function(name: str, result: Any, *arguments: Any) -> Any:
+    """Return a function that the CPU backend offers by name, wherever its library is."""
+    device = ggml_function("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)(0)
+    backend = ggml_function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)(device)
+    address = ggml_function("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+    return ctypes.CFUNCTYPE(result, *arguments)(address(backend, name.encode()))
 
 
 def _is_set_function() -> Any:

@@ -23,6 +23,8 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import rpc
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
+from edgespec.llama.kernels import have_bounds, install_command
+from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.rendering import renderer
 from edgespec.llama.rounding import Widths, measured_widths
@@ -148,7 +150,12 @@ class ModelSession(Closable):
             names, draft_header = [], None
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
         is_inexact = self.rounding or not self.context.exact
-        if names and settings.exact and not settings.strict and is_inexact:
+        if settings.exact and not have_bounds() and not supports_gpu():
+            note(
+                "this build of llama.cpp lacks edgespec's kernels: the same seed may give another text with drafts "
+                f"than without. To install them: {install_command()}"
+            )
+        elif names and settings.exact and not settings.strict and is_inexact:
             note(
                 "logits depend on the width of a pass here: the same seed may give another text, with drafts or "
                 "without (--strict prevents it, --fast accepts it)"

@@ -17,6 +17,7 @@ from edgespec.cli.commands import SUBCOMMANDS
 from edgespec.cli.commands import edgespec as group
 from edgespec.cli.commands.run import run
 from edgespec.cli.options.common import Option
+from edgespec.llama import kernels
 
 HEAVY = ("llama_cpp", "numpy", "textual", "huggingface_hub", "jinja2", "platformdirs", "asyncio")
 
@@ -67,7 +68,9 @@ def test_every_command_has_a_short_help_flag(args: list[str], tmp_path: Path) ->
 
 @pytest.mark.parametrize("args", [["-V"], ["--version"]])
 def test_the_version_is_shown(args: list[str], tmp_path: Path) -> None:
-    assert edgespec_here(*args, home=tmp_path).stdout.decode().split() == ["edgespec", __version__]
+    program, library = edgespec_here(*args, home=tmp_path).stdout.decode().splitlines()
+    assert program == f"edgespec {__version__}"
+    assert library == kernels.described_build()
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)

@@ -65,8 +65,19 @@ class LazyGroup(Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in SUBCOMMANDS.items()])
 
 
+def show_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        from edgespec.llama.kernels import described_build
+
+        click.echo(f"edgespec {__version__}\n{described_build()}")
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"max_content_width": 110})
-@click.version_option(__version__, "-V", "--version", message="edgespec %(version)s")
+@click.option(
+    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version,
+    help="Show the versions of edgespec and of llama.cpp, and exit.",
+)  # fmt: skip
 def edgespec() -> None:
     """Run GGUF models locally, with speculative decoding that preserves their output.
 

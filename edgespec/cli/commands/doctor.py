@@ -126,10 +126,11 @@ def _machine_rows(self_check: str) -> Rows:
 
 
 def _program() -> Rows:
+    from edgespec.llama.kernels import described_build
     from edgespec.llama.library import library_path
 
     yield "edgespec", __version__
-    yield "llama-cpp-python", version("llama-cpp-python")
+    yield "llama.cpp", described_build()
     python = f"{platform.python_version()} {platform.python_implementation()}"
     yield "Python", f"{python}, {_private(Path(sys.executable))}"
     yield "library", _private(Path(str(library_path()).removeprefix(f"{sys.prefix}{os.sep}")))
@@ -288,6 +289,12 @@ def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
         cost = "everything runs on the CPU; docs/install.md describes GPU builds"
         yield Advice(f"this build does not use the GPU ({names}): {cost}", gpu_build(gpus[0]))
+    from edgespec.llama.kernels import have_bounds, install_command
+
+    if not have_bounds():
+        cost = "text may differ from plain decoding up to rounding, and drafts cost more"
+        command = _rebuild() if _in_checkout() else install_command()
+        yield Advice(f"this build of llama.cpp lacks edgespec's kernels: {cost}", command)
     has, flags = processor_flags(), build.get("CPU", {})
     if unused := [name for name, flag in INSTRUCTIONS.items() if flag in has and flags.get(name) != "1"]:
         cost = "prefill and draft verification are slower than necessary"

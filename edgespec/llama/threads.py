@@ -1,0 +1,47 @@
+"""Threads that a context keeps from one pass to the next.
+
+In builds with OpenMP, OpenMP keeps them. Other builds would start and end the threads of each pass: that takes as long
+as a small model's pass, and on a busy machine new threads wait for a processor many times as long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from edgespec.llama.library import api, build_flags, cpu_function, ggml_function
+
+_MOST = 512  # GGML_MAX_N_THREADS
+
+
+class _Params(ctypes.Structure):
+    """`ggml_threadpool_params`."""
+
+    _fields_ = (
+        ("cpumask", ctypes.c_bool * _MOST),
+        ("n_threads", ctypes.c_int),
+        ("prio", ctypes.c_int),
+        ("poll", ctypes.c_uint32),
+        ("strict_cpu", ctypes.c_bool),
+        ("paused", ctypes.c_bool),
+    )
+
+
+def attach_threads(context: Any, n_threads: int) -> int | None:
+    """Give a native context threads of its own, and return their pool for `free_threads`; None if it needs none."""
+    if n_threads < 2 or "OPENMP = 1" in build_flags():
+        return None
+    params = _Params()
+    ggml_function("ggml_threadpool_params_init", None, ctypes.c_void_p, ctypes.c_int)(ctypes.byref(params), n_threads)
+    params.poll = 0  # threads without work sleep: spinning ones would take the processor from a draft model's threads
+    pool = cpu_function("ggml_threadpool_new", ctypes.c_void_p, ctypes.c_void_p)(ctypes.byref(params))
+    attach = api._lib.llama_attach_threadpool
+    attach.restype, attach.argtypes = None, [ctypes.c_void_p] * 3
+    attach(context, pool, pool)
+    return int(pool)
+
+
+def free_threads(pool: int | None) -> None:
+    """End the threads of a context that has been freed."""
+    if pool is not None:
+        cpu_function("ggml_threadpool_free", None, ctypes.c_void_p)(pool)
