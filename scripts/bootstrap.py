@@ -14,8 +14,10 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import llama_build
 
@@ -25,6 +27,7 @@ STAMP = VENV / "installed"  # what .venv was made from: pyproject.toml, llama/, 
 BUILD = VENV / "llama-build"  # the name of its llama-cpp-python build
 LOG = VENV / "build.log"
 _STEP = r"\[\d+/\d+\]"  # of ninja
+RELEASES = "https://github.com/edgespec/edgespec/releases/expanded_assets/v"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
@@ -62,7 +65,7 @@ def install(dev: bool, torn: bool) -> None:
     build, wheel = llama_wheel(pip, machine, backend, keep=not wanted)
     (STAMP / "pyproject.toml").unlink(missing_ok=True)  # .venv is not ready from here on
     if wheel:
-        BUILD.unlink(missing_ok=True)
+        BUILD.write_text("being installed", encoding="utf-8")
         run("installing llama-cpp-python", [*pip, "install", "--force-reinstall", "--no-deps", str(wheel)])
     BUILD.write_text(build, encoding="utf-8")
     run("installing edgespec and what it needs", [*pip, "install", "-e", ".[dev]" if dev else "."])
@@ -108,22 +111,29 @@ def stamp(backend: str, dev: bool) -> None:
 def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep: bool) -> tuple[str, Path | None]:
     """Return the name of the required llama-cpp-python build, and its wheel, or None if it is installed already.
 
-    The user's own wheel or installation is kept unless a backend was requested (`keep`). Other wheels are in our cache
-    or compiled into it. pip's cache is not used: it ignores CMAKE_ARGS, and would return a CPU wheel for a CUDA build.
+    The user's own wheel or installation is kept unless a backend was requested (`keep`). Other wheels are prebuilt ones
+    of edgespec, in our cache, or compiled into it. pip's cache is not used: it ignores CMAKE_ARGS, and would return a
+    CPU wheel for a CUDA build.
     """
-    version = llama_version()
+    version, wanted = llama_version(), os.environ.get("EDGESPEC_LLAMA_WHEEL", "")
     installed = read(BUILD)
-    if own := os.environ.get("EDGESPEC_LLAMA_WHEEL"):
-        return f"{own} (own)", Path(own).resolve()
-    if keep and (not installed or installed.endswith("(own)")) and _installed_llama() == version:
+    if wanted.endswith(".whl") and "://" not in wanted:
+        return f"{wanted} (own)", own_wheel(pip, Path(wanted).expanduser().resolve())
+    if keep and not wanted and (not installed or installed.endswith("(own)")) and _installed_llama() == version:
         return installed or "(own)", None
     environ = {**os.environ, **llama_build.build_environment(machine, backend, os.environ)}
     build = llama_build.cache_name(version, machine, backend, environ)
     if build == installed:
         return build, None
-
     cache = wheel_cache()
     folder, part = cache / build, cache / (build + ".part")
+    has_choice = keep and backend in ("cpu", "metal") and not llama_build.has_own_flags(os.environ)
+    if has_choice and wanted != "compile" and (wanted or not list(folder.glob("*.whl"))):
+        name = f"{llama_build.library_version(version)} (prebuilt)"
+        if name == installed:
+            return name, None
+        if wheel := prebuilt_wheel(pip, wanted):
+            return name, wheel
     with locked(cache / (build + ".lock"), "compiling the same llama.cpp"):
         if not list(folder.glob("*.whl")):
             if llama_build.lacks_compiler(machine, os.environ):
@@ -137,13 +147,60 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
     return build, next(folder.glob("*.whl"))
 
 
+def own_wheel(pip: list[str], wheel: Path) -> Path:
+    """Return the user's own wheel. Raises CommandError if it cannot be installed."""
+    version = wheel.name.removeprefix("llama_cpp_python-").partition("-")[0]
+    if not wheel.is_file():
+        raise CommandError(f"EDGESPEC_LLAMA_WHEEL: there is no file {wheel}")
+    if version.partition("+")[0] != llama_version():
+        raise CommandError(
+            f"EDGESPEC_LLAMA_WHEEL: edgespec needs llama-cpp-python {llama_version()}, and this is another version:\n"
+            f"    {wheel.name}"
+        )
+    if not zipfile.is_zipfile(wheel):
+        raise CommandError(f"EDGESPEC_LLAMA_WHEEL: {wheel} is incomplete; download or build it again")
+    if not _succeeds([*pip, "install", "--dry-run", "--no-deps", str(wheel)]):
+        raise CommandError(f"EDGESPEC_LLAMA_WHEEL: this wheel is for another system or processor:\n    {wheel.name}")
+    return wheel
+
+
+def prebuilt_wheel(pip: list[str], place: str) -> Path | None:
+    """Return edgespec's wheel of llama.cpp for this system from a folder or a page, or None if none is found.
+
+    `place` is the user's choice; without one the wheels of scripts/release and the release page are used. Raises
+    CommandError if the user's place has no wheel.
+    """
+    wanted = f"llama-cpp-python=={llama_build.library_version(llama_version())}"
+    hint = (
+        f"EDGESPEC_LLAMA_WHEEL={place} is not a folder or web page with {wanted} for this system.\n"
+        "It can also be a wheel, or 'compile' (docs/install.md)."
+    )
+    folder = VENV / "prebuilt"
+    for links in [place] if place else [*filter(os.path.isdir, [str(ROOT / "dist")]), RELEASES + project()["version"]]:
+        shutil.rmtree(folder, ignore_errors=True)
+        command = [*pip, "download", "--no-deps", "--no-index", "--only-binary", ":all:", "--find-links", links]
+        command += ["--timeout", "15", "--retries", "1", "--dest", str(folder), wanted]
+        try:
+            run("looking for a prebuilt llama.cpp", command, hint=hint)
+            return next(folder.glob("*.whl"))
+        except CommandError:
+            if place:
+                raise
+    return None
+
+
 def llama_version() -> str:
     """Return the version of llama-cpp-python that pyproject.toml requires."""
+    pins = [line.partition("==") for line in project()["dependencies"] if line.startswith("llama-cpp-python")]
+    return str(pins[0][2].strip())
+
+
+def project() -> dict[str, Any]:
+    """Return the table [project] of pyproject.toml."""
     import tomllib
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    pins = [line.partition("==") for line in project["dependencies"] if line.startswith("llama-cpp-python")]
-    return str(pins[0][2].strip())
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
 
 
 def wheel_cache() -> Path:
@@ -197,7 +254,7 @@ def _succeeds(command: list[str]) -> bool:
 def _installed_llama() -> str:
     code = "import importlib.metadata as m; print(m.version('llama-cpp-python'))"
     done = subprocess.run([str(PYTHON), "-I", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    return done.stdout.decode().strip()
+    return done.stdout.decode().strip().partition("+")[0]
 
 
 # --- long commands, one at a time -------------------------------------------------------------------------------------

@@ -91,25 +91,35 @@ def lacks_compiler(machine: Machine, environ: Mapping[str, str]) -> bool:
     return machine.compiler is None and machine.system != "Windows" and not own
 
 
+def has_own_flags(environ: Mapping[str, str]) -> bool:
+    """Return whether the user chose a compiler or flags, which asks for a build on this machine."""
+    return any(environ.get(name) for name in ("CMAKE_ARGS", "CC", "CXX", "CFLAGS", "CXXFLAGS"))
+
+
 def cpu_features(cpu: str) -> list[str]:
     """Return the sorted instruction set flags of a /proc/cpuinfo text, or the words of another text."""
     line = re.search(r"^(?:flags|Features)\s*:(.*)$", cpu, re.MULTILINE)
     return sorted(set((line.group(1) if line else cpu).split()))
 
 
-def cache_name(version: str, machine: Machine, backend: str, environ: Mapping[str, str], *, stock: bool = False) -> str:
+def cache_name(version: str, machine: Machine, backend: str, environ: Mapping[str, str]) -> str:
     """Return a folder name that differs whenever the compiled library may differ: llama.cpp is built for this CPU.
 
-    The wheel does not depend on the Python version (py3-none). `environ` is the whole environment of the build. `stock`
-    is a build without `ADDITIONS`.
+    The wheel does not depend on the Python version (py3-none). `environ` is the whole environment of the build.
     """
     flags = [f"{name}={environ.get(name, '')}" for name in ("CMAKE_ARGS", "CC", "CXX", "CFLAGS", "CXXFLAGS")]
     libc = " ".join(platform.libc_ver())
     parts = [version, backend, machine.system, machine.architecture, libc, str(machine.compiler), *flags]
     parts += cpu_features(machine.cpu) + (machine.gpus.splitlines() if backend == "cuda" else [])
-    parts += [] if stock else [path.read_text(encoding="utf-8") for path in sorted(ADDITIONS.iterdir())]
+    parts += [path.read_text(encoding="utf-8") for path in sorted(ADDITIONS.iterdir())]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     return f"{version}-{backend}-{machine.system}-{machine.architecture}-{digest}".lower()
+
+
+def library_version(version: str) -> str:
+    """Return the version of llama-cpp-python with `ADDITIONS`: the local part counts changes of their interface."""
+    header = (ADDITIONS / "kernels.h").read_text(encoding="utf-8")
+    return f"{version}+edgespec.{re.findall(r'EDGESPEC_VERSION = ([0-9]+)', header)[0]}"
 
 
 def with_additions(environ: Mapping[str, str]) -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from bootstrap import CommandError, llama_wheel
 from llama_build import Machine
 
+ADDITIONS = "aa364192f630"  # the digest of scripts/llama in the version that kernels.h names
 BARE = Machine("Linux", "x86_64", "flags : avx2")
 
 
@@ -31,6 +34,91 @@ def test_without_a_compiler_the_error_says_how_to_install_one(tmp_path: Path, mo
         llama_wheel([sys.executable, "-c", "raise SystemExit('nothing may be compiled')"], BARE, "cpu", keep=False)
     assert "no C++ compiler was found" in str(caught.value)
     assert "apt install g++" in str(caught.value)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder of wheels. Nothing is installed, and there is no release page."""
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    monkeypatch.setattr(bootstrap, "BUILD", tmp_path / "llama-build")
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
+    monkeypatch.setattr(bootstrap, "RELEASES", f"{tmp_path}/page-")
+    monkeypatch.setattr(bootstrap, "_installed_llama", lambda: "")
+    for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CMAKE_ARGS", "EDGESPEC_LLAMA_WHEEL"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    return folder
+
+
+def made_wheel(folder: Path, version: str = "", tag: str = "any") -> Path:
+    """Write a wheel of llama-cpp-python without files."""
+    version = version or llama_build.library_version(bootstrap.llama_version())
+    path = folder / f"llama_cpp_python-{version}-py3-none-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        info = f"llama_cpp_python-{version}.dist-info"
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: llama-cpp-python\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-{tag}\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+
+
+def test_a_prebuilt_wheel_in_a_folder_is_taken(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = made_wheel(wheels)
+    monkeypatch.setenv("EDGESPEC_LLAMA_WHEEL", str(wheels))
+    name, found = llama_wheel(PIP, BARE, "cpu", keep=True)
+    assert name.endswith("(prebuilt)")
+    assert found is not None
+    assert found.read_bytes() == wheel.read_bytes()
+    bootstrap.BUILD.write_text(name)
+    assert llama_wheel(PIP, BARE, "cpu", keep=True) == (name, None)
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"), [("0.0.1+edgespec.1", "any"), ("", "win_amd64"), ("", "manylinux_2_17_s390x")]
+)
+def test_a_folder_without_a_fitting_wheel_is_an_error(
+    wheels: Path, version: str, tag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_wheel(wheels, version, tag)
+    monkeypatch.setenv("EDGESPEC_LLAMA_WHEEL", str(wheels))
+    with pytest.raises(CommandError, match=r"is not a folder or web page with llama-cpp-python==.* for this system"):
+        llama_wheel(PIP, BARE, "cpu", keep=True)
+
+
+def test_a_wheel_of_another_version_or_a_part_of_one_is_refused(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = made_wheel(wheels)
+    part.write_bytes(part.read_bytes()[:100])
+    for wheel, why in (
+        (made_wheel(wheels, "0.0.1"), "this is another version"),
+        (part, "is incomplete"),
+        (wheels / part.name.replace("any", "none"), "there is no file"),
+    ):
+        monkeypatch.setenv("EDGESPEC_LLAMA_WHEEL", str(wheel))
+        with pytest.raises(CommandError, match=why):
+            llama_wheel(PIP, BARE, "cpu", keep=True)
+
+
+@pytest.mark.parametrize("variable", ["CMAKE_ARGS", "EDGESPEC_LLAMA_WHEEL"])
+def test_who_asks_for_a_build_gets_no_prebuilt_wheel(
+    wheels: Path, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_wheel(wheels)
+    monkeypatch.setattr(bootstrap, "ROOT", wheels.parent)
+    monkeypatch.setattr(bootstrap, "project", lambda: {"dependencies": ["llama-cpp-python==0.0.1"], "version": "1"})
+    monkeypatch.setenv(variable, "compile")
+    with pytest.raises(CommandError, match="no C\\+\\+ compiler was found"):
+        llama_wheel(PIP, BARE, "cpu", keep=True)
+
+
+def test_each_change_of_the_additions_has_a_version() -> None:
+    """A wheel of another version of these files must not be taken for this one."""
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(llama_build.ADDITIONS.iterdir()))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    assert (llama_build.library_version(""), digest) == ("+edgespec.1", ADDITIONS), "raise EDGESPEC_VERSION"
 
 
 @pytest.fixture

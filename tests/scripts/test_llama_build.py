@@ -148,16 +148,6 @@ def test_a_wheel_is_used_again_only_where_it_would_be_compiled_the_same() -> Non
     assert cache_name("0.3.36", GPU, "cuda", {}) != cache_name("0.3.36", GPU._replace(gpus="NVIDIA H100"), "cuda", {})
 
 
-def test_stock_sources_are_another_build_whatever_the_bounds_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stock = cache_name("0.3.36", AMX, "cpu", {}, stock=True)
-    assert stock != cache_name("0.3.36", AMX, "cpu", {})
-    (tmp_path / "kernels.h").write_text("other bounds")
-    monkeypatch.setattr("llama_build.ADDITIONS", tmp_path)
-    assert stock == cache_name("0.3.36", AMX, "cpu", {}, stock=True)
-
-
 @pytest.mark.parametrize(
     ("machine", "environ", "lacks"),
     [
