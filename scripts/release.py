@@ -1,0 +1,229 @@
+"""Build the wheels of a release: llama.cpp with edgespec's kernels for every system, and edgespec itself.
+
+    release.py                 all steps that this machine can do
+    release.py STEP ...        these steps only: source, linux-x86_64, linux-aarch64, windows-x86_64, macos-arm64,
+                               edgespec
+
+The wheels are written to dist/. A step that is complete is not done again; an interrupted one continues where it was.
+The wheels for Linux and Windows are compiled on Linux by Zig's clang, which brings the C libraries of all systems, so
+that no other compiler and no container is needed. The wheel for macOS needs Apple's SDK and is compiled on a Mac.
+Standard library only: the tools are installed into build/release/tools.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootstrap import CommandError, llama_version, locked, minutes, read, run_logged, say
+from llama_build import ADDITIONS, library_version
+
+ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "dist"
+WORK = ROOT / "build/release"
+LOG = WORK / "build.log"
+TOOLS = WORK / "tools"
+REQUIREMENTS = (
+    "ziglang==0.17.1",
+    "cmake>=3.28,<5",
+    "ninja>=1.11",
+    "scikit-build-core>=0.11,<1",
+    "wheel>=0.45",
+    "build>=1.2",
+    "auditwheel>=6.4",
+)
+# Zig's clang would keep frame pointers, which take 8 % of the speed, and information for debuggers, half of the wheel.
+FLAGS = "-fno-sanitize=undefined -fomit-frame-pointer -g0"
+PORTABLE = ("GGML_BACKEND_DL=ON", "GGML_CPU_ALL_VARIANTS=ON", "GGML_NATIVE=OFF", "GGML_OPENMP=OFF")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A system that a wheel is for: the tag of its wheels, and Zig's and CMake's names of it."""
+
+    tag: str
+    zig: str
+    system: str
+    processor: str
+
+
+TARGETS = {
+    "linux-x86_64": Target("manylinux_2_17_x86_64", "x86_64-linux-gnu.2.17", "Linux", "x86_64"),
+    "linux-aarch64": Target("manylinux_2_17_aarch64", "aarch64-linux-gnu.2.17", "Linux", "aarch64"),
+    "windows-x86_64": Target("win_amd64", "x86_64-windows-gnu", "Windows", "AMD64"),
+}
+
+# Zig reads the name of a CPU in -march, and has other names for the levels of ARM.
+WRAPPER = """#!/bin/sh
+for argument do
+    shift
+    case $argument in -march=armv*)
+        argument=$(echo "$argument" | sed "s/-march=armv8-a/-mcpu=generic/
+            s/-march=armv\\(.\\)\\.\\(.\\)-a/-mcpu=generic+v\\1_\\2a/; s/+fp16/+fullfp16/; s/+nosve//");;
+    esac
+    set -- "$@" "$argument"
+done
+exec "{zig}" {tool} "$@"
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the steps that the arguments name, or all, and return the exit status."""
+    steps = {"source": source, **{name: _llama_step(name) for name in TARGETS}, "edgespec": edgespec}
+    if sys.platform == "darwin":
+        steps = {"source": source, "macos-arm64": macos, "edgespec": edgespec}
+    elif sys.platform != "linux":
+        print("release.py needs Linux, or macOS for the wheel for macOS", file=sys.stderr)
+        return 1
+    unknown = [name for name in arguments if name not in steps]
+    if unknown:
+        print(f"no such step on this system: {', '.join(unknown)}; there are {', '.join(steps)}", file=sys.stderr)
+        return 2
+    try:
+        WORK.mkdir(parents=True, exist_ok=True)
+        with locked(WORK / "lock", "building the same release"):
+            tools()
+            for name in arguments or steps:
+                _timed(name, steps[name])
+    except (CommandError, OSError) as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; the next call continues")
+        return 130
+    for wheel in sorted(DIST.iterdir()):
+        print(f"{wheel.stat().st_size / 1e6:8.1f} MB  {wheel.relative_to(ROOT)}")
+    return 0
+
+
+def tools() -> None:
+    """Create build/release/tools, an environment with the compiler and the builders."""
+    if read(TOOLS / "requirements") == "\n".join(REQUIREMENTS):
+        return
+    shutil.rmtree(TOOLS, ignore_errors=True)
+    _run("creating build/release/tools", [sys.executable, "-m", "venv", str(TOOLS)])
+    _run("installing the tools", [_tool("python"), "-m", "pip", "install", *REQUIREMENTS])
+    (TOOLS / "requirements").write_text("\n".join(REQUIREMENTS), encoding="utf-8")
+
+
+def source() -> Path:
+    """Download the source of llama-cpp-python and mark its version as edgespec's build of it. Return its folder."""
+    folder = WORK / f"llama_cpp_python-{llama_version()}"
+    if folder.exists():
+        return folder
+    pip = [_tool("python"), "-m", "pip", "download", "--no-deps", "--no-build-isolation", "--dest", str(WORK)]
+    wanted = f"llama-cpp-python=={llama_version()}"
+    _run("downloading llama-cpp-python", [*pip, "--no-binary", "llama-cpp-python", wanted])
+    part = WORK / "unpacked"
+    shutil.rmtree(part, ignore_errors=True)
+    with tarfile.open(WORK / f"{folder.name}.tar.gz") as archive:
+        archive.extractall(part, filter="data")
+    package = part / folder.name / "llama_cpp/__init__.py"
+    text = package.read_text(encoding="utf-8")
+    package.write_text(text.replace(f'"{llama_version()}"', f'"{library_version(llama_version())}"'), encoding="utf-8")
+    (part / folder.name).rename(folder)
+    return folder
+
+
+def _llama_step(name: str) -> Callable[[], Path]:
+    return lambda: llama_wheel(name, TARGETS[name])
+
+
+def llama_wheel(name: str, target: Target) -> Path:
+    """Cross-compile the wheel of llama-cpp-python for a target, with a CPU backend for each level of instructions."""
+    compilers = {}
+    for tool in ("cc", "c++", "ar", "ranlib", "rc"):
+        wrapper = TOOLS / "wrappers" / f"{name}-{tool}"
+        wrapper.parent.mkdir(exist_ok=True)
+        options = f" -target {target.zig}" if tool in ("cc", "c++") else ""
+        wrapper.write_text(WRAPPER.format(zig=_zig(), tool=f"{tool}{options}"), encoding="utf-8")
+        wrapper.chmod(0o755)
+        compilers[tool] = str(wrapper)
+    defines = [
+        *PORTABLE,
+        f"CMAKE_SYSTEM_NAME={target.system}",
+        f"CMAKE_SYSTEM_PROCESSOR={target.processor}",
+        f"CMAKE_C_FLAGS={FLAGS}",
+        f"CMAKE_CXX_FLAGS={FLAGS}",
+        f"CMAKE_C_COMPILER={compilers['cc']}",
+        f"CMAKE_CXX_COMPILER={compilers['c++']}",
+        f"CMAKE_AR={compilers['ar']}",
+        f"CMAKE_RANLIB={compilers['ranlib']}",
+        f"CMAKE_RC_COMPILER={compilers['rc']}",
+    ]
+    return _llama_wheel(name, target.tag, defines)
+
+
+def macos() -> Path:
+    """Compile the wheel for Apple silicon, with Metal and the CPU backends of M1 to M4."""
+    os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "13.3")
+    return _llama_wheel("macos-arm64", "macosx_13_0_arm64", [*PORTABLE, "GGML_METAL_EMBED_LIBRARY=ON"])
+
+
+def _llama_wheel(name: str, tag: str, defines: list[str]) -> Path:
+    wheel = DIST / f"llama_cpp_python-{library_version(llama_version())}-py3-none-{tag}.whl"
+    folder = WORK / name
+    inputs = _digest(defines)
+    if wheel.exists() and read(folder / "done") == inputs:
+        return wheel
+    (folder / "done").unlink(missing_ok=True)
+    built = folder / "wheel"
+    shutil.rmtree(built, ignore_errors=True)
+    shutil.rmtree(source() / "llama_cpp/lib", ignore_errors=True)  # CMake also installs the libraries there
+    command = [_tool("python"), "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
+    command += ["--wheel-dir", str(built), "-C", f"build-dir={folder / 'cmake'}"]
+    for unused in ("include/**", "lib/**", "bin/**", "llama_cpp/lib/*.a", "llama_cpp/lib/*.lib"):
+        command += ["-C", f"wheel.exclude={unused}"]
+    defines = [*defines, f"CMAKE_PROJECT_INCLUDE={ADDITIONS / 'kernels.cmake'}"]
+    environ = {"CMAKE_ARGS": shlex.join(f"-D{define}" for define in defines), "CMAKE_GENERATOR": "Ninja"}
+    _run(f"compiling for {name}", [*command, str(source())], environ)
+    retagged = [_tool("python"), "-m", "wheel", "tags", "--remove", "--platform-tag", tag, str(next(built.iterdir()))]
+    _run("naming the wheel", retagged)
+    DIST.mkdir(exist_ok=True)
+    shutil.move(built / wheel.name, wheel)
+    (folder / "done").write_text(inputs, encoding="utf-8")
+    return wheel
+
+
+def edgespec() -> Path:
+    """Build edgespec's own wheel and source archive."""
+    _run("building edgespec", [_tool("python"), "-m", "build", "--outdir", str(DIST), str(ROOT)])
+    return max(DIST.glob("edgespec-*.whl"), key=lambda path: path.stat().st_mtime)
+
+
+def _digest(defines: list[str]) -> str:
+    additions = [path.read_text(encoding="utf-8") for path in sorted(ADDITIONS.iterdir())]
+    return hashlib.sha256(json.dumps([llama_version(), REQUIREMENTS, defines, additions]).encode()).hexdigest()
+
+
+def _timed(name: str, step: Callable[[], Path]) -> None:
+    started = time.monotonic()
+    result = step()
+    say(f"{name}: {result.name} ({minutes(time.monotonic() - started)})")
+
+
+def _tool(name: str) -> str:
+    return str(TOOLS / "bin" / name)
+
+
+def _zig() -> Path:
+    return next((TOOLS / "lib").glob("python*/site-packages/ziglang/zig"))
+
+
+def _run(title: str, command: list[str], environ: dict[str, str] | None = None) -> None:
+    path = f"{TOOLS / 'bin'}{os.pathsep}{os.environ['PATH']}"  # cmake and ninja
+    caches = {"ZIG_GLOBAL_CACHE_DIR": str(WORK / "zig"), "ZIG_LOCAL_CACHE_DIR": str(WORK / "zig")}
+    run_logged(title, command, LOG, ROOT, {**os.environ, "PATH": path, **caches, **(environ or {})}, "")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
