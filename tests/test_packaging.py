@@ -58,6 +58,8 @@ def test_the_version_is_said_once_in_each_place() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == edgespec.__version__
+    for page in ("README.md", "docs/install.md"):
+        assert f"/v{edgespec.__version__}\n" in (ROOT / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
