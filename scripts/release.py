@@ -24,8 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootstrap import CommandError, llama_version, locked, minutes, read, run_logged, say
+from bootstrap import llama_version
 from llama_build import ADDITIONS, library_version
+from long_commands import CommandError, locked, minutes, read, run_logged, say
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"

@@ -13,8 +13,9 @@ from typing import Any
 import bootstrap
 import llama_build
 import pytest
-from bootstrap import CommandError, llama_wheel
+from bootstrap import llama_wheel
 from llama_build import Machine
+from long_commands import CommandError
 
 ADDITIONS = "aa364192f630"  # the digest of scripts/llama in the version that kernels.h names
 BARE = Machine("Linux", "x86_64", "flags : avx2")

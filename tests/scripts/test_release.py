@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import release
-from bootstrap import CommandError, llama_version
+from bootstrap import llama_version
 from llama_build import library_version
+from long_commands import CommandError
 
 ROOT = Path(__file__).resolve().parents[2]
 

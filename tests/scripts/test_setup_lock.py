@@ -1,4 +1,4 @@
-"""Setup can be started twice and killed: the lock and the logged command of scripts/bootstrap.py."""
+"""Setup can be started twice and killed: the lock and the logged command of scripts/long_commands.py."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from bootstrap import CommandError, latest, locked, run_logged
+from long_commands import CommandError, latest, locked, run_logged
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 def python(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
-    """Start a process with the names of scripts/bootstrap.py and with pipes."""
-    program = f"import os, sys\nfrom pathlib import Path\nfrom bootstrap import locked, run_logged\n{code}"
+    """Start a process with the names of scripts/long_commands.py and with pipes."""
+    program = f"import os, sys\nfrom pathlib import Path\nfrom long_commands import locked, run_logged\n{code}"
     return subprocess.Popen(
         [sys.executable, "-c", program, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(SCRIPTS), "CI": "true"},
@@ -106,7 +106,7 @@ def test_an_interruption_ends_the_command(tmp_path: Path, monkeypatch: pytest.Mo
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bootstrap.latest", interrupt)
+    monkeypatch.setattr("long_commands.latest", interrupt)
     command = [sys.executable, "-c", "import threading; threading.Event().wait()"]
     with pytest.raises(KeyboardInterrupt):
         run_logged("waiting forever", command, tmp_path / "log", tmp_path, os.environ, "")
