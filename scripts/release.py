@@ -42,7 +42,7 @@ REQUIREMENTS = (
     "build>=1.2",
     "auditwheel>=6.4",
 )
-# Zig's clang would keep frame pointers, which take 8 % of the speed, and information for debuggers, half of the wheel.
+# Zig's clang would keep frame pointers, which take 6 to 8 % of the speed, and debug information, which wheels lack.
 FLAGS = "-fno-sanitize=undefined -fomit-frame-pointer -g0"
 PORTABLE = ("GGML_BACKEND_DL=ON", "GGML_CPU_ALL_VARIANTS=ON", "GGML_NATIVE=OFF", "GGML_OPENMP=OFF")
 
