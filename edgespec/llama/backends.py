@@ -1,34 +1,40 @@
 """The compute backends of a portable build of llama.cpp.
 
-Such a build has libraries of their own for the backends, among them one for each level of CPU instructions (a variant).
-Other builds have their backends inside, and nothing to choose.
+In such a build each backend is a separate library, and there is a CPU backend for each set of CPU instructions (a
+variant). In other builds the backends are linked in, and there is nothing to choose.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from llama_cpp._ggml import libggml, libggml_base_path
 
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError
 
 VARIANT = "EDGESPEC_CPU_VARIANT"
 """The environment variable that chooses a variant, for tests and comparisons."""
-_CPU = "ggml-cpu-"
+_VARIANT_PREFIX = "ggml-cpu-"
+_DAMAGED = "install llama-cpp-python again (docs/install.md)"
 
 
 def load_backends(folder: Path = libggml_base_path) -> Path | None:
     """Load the backends of a portable build, and return the library of the CPU variant; None for other builds.
 
-    Raises UsageError if this processor cannot run the variant that the environment asks for, or any of them.
+    Raises UsageError if this processor cannot run the variant that the environment asks for, or any of them, and
+    EdgespecError if the variant cannot be loaded. A GPU backend whose driver is missing is left out.
     """
     libggml.ggml_backend_reg_count.restype = ctypes.c_size_t
-    variants = {variant_name(path): path for path in sorted(folder.glob(f"*{_CPU}*"))}
+    variants = {variant_name(path): path for path in sorted(folder.glob(f"*{_VARIANT_PREFIX}*"))}
     if not variants or libggml.ggml_backend_reg_count():
         return None
-    scores = {name: ctypes.CDLL(str(path)).ggml_backend_score() for name, path in variants.items()}
+    try:
+        scores = {name: ctypes.CDLL(str(path)).ggml_backend_score() for name, path in variants.items()}
+    except OSError as error:
+        raise EdgespecError(f"a part of llama.cpp cannot be loaded: {error}", hint=_DAMAGED) from None
     usable = [name for name, score in scores.items() if score]
     wanted = os.environ.get(VARIANT, "")
     if wanted and wanted not in usable:
@@ -43,14 +49,30 @@ def load_backends(folder: Path = libggml_base_path) -> Path | None:
             hint="install a build for this processor (docs/install.md)",
         )
     chosen = variants[wanted or max(usable, key=scores.__getitem__)]
-    libggml.ggml_backend_load.restype = ctypes.c_void_p
-    others = [path for path in sorted(folder.glob("*ggml-*")) if path not in variants.values()]
-    for path in [*others, chosen]:
-        if hasattr(ctypes.CDLL(str(path)), "ggml_backend_init"):
-            libggml.ggml_backend_load(str(path).encode())
+    for path in sorted(folder.glob("*ggml-*")):
+        if path not in variants.values():
+            with suppress(OSError):
+                _register(path)
+    if not _register(chosen):
+        raise EdgespecError(f"a part of llama.cpp cannot be loaded: {chosen}", hint=_DAMAGED)
     return chosen
+
+
+def _register(path: Path) -> bool:
+    """Register the backend of a library, and return whether it has one. Raises OSError if it cannot be loaded.
+
+    `ggml_backend_load` would do the same, but on Windows it fails if the path is not ASCII.
+    """
+    library = ctypes.CDLL(str(path))
+    if not hasattr(library, "ggml_backend_init"):
+        return False
+    library.ggml_backend_init.restype = ctypes.c_void_p
+    backend = library.ggml_backend_init()
+    if backend:
+        libggml.ggml_backend_register(ctypes.c_void_p(backend))
+    return bool(backend)
 
 
 def variant_name(library: Path) -> str:
     """Return the name of a CPU variant from the name of its library, such as "zen4" of libggml-cpu-zen4.so."""
-    return library.stem.partition(_CPU)[2]
+    return library.stem.partition(_VARIANT_PREFIX)[2]

@@ -166,8 +166,9 @@ def library_path() -> Path:
 
 def build_id() -> str:
     """Return a name for this build on this machine: measurements with one need not hold for another."""
-    stat = (CPU_LIBRARY or library_path()).stat()
-    return f"{llama_cpp.__version__}-{stat.st_size}-{stat.st_mtime_ns}-{platform.node()}-{platform.machine()}"
+    library = CPU_LIBRARY or library_path()
+    stat, machine = library.stat(), f"{platform.node()}-{platform.machine()}"
+    return f"{llama_cpp.__version__}-{library.stem}-{stat.st_size}-{stat.st_mtime_ns}-{machine}"
 
 
 def default_threads() -> int:

@@ -11,14 +11,14 @@ from typing import Any
 
 from edgespec.llama.library import api, build_flags, cpu_function, ggml_function
 
-_MOST = 512  # GGML_MAX_N_THREADS
+_MAX_THREADS = 512  # GGML_MAX_N_THREADS
 
 
 class _Params(ctypes.Structure):
     """`ggml_threadpool_params`."""
 
     _fields_ = (
-        ("cpumask", ctypes.c_bool * _MOST),
+        ("cpumask", ctypes.c_bool * _MAX_THREADS),
         ("n_threads", ctypes.c_int),
         ("prio", ctypes.c_int),
         ("poll", ctypes.c_uint32),

@@ -21,11 +21,12 @@ set(EDGESPEC_KERNELS ${CMAKE_CURRENT_LIST_DIR})
 
 # The variants of a portable build. Of llama.cpp's list, one for each set of instructions that the kernels for weights
 # use; docs/install.md says what each gains.
-set(EDGESPEC_VARIANTS x64 sse42 sandybridge haswell alderlake skylakex icelake zen4 sapphirerapids
-    armv8.0_1 armv8.2_1 armv8.2_2 armv8.6_1 armv8.6_2 CACHE STRING "CPU variants of a portable build")
+set(EDGESPEC_VARIANTS x64 sse42 sandybridge haswell alderlake skylakex cascadelake zen4 sapphirerapids
+    armv8.0_1 armv8.2_1 armv8.2_2 armv8.6_1 armv8.6_2 apple_m1 apple_m2_m3 apple_m4)
 
 if(GGML_CPU_ALL_VARIANTS)
-    file(READ ${CMAKE_CURRENT_SOURCE_DIR}/src/CMakeLists.txt text)
+    file(READ ${CMAKE_CURRENT_SOURCE_DIR}/src/CMakeLists.txt before)
+    set(text "${before}")
     string(REGEX MATCHALL "ggml_add_cpu_backend_variant\\([a-z0-9_.]+" known "${text}")
     foreach(call IN LISTS known)
         string(REPLACE "ggml_add_cpu_backend_variant(" "" variant ${call})
@@ -33,7 +34,9 @@ if(GGML_CPU_ALL_VARIANTS)
             string(REGEX REPLACE "ggml_add_cpu_backend_variant\\(${variant}[ )][^\n]*" "# left out: ${variant}" text "${text}")
         endif()
     endforeach()
-    file(WRITE ${CMAKE_CURRENT_SOURCE_DIR}/src/CMakeLists.txt "${text}")
+    if(NOT text STREQUAL before) # else each build would configure again
+        file(WRITE ${CMAKE_CURRENT_SOURCE_DIR}/src/CMakeLists.txt "${text}")
+    endif()
 endif()
 
 if(MINGW) # The headers leave it to the linker to export all symbols, those of the C library included.
@@ -66,13 +69,21 @@ endfunction()
 
 function(edgespec_bound_kernels)
     set(cpu ${CMAKE_CURRENT_SOURCE_DIR}/src/ggml-cpu)
-    list(TRANSFORM EDGESPEC_VARIANTS PREPEND ggml-cpu- OUTPUT_VARIABLE variants)
-    foreach(target ggml-cpu ${variants})
-        if(TARGET ${target})
-            target_sources(${target} PRIVATE ${EDGESPEC_KERNELS}/kernels.c)
-            llama_cpp_python_install_target(${target})
+    if(TARGET ggml-cpu)
+        target_sources(ggml-cpu PRIVATE ${EDGESPEC_KERNELS}/kernels.c)
+    else()
+        set(found FALSE)
+        foreach(variant IN LISTS EDGESPEC_VARIANTS)
+            if(TARGET ggml-cpu-${variant})
+                set(found TRUE)
+                target_sources(ggml-cpu-${variant} PRIVATE ${EDGESPEC_KERNELS}/kernels.c)
+                llama_cpp_python_install_target(ggml-cpu-${variant})
+            endif()
+        endforeach()
+        if(NOT found)
+            message(FATAL_ERROR "edgespec: none of the variants is for this processor: ${EDGESPEC_VARIANTS}")
         endif()
-    endforeach()
+    endif()
     edgespec_replace(${cpu}/ggml-cpu.c 2 "if (!llamafile_sgemm(params," [[if (!(edgespec_is_narrow(src0->type, ne11, ne12 * ne13)
                         ? edgespec_narrow : llamafile_sgemm)(params,]])
     edgespec_replace(${cpu}/ggml-cpu.c 1 "

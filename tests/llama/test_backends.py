@@ -8,54 +8,62 @@ from typing import Any
 
 import pytest
 
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.llama import backends
 from edgespec.llama.backends import VARIANT, load_backends, variant_name
 
-
-class Ggml:
-    """The part of libggml that loads backends; `registered` are those inside the build."""
-
-    def __init__(self, registered: int) -> None:
-        self.loaded: list[str] = []
-        self.ggml_backend_reg_count: Any = lambda: registered
-        self.ggml_backend_load: Any = lambda path: self.loaded.append(Path(path.decode()).name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, _Callable(value) if callable(value) else value)
+SCORES = {"x64": 1, "haswell": 64, "zen9": 0}  # zen9 is a variant that this processor cannot run
+BACKENDS = ["libggml-rpc.so", *(f"libggml-cpu-{variant}.so" for variant in SCORES)]  # a backend's address is its place
 
 
-class _Callable:
+class Function:
+    """A function of a library, with a type that can be set."""
+
+    restype: Any = None
+
     def __init__(self, function: Any) -> None:
-        self.function, self.restype = function, None
+        self.function = function
 
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
 
 
+class Ggml:
+    """The part of libggml that registers backends; `inside` are those linked into the build."""
+
+    def __init__(self, inside: int) -> None:
+        self.registered: list[str] = []
+        self.ggml_backend_reg_count = Function(lambda: inside)
+        self.ggml_backend_register = Function(lambda backend: self.registered.append(BACKENDS[backend.value - 1]))
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with three variants, the last of which this processor cannot run, and two other libraries."""
-    scores = {"x64": 1, "haswell": 64, "zen9": 0}
+    """Return a folder with three variants, the RPC backend, a GPU backend without its driver, and no backend."""
     monkeypatch.delenv(VARIANT, raising=False)
-    for name in (*(f"cpu-{variant}" for variant in scores), "rpc", "base"):
-        (tmp_path / f"libggml-{name}.so").touch()
+    for name in (*BACKENDS, "libggml-base.so", "libggml-vulkan.so"):
+        (tmp_path / name).touch()
 
     def opened(path: str) -> SimpleNamespace:
-        score = scores.get(variant_name(Path(path)), 0)
-        library = SimpleNamespace(ggml_backend_score=lambda: score, ggml_backend_init=None)
-        if path.endswith("base.so"):
-            del library.ggml_backend_init
+        name = Path(path).name
+        if name == "libggml-vulkan.so":
+            raise OSError("libvulkan.so.1: cannot open shared object file")
+        if Path(path).read_text() == "half":
+            raise OSError(f"{path}: file too short")
+        library = SimpleNamespace(ggml_backend_score=lambda: SCORES[variant_name(Path(path))])
+        if name in BACKENDS:
+            is_empty = Path(path).read_text() == "broken"
+            library.ggml_backend_init = Function(lambda: None if is_empty else 1 + BACKENDS.index(name))
         return library
 
     monkeypatch.setattr("edgespec.llama.backends.ctypes.CDLL", opened)
     return tmp_path
 
 
-def load(folder: Path, monkeypatch: pytest.MonkeyPatch, *, registered: int = 0) -> tuple[Path | None, list[str]]:
-    ggml = Ggml(registered)
+def load(folder: Path, monkeypatch: pytest.MonkeyPatch, *, inside: int = 0) -> tuple[Path | None, list[str]]:
+    ggml = Ggml(inside)
     monkeypatch.setattr(backends, "libggml", ggml)
-    return load_backends(folder), ggml.loaded
+    return load_backends(folder), ggml.registered
 
 
 def test_the_best_variant_and_all_other_backends_are_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +75,13 @@ def test_the_best_variant_and_all_other_backends_are_loaded(folder: Path, monkey
 def test_a_variant_can_be_chosen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIANT, "x64")
     assert load(folder, monkeypatch)[0] == folder / "libggml-cpu-x64.so"
+
+
+@pytest.mark.parametrize(("text", "why"), [("broken", "haswell.so"), ("half", "haswell.so: file too short")])
+def test_a_damaged_variant_is_an_error(text: str, why: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "libggml-cpu-haswell.so").write_text(text)
+    with pytest.raises(EdgespecError, match=rf"a part of llama.cpp cannot be loaded: .*libggml-cpu-{why}\n"):
+        load(folder, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -88,5 +103,5 @@ def test_a_processor_that_no_variant_supports_is_an_error(folder: Path, monkeypa
 
 
 def test_a_build_with_its_backends_inside_loads_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load(folder, monkeypatch, registered=1) == (None, [])
+    assert load(folder, monkeypatch, inside=1) == (None, [])
     assert load(folder / "none", monkeypatch) == (None, [])
