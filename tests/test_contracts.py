@@ -187,6 +187,11 @@ def test_starting_loads_nothing_heavy(code: str) -> None:
     assert loaded_after(code) & HEAVY == set()
 
 
+def test_the_version_loads_only_the_library_that_it_describes() -> None:
+    loaded = loaded_after("from edgespec.cli import main; main(['--version'])") & HEAVY
+    assert loaded <= {"llama_cpp", "numpy", "jinja2"}  # the binding imports the other two
+
+
 @pytest.mark.parametrize("name", [name for name in SOURCES if not within(name, "edgespec.training")])
 def test_only_the_training_room_touches_pytorch(name: str) -> None:
     assert "torch" not in third_party(name)

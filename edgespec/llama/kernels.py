@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -48,7 +49,7 @@ def install_command() -> str:
     """Return the command that installs llama-cpp-python with the bounds, for the CPU."""
     page = f"https://github.com/edgespec/edgespec/releases/expanded_assets/v{version('edgespec')}"
     wanted = f"llama-cpp-python=={version('llama-cpp-python').partition('+')[0]}+edgespec.{ADDITIONS}"
-    return f"pip install --force-reinstall --no-deps --find-links {page} {wanted}"
+    return f"{sys.executable} -m pip install --force-reinstall --no-deps --find-links {page} {wanted}"
 
 
 def exact_bounds(types: Iterable[str]) -> Bounds:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import click
 import pytest
-from cli_program import COMMAND, edgespec_changed, edgespec_here, environment
+from cli_program import COMMAND, edgespec, edgespec_changed, edgespec_here, environment
 
 from edgespec import __version__
 from edgespec.cli.commands import SUBCOMMANDS
 from edgespec.cli.commands import edgespec as group
 from edgespec.cli.commands.run import run
 from edgespec.cli.options.common import Option
-from edgespec.llama import kernels
+from edgespec.llama import kernels, library
 
 HEAVY = ("llama_cpp", "numpy", "textual", "huggingface_hub", "jinja2", "platformdirs", "asyncio")
 
@@ -68,9 +68,19 @@ def test_every_command_has_a_short_help_flag(args: list[str], tmp_path: Path) ->
 
 @pytest.mark.parametrize("args", [["-V"], ["--version"]])
 def test_the_version_is_shown(args: list[str], tmp_path: Path) -> None:
-    program, library = edgespec_here(*args, home=tmp_path).stdout.decode().splitlines()
+    program, build = edgespec_here(*args, home=tmp_path).stdout.decode().splitlines()
     assert program == f"edgespec {__version__}"
-    assert library == kernels.described_build()
+    assert build == kernels.described_build()
+
+
+def test_the_version_is_shown_also_if_llama_cannot_be_loaded(tmp_path: Path) -> None:
+    done = edgespec("--version", home=tmp_path, EDGESPEC_CPU_VARIANT="z80")
+    if library.CPU_LIBRARY:
+        assert b"llama.cpp cannot be loaded: " in done.stdout
+    (tmp_path / "llama_cpp.py").write_text("raise RuntimeError('Failed to load shared library')")
+    done = edgespec("--version", home=tmp_path, PYTHONPATH=str(tmp_path))
+    lines = [f"edgespec {__version__}", "llama.cpp cannot be loaded: Failed to load shared library"]
+    assert (done.returncode, done.stdout.decode().splitlines()) == (0, lines)
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)

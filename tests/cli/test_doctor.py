@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,7 @@ def test_instructions_that_this_build_leaves_unused_are_reported(
     has: set[str], uses: str, unused: str, cost: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgespec.cli.commands.doctor.processor_flags", lambda: has)
+    monkeypatch.setattr("edgespec.llama.library.CPU_LIBRARY", None)
     monkeypatch.setattr("edgespec.llama.library.build_flags", lambda: f"CPU : {uses} | ")
     monkeypatch.setattr(trial, "self_check", lambda: "works")
     advice = joined(run().stdout.partition("\nadvice")[2])
@@ -138,8 +140,32 @@ def test_instructions_that_this_build_leaves_unused_are_reported(
     assert "llama" in advice or "scripts" in advice
 
 
+def test_a_portable_build_is_not_to_be_compiled_for_more_instructions(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.cli.commands.doctor.processor_flags", lambda: {"amx_int8"})
+    monkeypatch.setattr("edgespec.llama.library.CPU_LIBRARY", Path("libggml-cpu-zen4.so"))
+    monkeypatch.setattr("edgespec.llama.library.build_flags", lambda: "CPU : AVX2 = 1 | ")
+    monkeypatch.setattr(trial, "self_check", lambda: "works")
+    assert "does not use AMX_INT8" not in joined(run().stdout)
+
+
+@pytest.mark.parametrize(("with_gpu", "is_advised"), [(False, True), (True, False)])
+def test_a_build_by_others_is_to_be_replaced_unless_it_uses_a_gpu(
+    with_gpu: bool, is_advised: bool, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.llama.kernels.have_bounds", lambda: False)
+    monkeypatch.setattr("edgespec.llama.library.supports_gpu", lambda: with_gpu)
+    monkeypatch.setattr(trial, "self_check", lambda: "works")
+    monkeypatch.setattr("edgespec.cli.commands.doctor.sys.prefix", str(home))  # not a checkout's own environment
+    text = joined(run().stdout.replace("\xa0", " "))
+    assert ("lacks edgespec's kernels" in text) == is_advised
+    assert (f"{sys.executable} -m pip install" in text) == is_advised
+
+
 def test_several_pieces_of_advice_are_numbered(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.cli.commands.doctor.processor_flags", lambda: {"amx_int8"})
+    monkeypatch.setattr("edgespec.llama.library.CPU_LIBRARY", None)
     monkeypatch.setattr("edgespec.llama.library.build_flags", lambda: "CPU : AVX2 = 1 | ")
     monkeypatch.setattr(trial, "self_check", lambda: "crashes")
     text = joined(run().stdout)

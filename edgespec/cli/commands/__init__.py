@@ -9,6 +9,7 @@ import click
 
 from edgespec import __version__
 from edgespec.cli.options.group import Group
+from edgespec.errors import EdgespecError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -66,10 +67,15 @@ class LazyGroup(Group):
 
 
 def show_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
+    """Print the versions of edgespec and of llama.cpp, also if llama.cpp cannot be loaded, and exit."""
     if is_asked and not ctx.resilient_parsing:
-        from edgespec.llama.kernels import described_build
+        click.echo(f"edgespec {__version__}")
+        try:
+            from edgespec.llama.kernels import described_build
 
-        click.echo(f"edgespec {__version__}\n{described_build()}")
+            click.echo(described_build())
+        except (ImportError, OSError, RuntimeError, EdgespecError) as error:
+            click.echo(f"llama.cpp cannot be loaded: {error}")
         ctx.exit()
 
 

@@ -38,7 +38,8 @@ DRIVER_WAIT_S = 10  # GPU drivers can take seconds to wake up
 INSTRUCTIONS = {"AVX2": "avx2", "FMA": "fma", "F16C": "f16c", "AVX512": "avx512f", "AVX512_VNNI": "avx512_vnni",
                 "AVX512_BF16": "avx512_bf16", "AMX_INT8": "amx_int8"}  # fmt: skip
 """Instruction sets by llama.cpp's name, with Linux's name."""
-REINSTALL = f"pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={version('llama-cpp-python')}"
+LLAMA_VERSION = version("llama-cpp-python").partition("+")[0]  # without the part that marks edgespec's own wheels
+REINSTALL = f"pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={LLAMA_VERSION}"
 
 Build = Mapping[str, Mapping[str, str]]  # the flags of each backend
 Rows = Iterator[tuple[str, str]]
@@ -289,13 +290,15 @@ def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
         cost = "everything runs on the CPU; docs/install.md describes GPU builds"
         yield Advice(f"this build does not use the GPU ({names}): {cost}", gpu_build(gpus[0]))
+    from edgespec.llama import library
     from edgespec.llama.kernels import have_bounds, install_command
 
-    if not have_bounds():
+    if not have_bounds() and not library.supports_gpu():  # the command would install a build for the CPU
         cost = "text may differ from plain decoding up to rounding, and drafts cost more"
         command = _rebuild() if _in_checkout() else install_command()
         yield Advice(f"this build of llama.cpp lacks edgespec's kernels: {cost}", command)
-    has, flags = processor_flags(), build.get("CPU", {})
+    has = set[str]() if library.CPU_LIBRARY else processor_flags()  # of the portable variants the best one is in use
+    flags = build.get("CPU", {})
     if unused := [name for name, flag in INSTRUCTIONS.items() if flag in has and flags.get(name) != "1"]:
         cost = "prefill and draft verification are slower than necessary"
         if unused == ["AMX_INT8"]:  # the build leaves it out if the compiler is known to miscompile it
