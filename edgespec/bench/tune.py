@@ -230,25 +230,30 @@ def recommend(
     `cheapest` is the measured cost of the cheapest pass, relative to a pass over one token.
     """
     if cheapest < DISTURBED:
-        return Recommendation(
-            None,
-            "none: another program disturbed the measurement (a wide pass appeared cheaper than a pass over a single "
-            "token); close other programs and run tune again",
-        )
+        return _disturbed("a wide pass appeared cheaper than a pass over a single token")
     if speedup is None:
         return Recommendation(None, "none: there was no time for two answers; run tune again with more --seconds")
-    if speedup.low >= HARMLESS and speedup.value >= WORTH_IT:
+    even = curve.break_even
+    cannot_pay = curve.draft is not None and (even is None or (alpha or 0.0) < even)
+    # A pass with drafts generates at most 1 / (1 - alpha) tokens.
+    if cannot_pay and speedup.value >= WORTH_IT and speedup.value * (1 - (alpha or 0.0)) > 1:
+        return _disturbed(f"drafts appeared to save more than {percent(alpha or 0.0)} acceptance allows")
+    if speedup.low >= (WORTH_IT if cannot_pay else HARMLESS) and speedup.value >= WORTH_IT:
         paying = [each.category for each in categories if (each.auto_speedup or 0.0) >= MUCH]
         most = f", most of it on {', '.join(paying)}" if 0 < len(paying) < len(categories) else ""
         return Recommendation(True, f"worth it: {speedup.value:.2f}x as fast as plain decoding{most}")
-    even = curve.break_even
-    cannot_pay = curve.draft is not None and (even is None or (alpha or 0.0) < even)
     if speedup.high < WORTH_IT or (cannot_pay and speedup.value < WORTH_IT):
         return Recommendation(False, f"not worth it ({drafter}): {_reason(curve, alpha, speedup)}")
     return Recommendation(
         None,
         f"too close to call: between {speedup.low:.2f}x and {speedup.high:.2f}x as fast as plain decoding; run tune "
         "again with more --seconds, while no other program is busy",
+    )
+
+
+def _disturbed(how: str) -> Recommendation:
+    return Recommendation(
+        None, f"none: another program disturbed the measurement ({how}); close other programs and run tune again"
     )
 
 
