@@ -125,8 +125,8 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
         return build, None
     cache = wheel_cache()
     folder, part = cache / build, cache / (build + ".part")
-    has_choice = keep and backend in ("cpu", "metal") and not llama_build.has_own_flags(os.environ)
-    if has_choice and wanted != "compile" and (wanted or not list(folder.glob("*.whl"))):
+    own_build = not keep or backend not in ("cpu", "metal") or llama_build.has_own_flags(os.environ)
+    if wanted != "compile" and (wanted or not (own_build or list(folder.glob("*.whl")))):
         name = f"{llama_build.library_version(version)} (prebuilt)"
         if name == installed:
             return name, None

@@ -16,6 +16,7 @@ set "PYTHON="
 set "CHECK=import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
 if defined EDGESPEC_PYTHON set PYTHON="%EDGESPEC_PYTHON%"& call :check
 if defined PYTHON goto found
+if defined EDGESPEC_PYTHON echo EDGESPEC_PYTHON=%EDGESPEC_PYTHON% is not a Python 3.11 or newer. 1>&2& exit /b 1
 set "PYTHON=py -3"& call :check
 if defined PYTHON goto found
 set "PYTHON=python"& call :check

@@ -1,4 +1,4 @@
-# Sourced by scripts/edgespec and scripts/test, which set $root: creates .venv if it is missing or out of date.
+# Sourced by the scripts of this folder, which set $root: creates .venv if it is missing or out of date, and finds Python.
 
 # venv_is_ready: true within milliseconds if .venv was made from this pyproject.toml and scripts/llama, in this folder,
 # for this backend.
@@ -12,13 +12,25 @@ venv_is_ready() {
 
 # make_venv [--dev]: creates or updates .venv, with progress on stderr.
 make_venv() {
+    run_python "$root/scripts/bootstrap.py" "$@"
+}
+
+# run_python SCRIPT...: runs a script with a Python that edgespec supports.
+run_python() {
+    if [ -n "${EDGESPEC_PYTHON-}" ]; then
+        if "$EDGESPEC_PYTHON" -c "import sys; sys.exit(sys.version_info < (3, 11))" >/dev/null 2>&1; then
+            "$EDGESPEC_PYTHON" "$@" </dev/null
+            return
+        fi
+        echo "EDGESPEC_PYTHON=$EDGESPEC_PYTHON is not a Python 3.11 or newer." >&2
+        return 1
+    fi
     # The second round finds a Python without ensurepip, for which bootstrap.py prints what to install.
     for modules in "venv, ensurepip" "sys"; do
-        for python in "${EDGESPEC_PYTHON-}" python3.14 python3.13 python3.12 python3.11 python3 python; do
-            [ -n "$python" ] || continue
+        for python in python3.14 python3.13 python3.12 python3.11 python3 python; do
             # Version managers put commands on PATH that only print an error.
             "$python" -c "import sys, $modules; sys.exit(sys.version_info < (3, 11))" >/dev/null 2>&1 || continue
-            "$python" "$root/scripts/bootstrap.py" "$@" </dev/null
+            "$python" "$@" </dev/null
             return
         done
     done

@@ -17,7 +17,7 @@ from bootstrap import llama_wheel
 from llama_build import Machine
 from long_commands import CommandError
 
-ADDITIONS = "aa364192f630"  # the digest of scripts/llama in the version that kernels.h names
+ADDITIONS = "c97cbda4d2b9"  # the digest of scripts/llama in the version that kernels.h names
 BARE = Machine("Linux", "x86_64", "flags : avx2")
 
 
@@ -103,6 +103,15 @@ def test_a_wheel_of_another_version_or_a_part_of_one_is_refused(wheels: Path, mo
             llama_wheel(PIP, BARE, "cpu", keep=True)
 
 
+def test_the_users_own_folder_is_used_also_with_flags_or_a_backend(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_wheel(wheels)
+    monkeypatch.setenv("EDGESPEC_LLAMA_WHEEL", str(wheels))
+    monkeypatch.setenv("CMAKE_ARGS", "-DGGML_CUDA=on")
+    assert llama_wheel(PIP, BARE, "cuda", keep=False)[0].endswith("(prebuilt)")
+
+
 @pytest.mark.parametrize("variable", ["CMAKE_ARGS", "EDGESPEC_LLAMA_WHEEL"])
 def test_who_asks_for_a_build_gets_no_prebuilt_wheel(
     wheels: Path, variable: str, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +184,19 @@ def test_what_it_was_made_from_makes_it_again(made: Path, monkeypatch: pytest.Mo
     assert (is_ready(), is_ready_by_shell(made)) == (True, True)
     change(made, monkeypatch)
     assert (is_ready(), is_ready_by_shell(made)) == (False, False)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="scripts/venv.sh")
+def test_a_chosen_python_that_is_too_old_or_missing_is_an_error(made: Path, tmp_path: Path) -> None:
+    old = tmp_path / "python3.8"
+    old.write_text(f"#!{sys.executable}\nimport sys\nsys.version_info = (3, 8)\nexec(sys.argv[2])\n")
+    old.chmod(0o755)
+    script = f'root={made}; . "{bootstrap.__file__.removesuffix("bootstrap.py")}venv.sh"; run_python -c "print(1)"'
+    for python, said in ((str(old), "is not a Python 3.11"), ("/none", "is not a Python 3.11"), (sys.executable, "")):
+        environ = {**os.environ, "EDGESPEC_PYTHON": python}
+        done = subprocess.run(["sh", "-c", script], env=environ, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == ((1, "") if said else (0, "1\n"))
+        assert said in done.stderr
 
 
 def is_ready() -> bool:
