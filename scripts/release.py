@@ -17,12 +17,13 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tarfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bootstrap import llama_version
 from llama_build import ADDITIONS, library_version
@@ -44,11 +45,11 @@ REQUIREMENTS = (
 )
 # Zig's clang would keep frame pointers, which take 6 to 8 % of the speed, and debug information, which wheels lack.
 FLAGS = "-fno-sanitize=undefined -fomit-frame-pointer -g0"
+UNUSED = ("include/**", "lib/**", "bin/**", "llama_cpp/lib/*.a", "llama_cpp/lib/*.lib")  # files that a wheel leaves out
 PORTABLE = ("GGML_BACKEND_DL=ON", "GGML_CPU_ALL_VARIANTS=ON", "GGML_NATIVE=OFF", "GGML_OPENMP=OFF")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A system that a wheel is for: the tag of its wheels, and Zig's and CMake's names of it."""
 
     tag: str
@@ -79,6 +80,9 @@ exec "{zig}" {tool} "$@"
 
 def main(arguments: list[str]) -> int:
     """Run the steps that the arguments name, or all, and return the exit status."""
+    if sys.version_info < (3, 11):  # noqa: UP036
+        say(f"needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}")
+        return 1
     steps = {"source": source, **{name: _llama_step(name) for name in TARGETS}, "edgespec": edgespec}
     if sys.platform == "darwin":
         steps = {"source": source, "macos-arm64": macos, "edgespec": edgespec}
@@ -90,7 +94,8 @@ def main(arguments: list[str]) -> int:
         print(f"no such step on this system: {', '.join(unknown)}; there are {', '.join(steps)}", file=sys.stderr)
         return 2
     try:
-        WORK.mkdir(parents=True, exist_ok=True)
+        for folder in (WORK, DIST):
+            folder.mkdir(parents=True, exist_ok=True)
         with locked(WORK / "lock", "building the same release"):
             tools()
             for name in arguments or steps:
@@ -117,20 +122,29 @@ def tools() -> None:
 
 
 def source() -> Path:
-    """Download the source of llama-cpp-python and mark its version as edgespec's build of it. Return its folder."""
-    folder = WORK / f"llama_cpp_python-{llama_version()}"
-    if folder.exists():
+    """Unpack the source of llama-cpp-python and mark its version as edgespec's build of it. Return its folder.
+
+    The build writes edgespec's additions and their path into the source, so that other additions need a new copy. The
+    files keep the times of the archive, so that only those which the build changes are compiled again.
+    """
+    folder, inputs = WORK / f"llama_cpp_python-{llama_version()}", _digest(str(ROOT), *_additions())
+    if read(folder / "edgespec") == inputs:
         return folder
-    pip = [_tool("python"), "-m", "pip", "download", "--no-deps", "--no-build-isolation", "--dest", str(WORK)]
-    wanted = f"llama-cpp-python=={llama_version()}"
-    _run("downloading llama-cpp-python", [*pip, "--no-binary", "llama-cpp-python", wanted])
+    archive = WORK / f"{folder.name}.tar.gz"
+    if not archive.exists():
+        pip = [_tool("python"), "-m", "pip", "download", "--no-deps", "--no-build-isolation", "--dest", str(WORK)]
+        wanted = f"llama-cpp-python=={llama_version()}"
+        _run("downloading llama-cpp-python", [*pip, "--no-binary", "llama-cpp-python", wanted])
     part = WORK / "unpacked"
-    shutil.rmtree(part, ignore_errors=True)
-    with tarfile.open(WORK / f"{folder.name}.tar.gz") as archive:
-        archive.extractall(part, filter="data")
+    for old in (part, folder):
+        shutil.rmtree(old, ignore_errors=True)
+    with tarfile.open(archive) as files:
+        files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4
+        files.extractall(part)
     package = part / folder.name / "llama_cpp/__init__.py"
     text = package.read_text(encoding="utf-8")
     package.write_text(text.replace(f'"{llama_version()}"', f'"{library_version(llama_version())}"'), encoding="utf-8")
+    (part / folder.name / "edgespec").write_text(inputs, encoding="utf-8")
     (part / folder.name).rename(folder)
     return folder
 
@@ -166,33 +180,45 @@ def llama_wheel(name: str, target: Target) -> Path:
 
 def macos() -> Path:
     """Compile the wheel for Apple silicon, with Metal and the CPU backends of M1 to M4."""
-    os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "13.3")
-    return _llama_wheel("macos-arm64", "macosx_13_0_arm64", [*PORTABLE, "GGML_METAL_EMBED_LIBRARY=ON"])
+    return _llama_wheel("macos-arm64", "macosx_14_0_arm64", [*PORTABLE, "CMAKE_OSX_DEPLOYMENT_TARGET=14.0"])
 
 
 def _llama_wheel(name: str, tag: str, defines: list[str]) -> Path:
     wheel = DIST / f"llama_cpp_python-{library_version(llama_version())}-py3-none-{tag}.whl"
     folder = WORK / name
-    inputs = _digest(defines)
+    toolchain = _digest(*REQUIREMENTS, WRAPPER, *TARGETS.get(name, ()), *defines)
+    inputs = _digest(toolchain, llama_version(), *UNUSED, *_additions())
     if wheel.exists() and read(folder / "done") == inputs:
         return wheel
+    if read(folder / "toolchain") != toolchain:  # ninja does not know what its commands depend on
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "toolchain").write_text(toolchain, encoding="utf-8")
     (folder / "done").unlink(missing_ok=True)
     built = folder / "wheel"
     shutil.rmtree(built, ignore_errors=True)
     shutil.rmtree(source() / "llama_cpp/lib", ignore_errors=True)  # CMake also installs the libraries there
     command = [_tool("python"), "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
     command += ["--wheel-dir", str(built), "-C", f"build-dir={folder / 'cmake'}"]
-    for unused in ("include/**", "lib/**", "bin/**", "llama_cpp/lib/*.a", "llama_cpp/lib/*.lib"):
+    for unused in UNUSED:
         command += ["-C", f"wheel.exclude={unused}"]
     defines = [*defines, f"CMAKE_PROJECT_INCLUDE={ADDITIONS / 'kernels.cmake'}"]
     environ = {"CMAKE_ARGS": shlex.join(f"-D{define}" for define in defines), "CMAKE_GENERATOR": "Ninja"}
     _run(f"compiling for {name}", [*command, str(source())], environ)
     retagged = [_tool("python"), "-m", "wheel", "tags", "--remove", "--platform-tag", tag, str(next(built.iterdir()))]
     _run("naming the wheel", retagged)
-    DIST.mkdir(exist_ok=True)
+    if "manylinux" in tag:
+        check_tag(built / wheel.name, tag)
     shutil.move(built / wheel.name, wheel)
     (folder / "done").write_text(inputs, encoding="utf-8")
     return wheel
+
+
+def check_tag(wheel: Path, tag: str) -> None:
+    """Raise CommandError unless the libraries of a wheel for Linux need no more than its tag says."""
+    done = subprocess.run([_tool("auditwheel"), "show", "--json", str(wheel)], capture_output=True, text=True)
+    if done.returncode or json.loads(done.stdout)["overall_tag"] != tag:
+        raise CommandError(f"auditwheel finds that {wheel.name} is not for {tag}:\n{done.stdout}{done.stderr}")
 
 
 def edgespec() -> Path:
@@ -201,9 +227,12 @@ def edgespec() -> Path:
     return max(DIST.glob("edgespec-*.whl"), key=lambda path: path.stat().st_mtime)
 
 
-def _digest(defines: list[str]) -> str:
-    additions = [path.read_text(encoding="utf-8") for path in sorted(ADDITIONS.iterdir())]
-    return hashlib.sha256(json.dumps([llama_version(), REQUIREMENTS, defines, additions]).encode()).hexdigest()
+def _additions() -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in sorted(ADDITIONS.iterdir())]
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _timed(name: str, step: Callable[[], Path]) -> None:
