@@ -6,8 +6,8 @@
     check_release.py --model smollm2               also the default model, which is downloaded (93 MB)
     check_release.py --wine                        the libraries for Windows under wine (needs build/release)
 
-Each check prints its time. The first that fails ends the program with its output and exit status 1. Standard library
-only, because it also runs in the clean system.
+Each check prints its time. The first that fails ends the program with its output and exit status 1. The program needs
+only the standard library, because it also runs in the clean system.
 """
 
 from __future__ import annotations
@@ -30,17 +30,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = "python3,python3-venv,ca-certificates"  # of the clean Debian
-VARIABLES = (
-    "HOME",
-    "LANG",
-    "PIP_",
-    "SSL_",
-    "HTTP",
-    "http",
-    "EDGESPEC_",
-    "HF_",
-    "QEMU_",
-)  # that the clean system gets too
+VARIABLES = ("PIP_", "SSL_", "HTTP", "http", "NO_PROXY", "no_proxy", "EDGESPEC_", "HF_", "QEMU_")
+"""Beginnings of the names of environment variables that the clean system gets too."""
 PROMPT = ("run", "-m", "demo", "--raw", "def quicksort(xs):", "-n", "48", "--seed", "7", "--temp", "0.8", "--no-store")
 
 
@@ -49,6 +40,7 @@ class CheckError(Exception):
 
 
 def main() -> int:
+    """Run the checks that the arguments ask for, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="the folder of the wheels")
     parser.add_argument("--root", type=Path, help="a folder for a clean Debian")
@@ -56,14 +48,15 @@ def main() -> int:
     parser.add_argument("--model", help="also ask this model, such as smollm2")
     parser.add_argument("--wine", action="store_true", help="try the libraries for Windows under wine")
     args = parser.parse_args()
-    if args.wine:
-        return under_wine(args.wheels)
-    if args.root:
-        return in_clean_root(args)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            check(Path(folder), args.wheels.resolve(), args.model)
-    except (CheckError, OSError) as error:
+        if args.wine:
+            under_wine(args.wheels.resolve())
+        elif args.root:
+            return in_clean_root(args)
+        else:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                check(Path(folder), args.wheels.resolve(), args.model)
+    except (CheckError, OSError, subprocess.SubprocessError) as error:
         print(f"FAILED: {error}")
         return 1
     print("the release works here")
@@ -71,7 +64,7 @@ def main() -> int:
 
 
 def in_clean_root(args: argparse.Namespace) -> int:
-    """Make a minimal Debian with Python in a folder, once, and run this program in it."""
+    """Make a minimal Debian with Python in a folder, once, and run this program there. Return its exit status."""
     root: Path = args.root.resolve()
     if not (root / "usr/bin/python3").exists():
         arch = ["--arch", args.arch] if args.arch else []
@@ -102,15 +95,13 @@ def _mounted(kind: str, folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=False)
 
 
-def under_wine(wheels: Path) -> int:
+def under_wine(wheels: Path) -> None:
     """Decode the bundled model with the libraries for Windows, in each CPU variant that this processor can run."""
+    wheel = the_wheel(wheels, "llama_cpp_python-*-win_amd64.whl")
     build = ROOT / "build/release"
     zig = next(build.glob("tools/lib/python*/site-packages/ziglang/zig"), None)
     headers = [f"-I{path}" for path in build.glob("llama_cpp_python-*/vendor/llama.cpp/**/include")]
-    wheel = next(wheels.glob("llama_cpp_python-*win_amd64.whl"), None)
-    if not (zig and headers and wheel):
-        print("FAILED: build the wheel for Windows first: scripts/release windows-x86_64")
-        return 1
+    require(bool(zig and headers), "there is no compiler: call scripts/release windows-x86_64 first")
     ran = list[str]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -118,44 +109,30 @@ def under_wine(wheels: Path) -> int:
             archive.extractall(folder)
         libraries = folder / "llama_cpp/lib"
         program = libraries / "decode.exe"
-        command: list[str | Path] = [
-            zig,
-            "cc",
-            "-target",
-            "x86_64-windows-gnu",
-            "-O1",
-            *headers,
-            ROOT / "scripts/packaging/decode.c",
-        ]
-        command += [
-            ROOT / "scripts/packaging/decode.c",
-            "-o",
-            program,
-            *(libraries / library for library in ("libllama.dll", "ggml.dll", "ggml-base.dll")),
-        ]
+        command = [str(zig), "cc", "-target", "x86_64-windows-gnu", "-O1", *headers, "-o", str(program)]
+        command += [str(ROOT / "scripts/packaging/decode.c")]
+        command += [str(libraries / name) for name in ("libllama.dll", "ggml.dll", "ggml-base.dll")]
         with timed("compiling scripts/packaging/decode.c"):
             subprocess.run(command, check=True, env={**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(build / "zig")})
         environ = {**os.environ, "WINEDEBUG": "-all", "WINEPREFIX": str(folder / "wine")}
         for variant in sorted(libraries.glob("ggml-cpu-*.dll")):
-            decode: list[str | Path] = ["wine", program, ROOT / "models/demo/target.gguf", variant.name]
+            decode = ["wine", str(program), str(ROOT / "models/demo/target.gguf"), variant.name]
             done = subprocess.run(decode, cwd=libraries, env=environ, capture_output=True, text=True)
             print(f"{variant.stem}: {'this processor cannot run it' if done.returncode == 2 else done.stdout.strip()}")
-            if done.returncode not in (0, 2):
-                print(f"FAILED: exit status {done.returncode}\n{done.stderr}")
-                return 1
+            require(done.returncode in (0, 2), f"exit status {done.returncode}", done.stderr)
             ran += [variant.stem] if not done.returncode else []
-    return 0 if ran else 1
+    require(bool(ran), "no variant could be tried")
 
 
 def check(folder: Path, wheels: Path, model: str | None) -> None:
     """Run all checks with a new environment and a home of its own in `folder`."""
-    program = Program(folder)
+    program, wheel = Program(folder), the_wheel(wheels, "edgespec-*.whl")
     compilers = [name for name in ("cc", "gcc", "clang", "cl") if shutil.which(name)]
     print(f"{sys.platform}, Python {sys.version.split()[0]}, compilers: {', '.join(compilers) or 'none'}")
     with timed("a new environment"):
         program.call(sys.executable, "-m", "venv", str(folder / "venv"))
-    with timed("pip install edgespec --find-links WHEELS"):
-        printed = program.python("-m", "pip", "install", "--no-cache-dir", "--find-links", str(wheels), "edgespec")
+    with timed("pip install WHEEL --find-links WHEELS"):
+        printed = program.python("-m", "pip", "install", "--no-cache-dir", "--find-links", str(wheels), str(wheel))
     print(f"        {downloaded_mb(printed):.0f} MB of other packages")
     if model:
         with timed(f"the first answer of {model}, with its download"):
@@ -163,10 +140,9 @@ def check(folder: Path, wheels: Path, model: str | None) -> None:
     with timed("--version"):
         version = program("--version")
     print(f"        {version.strip()}")
-    require("exact" in version and "+edgespec" in version, "this is not edgespec's build of llama.cpp", version)
     with timed("doctor"):
         doctor = program("doctor", "demo")
-    require("exact mode" in doctor, "the kernels are not exact", doctor)
+    require_exact(version, doctor)
     with timed("run, with and without drafting"):
         for common in ((), ("--spec-tree", "4")):  # branches have room in the cache, which changes its layout
             plain = program(*PROMPT, *common, "--spec-type", "none")
@@ -181,6 +157,14 @@ def check(folder: Path, wheels: Path, model: str | None) -> None:
         require(len(answers.splitlines()) == len(rows), "rows are missing", answers)
     with timed("serve"):
         serve(program)
+
+
+def require_exact(version: str, doctor: str) -> None:
+    """Raise CheckError unless the outputs of --version and of doctor show exact kernels and measured exactness."""
+    require(", exact kernels" in version and "+edgespec" in version, "another build of llama.cpp is used", version)
+    words = " ".join(doctor.split())
+    is_exact = "exact mode" in words and "no exact mode" not in words and "exact: decoding up to" in words
+    require(is_exact, "the kernels are not exact", doctor)
 
 
 class Program:
@@ -203,29 +187,44 @@ class Program:
         return done.stdout
 
 
+def the_wheel(folder: Path, name: str) -> Path:
+    """Return the wheel whose name matches `name`. Raises CheckError if there is none, or several."""
+    found = sorted(folder.glob(name))
+    require(len(found) == 1, f"{folder} has {len(found)} files {name}", "\n".join(map(str, found)))
+    return found[0]
+
+
 def serve(program: Program) -> None:
     """Start a server on a free port, ask it for an answer, and stop it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [program.command, "serve", "-m", "demo", "--port", str(port)]
-    server = subprocess.Popen(command, env=program.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    log = program.scripts.parent / "serve.log"
+    with log.open("wb") as sink:
+        server = subprocess.Popen(command, env=program.environ, stdout=sink, stderr=subprocess.STDOUT)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # proxies cannot reach this address
     try:
         deadline_s = time.monotonic() + 300
         while True:
             with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10).close()
+                opener.open(f"http://127.0.0.1:{port}/health", timeout=10).close()
                 break
-            require(server.poll() is None and time.monotonic() < deadline_s, "the server does not answer")
+            is_late = time.monotonic() > deadline_s
+            require(server.poll() is None and not is_late, "the server does not answer", log.read_text("utf-8"))
             time.sleep(0.2)
         body = json.dumps({"prompt": "import os", "max_tokens": 8}).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body, headers)
-        with urllib.request.urlopen(request, timeout=300) as response:
+        with opener.open(request, timeout=300) as response:
             answer = json.load(response)
         require(answer["usage"]["completion_tokens"] > 0, "the server answers nothing", str(answer))
     finally:
         server.terminate()
-        server.wait(60)
+        try:
+            server.wait(60)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            raise
 
 
 def downloaded_mb(printed: str) -> float:
@@ -237,6 +236,7 @@ def downloaded_mb(printed: str) -> float:
 
 @contextlib.contextmanager
 def timed(title: str) -> Iterator[None]:
+    """Print how long the block took."""
     started_s = time.monotonic()
     yield
     print(f"{time.monotonic() - started_s:6.1f} s  {title}", flush=True)

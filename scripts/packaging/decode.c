@@ -29,9 +29,11 @@ static void quiet(enum ggml_log_level level, const char * text, void * data) {
 
 static void * symbol(const char * library, const char * name) {
 #ifdef _WIN32
-    return (void *) GetProcAddress(LoadLibraryA(library), name);
+    HMODULE handle = LoadLibraryA(library);
+    return handle ? (void *) GetProcAddress(handle, name) : NULL;
 #else
-    return dlsym(dlopen(library, RTLD_NOW), name);
+    void * handle = dlopen(library, RTLD_NOW);
+    return handle ? dlsym(handle, name) : NULL;
 #endif
 }
 
@@ -62,11 +64,20 @@ int main(int argc, char ** argv) {
         return 1;
     }
     llama_log_set(quiet, NULL);
-    if (!ggml_backend_load(argv[2])) {
+    int (*score)(void) = (int (*)(void)) symbol(argv[2], "ggml_backend_score");
+    void * bounds = symbol(argv[2], "edgespec_kernel_bounds");
+    if (!score || !bounds) {
+        fprintf(stderr, "%s cannot be loaded, or is no CPU variant of edgespec\n", argv[2]);
+        return 1;
+    }
+    if (!score()) {
         return 2;
     }
+    if (!ggml_backend_load(argv[2])) {
+        return 1;
+    }
     const int32_t exact[] = {1 << 30, 1 << 30, 1 << 30, INT32_MAX, 1};
-    memcpy(symbol(argv[2], "edgespec_kernel_bounds"), exact, sizeof(exact));
+    memcpy(bounds, exact, sizeof(exact));
     struct llama_model_params loading = llama_model_default_params();
     loading.use_extra_bufts = false;
     struct llama_model * model = llama_model_load_from_file(argv[1], loading);
@@ -78,6 +89,9 @@ int main(int argc, char ** argv) {
     params.n_outputs_max = MOST;
     params.n_threads = params.n_threads_batch = 2;
     struct llama_context * context = llama_init_from_model(model, params);
+    if (!context) {
+        return 1;
+    }
     const struct llama_vocab * vocab = llama_model_get_vocab(model);
     const int n_vocab = llama_vocab_n_tokens(vocab);
     float * one = calloc((size_t) MOST * n_vocab, sizeof(float)), * several = calloc((size_t) MOST * n_vocab, sizeof(float));

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import release
 from bootstrap import llama_version
+from check_release import CheckError, downloaded_mb, require_exact, the_wheel
 from llama_build import library_version
 from long_commands import CommandError
 
@@ -47,7 +48,10 @@ def test_a_complete_step_is_not_done_again(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(release, "DIST", tmp_path)
     monkeypatch.setattr(release, "WORK", tmp_path)
     (tmp_path / "here").mkdir()
-    (tmp_path / "here/done").write_text(release._digest(["A=1"]))
+    toolchain = release._digest(*release.REQUIREMENTS, release.WRAPPER, "A=1")
+    inputs = release._digest(toolchain, llama_version(), *release.UNUSED, *release._additions())
+    (tmp_path / "here/toolchain").write_text(toolchain)
+    (tmp_path / "here/done").write_text(inputs)
     assert release._llama_wheel("here", "any", ["A=1"]) == wheel
     started = list[str]()
 
@@ -62,8 +66,51 @@ def test_a_complete_step_is_not_done_again(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "here/done").exists()
 
 
+def test_a_new_toolchain_compiles_all_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "DIST", tmp_path)
+    monkeypatch.setattr(release, "WORK", tmp_path)
+    for toolchain, is_kept in ((release._digest(*release.REQUIREMENTS, release.WRAPPER), True), ("other", False)):
+        (tmp_path / "here/cmake").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "here/toolchain").write_text(toolchain)
+        monkeypatch.setattr(release, "source", lambda: (_ for _ in ()).throw(CommandError("stop here")))
+        with pytest.raises(CommandError):
+            release._llama_wheel("here", "any", [])
+        assert (tmp_path / "here/cmake").exists() == is_kept
+
+
+def test_only_an_exact_build_passes_the_check_of_a_release() -> None:
+    version = "llama-cpp-python 1+edgespec.1, exact kernels"
+    doctor = "exact mode, weights not repacked\nexact: decoding\n  up to 9 tokens"
+    require_exact(version, doctor)
+    for other in (version.replace("+edgespec.1", ""), version.replace("exact", "without edgespec's exact")):
+        with pytest.raises(CheckError, match="another build"):
+            require_exact(other, doctor)
+    for other in (f"no {doctor}", doctor.replace("exact: ", "exact for 2; ")):
+        with pytest.raises(CheckError, match="not exact"):
+            require_exact(version, other)
+
+
+def test_exactly_one_wheel_is_installed(tmp_path: Path) -> None:
+    for count in range(3):
+        if count == 1:
+            assert the_wheel(tmp_path, "edgespec-*.whl").name == "edgespec-0.whl"
+        else:
+            with pytest.raises(CheckError, match=f"has {count} files"):
+                the_wheel(tmp_path, "edgespec-*.whl")
+        (tmp_path / f"edgespec-{count}.whl").touch()
+
+
+def test_the_downloads_of_pip_are_added_up() -> None:
+    assert downloaded_mb("Downloading a.whl (1.5 MB)\n  Downloading b.whl.metadata (500 kB)\nUsing c") == 2.0
+
+
 def test_the_workflow_runs_scripts_that_exist() -> None:
     text = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    jobs = dict(re.findall(r"^  (\w+):\n((?:    .*\n)+)", text, re.MULTILINE))
+    assert {name: re.findall(r"needs: (\w+)", job) for name, job in jobs.items()} == {
+        "build": [], "check": ["build"], "publish": ["check"], "pypi": ["publish"], "image": ["check"],
+    }  # fmt: skip
+    assert all(system in jobs["check"] for system in ("ubuntu-", "-arm", "macos-", "windows-"))
     scripts = re.findall(r"scripts/[\w.]+", text)
     assert {"scripts/release", "scripts/check_release.py"} <= {*scripts}
     for name in scripts:
