@@ -5,7 +5,7 @@
 FROM python:3.12-slim
 
 RUN --mount=type=bind,source=dist,target=/wheels \
-    pip install --no-cache-dir --root-user-action=ignore --find-links /wheels edgespec \
+    pip install --no-cache-dir --root-user-action=ignore --find-links /wheels /wheels/edgespec-*.whl \
     && useradd --uid 1000 --create-home edgespec \
     && install -d -o edgespec /data
 
@@ -14,6 +14,6 @@ USER edgespec
 ENV EDGESPEC_HOME=/data HF_HOME=/data/hub
 VOLUME /data
 EXPOSE 8080
-HEALTHCHECK --start-period=2m CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/health')"]
+HEALTHCHECK --start-period=2m CMD ["python", "-c", "from urllib.request import *; build_opener(ProxyHandler({})).open('http://127.0.0.1:8080/health')"]
 ENTRYPOINT ["edgespec"]
 CMD ["serve", "--host", "0.0.0.0", "--yes"]

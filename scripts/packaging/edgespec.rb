@@ -12,12 +12,12 @@ class Edgespec < Formula
   def install
     system Formula["python@3.13"].opt_bin/"python3.13", "-m", "venv", libexec
     page = "https://github.com/edgespec/edgespec/releases/expanded_assets/v#{version}"
-    system libexec/"bin/python", "-m", "pip", "install", "--find-links", page, "edgespec==#{version}"
+    system libexec/"bin/python", "-m", "pip", "install", "--find-links", page, buildpath
     bin.install_symlink libexec/"bin/edgespec"
   end
 
   test do
-    assert_match "exact", shell_output("#{bin}/edgespec --version")
+    assert_match ", exact kernels", shell_output("#{bin}/edgespec --version")
     assert_match(/\S/, shell_output("#{bin}/edgespec run -m demo --raw 'import os' -n 8"))
   end
 end
