@@ -121,11 +121,11 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
         return installed or "(own)", None
     environ = {**os.environ, **llama_build.build_environment(machine, backend, os.environ)}
     build = llama_build.cache_name(version, machine, backend, environ)
-    if build == installed:
+    if build == installed and wanted in ("", "compile"):
         return build, None
     cache = wheel_cache()
     folder, part = cache / build, cache / (build + ".part")
-    own_build = not keep or backend not in ("cpu", "metal") or llama_build.has_own_flags(os.environ)
+    own_build = not keep or backend != _prebuilt_backend(machine) or llama_build.has_own_flags(os.environ)
     if wanted != "compile" and (wanted or not (own_build or list(folder.glob("*.whl")))):
         name = f"{llama_build.library_version(version)} (prebuilt)"
         if name == installed:
@@ -137,12 +137,17 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
             if llama_build.lacks_compiler(machine, os.environ):
                 raise CommandError(f"no C++ compiler was found.\n{NO_COMPILE}")
             shutil.rmtree(part, ignore_errors=True)
-            say(f"compiling llama.cpp for {backend}: 2 to 4 minutes, once for this machine (log: {LOG})")
+            say(f"compiling llama.cpp for {backend}: 2 to 6 minutes, once for this machine (log: {LOG})")
             command = [*pip, "wheel", "-v", "--no-cache-dir", "--no-deps", "--wheel-dir", str(part)]
             environ = llama_build.with_additions(environ)
             run("compiling llama.cpp", [*command, f"llama-cpp-python=={version}"], environ, hint=NO_COMPILE)
             part.replace(folder)
     return build, next(folder.glob("*.whl"))
+
+
+def _prebuilt_backend(machine: llama_build.Machine) -> str:
+    """Return the backend of the prebuilt wheel for a machine: Metal on Apple silicon, the CPU elsewhere."""
+    return llama_build.choose_backend(machine._replace(nvcc=""), "")
 
 
 def own_wheel(pip: list[str], wheel: Path) -> Path:
@@ -174,6 +179,8 @@ def prebuilt_wheel(pip: list[str], place: str) -> Path | None:
         "It can also be a wheel, or 'compile' (docs/install.md)."
     )
     folder = VENV / "prebuilt"
+    if place and Path(place).is_dir():
+        place = str(Path(place).resolve())
     for links in [place] if place else [*filter(os.path.isdir, [str(ROOT / "dist")]), RELEASES + project()["version"]]:
         shutil.rmtree(folder, ignore_errors=True)
         command = [*pip, "download", "--no-deps", "--no-index", "--only-binary", ":all:", "--find-links", links]

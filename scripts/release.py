@@ -117,7 +117,9 @@ def tools() -> None:
         return
     shutil.rmtree(TOOLS, ignore_errors=True)
     _run("creating build/release/tools", [sys.executable, "-m", "venv", str(TOOLS)])
-    _run("installing the tools", [_tool("python"), "-m", "pip", "install", *REQUIREMENTS])
+    pip = [_tool("python"), "-m", "pip", "install"]
+    _run("updating pip", [*pip, "pip>=25"])  # options of wheels (-C) are new
+    _run("installing the tools", [*pip, *REQUIREMENTS])
     (TOOLS / "requirements").write_text("\n".join(REQUIREMENTS), encoding="utf-8")
 
 
@@ -180,7 +182,8 @@ def llama_wheel(name: str, target: Target) -> Path:
 
 def macos() -> Path:
     """Compile the wheel for Apple silicon, with Metal and the CPU backends of M1 to M4."""
-    return _llama_wheel("macos-arm64", "macosx_14_0_arm64", [*PORTABLE, "CMAKE_OSX_DEPLOYMENT_TARGET=14.0"])
+    defines = [*PORTABLE, "CMAKE_OSX_ARCHITECTURES=arm64", "CMAKE_OSX_DEPLOYMENT_TARGET=14.0"]
+    return _llama_wheel("macos-arm64", "macosx_14_0_arm64", defines)
 
 
 def _llama_wheel(name: str, tag: str, defines: list[str]) -> Path:
@@ -251,8 +254,9 @@ def _zig() -> Path:
 
 def _run(title: str, command: list[str], environ: dict[str, str] | None = None) -> None:
     path = f"{TOOLS / 'bin'}{os.pathsep}{os.environ['PATH']}"  # cmake and ninja
-    caches = {"ZIG_GLOBAL_CACHE_DIR": str(WORK / "zig"), "ZIG_LOCAL_CACHE_DIR": str(WORK / "zig")}
-    run_logged(title, command, LOG, ROOT, {**os.environ, "PATH": path, **caches, **(environ or {})}, "")
+    zig = str(WORK / "zig")
+    ours = {"PATH": path, "PIP_USER": "0", "ZIG_GLOBAL_CACHE_DIR": zig, "ZIG_LOCAL_CACHE_DIR": zig}
+    run_logged(title, command, LOG, ROOT, {**os.environ, **ours, **(environ or {})}, "")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -43,13 +42,6 @@ def described_build() -> str:
     kernels = "exact kernels" if have_bounds() else "without edgespec's exact kernels"
     variant = f", CPU variant {variant_name(CPU_LIBRARY)}" if CPU_LIBRARY else ""
     return f"llama-cpp-python {version('llama-cpp-python')}{variant}, {kernels}"
-
-
-def install_command() -> str:
-    """Return the command that installs llama-cpp-python with the bounds, for the CPU."""
-    page = f"https://github.com/edgespec/edgespec/releases/expanded_assets/v{version('edgespec')}"
-    wanted = f"llama-cpp-python=={version('llama-cpp-python').partition('+')[0]}+edgespec.{ADDITIONS}"
-    return f"{sys.executable} -m pip install --force-reinstall --no-deps --find-links {page} {wanted}"
 
 
 def exact_bounds(types: Iterable[str]) -> Bounds:

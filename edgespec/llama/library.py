@@ -24,7 +24,8 @@ import psutil
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import llama_cpp
-from llama_cpp._ggml import libggml
+from llama_cpp._ctypes_extensions import load_shared_library
+from llama_cpp._ggml import libggml, libggml_base_path
 
 from edgespec.llama.backends import load_backends
 
@@ -206,7 +207,12 @@ def _performance_cores() -> int:
 
 
 def ggml_function(name: str, result: Any, *arguments: Any) -> Any:
-    function = getattr(libggml, name)
+    """Return a function of ggml, which is split into two libraries.
+
+    Except on Windows, a lookup in the first library also finds the functions of the second.
+    """
+    library = libggml if hasattr(libggml, name) else load_shared_library("ggml-base", libggml_base_path)
+    function = getattr(library, name)
     function.restype, function.argtypes = result, list(arguments)
     return function
 

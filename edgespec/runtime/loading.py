@@ -23,7 +23,8 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import rpc
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
-from edgespec.llama.kernels import have_bounds, install_command
+from edgespec.llama.installing import exact_build
+from edgespec.llama.kernels import have_bounds
 from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.rendering import renderer
@@ -153,7 +154,7 @@ class ModelSession(Closable):
         if settings.exact and not have_bounds() and not supports_gpu():
             note(
                 "this build of llama.cpp lacks edgespec's kernels: the same seed may give another text with drafts "
-                f"than without. To install them: {install_command()}"
+                f"than without. To install them: {exact_build()}"
             )
         elif names and settings.exact and not settings.strict and is_inexact:
             note(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli_program import edgespec_here
@@ -12,8 +14,9 @@ from click.testing import CliRunner, Result
 from tiny_gguf import write_model
 
 from edgespec import __version__
-from edgespec.cli.commands.doctor import Gpu, doctor, gpu_build
-from edgespec.llama import trial
+from edgespec.cli.commands.doctor import Gpu, doctor
+from edgespec.llama import installing, trial
+from edgespec.llama.installing import exact_build, gpu_build
 
 MACHINE = [
     "edgespec", "llama.cpp", "Python", "library", "packages", "system", "build CPU", "CPU", "GPU", "RPC",
@@ -97,11 +100,13 @@ def test_a_build_that_crashes_is_pointed_out(
     found: str, said: str, code: int, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "self_check", lambda: found)
+    monkeypatch.setattr("edgespec.llama.library.CPU_LIBRARY", None)
     result = run()
     assert result.exit_code == code
     assert said in joined(result.stdout)
-    monkeypatch.setattr("edgespec.cli.commands.doctor.sys.prefix", str(home))  # not a checkout's own environment
-    assert "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python==" in run().stdout
+    monkeypatch.setattr(sys, "prefix", str(home))  # not a checkout's own environment
+    assert exact_build().startswith(sys.executable)
+    assert exact_build() in run().stdout.replace("\xa0", " ")
 
 
 def test_a_gpu_that_this_build_does_not_use_is_reported_with_the_line_that_fixes_it(
@@ -111,9 +116,9 @@ def test_a_gpu_that_this_build_does_not_use_is_reported_with_the_line_that_fixes
     monkeypatch.setattr("edgespec.llama.library.supports_gpu", lambda: False)
     text = run().stdout
     assert re.search(r"^GPU +not used by this build: RTX 4090$", text, re.MULTILINE)
-    assert f"\n{' ' * 12}{gpu_build(Gpu('RTX 4090', 'cuda'))}\n" in text
-    monkeypatch.setattr("edgespec.cli.commands.doctor.sys.prefix", str(home))  # not a checkout's own environment
-    assert "DGGML_CUDA=on" in gpu_build(Gpu("RTX 4090", "cuda"))
+    assert f"\n{' ' * 12}{gpu_build('cuda')}\n" in text
+    monkeypatch.setattr(sys, "prefix", str(home))  # not a checkout's own environment
+    assert "DGGML_CUDA=on" in gpu_build("cuda")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +162,7 @@ def test_a_build_by_others_is_to_be_replaced_unless_it_uses_a_gpu(
     monkeypatch.setattr("edgespec.llama.kernels.have_bounds", lambda: False)
     monkeypatch.setattr("edgespec.llama.library.supports_gpu", lambda: with_gpu)
     monkeypatch.setattr(trial, "self_check", lambda: "works")
-    monkeypatch.setattr("edgespec.cli.commands.doctor.sys.prefix", str(home))  # not a checkout's own environment
+    monkeypatch.setattr(sys, "prefix", str(home))  # not a checkout's own environment
     text = joined(run().stdout.replace("\xa0", " "))
     assert ("lacks edgespec's kernels" in text) == is_advised
     assert (f"{sys.executable} -m pip install" in text) == is_advised
@@ -235,3 +240,17 @@ def test_a_broken_model_ends_with_code_3_after_the_machine(tmp_path: Path) -> No
     assert done.stdout.endswith(b"cannot be loaded\n")
     assert b"broken.gguf" in done.stderr
     assert edgespec_here("doctor", "their.gguf", home=tmp_path).returncode == 3
+
+
+def test_the_commands_of_the_advice_can_be_copied(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(home))
+    monkeypatch.setattr(sys, "executable", "/my folder/python")
+    assert shlex.split(exact_build())[:4] == ["/my folder/python", "-m", "pip", "install"]
+    monkeypatch.setattr(installing, "os", SimpleNamespace(name="nt"))
+    assert exact_build().startswith('& "/my folder/python" -m pip install')
+
+
+def test_a_portable_build_that_crashes_has_other_variants(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.llama.library.CPU_LIBRARY", Path("libggml-cpu-zen4.so"))
+    monkeypatch.setattr(trial, "self_check", lambda: "crashes")
+    assert "EDGESPEC_CPU_VARIANT selects another CPU variant than zen4" in joined(run().stdout)

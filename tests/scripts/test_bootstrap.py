@@ -18,6 +18,7 @@ from llama_build import Machine
 from long_commands import CommandError
 
 ADDITIONS = "c97cbda4d2b9"  # the digest of scripts/llama in the version that kernels.h names
+REQUIRED = f"llama-cpp-python=={bootstrap.llama_version()}"
 BARE = Machine("Linux", "x86_64", "flags : avx2")
 
 
@@ -78,6 +79,32 @@ def test_a_prebuilt_wheel_in_a_folder_is_taken(wheels: Path, monkeypatch: pytest
     assert llama_wheel(PIP, BARE, "cpu", keep=True) == (name, None)
 
 
+def test_a_prebuilt_wheel_replaces_a_compiled_build_if_the_user_wants_it(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = bootstrap.llama_version()
+    compiled = llama_build.cache_name(version, BARE, "cpu", dict(os.environ))
+    bootstrap.BUILD.write_text(compiled)
+    assert llama_wheel(PIP, BARE, "cpu", keep=True) == (compiled, None)
+    made_wheel(wheels)
+    monkeypatch.setenv("EDGESPEC_LLAMA_WHEEL", wheels.name)
+    monkeypatch.chdir(wheels.parent)
+    assert llama_wheel(PIP, BARE, "cpu", keep=True)[0].endswith("(prebuilt)")
+
+
+def test_a_build_for_the_cpu_of_apple_silicon_is_not_replaced_by_the_wheel_for_metal(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (wheels.parent / "dist").mkdir()
+    made_wheel(wheels.parent / "dist")
+    monkeypatch.setattr(bootstrap, "ROOT", wheels.parent)
+    monkeypatch.setattr(bootstrap, "project", lambda: {"dependencies": [REQUIRED], "version": "1"})
+    mac = Machine("Darwin", "arm64", "Apple M1")
+    assert llama_wheel(PIP, mac, "metal", keep=True)[0].endswith("(prebuilt)")
+    with pytest.raises(CommandError, match="no C\\+\\+ compiler was found"):
+        llama_wheel(PIP, mac, "cpu", keep=True)
+
+
 @pytest.mark.parametrize(
     ("version", "tag"), [("0.0.1+edgespec.1", "any"), ("", "win_amd64"), ("", "manylinux_2_17_s390x")]
 )
@@ -116,9 +143,13 @@ def test_the_users_own_folder_is_used_also_with_flags_or_a_backend(
 def test_who_asks_for_a_build_gets_no_prebuilt_wheel(
     wheels: Path, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made_wheel(wheels)
+    (wheels.parent / "dist").mkdir()
+    wheel = made_wheel(wheels.parent / "dist")
     monkeypatch.setattr(bootstrap, "ROOT", wheels.parent)
-    monkeypatch.setattr(bootstrap, "project", lambda: {"dependencies": ["llama-cpp-python==0.0.1"], "version": "1"})
+    monkeypatch.setattr(bootstrap, "project", lambda: {"dependencies": [REQUIRED], "version": "1"})
+    found = llama_wheel(PIP, BARE, "cpu", keep=True)[1]
+    assert found is not None
+    assert found.name == wheel.name
     monkeypatch.setenv(variable, "compile")
     with pytest.raises(CommandError, match="no C\\+\\+ compiler was found"):
         llama_wheel(PIP, BARE, "cpu", keep=True)

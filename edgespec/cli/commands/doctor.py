@@ -38,8 +38,6 @@ DRIVER_WAIT_S = 10  # GPU drivers can take seconds to wake up
 INSTRUCTIONS = {"AVX2": "avx2", "FMA": "fma", "F16C": "f16c", "AVX512": "avx512f", "AVX512_VNNI": "avx512_vnni",
                 "AVX512_BF16": "avx512_bf16", "AMX_INT8": "amx_int8"}  # fmt: skip
 """Instruction sets by llama.cpp's name, with Linux's name."""
-LLAMA_VERSION = version("llama-cpp-python").partition("+")[0]  # without the part that marks edgespec's own wheels
-REINSTALL = f"pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={LLAMA_VERSION}"
 
 Build = Mapping[str, Mapping[str, str]]  # the flags of each backend
 Rows = Iterator[tuple[str, str]]
@@ -281,51 +279,35 @@ def build_of(flags: str) -> dict[str, dict[str, str]]:
 
 def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator[Advice]:
     """Yield advice about the build of llama.cpp. `gpus` are those that it does not use."""
+    from edgespec.llama import library
+    from edgespec.llama.backends import VARIANT, variant_name
+    from edgespec.llama.installing import exact_build, gpu_build
+    from edgespec.llama.kernels import have_bounds
+
     if self_check == "crashes":
-        yield Advice("quantised models crash: no such model can be loaded", _rebuild())
+        cost, command = "quantised models crash: no such model can be loaded", exact_build()
+        if library.CPU_LIBRARY:
+            cost += (
+                f"; {VARIANT} selects another CPU variant than {variant_name(library.CPU_LIBRARY)} (docs/install.md)"
+            )
+            command = ""
+        yield Advice(cost, command)
     if self_check == "works without extra buffers":
         why = "quantised models crash with repacked weights; repacking is disabled (GCC 12 miscompiles AMX code)"
-        yield Advice(f"{why}: slower than necessary; rebuild with clang or GCC 13.3", _rebuild())
+        yield Advice(f"{why}: slower than necessary; clang and GCC 13.3 compile a correct build", exact_build())
     if gpus:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
         cost = "everything runs on the CPU; docs/install.md describes GPU builds"
-        yield Advice(f"this build does not use the GPU ({names}): {cost}", gpu_build(gpus[0]))
-    from edgespec.llama import library
-    from edgespec.llama.kernels import have_bounds, install_command
-
+        yield Advice(f"this build does not use the GPU ({names}): {cost}", gpu_build(gpus[0].backend))
     if not have_bounds() and not library.supports_gpu():  # the command would install a build for the CPU
         cost = "text may differ from plain decoding up to rounding, and drafts cost more"
-        command = _rebuild() if _in_checkout() else install_command()
-        yield Advice(f"this build of llama.cpp lacks edgespec's kernels: {cost}", command)
+        yield Advice(f"this build of llama.cpp lacks edgespec's kernels: {cost}", exact_build())
     has = set[str]() if library.CPU_LIBRARY else processor_flags()  # of the portable variants the best one is in use
     flags = build.get("CPU", {})
     if unused := [name for name, flag in INSTRUCTIONS.items() if flag in has and flags.get(name) != "1"]:
         cost = "prefill and draft verification are slower than necessary"
         if unused == ["AMX_INT8"]:  # the build leaves it out if the compiler is known to miscompile it
             cost += "; a build with it needs clang or GCC 13.3"
-        yield Advice(f"this build does not use {', '.join(unused)}, which the processor supports: {cost}", _rebuild())
-
-
-def gpu_build(gpu: Gpu) -> str:
-    """Return the command that builds llama.cpp for a GPU, for the system's shell."""
-    name, value, command = "CMAKE_ARGS", f"-DGGML_{gpu.backend.upper()}=on", REINSTALL
-    if _in_checkout():
-        script = r"scripts\edgespec" if os.name == "nt" else "./scripts/edgespec"
-        name, value, command = "EDGESPEC_BACKEND", gpu.backend, f"{script} doctor"
-    return f'$env:{name} = "{value}"; {command}' if os.name == "nt" else f'{name}="{value}" {command}'
-
-
-def _rebuild() -> str:
-    """Return the command that compiles llama.cpp again, for this machine."""
-    from edgespec.files.paths import cache_dir
-
-    if not _in_checkout():
-        return REINSTALL
-    if os.name == "nt":
-        return rf'Remove-Item -Recurse .venv, "{cache_dir()}\wheels"; scripts\edgespec doctor'
-    return f"rm -r .venv '{cache_dir()}/wheels'; ./scripts/edgespec doctor"
-
-
-def _in_checkout() -> bool:
-    """Return whether edgespec runs in the environment that its own scripts made."""
-    return (Path(sys.prefix).parent / "scripts" / "edgespec").is_file()
+        yield Advice(
+            f"this build does not use {', '.join(unused)}, which the processor supports: {cost}", exact_build()
+        )
