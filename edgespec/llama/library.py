@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import functools
 import logging
 import os
 import platform
@@ -211,10 +212,14 @@ def ggml_function(name: str, result: Any, *arguments: Any) -> Any:
 
     Except on Windows, a lookup in the first library also finds the functions of the second.
     """
-    library = libggml if hasattr(libggml, name) else load_shared_library("ggml-base", libggml_base_path)
-    function = getattr(library, name)
+    function = getattr(libggml if hasattr(libggml, name) else _ggml_base(), name)
     function.restype, function.argtypes = result, list(arguments)
     return function
+
+
+@functools.cache  # each load puts the folder on PATH once more
+def _ggml_base() -> Any:
+    return load_shared_library("ggml-base", libggml_base_path)
 
 
 def cpu_function(name: str, result: Any, *arguments: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from edgespec.llama import threads
+from edgespec.llama import library, threads
 from edgespec.llama.context import Context
 from edgespec.llama.library import ggml_function
 from edgespec.llama.model import Model
@@ -56,3 +56,10 @@ def test_the_parameters_are_laid_out_as_in_the_library() -> None:
     init = ggml_function("ggml_threadpool_params_init", None, ctypes.c_void_p, ctypes.c_int)
     init(ctypes.byref(params), 7)
     assert (params.n_threads, params.prio, params.poll, params.paused) == (7, 0, 50, False)
+
+
+def test_functions_that_are_in_the_second_library_only_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows a lookup in the first library does not find them."""
+    monkeypatch.setattr(library, "libggml", object())
+    name = library.ggml_function("ggml_type_name", ctypes.c_char_p, ctypes.c_int)
+    assert name(1) == b"f16"
