@@ -128,7 +128,7 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
     own_build = not keep or backend != _prebuilt_backend(machine) or llama_build.has_own_flags(os.environ)
     if wanted != "compile" and (wanted or not (own_build or list(folder.glob("*.whl")))):
         name = f"{llama_build.library_version(version)} (prebuilt)"
-        if name == installed:
+        if name == installed and not wanted:
             return name, None
         if wheel := prebuilt_wheel(pip, wanted):
             return name, wheel

@@ -8,7 +8,6 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from edgespec.files.paths import cache_dir
 from edgespec.llama.kernels import ADDITIONS
 
 LLAMA_VERSION = version("llama-cpp-python").partition("+")[0]
@@ -17,27 +16,33 @@ LLAMA_VERSION = version("llama-cpp-python").partition("+")[0]
 
 def exact_build() -> str:
     """Return the command that installs llama.cpp with edgespec's kernels for this CPU."""
-    if not in_checkout():
+    home = checkout()
+    if home is None:
         page = f"https://github.com/edgespec/edgespec/releases/expanded_assets/v{version('edgespec')}"
         return _pip(f"--find-links {page} llama-cpp-python=={LLAMA_VERSION}+edgespec.{ADDITIONS}")
     if os.name == "nt":
-        return rf'Remove-Item -Recurse .venv, "{cache_dir()}\wheels"; scripts\edgespec doctor'
-    return f"rm -r .venv {shlex.quote(f'{cache_dir()}/wheels')}; ./scripts/edgespec doctor"
+        return f'Remove-Item -Recurse "{home / ".venv"}"; {_script(home)} doctor'
+    return f"rm -r {shlex.quote(str(home / '.venv'))} && {_script(home)} doctor"
 
 
 def gpu_build(backend: str) -> str:
     """Return the command that builds llama.cpp with a GPU backend, such as "cuda"."""
     name, value = "CMAKE_ARGS", f"-DGGML_{backend.upper()}=on"
     command = _pip(f"--no-cache-dir llama-cpp-python=={LLAMA_VERSION}")
-    if in_checkout():
-        script = r"scripts\edgespec" if os.name == "nt" else "./scripts/edgespec"
-        name, value, command = "EDGESPEC_BACKEND", backend, f"{script} doctor"
+    if home := checkout():
+        name, value, command = "EDGESPEC_BACKEND", backend, f"{_script(home)} doctor"
     return f'$env:{name} = "{value}"; {command}' if os.name == "nt" else f'{name}="{value}" {command}'
 
 
-def in_checkout() -> bool:
-    """Return whether edgespec runs in the environment that its own scripts made."""
-    return (Path(sys.prefix).parent / "scripts" / "edgespec").is_file()
+def checkout() -> Path | None:
+    """Return the folder of the checkout whose own scripts made the environment that edgespec runs in, or None."""
+    home = Path(sys.prefix).parent
+    return home if (home / "scripts" / "edgespec").is_file() else None
+
+
+def _script(home: Path) -> str:
+    script = home / "scripts" / "edgespec"
+    return f'& "{script}.cmd"' if os.name == "nt" else shlex.quote(str(script))
 
 
 def _pip(arguments: str) -> str:

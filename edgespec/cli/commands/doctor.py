@@ -284,22 +284,22 @@ def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator
     from edgespec.llama.installing import exact_build, gpu_build
     from edgespec.llama.kernels import have_bounds
 
+    # The command installs a build for the CPU: not instead of a GPU build, and a portable one is such a build already.
+    command, variants = "" if library.supports_gpu() or library.CPU_LIBRARY else exact_build(), ""
+    if library.CPU_LIBRARY:
+        used = variant_name(library.CPU_LIBRARY)
+        variants = f"; {VARIANT} selects another CPU variant than {used} (docs/install.md)"
     if self_check == "crashes":
-        cost, command = "quantised models crash: no such model can be loaded", exact_build()
-        if library.CPU_LIBRARY:
-            cost += (
-                f"; {VARIANT} selects another CPU variant than {variant_name(library.CPU_LIBRARY)} (docs/install.md)"
-            )
-            command = ""
-        yield Advice(cost, command)
+        yield Advice(f"quantised models crash: no such model can be loaded{variants}", command)
     if self_check == "works without extra buffers":
         why = "quantised models crash with repacked weights; repacking is disabled (GCC 12 miscompiles AMX code)"
-        yield Advice(f"{why}: slower than necessary; clang and GCC 13.3 compile a correct build", exact_build())
+        builds = variants or "; clang and GCC 13.3 compile a correct build"
+        yield Advice(f"{why}: slower than necessary{builds}", command)
     if gpus:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
         cost = "everything runs on the CPU; docs/install.md describes GPU builds"
         yield Advice(f"this build does not use the GPU ({names}): {cost}", gpu_build(gpus[0].backend))
-    if not have_bounds() and not library.supports_gpu():  # the command would install a build for the CPU
+    if not have_bounds() and not library.supports_gpu():
         cost = "text may differ from plain decoding up to rounding, and drafts cost more"
         yield Advice(f"this build of llama.cpp lacks edgespec's kernels: {cost}", exact_build())
     has = set[str]() if library.CPU_LIBRARY else processor_flags()  # of the portable variants the best one is in use
@@ -308,6 +308,5 @@ def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator
         cost = "prefill and draft verification are slower than necessary"
         if unused == ["AMX_INT8"]:  # the build leaves it out if the compiler is known to miscompile it
             cost += "; a build with it needs clang or GCC 13.3"
-        yield Advice(
-            f"this build does not use {', '.join(unused)}, which the processor supports: {cost}", exact_build()
-        )
+        names = ", ".join(unused)
+        yield Advice(f"this build does not use {names}, which the processor supports: {cost}", command)
