@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from gpu import skip_without_gpu
 from hypothesis import HealthCheck, settings
 from markers import markers
 
@@ -38,6 +39,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases[test] += 1
             if cases[test] <= long.kwargs.get("but", 0):
                 item.own_markers.remove(long)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    skip_without_gpu(item)
 
 
 @pytest.fixture(scope="session")
