@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,12 @@ def first_complaint(lines: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One compute device of this build, with llama.cpp's handle; memory in bytes."""
+    """One compute device of this build, with llama.cpp's handle; memory in bytes.
+
+    Attributes:
+        backend: The part of llama.cpp that drives the device, such as "CUDA", "Vulkan" or "MTL".
+        bus_id: The address on the PCI bus, such as "0000:c1:00.0"; empty if it is unknown.
+    """
 
     name: str
     description: str
@@ -87,49 +93,73 @@ class Device:
     free_bytes: int
     total_bytes: int
     handle: int = 0
+    backend: str = ""
+    bus_id: str = ""
+
+
+class _Properties(ctypes.Structure):
+    """ggml_backend_dev_props"""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("memory_free", ctypes.c_size_t),
+        ("memory_total", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("device_id", ctypes.c_char_p),
+        ("capabilities", ctypes.c_bool * 16),  # more than there are
+    )
+
+
+_KINDS = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
 
 
 def devices() -> list[Device]:
     """Return all devices that the build can use, the CPU included."""
     get = ggml_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
-    name = ggml_function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
-    description = ggml_function("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
-    kind = ggml_function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
-    kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
-    handles = [int(get(index)) for index in range(ggml_function("ggml_backend_dev_count", ctypes.c_size_t)())]
-    return [
-        Device(
-            name(handle).decode(),
-            description(handle).decode(),
-            kinds.get(kind(handle), "other"),
-            *device_memory(handle),
-            handle,
-        )
-        for handle in handles
-    ]
+    return [_device(int(get(index))) for index in range(ggml_function("ggml_backend_dev_count", ctypes.c_size_t)())]
 
 
-def device_memory(handle: int) -> tuple[int, int]:
-    """Return the free and the total memory of a device, in bytes."""
-    size_p = ctypes.POINTER(ctypes.c_size_t)
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    memory = ggml_function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_p, size_p)
-    memory(handle, ctypes.byref(free), ctypes.byref(total))
-    return free.value, total.value
+def _device(handle: int) -> Device:
+    found = _Properties()
+    properties = ggml_function("ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.POINTER(_Properties))
+    backend_of = ggml_function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
+    backend_name = ggml_function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
+    properties(handle, ctypes.byref(found))
+    return Device(
+        found.name.decode(),
+        found.description.decode("utf-8", "replace"),
+        _KINDS.get(found.type, "other"),
+        found.memory_free,
+        found.memory_total,
+        handle,
+        backend_name(backend_of(handle)).decode(),
+        (found.device_id or b"").decode(),
+    )
 
 
-def gpus() -> list[Device]:
-    """Return the GPUs that layers would be spread over: integrated ones only if there are no others."""
-    return _of_first_kind("GPU", "integrated GPU")
+def gpus(names: Sequence[str] = ()) -> list[Device]:
+    """Return the GPUs with these names, in this order; by default those that layers would be spread over.
+
+    Integrated ones are used only if there are no others, and a GPU that two backends drive is used by the first.
+    """
+    found = devices()
+    if names:
+        by_name = {device.name: device for device in found}
+        return [by_name[name] for name in names if name in by_name]
+    usual = _of_first_kind(found, "GPU", "integrated GPU")
+    first = {device.bus_id: device for device in reversed(usual) if device.bus_id}
+    usual = [device for device in usual if device is first.get(device.bus_id, device)]
+    # Not every backend knows the address of an integrated GPU.
+    return [device for device in usual if device.kind == "GPU" or device.backend == usual[0].backend]
 
 
 def offered_devices() -> list[Device]:
     """Return the devices that a worker offers: the GPUs, or else the CPU."""
-    return _of_first_kind("GPU", "CPU")
+    return _of_first_kind(devices(), "GPU", "CPU")
 
 
-def _of_first_kind(*kinds: str) -> list[Device]:
-    found = devices()
+def _of_first_kind(found: Sequence[Device], *kinds: str) -> list[Device]:
     return next((some for kind in kinds if (some := [device for device in found if device.kind == kind])), [])
 
 
@@ -167,10 +197,15 @@ def library_path() -> Path:
 
 
 def build_id() -> str:
-    """Return a name for this build on this machine: measurements with one need not hold for another."""
-    library = CPU_LIBRARY or library_path()
-    stat, machine = library.stat(), f"{platform.node()}-{platform.machine()}"
-    return f"{llama_cpp.__version__}-{library.stem}-{stat.st_size}-{stat.st_mtime_ns}-{machine}"
+    """Return a name for this build on this machine: measurements with one need not hold for another.
+
+    It covers all libraries of the build, since each backend may be a separate one that can be replaced alone.
+    """
+    chosen = CPU_LIBRARY or library_path()
+    files = (path for path in sorted(chosen.parent.iterdir()) if "ggml" in path.name or "llama" in path.name)
+    facts = [(path.name, stat.st_size, stat.st_mtime_ns) for path in files if (stat := path.stat())]
+    digest = sha256(repr(facts).encode()).hexdigest()[:16]
+    return f"{llama_cpp.__version__}-{chosen.stem}-{digest}-{platform.node()}-{platform.machine()}"
 
 
 def default_threads() -> int:

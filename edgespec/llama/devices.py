@@ -1,0 +1,53 @@
+"""The devices that a user names (`--device`), and what measurements on them depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgespec.errors import UsageError
+from edgespec.llama.drivers import driver_of
+from edgespec.llama.library import Device, devices, gpus
+
+EVERY, NONE = "auto", "none"
+
+
+def chosen(names: str) -> tuple[str, ...]:
+    """Return the names of the devices in a list such as "CUDA0,CUDA1"; empty for "auto", and for "none".
+
+    Raises UsageError for a device that llama.cpp does not see.
+    """
+    if names in (EVERY, NONE):
+        return ()
+    known = {device.name.lower(): device.name for device in offloading()}
+    wanted = [name.strip() for name in names.split(",")]
+    for name in wanted:
+        if name.lower() not in known:
+            there = ", ".join(known.values())
+            raise UsageError(
+                f"there is no device {name!r}",
+                why=f"llama.cpp sees {there}" if there else "llama.cpp sees no device that layers can be offloaded to",
+                hint="'edgespec run --list-devices' lists the devices; 'edgespec doctor' says why one may be missing",
+            )
+    return tuple(dict.fromkeys(known[name.lower()] for name in wanted))
+
+
+def offloading() -> list[Device]:
+    """Return all devices that layers can be offloaded to."""
+    return [device for device in devices() if device.kind in ("GPU", "integrated GPU")]
+
+
+def listing() -> str:
+    """Return the devices as llama.cpp's programs list them."""
+    lines = [
+        f"  {device.name}: {device.description} ({device.total_bytes >> 20} MiB, {device.free_bytes >> 20} MiB free)"
+        for device in offloading()
+    ]
+    return "\n".join(["Available devices:", *(lines or ["  (none)"])])
+
+
+def identities(names: Sequence[str]) -> list[list[str]]:
+    """Return what tells the devices with these names from others: measurements on them need not hold for others.
+
+    The build of their backend is a part of `build_id`.
+    """
+    return [[gpu.name, gpu.description, gpu.backend, driver_of(gpu.description, gpu.backend)] for gpu in gpus(names)]
