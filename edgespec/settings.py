@@ -107,6 +107,13 @@ class LoadSettings:
     threads_batch_draft: int = field(default=0, metadata=between(0, MAX_THREADS))
     gpu_layers: Offload = "auto"
     gpu_layers_draft: Offload = "auto"
+    #: devices for these layers: names separated by commas, "auto" for all GPUs, or "none"
+    device: str = "auto"
+    device_draft: str | None = None
+    #: the number of layers, from the first one on, whose experts stay in main memory
+    n_cpu_moe: int = field(default=0, metadata=between(0, LARGEST))
+    #: keep the experts of all layers in main memory
+    cpu_moe: bool = False
     #: addresses of workers (HOST:PORT) that hold `gpu_layers` of the target
     rpc: Sequence[str] = ()
     cache_type_k: str = field(default="f16", metadata=one_of(CACHE_TYPES))
@@ -121,6 +128,17 @@ class LoadSettings:
     #: MiB of main memory for prompts that lose their slot and for checkpoints of models whose memory cannot be cut;
     #: None: an eighth of the free memory, up to 8192; 0: none
     cache_ram: int | None = field(default=None, metadata=between(0, MOST_CACHE_RAM))
+
+    @property
+    def offload(self) -> tuple[Offload, Offload]:
+        """`gpu_layers` and `gpu_layers_draft`, which are 0 without a device."""
+        draft = self.device if self.device_draft is None else self.device_draft
+        return 0 if self.device == "none" else self.gpu_layers, 0 if draft == "none" else self.gpu_layers_draft
+
+    @property
+    def experts_on_cpu(self) -> int:
+        """The number of layers whose experts stay in main memory, which may be more than there are."""
+        return LARGEST if self.cpu_moe else self.n_cpu_moe
 
     @property
     def drafters(self) -> tuple[str, ...]:

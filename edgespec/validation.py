@@ -36,6 +36,9 @@ def check_load_settings(settings: LoadSettings) -> None:
     for name in ("gpu_layers", "gpu_layers_draft"):
         if getattr(settings, name) not in ("auto", "all"):
             _check_integer(name, getattr(settings, name), 0, LARGEST)
+    for name in ("device", "device_draft"):
+        if (value := getattr(settings, name)) is not None and (not isinstance(value, str) or not value.strip()):
+            raise UsageError(f"{name} must be auto, none, or names of devices, not {shown(value)}")
     if settings.strict:
         is_quantised = settings.cache_type_v not in ("f32", "f16", "bf16")
         too_long = f"drafts of more than {MAX_STRICT_DRAFT} tokens (--spec-draft-n-max)"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpu import skip_without_gpu
@@ -69,14 +70,14 @@ def no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="session", autouse=True)
 def the_same_bytes_are_tried_once() -> Iterator[None]:
     """Try equal files once a session: a trial load takes half a second, and many tests write the same tiny models."""
-    known, try_file = dict[tuple[bytes, bool, int], str](), trial._crashed
+    known, try_file = dict[tuple[object, ...], str](), trial._crashed
 
-    def remembered(path: Path, command: Sequence[str], *, extra_buffers: bool, gpu_layers: int = 0) -> str:
+    def remembered(path: Path, command: Sequence[str], *, extra_buffers: bool, **offload: Any) -> str:
         if command != trial.CHILD or "-of-" in path.name:  # another child, or a part of a model
-            return try_file(path, command, extra_buffers=extra_buffers, gpu_layers=gpu_layers)
-        key = sha256(path.read_bytes()).digest(), extra_buffers, gpu_layers
+            return try_file(path, command, extra_buffers=extra_buffers, **offload)
+        key = sha256(path.read_bytes()).digest(), extra_buffers, *map(str, offload.values())
         if key not in known:
-            known[key] = try_file(path, command, extra_buffers=extra_buffers, gpu_layers=gpu_layers)
+            known[key] = try_file(path, command, extra_buffers=extra_buffers, **offload)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:

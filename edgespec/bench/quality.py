@@ -29,6 +29,7 @@ from edgespec.errors import GenerationError, UsageError, told_as
 from edgespec.files.paths import cache_dir, make_room
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError, Context
+from edgespec.llama.devices import chosen
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
 from edgespec.runtime.fitting import fitted, open_model
@@ -256,8 +257,10 @@ def opened(
         cache_type_k=settings.cache_type_k,
         cache_type_v=settings.cache_type_v,
         flash_attention=settings.flash_attention,
+        devices=chosen(settings.device),
+        n_cpu_moe=settings.experts_on_cpu,
     )
-    plan = fitted(plan, note, settings.gpu_layers)
+    plan = fitted(plan, note, settings.offload[0])
     with (
         open_model(plan, note, progress) as model,
         Context(model, threads=settings.threads, threads_batch=settings.threads_batch, **plan.context) as context,

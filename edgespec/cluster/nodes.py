@@ -172,7 +172,7 @@ class Nodes(Closable):
         if found.build != self._build:
             self.note(name, "another build of llama.cpp, or another processor: where two tokens are nearly tied, its"
                             " texts can differ")  # fmt: skip
-        gpus = int(_size(node, "GPU")) if found.has_gpu and self._settings.gpu_layers != 0 else 0
+        gpus = int(_size(node, "GPU")) if found.has_gpu and self._settings.offload[0] != 0 else 0
         cpus = float(int(_size(node, "CPU")) // max(gpus, 1))
         settings = self._settings
         if not settings.threads and 1 <= cpus < found.threads:

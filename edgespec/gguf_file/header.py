@@ -290,6 +290,8 @@ def _aligned(offset: int, alignment: int) -> int:
     return (offset + alignment - 1) & -alignment
 
 
+EXPERTS = r"ffn_(up|down|gate|gate_up)_(ch|)exps"
+"""The weights of a layer of which each token uses only some: a regular expression for their names within the layer."""
 _MAX_TENSOR_NAME = 63
 _MAX_KEY_BYTES = (1 << 16) - 1  # as the specification of GGUF has it
 # ggml_type -> (name, elements per block, bytes per block)

@@ -78,8 +78,8 @@ def _described(vulkan: ctypes.CDLL, handle: int) -> VulkanDevice:
     vulkan.vkGetPhysicalDeviceProperties2(ctypes.c_void_p(handle), properties)
     _, version, _, _, kind = struct.unpack_from("@5I", properties, struct.calcsize("@iP"))
     start = struct.calcsize("@iPi")
-    texts = [_text(driver, start), _text(driver, start + 256), hex(version)]
-    return VulkanDevice(_text(properties, struct.calcsize("@iP5I")), " ".join(filter(None, texts)), kind == _CPU)
+    maker, release = _text(driver, start), _text(driver, start + 256) or hex(version)
+    return VulkanDevice(_text(properties, struct.calcsize("@iP5I")), f"{maker} {release}".strip(), kind == _CPU)
 
 
 def _text(buffer: ctypes.Array[ctypes.c_char], start: int) -> str:

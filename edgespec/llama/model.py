@@ -13,16 +13,16 @@ from typing import Any
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
 from edgespec.gguf_file.head_check import check_draft_file
-from edgespec.gguf_file.header import Header, quantisation, read_header
+from edgespec.gguf_file.header import EXPERTS, Header, quantisation, read_header
 from edgespec.gguf_file.model_check import check_vocabulary
 from edgespec.llama import rpc
-from edgespec.llama.library import api, complaints, first_complaint, ggml_function
+from edgespec.llama.devices import identities
+from edgespec.llama.library import api, complaints, first_complaint, ggml_function, gpus
 from edgespec.llama.workers import RemoteDevice
 from edgespec.text.figures import count_of
 from edgespec.text.finder import TextFinder
 
 SAMPLED_TOKENS = 1024  # the number of tokens from which `vocabulary_id` is computed
-_NO_DEVICES = (ctypes.c_void_p * 1)(None)
 _READ = 0  # LLAMA_LOAD_MODE_NONE, which llama-cpp-python does not name
 
 
@@ -37,10 +37,12 @@ class Model(Closable):
     The header of the file is checked before llama.cpp reads it, unless a checked header is passed. Raises
     ModelNotFoundError or ModelFileError.
 
-    `gpu_layers` layers, counted from the output down, are loaded on a GPU, which must exist. `remote` layers, a number
-    for each device of a worker, are loaded on other machines instead: the last layers, but not the output, whose rows
-    of logits would have to be sent back. The file is memory-mapped unless the weights are to be `copied` into memory.
-    MTP blocks are left out unless `with_mtp`. `progress` is called with 0..1 while loading.
+    `gpu_layers` layers, counted from the output down, are loaded on GPUs, which must exist: those named `devices`, or
+    all. llama.cpp gives each GPU a share by its free memory. The experts of the first `n_cpu_moe` layers stay in main
+    memory. `remote` layers, a number for each device of a worker, are loaded on other machines instead: the last
+    layers, but not the output, whose rows of logits would have to be sent back. The file is memory-mapped unless the
+    weights are to be `copied` into memory. MTP blocks are left out unless `with_mtp`. `progress` is called with 0..1
+    while loading.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class Model(Closable):
         path: str | os.PathLike[str] | Header,
         *,
         gpu_layers: int = 0,
+        devices: Sequence[str] = (),
+        n_cpu_moe: int = 0,
         use_extra_bufts: bool = True,
         copied: bool = False,
         with_mtp: bool = False,
@@ -69,12 +73,16 @@ class Model(Closable):
         if copied:
             params.load_mode = _READ
         params.n_gpu_layers = self.gpu_layers = gpu_layers
+        used = gpus(devices) if gpu_layers else []
+        self.gpus = tuple(gpu.name for gpu in used)
         self.remote = [(device, layers) for device, layers in remote if layers]
-        kept_alive: object = None
+        self.n_cpu_moe = n_cpu_moe if used or self.remote else 0
+        experts = _experts(self.n_cpu_moe)
         if self.remote:
-            kept_alive = _on_workers(params, self.remote)
-        elif not gpu_layers:  # otherwise wide passes would still use memory of the GPUs
-            params.devices = ctypes.cast(_NO_DEVICES, ctypes.c_void_p)
+            kept_alive: object = _on_workers(params, self.remote, experts)
+        else:
+            # Without a layer on GPUs no GPU is passed: otherwise wide passes would still use memory of the GPUs.
+            kept_alive = _on_devices(params, [gpu.handle for gpu in used], experts)
         # ctypes does not keep a callback alive; this reference does.
         self._progress = _progress_callback(progress, [device.address for device, _ in self.remote])
         params.progress_callback = self._progress
@@ -101,6 +109,10 @@ class Model(Closable):
             "gpu_layers": gpu_layers,
             "extra_buffers": use_extra_bufts,
         }
+        if used:
+            self.fingerprint["devices"] = identities(self.gpus)
+        if self.n_cpu_moe:
+            self.fingerprint["n_cpu_moe"] = self.n_cpu_moe
         if self.remote:
             kinds = [(device.address, device.total_bytes, device.alignment, n) for device, n in self.remote]
             self.fingerprint["remote"] = kinds
@@ -138,12 +150,11 @@ class Model(Closable):
 
     @property
     def devices(self) -> frozenset[str]:
-        """The kinds of devices that its layers are on, of which "gpu" includes the output layer."""
+        """The devices that its layers are on: "CPU", "RPC", or the names of GPUs, which hold the output too."""
         if self.remote:
-            return frozenset({"cpu", "rpc"})
-        if not self.gpu_layers:
-            return frozenset({"cpu"})
-        return frozenset({"gpu"} if self.gpu_layers > self.n_layer else {"cpu", "gpu"})
+            return frozenset({"CPU", "RPC"})
+        is_whole = self.gpu_layers > self.n_layer and not self.n_cpu_moe
+        return frozenset(self.gpus if is_whole else ("CPU", *self.gpus))
 
     # --- what it is -----------------------------------------------------------------------------------------------
 
@@ -257,25 +268,34 @@ class Model(Closable):
             room = -length
 
 
-def _on_workers(params: Any, remote: Sequence[tuple[RemoteDevice, int]]) -> object:
-    """Put this number of layers on each of these devices, in this order, and the output in main memory.
+def _on_workers(params: Any, remote: Sequence[tuple[RemoteDevice, int]], experts: Sequence[bytes]) -> object:
+    """Put this number of layers on each of these devices, in this order, and the output and experts in main memory.
 
     The caller must keep the returned object alive until the model is loaded.
     """
-    devices = (ctypes.c_void_p * (len(remote) + 1))(*rpc.handles([device for device, _ in remote]), None)
     # llama.cpp starts the next device at the first layer beyond a share, and counts the output as the last layer.
     # The halves put each boundary between two layers.
     shares = [float(layers) for _, layers in remote]
     shares[0] -= 0.5
     shares[-1] += 1.5
     split = (ctypes.c_float * int(api.llama_max_devices()))(*shares)
-    main_memory = ggml_function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
-    overrides = (_Override * (len(_OUTPUT) + 1))(*(_Override(pattern, main_memory) for pattern in _OUTPUT))
     params.n_gpu_layers = sum(layers for _, layers in remote) + 1
-    params.devices = ctypes.cast(devices, ctypes.c_void_p)
     params.tensor_split = ctypes.cast(split, ctypes.POINTER(ctypes.c_float))
+    return split, _on_devices(params, rpc.handles([device for device, _ in remote]), [*_OUTPUT, *experts])
+
+
+def _on_devices(params: Any, handles: Sequence[int], in_main_memory: Sequence[bytes]) -> object:
+    """Use these devices, but keep the weights whose names match one of the patterns in main memory.
+
+    The caller must keep the returned object alive until the model is loaded.
+    """
+    devices = (ctypes.c_void_p * (len(handles) + 1))(*handles, None)
+    main_memory = ggml_function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
+    chosen = [_Override(pattern, main_memory) for pattern in in_main_memory]
+    overrides = (_Override * (len(chosen) + 1))(*chosen)
+    params.devices = ctypes.cast(devices, ctypes.c_void_p)
     params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
-    return devices, split, overrides
+    return devices, overrides
 
 
 class _Override(ctypes.Structure):
@@ -285,6 +305,15 @@ class _Override(ctypes.Structure):
 
 
 _OUTPUT = (rb"^output", rb"^token_embd\.")  # the embeddings may serve as the output too
+
+
+def _experts(n_layers: int) -> list[bytes]:
+    """Return a pattern for the names of the experts in the first layers.
+
+    It is one pattern for all layers, because llama.cpp compiles each pattern for each tensor.
+    """
+    layers = "|".join(map(str, range(n_layers)))
+    return [rf"^blk\.({layers})\.{EXPERTS}".encode()] if n_layers else []
 
 
 def described(header: Header) -> str:

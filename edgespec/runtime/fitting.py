@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from edgespec.errors import OutOfMemoryError
@@ -16,7 +16,14 @@ from edgespec.llama.trial import extra_buffers_work, self_check
 from edgespec.llama.workers import RemoteDevice
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.memory.fit import largest_context, what_would_fit, with_context
-from edgespec.models.memory.placement import GPU_RESERVE_BYTES, placed, placement, spread, where_layers_are
+from edgespec.models.memory.placement import (
+    GPU_RESERVE_BYTES,
+    needed_on_gpus,
+    placed,
+    placement,
+    spread,
+    where_layers_are,
+)
 from edgespec.settings import Offload
 from edgespec.text.figures import size_of
 
@@ -41,10 +48,10 @@ def fitted(
     """Return the plan with layers on GPUs or workers as requested ("auto": as many as fit).
 
     With `may_shrink` the context becomes smaller if it does not fit. Mapped weights that are too large make a model
-    slow rather than impossible, so they count only with `must_fit`. GPU drivers report a lack of memory themselves.
-    `note` receives messages for the user. Raises OutOfMemoryError, which says what would fit.
+    slow rather than impossible, so they count only with `must_fit`. `note` receives messages for the user. Raises
+    OutOfMemoryError, which says what would fit.
     """
-    free_vram = _free_vram()
+    plan, free_vram = _with_gpus(plan)
     wanted = {gpu_layers, gpu_layers_draft} if plan.draft else {gpu_layers}
     if not free_vram and not workers and wanted - {"auto", 0}:
         note("this build of llama.cpp has no usable GPU: all layers stay on the CPU")
@@ -53,6 +60,7 @@ def fitted(
         return _repacked(_arranged(plan, gpu_layers, gpu_layers_draft, free_vram, workers))
 
     fit = arranged(plan)
+    _check_gpus(fit, free_vram)
     needed, free = estimate(fit), available_memory_bytes()
     if needed.allocated > free:
         n_ctx = largest_context(fit, free + needed.mapped)
@@ -86,8 +94,25 @@ def fitted(
     return fit
 
 
+def _check_gpus(plan: Plan, free_vram: Mapping[str, int]) -> None:
+    """Raise OutOfMemoryError if a GPU lacks memory for the layers that were requested."""
+    for name, n_bytes in needed_on_gpus(plan, free_vram).items():
+        if n_bytes > free_vram[name]:
+            fewer = placed(plan, "auto", "auto", free_vram)
+            draft = f" -ngld {fewer.draft.gpu_layers}" if fewer.draft else ""
+            raise OutOfMemoryError(
+                f"the layers do not fit on {name}",
+                why=f"they need {size_of(n_bytes)} there, {size_of(free_vram[name])} are free",
+                hint=f"-ngl {fewer.gpu_layers}{draft} fits, which -ngl auto chooses; or use a smaller context (-c)",
+            )
+
+
 def _arranged(
-    plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_vram: list[int], workers: Sequence[RemoteDevice]
+    plan: Plan,
+    gpu_layers: Offload,
+    gpu_layers_draft: Offload,
+    free_vram: Mapping[str, int],
+    workers: Sequence[RemoteDevice],
 ) -> Plan:
     """Place the layers. With workers, those of the target are on workers and the CPU; a draft is on the CPU or GPUs."""
     if not workers:
@@ -110,10 +135,10 @@ def sequences_that_fit(
     workers: Sequence[RemoteDevice] = (),
 ) -> int:
     """Return how many answers can be decoded together: as a pass has room for, and half of the free memory holds."""
-    free_vram = _free_vram()
+    plan, free_vram = _with_gpus(plan)
     plan = _repacked(_arranged(plan, gpu_layers, gpu_layers_draft, free_vram, workers))
     one = estimate(plan)
-    vram = sum(free_vram) - GPU_RESERVE_BYTES * len(free_vram)
+    vram = sum(free_vram.values()) - GPU_RESERVE_BYTES * len(free_vram)
     if workers:
         vram = sum(device.free_bytes for device in workers)
     room = (available_memory_bytes() - one.allocated, vram - one.vram)
@@ -191,10 +216,13 @@ def open_model(
     if any(plan.split) and header.weights_bytes > available_memory_bytes():  # too large to be tried on this machine
         extra_buffers = self_check() == "works" and repacks(plan)
     else:
-        extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
+        works = extra_buffers_work(header.path, note, gpu_layers=gpu_layers, devices=plan.devices)
+        extra_buffers = works and repacks(plan)
     return Model(
         header,
         gpu_layers=gpu_layers,
+        devices=plan.devices,
+        n_cpu_moe=plan.n_cpu_moe,
         use_extra_bufts=extra_buffers,
         copied=copies(plan),
         with_mtp=plan.mtp,
@@ -203,10 +231,22 @@ def open_model(
     )
 
 
-def _free_vram() -> list[int]:
-    """Return the free bytes of every usable GPU, those of main memory for a GPU that does not report its memory."""
-    found = gpus() if supports_gpu() else []
-    return [gpu.free_bytes if gpu.total_bytes else available_memory_bytes() for gpu in found]
+def _with_gpus(plan: Plan) -> tuple[Plan, dict[str, int]]:
+    """Return the plan with the names of its GPUs, and the free bytes of each.
+
+    A plan without names uses all usual GPUs. Main memory counts for a GPU that does not report its memory.
+    """
+    n_moe = plan.header.number("block_count") if plan.header.number("expert_count") else 0
+    plan = replace(plan, n_cpu_moe=min(plan.n_cpu_moe, n_moe))
+    free_vram = dict[str, int]()
+    if supports_gpu():
+        target, draft = gpus(plan.devices), gpus(plan.draft.devices) if plan.draft else []
+        for gpu in (*target, *draft):
+            free_vram[gpu.name] = gpu.free_bytes if gpu.total_bytes else available_memory_bytes()
+        plan = replace(plan, devices=tuple(gpu.name for gpu in target))
+        if plan.draft:
+            plan = replace(plan, draft=replace(plan.draft, devices=tuple(gpu.name for gpu in draft)))
+    return plan, free_vram
 
 
 def _repacked(plan: Plan) -> Plan:

@@ -22,6 +22,7 @@ from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import rpc
 from edgespec.llama.context import Context
+from edgespec.llama.devices import chosen
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.installing import exact_build
 from edgespec.llama.kernels import have_bounds
@@ -218,7 +219,7 @@ class ModelSession(Closable):
         Raises OutOfMemoryError.
         """
         settings = self._settings
-        offload = (settings.gpu_layers, settings.gpu_layers_draft)
+        offload = settings.offload
         if settings.sequences == 0:
             self._settings = replace(settings, sequences=1)
             if not settings.strict:
@@ -247,6 +248,8 @@ class ModelSession(Closable):
             scratch=width if settings.strict else 0,
             rollback=width - 1,
             exact=exact,
+            devices=chosen(settings.device),
+            n_cpu_moe=settings.experts_on_cpu,
             mtp=MTP in names,
         )
         if draft is not None:
@@ -260,6 +263,7 @@ class ModelSession(Closable):
                 cache_type_v=cache_type_v,
                 flash_attention=wanted_attention(draft, settings, cache_type_v, exact=exact),
                 exact=exact,
+                devices=chosen(settings.device_draft or settings.device),
             )
             drafting = with_room(drafting, settings)
             features = len(layers_read(draft)) * draft.number("target_hidden_size")
@@ -277,7 +281,7 @@ class ModelSession(Closable):
     @property
     def _is_exact(self) -> bool:
         """True if passes must give each token the logits of a single-token pass."""
-        return self._settings.exact and can_be_exact(self._settings.gpu_layers, remote=bool(self._workers))
+        return self._settings.exact and can_be_exact(self._settings.offload[0], remote=bool(self._workers))
 
     @property
     def _widest(self) -> int:

@@ -131,6 +131,7 @@ class Runtime(Backend):
             "vocabulary": self.model.vocabulary_id,
             "offloaded": self.model.gpu_layers > 0,
             "gpu_layers": self.model.gpu_layers,
+            "devices": [*self.model.gpus],
             "workers": {device.address: layers for device, layers in self.model.remote},
             "opens_thinking": self._loaded.template.opens_thinking,
             "drops_thinking": self._loaded.template.drops_thinking,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
 from edgespec.gguf_file.head_check import MTP_ARCHITECTURES, NETWORKS, n_tokens
-from edgespec.gguf_file.header import Header, TensorInfo
+from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
 from edgespec.settings import CACHE_TYPES
 
@@ -21,6 +21,7 @@ CELLS = 256  # llama.cpp rounds the tokens of a cache up to a multiple of this n
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
 _F32 = 4
 _IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")
+_EXPERTS = re.compile(EXPERTS)
 
 
 @dataclass(slots=True, frozen=True)
@@ -30,6 +31,8 @@ class Plan:
     Attributes:
         header: The result of `check_model` or `check_draft_file`.
         gpu_layers: Layers on GPUs, counted as in llama.cpp: the output first, then layers from the last one down.
+        devices: The names of the GPUs that these layers are spread over.
+        n_cpu_moe: The number of layers, from the first one on, whose experts stay in main memory.
         split: The number of layers on each device of a worker, which the estimate treats as GPUs.
         repacked: The weight types that the build repacks.
         mtp: True if the MTP block is loaded, which has a separate context (`of_block`).
@@ -50,6 +53,8 @@ class Plan:
     exact: bool = False
     streams: bool = False
     gpu_layers: int = 0
+    devices: tuple[str, ...] = ()
+    n_cpu_moe: int = 0
     split: tuple[int, ...] = ()
     repacked: frozenset[str] = frozenset()
     draft: Plan | None = None
@@ -64,7 +69,7 @@ class Plan:
     @property
     def context(self) -> dict[str, Any]:
         """The arguments of `Context`, except the model."""
-        others = ("header", "gpu_layers", "split", "repacked", "draft", "mtp", "features")
+        others = ("header", "gpu_layers", "devices", "n_cpu_moe", "split", "repacked", "draft", "mtp", "features")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
     @property
@@ -161,7 +166,7 @@ def estimate(plan: Plan) -> Estimate:
     kv = _cache(plan) + _states(plan)
     compute, inputs, work = _compute(plan, widths)
     compute_on_gpu = compute if any(plan.split) else 0
-    if plan.gpu_layers > n_layers:
+    if plan.gpu_layers > n_layers and not largest_elsewhere:
         compute_on_gpu, compute, work = compute, compute + inputs, 0
     elif plan.gpu_layers:
         # Wide passes go through the GPU everywhere: weights of the other layers are copied there, one after the other.
@@ -193,8 +198,8 @@ def _of_networks(plan: Plan) -> Estimate:
 def _weights(plan: Plan, first_on_gpu: int) -> tuple[int, int, int, int]:
     """Return the bytes of all weights, of those on GPUs and in the mapped file, and of the largest one elsewhere.
 
-    Layers from `first_on_gpu` are on GPUs; the output is the last layer. Repacked weights count once: the mapped pages
-    of the originals are not read again.
+    Layers from `first_on_gpu` are on GPUs, except for experts that the plan keeps in main memory; the output is the
+    last layer. Repacked weights count once: the mapped pages of the originals are not read again.
     """
     header, output_layer = plan.header, plan.header.number("block_count")
     total = on_gpu = mapped = largest = 0
@@ -205,7 +210,8 @@ def _weights(plan: Plan, first_on_gpu: int) -> tuple[int, int, int, int]:
         if first_unused <= layer < output_layer:
             continue
         total += tensor.size_bytes
-        if layer >= first_on_gpu and not (layer == output_layer and any(plan.split)):
+        is_kept = (layer == output_layer and any(plan.split)) or (layer < plan.n_cpu_moe and _EXPERTS.search(name))
+        if layer >= first_on_gpu and not is_kept:
             on_gpu += tensor.size_bytes
             continue
         if layer >= 0:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from edgespec.models.memory.estimate import Estimate, Plan, estimate
@@ -13,57 +14,71 @@ from edgespec.text.figures import size_of
 GPU_RESERVE_BYTES = 500_000_000  # of a GPU's memory, for its driver and its kernels' scratch
 
 
-def placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_bytes: Sequence[int]) -> Plan:
-    """Return the plan with layers on GPUs: the requested number, or for "auto" as many as fit.
+def placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_bytes: Mapping[str, int]) -> Plan:
+    """Return the plan with layers on the GPUs in `plan.devices`: the requested number, or for "auto" as many as fit.
 
-    `free_bytes` is the free memory of each GPU. A draft is placed first, completely or not at all, since every draft
-    token takes a pass of it. The target gets the remaining memory.
+    `free_bytes` is the free memory of each GPU by its name. A draft is placed first, completely or not at all, since
+    every draft token takes a pass of it, and on one of its GPUs if possible. The target gets the remaining memory.
     """
-    if not free_bytes:
-        return replace(plan, gpu_layers=0, draft=replace(plan.draft, gpu_layers=0) if plan.draft else None)
     plan = replace(plan, gpu_layers=_number_of(plan, gpu_layers))
-    if plan.draft is not None:
-        whole = gpu_layers_draft == "auto"
-        draft = replace(plan.draft, gpu_layers=_number_of(plan.draft, "all" if whole else gpu_layers_draft))
-        if whole and not fits_on_gpus(replace(plan, draft=draft), free_bytes):
-            draft = replace(draft, gpu_layers=0)
-        plan = replace(plan, draft=draft)
-    return replace(plan, gpu_layers=gpu_layers_that_fit(plan, free_bytes)) if gpu_layers == "auto" else plan
+    choices = [plan]
+    if plan.draft is not None and gpu_layers_draft != "auto":
+        choices = [replace(plan, draft=replace(plan.draft, gpu_layers=_number_of(plan.draft, gpu_layers_draft)))]
+    elif plan.draft is not None:
+        whole, nowhere = replace(plan.draft, gpu_layers=plan.draft.n_layers), replace(plan.draft, gpu_layers=0)
+        places = dict.fromkeys([*((name,) for name in whole.devices), whole.devices])
+        drafts = [replace(whole, devices=devices) for devices in places if devices and whole.n_layers]
+        choices = [with_draft for draft in drafts if fits_on_gpus(with_draft := replace(plan, draft=draft), free_bytes)]
+        choices = choices or [replace(plan, draft=nowhere)]
+    if gpu_layers == "auto":
+        choices = [replace(choice, gpu_layers=gpu_layers_that_fit(choice, free_bytes)) for choice in choices]
+    return max(choices, key=lambda choice: choice.gpu_layers)
 
 
 def _number_of(plan: Plan, wanted: Offload) -> int:
-    """Return the requested number; 0 for "auto", which is decided later."""
-    return plan.n_layers if wanted == "all" else 0 if wanted == "auto" else min(wanted, plan.n_layers)
+    """Return the requested number; 0 for "auto", which is decided later, and where there is no GPU."""
+    if wanted == "auto" or not plan.devices:
+        return 0
+    return plan.n_layers if wanted == "all" else min(wanted, plan.n_layers)
 
 
-def gpu_layers_that_fit(plan: Plan, free_bytes: Sequence[int]) -> int:
-    """Return the largest number of the target's layers that fit on these GPUs together with the draft."""
-    choices = range(1, plan.n_layers + 1)
+def gpu_layers_that_fit(plan: Plan, free_bytes: Mapping[str, int]) -> int:
+    """Return the largest number of the target's layers that fit on its GPUs together with the draft."""
+    choices = range(1, plan.n_layers + 1 if plan.devices else 1)
     return bisect_right(
         choices, False, key=lambda layers: not fits_on_gpus(replace(plan, gpu_layers=layers), free_bytes)
     )
 
 
-def fits_on_gpus(plan: Plan, free_bytes: Sequence[int]) -> bool:
-    """Return whether the part on GPUs fits, with a reserve for the driver of each GPU.
+def fits_on_gpus(plan: Plan, free_bytes: Mapping[str, int]) -> bool:
+    """Return whether the part on GPUs fits, with a reserve for the driver of each GPU."""
+    needed = needed_on_gpus(plan, free_bytes)
+    return all(n_bytes + GPU_RESERVE_BYTES <= free_bytes[name] for name, n_bytes in needed.items())
 
-    llama.cpp gives each GPU a share of the layers by its free memory. The buffers that each GPU needs are hardest to
-    fit into the smallest GPU. With several GPUs, its share may be rounded up by a layer.
+
+def needed_on_gpus(plan: Plan, free_bytes: Mapping[str, int]) -> Counter[str]:
+    """Return the memory that the plan takes on each GPU.
+
+    llama.cpp gives each GPU of a model a share of the layers by its free memory, which may be rounded up by a layer,
+    and the buffers that a pass needs.
     """
-    expected, smallest, total = estimate(plan), min(free_bytes), sum(free_bytes)
-    n_layers = max(1, plan.gpu_layers + (plan.draft.gpu_layers if plan.draft else 0))
-    rounded = expected.layers_on_gpu // n_layers if len(free_bytes) > 1 else 0
-    fixed = expected.compute_on_gpu + GPU_RESERVE_BYTES + rounded
-    return fixed <= smallest and expected.layers_on_gpu * smallest <= (smallest - fixed) * total
+    needed = Counter[str]()
+    for part in (replace(plan, draft=None), plan.draft):
+        if part is not None and part.gpu_layers:
+            expected, total = estimate(part), max(1, sum(free_bytes[name] for name in part.devices))
+            rounded = expected.layers_on_gpu // part.gpu_layers if len(part.devices) > 1 else 0
+            for name in part.devices:
+                share = expected.layers_on_gpu * free_bytes[name] // total
+                needed[name] += share + rounded + expected.compute_on_gpu
+    return needed
 
 
-def placement(plan: Plan, free_bytes: Sequence[int]) -> str:
+def placement(plan: Plan, free_bytes: Mapping[str, int]) -> str:
     """Say how many layers are on GPUs, and how full the GPUs are."""
     draft = f", {plan.draft.gpu_layers} of {plan.draft.n_layers} of the draft's" if plan.draft else ""
-    layers = f"{plan.gpu_layers} of {plan.n_layers} layers{draft} on the GPU"
-    expected = estimate(plan)
-    vram = expected.layers_on_gpu + expected.compute_on_gpu * len(free_bytes)
-    return f"{layers}: {size_of(vram)} of {size_of(sum(free_bytes))} that are free"
+    needed = needed_on_gpus(plan, free_bytes)
+    used = [f"{size_of(needed[name])} of {size_of(free)} that are free on {name}" for name, free in free_bytes.items()]
+    return f"{plan.gpu_layers} of {plan.n_layers} layers{draft} on the GPU: {', '.join(used)}"
 
 
 RESERVE_SHARE = 0.05  # of a machine's free memory
