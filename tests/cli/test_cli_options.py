@@ -15,7 +15,7 @@ from edgespec.settings import LoadSettings, Message, Request
 
 ELSEWHERE = {
     *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose"),
-    *("offline", "yes", "persona", "help_all"),
+    *("offline", "yes", "persona", "help_all", "list_devices"),
 }
 """Parameters that configure neither model nor request; tests/test_cli_run.py shows what they do."""
 
@@ -51,6 +51,15 @@ LANDS = [
     ("gpu_layers", ["--gpu-layers", "0"], "load.gpu_layers", 0),
     ("gpu_layers_draft", ["-ngld", "4"], "load.gpu_layers_draft", 4),
     ("gpu_layers_draft", ["--gpu-layers-draft", "all"], "load.gpu_layers_draft", "all"),
+    ("device", ["-dev", "CUDA0,CUDA1"], "load.device", "CUDA0,CUDA1"),
+    ("device", ["--device", "none"], "load.device", "none"),
+    ("device_draft", ["-devd", "CUDA1"], "load.device_draft", "CUDA1"),
+    ("device_draft", ["--device-draft", "CUDA1"], "load.device_draft", "CUDA1"),
+    ("device_draft", ["--draft-device", "none"], "load.offload", ("auto", 0)),
+    ("n_cpu_moe", ["-ncmoe", "3"], "load.n_cpu_moe", 3),
+    ("n_cpu_moe", ["--n-cpu-moe", "3"], "load.experts_on_cpu", 3),
+    ("cpu_moe", ["-cmoe"], "load.cpu_moe", True),
+    ("cpu_moe", ["--cpu-moe"], "load.experts_on_cpu", 2**31 - 1),
     ("cache_type_k", ["-ctk", "q8_0"], "load.cache_type_k", "q8_0"),
     ("cache_type_k", ["--cache-type-k", "Q8_0"], "load.cache_type_k", "q8_0"),
     ("cache_type_v", ["-ctv", "q4_0"], "load.cache_type_v", "q4_0"),

@@ -186,7 +186,8 @@ def test_a_hydra_head_is_kept_as_f32(tmp_path: Path) -> None:
     plan = Plan(head, n_ctx=1024)
     found = estimate(plan)
     assert (found.total, found.mapped) == ((head.n_params + 299 * 64 + 299) * 4, 0)
-    assert placed(Plan(DEMO, n_ctx=1024, draft=plan), "auto", "auto", [1 << 40]).draft == plan  # heads stay on the CPU
+    with_head = Plan(DEMO, n_ctx=1024, draft=plan, devices=("GPU0",))
+    assert placed(with_head, "auto", "auto", {"GPU0": 1 << 40}).draft == plan  # such heads stay on the CPU
 
 
 def test_an_mtp_block_counts_where_it_drafts(tmp_path: Path) -> None:

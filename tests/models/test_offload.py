@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_gguf import write_model
 
 import edgespec
 from edgespec.errors import OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.library import Device
 from edgespec.models.memory.estimate import Plan, estimate
-from edgespec.models.memory.placement import GPU_RESERVE_BYTES, fits_on_gpus, gpu_layers_that_fit, placed, placement
+from edgespec.models.memory.placement import (
+    GPU_RESERVE_BYTES,
+    fits_on_gpus,
+    gpu_layers_that_fit,
+    needed_on_gpus,
+    placed,
+    placement,
+)
 from edgespec.models.names.spec import resolve
 from edgespec.runtime import fitting
 from edgespec.settings import Offload
@@ -33,9 +42,20 @@ def needed(plan: Plan) -> int:
     return estimate(plan).vram + GPU_RESERVE_BYTES
 
 
+def gpus_with(free_bytes: Sequence[int]) -> dict[str, int]:
+    return {f"GPU{number}": free for number, free in enumerate(free_bytes)}
+
+
+def on(plan: Plan, target: Sequence[str], draft: Sequence[str] = ()) -> Plan:
+    """Return the plan with layers on these devices."""
+    on_draft = plan.draft and replace(plan.draft, devices=tuple(draft or target))
+    return replace(plan, devices=tuple(target), draft=on_draft)
+
+
 def layers(plan: Plan, free_bytes: Sequence[int], target: Offload = "auto", draft: Offload = "auto") -> tuple[int, int]:
-    """Return the layers of the target and of the draft on the GPU."""
-    found = placed(plan, target, draft, free_bytes)
+    """Return the layers of the target and of the draft on the GPUs."""
+    gpus = gpus_with(free_bytes)
+    found = placed(on(plan, [*gpus]), target, draft, gpus)
     return found.gpu_layers, found.draft.gpu_layers if found.draft else 0
 
 
@@ -62,9 +82,10 @@ def test_a_part_goes_where_a_part_fits(n_layers: int) -> None:
 @given(st.integers(0, 2 * 10**9), st.integers(256, 100_000), st.booleans())
 def test_one_layer_more_would_not_fit(free: int, n_ctx: int, in_a_pair: bool) -> None:
     plan = replace(PAIR if in_a_pair else ALONE, n_ctx=n_ctx)
-    found = gpu_layers_that_fit(plan, [free])
-    assert found == 0 or fits_on_gpus(replace(plan, gpu_layers=found), [free])
-    assert found == ALL or not fits_on_gpus(replace(plan, gpu_layers=found + 1), [free])
+    plan, gpus = on(plan, ["GPU0"]), {"GPU0": free}
+    found = gpu_layers_that_fit(plan, gpus)
+    assert found == 0 or fits_on_gpus(replace(plan, gpu_layers=found), gpus)
+    assert found == ALL or not fits_on_gpus(replace(plan, gpu_layers=found + 1), gpus)
 
 
 def test_the_cache_takes_its_room() -> None:
@@ -104,13 +125,62 @@ def test_without_a_gpu_all_stays_where_it_is() -> None:
 @settings(max_examples=25)
 @given(st.lists(st.integers(GPU_RESERVE_BYTES, 2 * 10**9), min_size=2, max_size=4), st.integers(256, 100_000))
 def test_on_several_gpus_each_share_fits(free_bytes: list[int], n_ctx: int) -> None:
-    plan = replace(ALONE, n_ctx=n_ctx)
-    found = gpu_layers_that_fit(plan, free_bytes)
+    gpus = gpus_with(free_bytes)
+    plan = on(replace(ALONE, n_ctx=n_ctx), [*gpus])
+    found = gpu_layers_that_fit(plan, gpus)
     expected = estimate(replace(plan, gpu_layers=found))
     for free in free_bytes if found else ():
         share = expected.layers_on_gpu * free / sum(free_bytes) + expected.layers_on_gpu // found
         assert share + expected.compute_on_gpu + GPU_RESERVE_BYTES <= free + 1
-    assert found <= gpu_layers_that_fit(plan, [sum(free_bytes)])
+    assert found <= gpu_layers_that_fit(on(plan, ["GPU0"]), {"GPU0": sum(free_bytes)})
+
+
+def test_a_draft_is_on_one_gpu_if_it_fits_on_one() -> None:
+    pair, plenty = on(PAIR, ["GPU0", "GPU1"]), gpus_with([10**12, 10**12])
+    found = placed(pair, "auto", "auto", plenty)
+    assert found.draft is not None
+    assert (found.devices, found.draft.devices) == (("GPU0", "GPU1"), ("GPU0",))
+    assert (found.gpu_layers, found.draft.gpu_layers) == (ALL, ALL_OF_DRAFT)
+    # A number is spread over all of them, as llama.cpp does it.
+    spread = placed(pair, "auto", ALL_OF_DRAFT, plenty)
+    assert spread.draft is not None
+    assert spread.draft.devices == ("GPU0", "GPU1")
+
+
+def test_a_draft_goes_where_it_leaves_the_target_most_room() -> None:
+    pair = on(PAIR, ["GPU0"], ["GPU0", "GPU1"])
+    free = needed(replace(ALONE, gpu_layers=ALL))
+    found = placed(pair, "auto", "auto", gpus_with([free, 10**12]))
+    assert found.draft is not None
+    assert (found.gpu_layers, found.draft.gpu_layers, found.draft.devices) == (ALL, ALL_OF_DRAFT, ("GPU1",))
+
+
+def test_each_device_holds_what_is_put_on_it() -> None:
+    whole = on(replace(PAIR, gpu_layers=ALL), ["GPU0"], ["GPU1"])
+    assert whole.draft is not None
+    whole = replace(whole, draft=replace(whole.draft, gpu_layers=ALL_OF_DRAFT))
+    target, draft = estimate(replace(whole, draft=None)).vram, estimate(whole.draft).vram  # type: ignore[arg-type]
+    gpus = gpus_with([target + GPU_RESERVE_BYTES, draft + GPU_RESERVE_BYTES])
+    assert needed_on_gpus(whole, gpus) == {"GPU0": target, "GPU1": draft}
+    assert fits_on_gpus(whole, gpus)
+    for name in gpus:
+        assert not fits_on_gpus(whole, gpus | {name: gpus[name] - 1})
+    together = on(whole, ["GPU0"])
+    assert needed_on_gpus(together, gpus) == {"GPU0": target + draft}
+
+
+@pytest.mark.parametrize("n_cpu_moe", [1, 2])
+def test_experts_in_main_memory_need_no_room_on_the_gpu(n_cpu_moe: int, tmp_path: Path) -> None:
+    header = check_model(write_model(tmp_path / "moe.gguf", "qwen2moe", width=256))
+    assert header.number("block_count") == 2
+    whole = Plan(header, n_ctx=1024, gpu_layers=99)
+    kept = estimate(replace(whole, n_cpu_moe=n_cpu_moe))
+    experts = [tensor.size_bytes for name, tensor in header.tensors.items() if "_exps." in name]
+    n_bytes = sum(experts) * n_cpu_moe // 2
+    assert estimate(whole).layers_on_gpu - kept.layers_on_gpu == n_bytes > 0
+    assert kept.mapped - estimate(whole).mapped == n_bytes
+    # A wide pass copies the weights of one kind to the GPU, as of layers that are in main memory.
+    assert kept.compute_on_gpu - estimate(whole).compute_on_gpu == max(experts)
 
 
 # --- on this machine --------------------------------------------------------------------------------------------------
@@ -123,7 +193,7 @@ def gpu(free_bytes: int) -> Device:
 def fitted(monkeypatch: pytest.MonkeyPatch, free_bytes: int, *wanted: Offload, **settings: Any) -> tuple[Plan, str]:
     """Return the plan on a machine with such a GPU, and the notes."""
     monkeypatch.setattr(fitting, "supports_gpu", lambda: True)
-    monkeypatch.setattr(fitting, "gpus", lambda: [gpu(free_bytes)])
+    monkeypatch.setattr(fitting, "gpus", lambda names: [gpu(free_bytes)])
     notes: list[str] = []
     return fitting.fitted(PAIR, notes.append, *wanted, **settings), "; ".join(notes)
 
@@ -134,9 +204,9 @@ def test_what_goes_to_the_gpu_is_said_unless_it_is_all(monkeypatch: pytest.Monke
     free = needed(replace(PAIR, gpu_layers=6, draft=replace(ALONE, header=DEMO_DRAFT, gpu_layers=99)))
     plan, said = fitted(monkeypatch, free)
     assert plan.gpu_layers == 6
-    assert said == placement(plan, [free])
+    assert said == placement(plan, {"GPU0": free})
     assert said.startswith(f"6 of {ALL} layers, {ALL_OF_DRAFT} of {ALL_OF_DRAFT} of the draft's on the GPU: ")
-    assert said.endswith(f" of {size_of(free)} that are free")
+    assert said.endswith(f" of {size_of(free)} that are free on GPU0")
     assert fitted(monkeypatch, free, 2, 0)[1] == ""
 
 
@@ -156,10 +226,21 @@ def test_sequences_share_what_the_gpu_has_left(monkeypatch: pytest.MonkeyPatch) 
     one, two = (needed(replace(whole, sequences=n, max_outputs=n)) for n in (1, 2))
     for further, wanted in ((0, 1), (8, 5), (100, 16)):
         free = one + further * (two - one)
-        monkeypatch.setattr(fitting, "gpus", lambda free=free: [gpu(free)])
+        monkeypatch.setattr(fitting, "gpus", lambda names, free=free: [gpu(free)])
         assert fitting.sequences_that_fit(ALONE) == wanted
         # With this number the layers do not change.
         assert layers(replace(ALONE, sequences=wanted, max_outputs=wanted), [free]) == (ALL, 0)
+
+
+def test_a_gpu_that_lacks_memory_for_what_is_requested_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OutOfMemoryError) as caught:
+        fitted(monkeypatch, 10**6, ALL, 0)
+    assert caught.value.what == "the layers do not fit on GPU0"
+    assert caught.value.why.endswith(f"there, {size_of(10**6)} are free")
+    assert caught.value.hint.startswith("-ngl 0 -ngld 0 fits, which -ngl auto chooses")
+    # The reserve of a GPU is not counted: its driver may need less.
+    free = estimate(replace(ALONE, gpu_layers=ALL)).vram
+    assert fitted(monkeypatch, free, ALL, 0)[0].gpu_layers == ALL
 
 
 def test_a_gpu_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

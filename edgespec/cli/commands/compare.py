@@ -15,6 +15,7 @@ from edgespec.cli.options.generation import (
     CORPUS,
     CTX_SIZE,
     FETCHING,
+    DEVICE_DRAFT,
     GPU_LAYERS,
     GPU_LAYERS_DRAFT,
     HELD,
@@ -48,6 +49,7 @@ OPTIONS = [
     CTX_SIZE,
     GPU_LAYERS,
     GPU_LAYERS_DRAFT,
+    DEVICE_DRAFT,
     *HELD,
     *FETCHING,
     option(

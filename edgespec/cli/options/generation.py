@@ -110,7 +110,33 @@ GPU_LAYERS_DRAFT = _model(
     type=LAYERS, metavar="N|auto|all", advanced=True,
 )
 
+DEVICE_DRAFT = _model(
+    "-devd --device-draft --draft-device device_draft", "Devices of the draft model.", shown="as --device", type=Text(),
+    metavar="NAME,...|none", advanced=True,
+)
+
+
+def _list_devices(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from edgespec.llama.devices import listing
+
+        click.echo(listing())
+        ctx.exit()
+
+
 HELD = [
+    _model(
+        "-dev --device", "Devices for the layers on the GPU. auto: all GPUs. none: use no GPU.", type=Text(),
+        metavar="NAME,...|auto|none",
+    ),
+    option(
+        "Model", "--list-devices", is_flag=True, is_eager=True, expose_value=False, callback=_list_devices,
+        help="List the devices that layers can be put on, with their memory, and exit.",
+    ),
+    _model(
+        "-ncmoe --n-cpu-moe", "Keep the experts of the first N layers of a MoE model in main memory.", advanced=True,
+    ),
+    _model("-cmoe --cpu-moe", "Keep all experts of a MoE model in main memory.", advanced=True),
     _model("-t --threads", "CPU threads for decoding one token.", shown="physical cores"),
     _model(
         "-tb --threads-batch", "CPU threads for prompts and for verifying drafts.", shown="as --threads", advanced=True,
@@ -141,6 +167,7 @@ MODEL = [
     CTX_SIZE,
     GPU_LAYERS,
     GPU_LAYERS_DRAFT,
+    DEVICE_DRAFT,
     _model(
         "--rpc",
         "Put layers of the model on the machine at this address, which runs 'edgespec rpc-worker'. Repeatable.",

@@ -94,6 +94,7 @@ ELSEWHERE = {
     **dict.fromkeys(("n-ctx", "num-ctx", "context-length"), "ctx-size"),
     **dict.fromkeys(("n-gpu-layers", "num-gpu"), "gpu-layers"),
     **dict.fromkeys(("system-prompt", "sys"), "system"),
+    "spec-draft-device": "device-draft",
     "num-thread": "threads",
     "temperature": "temp",
     "repetition-penalty": "repeat-penalty",
