@@ -19,7 +19,17 @@ def placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_byte
 
     `free_bytes` is the free memory of each GPU by its name. A draft is placed first, completely or not at all, since
     every draft token takes a pass of it, and on one of its GPUs if possible. The target gets the remaining memory.
+    A head that computes with the target's output is where this output is: llama.cpp aborts if it is on a GPU that the
+    head does not use.
     """
+    if plan.draft is not None and plan.draft.features and "output.weight" not in plan.draft.header.tensors:
+        head = replace(plan.draft, devices=plan.devices)
+        found = _placed(replace(plan, draft=head), gpu_layers, "all", free_bytes)
+        return found if found.gpu_layers else replace(found, draft=replace(head, gpu_layers=0))
+    return _placed(plan, gpu_layers, gpu_layers_draft, free_bytes)
+
+
+def _placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_bytes: Mapping[str, int]) -> Plan:
     plan = replace(plan, gpu_layers=_number_of(plan, gpu_layers))
     choices = [plan]
     if plan.draft is not None and gpu_layers_draft != "auto":

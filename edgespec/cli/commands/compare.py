@@ -14,8 +14,8 @@ from edgespec.cli.options.common import QUIET, VERBOSE, option
 from edgespec.cli.options.generation import (
     CORPUS,
     CTX_SIZE,
-    FETCHING,
     DEVICE_DRAFT,
+    FETCHING,
     GPU_LAYERS,
     GPU_LAYERS_DRAFT,
     HELD,
