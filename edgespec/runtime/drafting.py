@@ -198,7 +198,7 @@ def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: in
     if settings.overlap == "on" and why_not:
         note(f"drafting is not overlapped: {why_not}")
     elif settings.overlap == "on" and shared:
-        note(f"target and draft share the {' and '.join(sorted(shared)).upper()}: overlapping them usually costs speed")
+        note(f"target and draft share {' and '.join(sorted(shared))}: overlapping them usually costs speed")
     return not why_not and (settings.overlap == "on" or (settings.overlap == "auto" and not shared))
 
 

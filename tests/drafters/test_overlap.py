@@ -392,24 +392,33 @@ def test_models_that_share_a_device_do_not_overlap_unless_told_to() -> None:
     assert loaded() == loaded(overlap="off") == (False, [])
     assert loaded(overlap="on") == (
         True,
-        ["target and draft share the CPU: overlapping them usually costs speed"],
+        ["target and draft share CPU: overlapping them usually costs speed"],
     )
 
 
 @pytest.mark.parametrize(
-    ("layers", "draft_layers", "overlaps"),
-    [(0, 99, True), (99, 0, True), (5, 0, False), (5, 99, False), (99, 99, False)],
+    ("layers", "draft_layers", "draft_gpu", "overlaps"),
+    [
+        *((0, 99, "GPU0", True), (99, 0, "GPU0", True), (5, 0, "GPU0", False), (5, 99, "GPU0", False)),
+        *((99, 99, "GPU0", False), (99, 99, "GPU1", True), (5, 99, "GPU1", True), (5, 5, "GPU1", False)),
+    ],
 )
 def test_on_different_devices_they_do(
-    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, layers: int, draft_layers: int, overlaps: bool
+    pair: Callable[..., Pair],
+    monkeypatch: pytest.MonkeyPatch,
+    layers: int,
+    draft_layers: int,
+    draft_gpu: str,
+    overlaps: bool,
 ) -> None:
     each, notes = pair(), list[str]()
-    for context, n in ((each.target, layers), (each.draft, draft_layers)):
+    for context, n, gpu in ((each.target, layers, "GPU0"), (each.draft, draft_layers, draft_gpu)):
         monkeypatch.setattr(context.model, "gpu_layers", n)
+        monkeypatch.setattr(context.model, "gpus", (gpu,) if n else ())
     for overlap, expected in (("auto", overlaps), ("on", True), ("off", False)):
         settings = LoadSettings("demo", overlap=overlap)  # type: ignore[arg-type]
         assert overlapping(settings, each.target, each.draft, 1, notes.append) == expected
-    assert notes == [] if overlaps else "share the" in notes[0]
+    assert notes == [] if overlaps else " share " in notes[0]
 
 
 def test_what_cannot_overlap_says_why(tmp_path: Path) -> None:
