@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from llama_cpp._ggml import libggml, libggml_base_path
@@ -17,6 +16,8 @@ from edgespec.errors import EdgespecError, UsageError
 
 VARIANT = "EDGESPEC_CPU_VARIANT"
 """The environment variable that chooses a variant, for tests and comparisons."""
+LEFT_OUT: list[str] = []
+"""The backends of this build that cannot be used here, such as "vulkan" without Vulkan's loader or a driver."""
 _VARIANT_PREFIX = "ggml-cpu-"
 _DAMAGED = "install llama-cpp-python again (docs/install.md)"
 
@@ -51,21 +52,26 @@ def load_backends(folder: Path = libggml_base_path) -> Path | None:
     chosen = variants[wanted or max(usable, key=scores.__getitem__)]
     for path in sorted(folder.glob("*ggml-*")):
         if path not in variants.values():
-            with suppress(OSError):
-                _register(path)
+            try:
+                is_usable = _register(path)
+            except OSError:
+                is_usable = False
+            if not is_usable:
+                LEFT_OUT.append(path.stem.rpartition("ggml-")[2])
     if not _register(chosen):
         raise EdgespecError(f"a part of llama.cpp cannot be loaded: {chosen}", hint=_DAMAGED)
     return chosen
 
 
 def _register(path: Path) -> bool:
-    """Register the backend of a library, and return whether it has one. Raises OSError if it cannot be loaded.
+    """Register the backend of a library, if it has one. Return whether it can be used. Raises OSError if the library
+    cannot be loaded.
 
     `ggml_backend_load` would do the same, but on Windows it fails if the path is not ASCII.
     """
     library = ctypes.CDLL(str(path))
     if not hasattr(library, "ggml_backend_init"):
-        return False
+        return True
     library.ggml_backend_init.restype = ctypes.c_void_p
     backend = library.ggml_backend_init()
     if backend:

@@ -29,7 +29,7 @@ import llama_cpp
 from llama_cpp._ctypes_extensions import load_shared_library
 from llama_cpp._ggml import libggml, libggml_base_path
 
-from edgespec.llama.backends import load_backends
+from edgespec.llama.backends import LEFT_OUT, load_backends
 
 api: Any = llama_cpp.llama_cpp
 """The ctypes binding, for this package only."""
@@ -166,6 +166,15 @@ def _of_first_kind(found: Sequence[Device], *kinds: str) -> list[Device]:
 def supports_gpu() -> bool:
     """Return whether layers can be offloaded: the build has a GPU backend, and there is a device."""
     return bool(api.llama_supports_gpu_offload()) and bool(gpus())
+
+
+def gpu_backends() -> list[str]:
+    """Return the GPU backends of this build in lower case, such as "vulkan", whether or not they have a device."""
+    count = ggml_function("ggml_backend_reg_count", ctypes.c_size_t)
+    get = ggml_function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
+    name = ggml_function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
+    found = [name(get(index)).decode().lower() for index in range(count())]
+    return [name for name in dict.fromkeys([*found, *LEFT_OUT]) if name not in ("cpu", "rpc", "blas")]
 
 
 def build_flags() -> str:

@@ -400,7 +400,7 @@ def test_models_that_share_a_device_do_not_overlap_unless_told_to() -> None:
     ("layers", "draft_layers", "draft_gpu", "overlaps"),
     [
         *((0, 99, "GPU0", True), (99, 0, "GPU0", True), (5, 0, "GPU0", False), (5, 99, "GPU0", False)),
-        *((99, 99, "GPU0", False), (99, 99, "GPU1", True), (5, 99, "GPU1", True), (5, 5, "GPU1", False)),
+        *((99, 99, "GPU0", False), (99, 99, "GPU1", True), (5, 99, "GPU1", True), (5, 1, "GPU1", False)),
     ],
 )
 def test_on_different_devices_they_do(
