@@ -15,7 +15,7 @@ from typing import NamedTuple
 from edgespec.llama.drivers import nvidia_driver, vulkan_devices
 
 DRIVER_WAIT_S = 10  # GPU drivers can take seconds to wake up
-GRAPHICS = Path("/sys/class/drm")
+GRAPHICS, RENDERERS = Path("/sys/class/drm"), Path("/dev/dri")
 NVIDIA = 0x10DE
 MAKERS = {NVIDIA: ("NVIDIA GPU", "cuda"), 0x1002: ("AMD GPU", "vulkan"), 0x8086: ("Intel GPU", "vulkan")}
 """Makers of GPUs by their number on the PCI bus, and the backend of llama.cpp for each."""
@@ -23,8 +23,8 @@ HIDING = {"cuda": "CUDA_VISIBLE_DEVICES", "vulkan": "GGML_VK_VISIBLE_DEVICES", "
 """Environment variables that choose which devices a backend sees; an empty one hides all."""
 _ADAPTERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 _INSTALL = (
-    "install the driver of the GPU with its Vulkan part (Debian and Ubuntu: libvulkan1 and mesa-vulkan-drivers, Fedora: "
-    "vulkan-loader and mesa-vulkan-drivers, NVIDIA and Windows: the maker's driver)"
+    "install the GPU's driver for Vulkan (Debian and Ubuntu: libvulkan1 and mesa-vulkan-drivers, Fedora: vulkan-loader "
+    "and mesa-vulkan-drivers; NVIDIA and Windows: the maker's driver)"
 )
 
 
@@ -68,7 +68,7 @@ def _why_no_vulkan() -> tuple[str, str]:
     names = ", ".join(device.name for device in devices)
     if not all(device.is_cpu for device in devices):
         return f"llama.cpp cannot use {names}", "install a newer driver"
-    for node in sorted(Path("/dev/dri").glob("renderD*")):
+    for node in sorted(RENDERERS.glob("renderD*")):
         if not os.access(node, os.R_OK | os.W_OK):
             owner = f"the group of {node}, usually 'render'"
             return f"this user may not open {node}", f"add the user to {owner}, and log in again"
@@ -91,9 +91,12 @@ def _makers_on_linux() -> Iterator[int]:
 
 def _makers_on_windows() -> Iterator[int]:
     """Yield the makers of the display adapters in the registry, such as 0x10DE of "pci\\ven_10de&dev_2684"."""
-    import winreg
+    if sys.platform == "win32":
+        import winreg
 
-    with suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _ADAPTERS) as adapters:
-        for index in count():
-            with winreg.OpenKey(adapters, winreg.EnumKey(adapters, index)) as adapter, suppress(OSError, ValueError):
-                yield int(winreg.QueryValueEx(adapter, "MatchingDeviceId")[0].lower().partition("ven_")[2][:4], 16)
+        with suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _ADAPTERS) as adapters:
+            for index in count():
+                name = winreg.EnumKey(adapters, index)  # raises OSError after the last one
+                with suppress(OSError, ValueError), winreg.OpenKey(adapters, name) as adapter:
+                    device = str(winreg.QueryValueEx(adapter, "MatchingDeviceId")[0]).lower()
+                    yield int(device.partition("ven_")[2][:4], 16)

@@ -11,12 +11,14 @@ from types import SimpleNamespace
 import pytest
 from cli_program import edgespec_here
 from click.testing import CliRunner, Result
+from gpu import needs_gpu, visible_gpus
 from tiny_gguf import write_model
 
 from edgespec import __version__
-from edgespec.cli.commands.doctor import Gpu, doctor
-from edgespec.llama import installing, trial
+from edgespec.cli.commands.doctor import doctor
+from edgespec.llama import installing, machine, trial
 from edgespec.llama.installing import exact_build, gpu_build
+from edgespec.llama.machine import Gpu
 
 MACHINE = [
     "edgespec", "llama.cpp", "Python", "library", "packages", "system", "build CPU", "CPU", "GPU", "RPC",
@@ -35,6 +37,7 @@ def nothing_to_improve(monkeypatch: pytest.MonkeyPatch) -> None:
     """Advice depends only on the test, not on the machine."""
     monkeypatch.setattr("edgespec.cli.commands.doctor.processor_flags", set)
     monkeypatch.setattr("edgespec.cli.commands.doctor.gpus_here", list)
+    monkeypatch.setattr("edgespec.llama.library.gpu_backends", list)
 
 
 def labels(text: str) -> list[str]:
@@ -118,6 +121,32 @@ def test_a_gpu_that_this_build_does_not_use_is_reported_with_the_line_that_fixes
     assert f"\n{' ' * 12}{gpu_build('cuda')}\n" in text
     monkeypatch.setattr(sys, "prefix", str(home))  # not a checkout's own environment
     assert "DGGML_CUDA=on" in gpu_build("cuda")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_backend_without_a_device_is_explained(is_there: bool, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [Gpu("Intel GPU", "vulkan")] if is_there else []
+    monkeypatch.setattr("edgespec.cli.commands.doctor.gpus_here", lambda: gpus)
+    monkeypatch.setattr("edgespec.llama.library.supports_gpu", lambda: False)
+    monkeypatch.setattr("edgespec.llama.library.gpu_backends", lambda: ["vulkan"])
+    monkeypatch.setattr(machine, "vulkan_devices", list)
+    monkeypatch.delenv("GGML_VK_VISIBLE_DEVICES", raising=False)
+    text = joined(run().stdout)
+    why = "vulkan in this build, without a device: no Vulkan driver is installed"
+    assert f"GPU {'Intel GPU, not used' if is_there else 'none found'}; {why}" in text
+    advice = "this build sees no GPU, so everything runs on the CPU: no Vulkan driver is installed; install"
+    assert (advice in text) == is_there  # without a GPU there is nothing to install
+    assert "DGGML_VULKAN" not in text  # another build would not help
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "")
+    assert "GGML_VK_VISIBLE_DEVICES is set to ''; unset GGML_VK_VISIBLE_DEVICES," in joined(run().stdout)
+
+
+@needs_gpu
+def test_each_device_is_shown_with_its_memory_and_its_driver(home: Path) -> None:
+    text = run().stdout
+    for name in visible_gpus():
+        assert re.search(rf"GPU {name}: .+?, \d\S+ GB of \d\S+ GB free", joined(text))
+    assert "driver" in text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError
+from edgespec.llama.machine import HIDING, Gpu, gpus_here, why_unused
 from edgespec.models.names.known import with_tilde
 from edgespec.text.figures import size_of
 
@@ -34,20 +34,12 @@ SELF_CHECK = {
 }
 
 
-DRIVER_WAIT_S = 10  # GPU drivers can take seconds to wake up
 INSTRUCTIONS = {"AVX2": "avx2", "FMA": "fma", "F16C": "f16c", "AVX512": "avx512f", "AVX512_VNNI": "avx512_vnni",
                 "AVX512_BF16": "avx512_bf16", "AMX_INT8": "amx_int8"}  # fmt: skip
 """Instruction sets by llama.cpp's name, with Linux's name."""
 
 Build = Mapping[str, Mapping[str, str]]  # the flags of each backend
 Rows = Iterator[tuple[str, str]]
-
-
-class Gpu(NamedTuple):
-    """A GPU, and the backend of llama.cpp that uses it."""
-
-    name: str
-    backend: str
 
 
 class Advice(NamedTuple):
@@ -102,26 +94,53 @@ def _machine_rows(self_check: str) -> Rows:
     for name, flags in build.items():
         used = (flag if value == "1" else f"{flag}={value}" for flag, value in flags.items() if value != "0")
         yield f"build {name}", " ".join(used)
-    for device in library.devices():
-        memory = ""
-        if "GPU" in device.kind and device.total_bytes:
-            memory = f", {size_of(device.free_bytes)} of {size_of(device.total_bytes)} free"
-        yield device.kind, f"{device.description}{memory}"
-    if not library.supports_gpu():
-        names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
-        yield "GPU", f"not used by this build: {names}" if names else "none found, and none used by this build"
+    yield from _device_rows()
+    if library.supports_gpu():
+        gpus = []  # all are taken to be used
+    else:
+        yield "GPU", _unused(gpus)
     yield from _resources(self_check)
     yield "", ""
     unwritable = list[Advice]()
     yield from _places(unwritable)
     yield "", ""
-    advice = [*build_advice(self_check, [] if library.supports_gpu() else gpus, build), *unwritable]
+    advice = [*build_advice(self_check, gpus, build), *unwritable]
     if not advice:
         yield "advice", "no problems found"
     for number, each in enumerate(advice, start=1):
         yield f"advice {number}" if len(advice) > 1 else "advice", each.problem
         if each.command:
             yield "", each.command.replace(" ", "\xa0")  # a line to copy
+
+
+def _device_rows() -> Rows:
+    from edgespec.llama import library
+    from edgespec.llama.drivers import driver_of
+
+    for device in library.devices():
+        said = [device.description]
+        if "GPU" in device.kind:
+            said = [f"{device.name}: {device.description}"]
+            if device.total_bytes:
+                said.append(f"{size_of(device.free_bytes)} of {size_of(device.total_bytes)} free")
+            if driver := driver_of(device.description, device.backend):
+                said.append(f"driver {driver}")
+        yield device.kind, ", ".join(said)
+
+
+def _unused(gpus: Sequence[Gpu]) -> str:
+    """Say which GPUs this build does not use, and which of its backends have no device."""
+    from edgespec.llama.library import gpu_backends
+
+    names, backends = _names(gpus), gpu_backends()
+    why = f"{', '.join(backends)} in this build, without a device: {why_unused(backends[0])[0]}" if backends else ""
+    if not names:
+        return f"none found; {why}" if why else "none found, and none used by this build"
+    return f"{names}, not used; {why}" if why else f"not used by this build: {names}"
+
+
+def _names(gpus: Sequence[Gpu]) -> str:
+    return ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
 
 
 def _program() -> Rows:
@@ -241,18 +260,6 @@ def _private(path: Path) -> str:
 # --- advice -----------------------------------------------------------------------------------------------------------
 
 
-def gpus_here() -> list[Gpu]:
-    """Return the GPUs that NVIDIA's tool, AMD's driver or the type of an Apple chip reveal."""
-    if platform.system() == "Darwin":
-        return [Gpu("Apple GPU", "metal")] if platform.machine() == "arm64" else []
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_WAIT_S, check=True)
-        if names := done.stdout.splitlines():
-            return [Gpu(name.strip(), "cuda") for name in names]
-    return [Gpu("AMD GPU", "vulkan")] if Path("/dev/kfd").exists() else []
-
-
 def processor_flags() -> set[str]:
     """Return Linux's names of the processor's instruction sets; empty on other systems."""
     try:
@@ -295,10 +302,14 @@ def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator
         why = "quantised models crash with repacked weights; repacking is disabled (GCC 12 miscompiles AMX code)"
         builds = variants or "; clang and GCC 13.3 compile a correct build"
         yield Advice(f"{why}: slower than necessary{builds}", command)
-    if gpus:
-        names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+    backends = [] if library.supports_gpu() else library.gpu_backends()
+    is_hidden = any(HIDING.get(backend) in os.environ for backend in backends)
+    if backends and (gpus or is_hidden):
+        for why, remedy in map(why_unused, backends):
+            yield Advice(f"this build sees no GPU, so everything runs on the CPU: {why}; {remedy}")
+    elif gpus:
         cost = "everything runs on the CPU; docs/install.md describes GPU builds"
-        yield Advice(f"this build does not use the GPU ({names}): {cost}", gpu_build(gpus[0].backend))
+        yield Advice(f"this build does not use the GPU ({_names(gpus)}): {cost}", gpu_build(gpus[0].backend))
     if not have_bounds() and not library.supports_gpu():
         cost = "text may differ from plain decoding up to rounding, and drafts cost more"
         yield Advice(f"this build of llama.cpp lacks edgespec's kernels: {cost}", exact_build())
