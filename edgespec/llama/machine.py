@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from edgespec.llama.drivers import nvidia_driver, vulkan_devices
 
@@ -40,8 +40,7 @@ def gpus_here() -> list[Gpu]:
     if platform.system() == "Darwin":
         return [Gpu("Apple GPU", "metal")] if platform.machine() == "arm64" else []
     found = [Gpu(name, "cuda") for name in _nvidia_names()]
-    makers = [*_makers_on_windows()] if sys.platform == "win32" else [*_makers_on_linux()]
-    for maker in makers:
+    for maker in _makers_on_windows() if platform.system() == "Windows" else _makers_on_linux():
         if maker in MAKERS and not (maker == NVIDIA and found):
             found.append(Gpu(*MAKERS[maker]))
     return found
@@ -91,12 +90,10 @@ def _makers_on_linux() -> Iterator[int]:
 
 def _makers_on_windows() -> Iterator[int]:
     """Yield the makers of the display adapters in the registry, such as 0x10DE of "pci\\ven_10de&dev_2684"."""
-    if sys.platform == "win32":
-        import winreg
-
-        with suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _ADAPTERS) as adapters:
-            for index in count():
-                name = winreg.EnumKey(adapters, index)  # raises OSError after the last one
-                with suppress(OSError, ValueError), winreg.OpenKey(adapters, name) as adapter:
-                    device = str(winreg.QueryValueEx(adapter, "MatchingDeviceId")[0]).lower()
-                    yield int(device.partition("ven_")[2][:4], 16)
+    winreg: Any = import_module("winreg")
+    with suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _ADAPTERS) as adapters:
+        for index in count():
+            name = winreg.EnumKey(adapters, index)  # raises OSError after the last one
+            with suppress(OSError, ValueError), winreg.OpenKey(adapters, name) as adapter:
+                device = str(winreg.QueryValueEx(adapter, "MatchingDeviceId")[0]).lower()
+                yield int(device.partition("ven_")[2][:4], 16)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ from edgespec.llama.machine import Gpu, gpus_here, why_unused
 def an_empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "GRAPHICS", tmp_path)
     monkeypatch.setattr(machine, "_nvidia_names", list)
-    monkeypatch.setattr(machine.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
     for variable in machine.HIDING.values():
         monkeypatch.delenv(variable, raising=False)
 
@@ -74,14 +76,14 @@ def test_on_windows_the_registry_lists_adapters(monkeypatch: pytest.MonkeyPatch)
         HKEY_LOCAL_MACHINE=0, OpenKey=opened, EnumKey=name_of, QueryValueEx=lambda key, _: (adapters[key.name], 1)
     )
     monkeypatch.setitem(sys.modules, "winreg", registry)
-    monkeypatch.setattr(machine.sys, "platform", "win32")
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
     assert gpus_here() == [Gpu("Intel GPU", "vulkan")]
 
 
 def test_apples_chips_have_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
     for processor, found in (("arm64", [Gpu("Apple GPU", "metal")]), ("x86_64", [])):
-        monkeypatch.setattr(machine.platform, "machine", lambda processor=processor: processor)
+        monkeypatch.setattr(platform, "machine", lambda processor=processor: processor)
         assert gpus_here() == found
 
 
@@ -113,7 +115,7 @@ def test_a_device_that_the_user_may_not_open_is_named(tmp_path: Path, monkeypatc
     node.touch()
     monkeypatch.setattr(machine, "vulkan_devices", lambda: [VulkanDevice("llvmpipe", "Mesa 25", True)])
     monkeypatch.setattr(machine, "RENDERERS", tmp_path)
-    monkeypatch.setattr(machine.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert why_unused("vulkan")[0] == f"this user may not open {node}"
     assert "'render'" in why_unused("vulkan")[1]
 

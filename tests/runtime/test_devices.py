@@ -53,7 +53,7 @@ def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
         edgespec.load("demo", device_draft="CUDA7")
     for empty in ("", "  ", 1):
         with pytest.raises(UsageError, match="device must be auto, none, or names of devices"):
-            edgespec.load("demo", device=empty)
+            edgespec.load("demo", device=empty)  # type: ignore[arg-type]
 
 
 def test_without_a_device_nothing_is_offloaded() -> None:

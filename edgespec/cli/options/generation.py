@@ -112,7 +112,7 @@ GPU_LAYERS_DRAFT = _model(
 
 DEVICE_DRAFT = _model(
     "-devd --device-draft --draft-device device_draft", "Devices of the draft model.", shown="as --device", type=Text(),
-    metavar="NAME,...|none", advanced=True,
+    metavar="NAME,...", advanced=True,
 )
 
 
@@ -127,7 +127,7 @@ def _list_devices(ctx: click.Context, param: click.Parameter, value: bool) -> No
 HELD = [
     _model(
         "-dev --device", "Devices for the layers on the GPU. auto: all GPUs. none: use no GPU.", type=Text(),
-        metavar="NAME,...|auto|none",
+        metavar="NAME,...",
     ),
     option(
         "Model", "--list-devices", is_flag=True, is_eager=True, expose_value=False, callback=_list_devices,
