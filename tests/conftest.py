@@ -72,12 +72,12 @@ def the_same_bytes_are_tried_once() -> Iterator[None]:
     """Try equal files once a session: a trial load takes half a second, and many tests write the same tiny models."""
     known, try_file = dict[tuple[object, ...], str](), trial._crashed
 
-    def remembered(path: Path, command: Sequence[str], *, extra_buffers: bool, **offload: Any) -> str:
+    def remembered(path: Path, command: Sequence[str], *, extra_buffers: bool, **placement: Any) -> str:
         if command != trial.CHILD or "-of-" in path.name:  # another child, or a part of a model
-            return try_file(path, command, extra_buffers=extra_buffers, **offload)
-        key = sha256(path.read_bytes()).digest(), extra_buffers, *map(str, offload.values())
+            return try_file(path, command, extra_buffers=extra_buffers, **placement)
+        key = sha256(path.read_bytes()).digest(), extra_buffers, *map(str, placement.values())
         if key not in known:
-            known[key] = try_file(path, command, extra_buffers=extra_buffers, **offload)
+            known[key] = try_file(path, command, extra_buffers=extra_buffers, **placement)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgespec.errors import UsageError
 from edgespec.llama.drivers import driver_of
-from edgespec.llama.library import Device, devices, gpus
+from edgespec.llama.library import gpu_names, gpus
 
 EVERY, NONE = "auto", "none"
 
@@ -18,7 +18,7 @@ def chosen(names: str) -> tuple[str, ...]:
     """
     if names in (EVERY, NONE):
         return ()
-    known = {device.name.lower(): device.name for device in offloading()}
+    known = {name.lower(): name for name in gpu_names()}
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
         if name.lower() not in known:
@@ -31,16 +31,11 @@ def chosen(names: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(known[name.lower()] for name in wanted))
 
 
-def offloading() -> list[Device]:
-    """Return all devices that layers can be offloaded to."""
-    return [device for device in devices() if device.kind in ("GPU", "integrated GPU")]
-
-
 def listing() -> str:
     """Return the devices as llama.cpp's programs list them."""
     lines = [
         f"  {device.name}: {device.description} ({device.total_bytes >> 20} MiB, {device.free_bytes >> 20} MiB free)"
-        for device in offloading()
+        for device in gpus([*gpu_names()])
     ]
     return "\n".join(["Available devices:", *(lines or ["  (none)"])])
 

@@ -112,12 +112,24 @@ class _Properties(ctypes.Structure):
 
 
 _KINDS = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
+_GPU_KINDS = ("GPU", "integrated GPU")
 
 
 def devices() -> list[Device]:
     """Return all devices that the build can use, the CPU included."""
+    return [_device(handle) for handle in _handles()]
+
+
+def _handles() -> list[int]:
     get = ggml_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
-    return [_device(int(get(index))) for index in range(ggml_function("ggml_backend_dev_count", ctypes.c_size_t)())]
+    return [int(get(index)) for index in range(ggml_function("ggml_backend_dev_count", ctypes.c_size_t)())]
+
+
+def gpu_names() -> dict[str, int]:
+    """Return the names of all GPUs, with llama.cpp's handles. Unlike `devices`, this takes no memory of a GPU."""
+    kind = ggml_function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    name = ggml_function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    return {name(handle).decode(): handle for handle in _handles() if _KINDS.get(kind(handle)) in _GPU_KINDS}
 
 
 def _device(handle: int) -> Device:
@@ -143,11 +155,10 @@ def gpus(names: Sequence[str] = ()) -> list[Device]:
 
     Integrated ones are used only if there are no others, and a GPU that two backends drive is used by the first.
     """
-    found = devices()
     if names:
-        by_name = {device.name: device for device in found}
-        return [by_name[name] for name in names if name in by_name]
-    usual = _of_first_kind(found, "GPU", "integrated GPU")
+        handles = gpu_names()
+        return [_device(handles[name]) for name in names]
+    usual = _of_first_kind(devices(), *_GPU_KINDS)
     first = {device.bus_id: device for device in reversed(usual) if device.bus_id}
     usual = [device for device in usual if device is first.get(device.bus_id, device)]
     # Not every backend knows the address of an integrated GPU.
@@ -165,7 +176,7 @@ def _of_first_kind(found: Sequence[Device], *kinds: str) -> list[Device]:
 
 def supports_gpu() -> bool:
     """Return whether layers can be offloaded: the build has a GPU backend, and there is a device."""
-    return bool(api.llama_supports_gpu_offload()) and bool(gpus())
+    return bool(api.llama_supports_gpu_offload()) and bool(gpu_names())
 
 
 def gpu_backends() -> list[str]:

@@ -48,18 +48,12 @@ _CRASHES = {
 }
 
 
-def extra_buffers_work(
-    path: Path,
-    warn: Callable[[str], None],
-    child: Sequence[str] = CHILD,
-    *,
-    gpu_layers: int = 0,
-    devices: Sequence[str] = (),
-) -> bool:
+def extra_buffers_work(path: Path, warn: Callable[[str], None], child: Sequence[str] = CHILD, **placement: Any) -> bool:
     """Return whether `path` may be loaded with llama.cpp's extra buffer types (repacked weights).
 
-    A new file is tried first. `warn` gets a line if this build has to run without repacking. Raises ModelFileError if
-    the file crashes llama.cpp, GenerationError if a good file crashes it too, or the error that rejects the file.
+    A new file is tried first; `placement` are the arguments of `Model` for layers on GPUs. `warn` gets a line if this
+    build has to run without repacking. Raises ModelFileError if the file crashes llama.cpp, GenerationError if a good
+    file crashes it too, or the error that rejects the file.
     """
     check = self_check(child)
     if check == "crashes":
@@ -76,7 +70,7 @@ def extra_buffers_work(
         )
     name = cache_name("trials", {"file": file_facts(path), "build": build_id()})
     if read_cache(name) != "works":
-        crashed = _crashed(path, child, extra_buffers=extra_buffers, gpu_layers=gpu_layers, devices=devices)
+        crashed = _crashed(path, child, extra_buffers=extra_buffers, **placement)
         if crashed:
             raise ModelFileError(f"cannot load {path}", why=crashed, hint=DAMAGED)
         if not write_cache(name, "works"):
@@ -102,9 +96,7 @@ def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
     return found
 
 
-def _crashed(
-    path: Path, command: Sequence[str], *, extra_buffers: bool, gpu_layers: int = 0, devices: Sequence[str] = ()
-) -> str:
+def _crashed(path: Path, command: Sequence[str], *, extra_buffers: bool, **placement: Any) -> str:
     """Load the file in a child and decode a few tokens. Return how the child crashed, or an empty string.
 
     Raises the child's error if it rejects the file, ModelFileError if it exceeds a limit, and GenerationError,
@@ -119,7 +111,7 @@ def _crashed(
         stage, limits = begun, TOKENIZER_LIMITS if TOKENIZER in begun else patient
         return limits
 
-    question = {"path": str(path), "extra_buffers": extra_buffers, "gpu_layers": gpu_layers, "devices": [*devices]}
+    question = {"path": str(path), "extra_buffers": extra_buffers, "placement": placement}
     with Child(command, "try a model file") as child:
         reply = child.ask(json.dumps(question).encode(), limits, heard=heard)
     if "error" in reply:
@@ -175,13 +167,12 @@ def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, 
             percent = int(100 * fraction)
             begin("while loading the weights")
 
-    offload = {"gpu_layers": question["gpu_layers"], "devices": question["devices"]}
-    repacks = question["extra_buffers"]
+    placement, repacks = question["placement"], question["extra_buffers"]
     try:
         header = check_draft_file(Path(question["path"]))
         tokenizer = f"while {TOKENIZER} ({shown(header.metadata.get('tokenizer.ggml.model', 'none'))})"
         begin(tokenizer)  # llama.cpp reads it before the weights
-        with Model(header, **offload, use_extra_bufts=repacks, progress=progress) as model:
+        with Model(header, **placement, use_extra_bufts=repacks, progress=progress) as model:
             if is_head(model.header):  # it decodes only together with its target
                 return {}
             begin(tokenizer)

@@ -7,6 +7,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from edgespec.errors import OutOfMemoryError
 from edgespec.llama.kernels import have_bounds, repacking_differs
@@ -212,17 +213,15 @@ def open_model(
     workers: Sequence[RemoteDevice] = (),
 ) -> Model:
     """Load the weights of a plan as this build can. Raises ModelFileError, OutOfMemoryError."""
-    header, gpu_layers = plan.header, plan.gpu_layers
+    header = plan.header
+    place: dict[str, Any] = {"gpu_layers": plan.gpu_layers, "devices": plan.devices, "n_cpu_moe": plan.n_cpu_moe}
     if any(plan.split) and header.weights_bytes > available_memory_bytes():  # too large to be tried on this machine
         extra_buffers = self_check() == "works" and repacks(plan)
     else:
-        works = extra_buffers_work(header.path, note, gpu_layers=gpu_layers, devices=plan.devices)
-        extra_buffers = works and repacks(plan)
+        extra_buffers = extra_buffers_work(header.path, note, **place) and repacks(plan)
     return Model(
         header,
-        gpu_layers=gpu_layers,
-        devices=plan.devices,
-        n_cpu_moe=plan.n_cpu_moe,
+        **place,
         use_extra_bufts=extra_buffers,
         copied=copies(plan),
         with_mtp=plan.mtp,
