@@ -81,6 +81,9 @@ class Model(Closable):
         if self.remote:
             kept_alive: object = _on_workers(params, self.remote, experts)
         else:
+            # Several GPUs would divide wide passes and work in turn, which takes four copies of the inputs, and gains
+            # nothing here, since a batch is one pass. An override prevents this, even if it matches no weight.
+            experts += [b"^$"] * (len(used) > 1)
             # Without a layer on GPUs no GPU is passed: otherwise wide passes would still use memory of the GPUs.
             kept_alive = _on_devices(params, [gpu.handle for gpu in used], experts)
         # ctypes does not keep a callback alive; this reference does.

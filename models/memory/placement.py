@@ -69,17 +69,22 @@ def fits_on_gpus(plan: Plan, free_bytes: Mapping[str, int]) -> bool:
 def needed_on_gpus(plan: Plan, free_bytes: Mapping[str, int]) -> Counter[str]:
     """Return the memory that the plan takes on each GPU.
 
-    llama.cpp gives each GPU of a model a share of the layers by its free memory, which may be rounded up by a layer,
-    and the buffers that a pass needs.
+    llama.cpp gives each GPU of a model a share of its layers by free memory, rounded up, from the first layer on. Each
+    needs the buffers of a pass.
     """
     needed = Counter[str]()
     for part in (replace(plan, draft=None), plan.draft):
-        if part is not None and part.gpu_layers:
-            expected, total = estimate(part), max(1, sum(free_bytes[name] for name in part.devices))
-            rounded = expected.layers_on_gpu // part.gpu_layers if len(part.devices) > 1 else 0
-            for name in part.devices:
-                share = expected.layers_on_gpu * free_bytes[name] // total
-                needed[name] += share + rounded + expected.compute_on_gpu
+        if part is None or not part.gpu_layers:
+            continue
+        total = max(1, sum(free_bytes[name] for name in part.devices))
+        expected, free = estimate(part), 0
+        left_bytes = expected.layers_on_gpu
+        for name in part.devices:
+            free += free_bytes[name]
+            left = part.gpu_layers * (total - free) // total
+            after = estimate(replace(part, gpu_layers=left)).layers_on_gpu if left else 0
+            needed[name] += left_bytes - after + expected.compute_on_gpu
+            left_bytes = after
     return needed
 
 

@@ -43,7 +43,8 @@ def test_the_usual_gpus_are_those_of_llama_cpp(
 def test_names_are_read_as_llama_cpp_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpu_names", lambda: {"CUDA0": 1, "CUDA1": 2})
     for names, found in (
-        ("auto", ()), ("none", ()), ("CUDA1", ("CUDA1",)), ("cuda1, CUDA0", ("CUDA1", "CUDA0")), ("CUDA0,CUDA0", ("CUDA0",)),
+        ("auto", ()), ("none", ()), ("CUDA1", ("CUDA1",)), ("cuda1, CUDA0", ("CUDA1", "CUDA0")),
+        ("CUDA0,CUDA0", ("CUDA0",)),
     ):  # fmt: skip
         assert devices.chosen(names) == found
 

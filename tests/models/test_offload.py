@@ -127,12 +127,30 @@ def test_without_a_gpu_all_stays_where_it_is() -> None:
 def test_on_several_gpus_each_share_fits(free_bytes: list[int], n_ctx: int) -> None:
     gpus = gpus_with(free_bytes)
     plan = on(replace(ALONE, n_ctx=n_ctx), [*gpus])
-    found = gpu_layers_that_fit(plan, gpus)
-    expected = estimate(replace(plan, gpu_layers=found))
-    for free in free_bytes if found else ():
-        share = expected.layers_on_gpu * free / sum(free_bytes) + expected.layers_on_gpu // found
-        assert share + expected.compute_on_gpu + GPU_RESERVE_BYTES <= free + 1
-    assert found <= gpu_layers_that_fit(on(plan, ["GPU0"]), {"GPU0": sum(free_bytes)})
+    found = replace(plan, gpu_layers=gpu_layers_that_fit(plan, gpus))
+    shares, expected = needed_on_gpus(found, gpus), estimate(found)
+    assert all(n_bytes + GPU_RESERVE_BYTES <= gpus[name] for name, n_bytes in shares.items())
+    assert sum(shares.values()) == expected.layers_on_gpu + len(shares) * expected.compute_on_gpu
+    assert found.gpu_layers <= gpu_layers_that_fit(on(plan, ["GPU0"]), {"GPU0": sum(free_bytes)})
+
+
+@pytest.mark.parametrize("free_bytes", [(1, 1), (3, 1), (1, 3), (1, 1, 1), (5, 1, 4)])
+@pytest.mark.parametrize("gpu_layers", [1, 2, ALL - 1, ALL])
+def test_layers_are_shared_out_as_llama_cpp_does_it(free_bytes: tuple[int, ...], gpu_layers: int) -> None:
+    gpus = gpus_with(free_bytes)
+    plan = on(replace(ALONE, gpu_layers=gpu_layers), [*gpus])
+    cached = estimate(replace(plan, gpu_layers=0)).kv // (ALL - 1)
+    expected = dict.fromkeys(gpus, estimate(plan).compute_on_gpu)
+    for number in range(gpu_layers):  # `load_tensors` in llama-model.cpp
+        share = number / gpu_layers
+        name = next(name for i, name in enumerate(gpus) if share < sum(free_bytes[: i + 1]) / sum(free_bytes))
+        layer = ALL - gpu_layers + number
+        names = ("output",) if layer == ALL - 1 else (f"blk.{layer}.",)
+        expected[name] += sum(each.size_bytes for key, each in DEMO.tensors.items() if key.startswith(names))
+        expected[name] += cached if layer < ALL - 1 else 0
+        if layer == ALL - 1 and "output.weight" not in DEMO.tensors:
+            expected[name] += DEMO.tensors["token_embd.weight"].size_bytes
+    assert needed_on_gpus(plan, gpus) == expected
 
 
 def test_a_draft_is_on_one_gpu_if_it_fits_on_one() -> None:
