@@ -8,15 +8,13 @@ from edgespec.errors import UsageError
 from edgespec.llama.drivers import driver_of
 from edgespec.llama.library import gpu_names, gpus
 
-EVERY, NONE = "auto", "none"
-
 
 def chosen(names: str) -> tuple[str, ...]:
     """Return the names of the devices in a list such as "CUDA0,CUDA1"; empty for "auto", and for "none".
 
     Raises UsageError for a device that llama.cpp does not see.
     """
-    if names in (EVERY, NONE):
+    if names in ("auto", "none"):
         return ()
     known = {name.lower(): name for name in gpu_names()}
     wanted = [name.strip() for name in names.split(",")]
@@ -41,7 +39,7 @@ def listing() -> str:
 
 
 def identities(names: Sequence[str]) -> list[list[str]]:
-    """Return what tells the devices with these names from others: measurements on them need not hold for others.
+    """Return facts that distinguish the devices with these names: measurements on one need not hold for another.
 
     The build of their backend is a part of `build_id`.
     """

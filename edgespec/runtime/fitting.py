@@ -104,7 +104,7 @@ def _check_gpus(plan: Plan, free_vram: Mapping[str, int]) -> None:
             raise OutOfMemoryError(
                 f"the layers do not fit on {name}",
                 why=f"they need {size_of(n_bytes)} there, {size_of(free_vram[name])} are free",
-                hint=f"-ngl {fewer.gpu_layers}{draft} fits, which -ngl auto chooses; or use a smaller context (-c)",
+                hint=f"-ngl {fewer.gpu_layers}{draft} fits (auto chooses it), or use a smaller context (-c)",
             )
 
 
