@@ -78,6 +78,16 @@ def test_target_and_draft_answer_alike_on_all_devices(target: str, draft: str) -
 
 
 @needs_two_gpus
+def test_by_default_all_devices_hold_the_target_and_one_the_draft() -> None:
+    both = ",".join(visible_gpus()[:2])
+    found, llm = text("demo", device=both, gpu_layers="auto", gpu_layers_draft="auto", pace="fixed:3")
+    assert found == plain()
+    assert llm.draft is not None
+    assert (",".join(llm.model.gpus), len(llm.draft.gpus)) == (both, 1)
+    assert not any("on the GPU" in note for note in llm.notes)  # no layer is left out
+
+
+@needs_two_gpus
 @pytest.mark.parametrize("overlap", ["auto", "off"])
 def test_a_draft_on_another_device_may_draft_ahead(overlap: str) -> None:
     with edgespec.load(
@@ -143,3 +153,16 @@ def test_each_of_two_devices_takes_its_share_of_the_layers() -> None:
         text("demo", device=",".join(names), spec_type="none")
     shares = [reported(name, [line for line in lines if "model buffer" in line]) for name in names]
     assert min(shares) > 0.3 * sum(shares)
+
+
+@needs_two_gpus
+def test_two_devices_take_as_much_memory_as_planned() -> None:
+    names = tuple(visible_gpus()[:2])
+    plan = fitted(Plan(check_model(resolve("demo").path), n_ctx=8192, devices=names), print, "all")
+    with (
+        log_lines() as lines,
+        open_model(plan, print, lambda done: None) as model,
+        Context(model, threads=1, **plan.context),
+    ):
+        needed = needed_on_gpus(plan, dict.fromkeys(names, 1))
+        assert needed == {name: pytest.approx(reported(name, lines), rel=0.1) for name in names}
