@@ -28,10 +28,7 @@ MAX_THREADS = 512
 MAX_SEQUENCES = 256
 AUTO_DRAFT = "auto"  # the best installed draft model
 MAX_DRAFT = 64
-MAX_STRICT_DRAFT = 15
-# Default limits of draft tokens. The policy drafts as many of them as pay off. With --strict the limit is low, because
-# every pass is padded to it.
-DRAFT_N_MAX, STRICT_DRAFT_N_MAX = 31, 3
+DRAFT_N_MAX = 31  # default limit of draft tokens; the policy drafts as many of them as pay off
 SHARED_DRAFT_TOKENS = 64  # in a pass, of all sequences; each costs a row of logits, and more do not pay off on CPUs
 MOST_CACHE_RAM = 1 << 24  # MiB
 MAX_LEAVES = 16  # each costs a row of logits and a sequence id
@@ -90,9 +87,9 @@ class LoadSettings:
     spec_tree: int = field(default=1, metadata=between(1, MAX_LEAVES))
     #: let the draft model continue while the target verifies; "auto": if they are on different devices
     overlap: Switch = field(default="auto", metadata=one_of(get_args(Switch)))
-    #: decode so that drafts cannot change the text, where this build has the kernels
+    #: decode so that drafts cannot change the text, where the kernels allow this at almost no cost
     exact: bool = True
-    #: pad passes where this build does not have these kernels
+    #: decode so that drafts cannot change the text at any cost
     strict: bool = False
     #: let the suffix drafter use answers of earlier runs
     store: bool = True
@@ -179,7 +176,7 @@ class LoadSettings:
         """The maximum number of tokens of a draft: the setting, else the fixed length, else the default."""
         if self.spec_draft_n_max is not None:
             return self.spec_draft_n_max
-        return fixed_length(self.pace) or (STRICT_DRAFT_N_MAX if self.strict else DRAFT_N_MAX)
+        return fixed_length(self.pace) or DRAFT_N_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from edgespec.settings import (
     DRAFTERS,
     LARGEST,
     MAX_DRAFT,
-    MAX_STRICT_DRAFT,
     SPELLINGS,
     LoadSettings,
     Request,
@@ -40,18 +39,12 @@ def check_load_settings(settings: LoadSettings) -> None:
         if (value := getattr(settings, name)) is not None and (not isinstance(value, str) or not value.strip()):
             raise UsageError(f"{name} must be auto, none, or names of devices, not {shown(value)}")
     if settings.strict:
-        is_quantised = settings.cache_type_v not in ("f32", "f16", "bf16")
-        too_long = f"drafts of more than {MAX_STRICT_DRAFT} tokens (--spec-draft-n-max)"
         for is_given, setting in (
-            (settings.draft_n_max == 0, "--spec-draft-n-max 0 (use --spec-type none)"),
             (settings.spec_tree > 1, "a tree (--spec-tree)"),
             (settings.sequences > 1, "several sequences"),
-            (settings.flash_attention == "on", "flash attention"),
-            (is_quantised, "a quantised V cache (-ctv), which needs flash attention"),
-            (settings.draft_n_max > MAX_STRICT_DRAFT, too_long),
         ):
             if is_given:
-                why = "each pass is padded for one chain of tokens, and flash attention rounds by width"
+                why = "each pass is padded for one chain of tokens"
                 raise UsageError(f"strict cannot be combined with {setting}", why=why)
 
 

@@ -267,7 +267,8 @@ def answer(llm: Runtime, prompt: str, temperature: float) -> list[int]:
 
 
 def test_a_build_that_cannot_be_exact_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.loading.can_be_exact", lambda *_, **__: False)
+    monkeypatch.setattr("edgespec.runtime.loading.have_bounds", lambda: False)
+    monkeypatch.setattr("edgespec.runtime.guarantee.have_bounds", lambda: False)
     said = {}
     settings: dict[str, dict[str, Any]] = {
         "default": {},
@@ -292,7 +293,7 @@ def test_quantised_keys_are_exact_too(target: Model, cache_type: str, attention:
 
 
 def test_drafts_longer_than_a_narrow_pass_are_cut_where_no_pass_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.loading.measured_widths", lambda *_: Widths(63, 0.1, None, 1))
+    monkeypatch.setattr("edgespec.runtime.guarantee.measured_widths", lambda *_: Widths(63, 0.1, 1))
     with edgespec.load("demo", spec_type="suffix", spec_draft_n_max=64, store=False, threads=1) as llm:
         assert llm.engine.speculator.n_max == 62
         assert answer(llm, PROMPTS[1], 0.0)
@@ -302,6 +303,6 @@ def test_drafts_longer_than_a_narrow_pass_are_cut_where_no_pass_is_exact(monkeyp
     ("exact_to", "why"), [(63, "--exact has no wider passes"), (40, "wider passes round differently")]
 )
 def test_the_longest_draft_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch, exact_to: int, why: str) -> None:
-    monkeypatch.setattr("edgespec.runtime.loading.measured_widths", lambda *_: Widths(63, 0.0, 1, exact_to))
+    monkeypatch.setattr("edgespec.runtime.guarantee.measured_widths", lambda *_: Widths(63, 0.0, exact_to))
     with edgespec.load("demo", spec_type="suffix", spec_draft_n_max=63, store=False, threads=1) as llm:
         assert [note for note in llm.notes if f"drafts are at most {exact_to - 1} tokens: {why}" in note]

@@ -81,7 +81,6 @@ def of_model(header: Header, load: LoadSettings) -> dict[str, Any]:
         "model digest": _digest(header),
         "exact": load.exact,
         "strict": load.strict,
-        "spec_draft_n_max with strict": load.draft_n_max if load.strict else None,  # to which passes are padded
         "cache_type_k": load.cache_type_k,
         "cache_type_v": load.cache_type_v,
         "flash_attention": attention_of(header, load),

@@ -49,12 +49,14 @@ def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str
         return "plain decoding"
     if verify != "coupled":
         return f"same distribution as plain decoding, but another text (--verify {verify})"
-    if about["strict"] or about["rounding"] == 0.0:
+    if about["width_class"]:
+        least, most = about["width_class"]
+        measured = f"measured up to {about['measured_depth']:,} tokens"
+        return f"output identical with and without speculation (passes of {least} to {most} tokens, {measured})"
+    if about["rounding"] == 0.0:
         return "output identical with and without speculation on this machine"
-    if about["exact"] and about["rounding"] is None:  # rounding that cannot be measured cannot be prevented either
-        return "same text as plain decoding up to rounding"
-    how = "leaving out --fast" if about["fast"] else "--strict"
-    return f"same text as plain decoding up to rounding; {how} makes it exact"
+    how = about["made_exact_by"]
+    return "same text as plain decoding up to rounding" + (f"; {how} makes it exact" if how else "")
 
 
 def _looped(n: int) -> str:

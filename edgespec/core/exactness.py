@@ -24,6 +24,12 @@ in the KV cache. An *exact* context therefore keeps these rules:
 7. **Saved states.** Restored cells must be at the same places in the cache as before, also those of sliding windows
    (`llama/window.py`).
 
+Kernels without bounds, such as those of GPUs, break rule 2: single tokens use other kernels than several. There, one
+class of widths whose rows have the same bits is measured (`llama/width_classes.py`), and every pass over generated
+tokens has a width of this class: shorter passes are padded. The number of cells must not depend on the drafts either
+(`rows_with_equal_cells`). Drafts are chains of one sequence. The other rules are not kept, because they are only needed
+where texts are compared across requests.
+
 `tests/test_exact.py` checks the rules together.
 """
 
@@ -35,6 +41,8 @@ WIDE = NARROW + 1
 """Fewest tokens of a prompt that is read in wide passes, and of each of these passes."""
 LAST = 2
 """Tokens of a prompt that are always decoded: a pass over a single token counts as verification."""
+CELLS = 256
+"""llama.cpp attends to a multiple of this number of cells."""
 LEAST_VERIFIED = 4
 """Fewest tokens of a pass that are enough to verify drafts: in a narrower pass, drafting does not pay off."""
 
@@ -82,6 +90,16 @@ def branches_decoded_again(*, exact: bool) -> bool:
 def allows_branches(n_sequences: int, *, exact: bool) -> bool:
     """Return whether drafts can be trees: branches share cells, which sequences with separate streams cannot."""
     return not exact or n_sequences == 1
+
+
+def rows_with_equal_cells(start: int, least: int) -> int:
+    """Return the most tokens of a padded pass that begins at position `start`.
+
+    A pass attends to the cells in use, rounded up to a multiple of `CELLS`. Up to this width, each row attends to as
+    many cells as in a pass of `least` tokens, the narrowest one, that begins with this row.
+    """
+    end = -(-(start + least) // CELLS) * CELLS
+    return end - least + 1 - start
 
 
 def widest_verification(exact_to: int | None, widest: int, otherwise: int) -> int:

@@ -29,6 +29,7 @@ VERSION = 4
 SAVE_EVERY_S = 60.0
 CHUNK = 64
 MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # time limit, tokens before each pass, and passes per width
+WARM_WIDTHS = 16  # tokens of the widest pass with which a draft model is warmed up
 PREFIX_SHARE = 0.25  # most of this time that may be spent on the tokens before
 
 OFFLOADED: Shape = {1: 1.0, 8: 1.1, 16: 1.2, 64: 1.8, 512: 8.0}
@@ -45,6 +46,17 @@ def assumed_shape(model: Model) -> Shape:
         return OFFLOADED
     bits = 8 * model.size_bytes / max(1, model.n_params)
     return next(shape for least, shape in BY_BITS if bits >= least)
+
+
+def warm_up(context: Context) -> None:
+    """Decode a pass of each width that drafting needs, so that the device compiles its kernels now.
+
+    Uses sequence 0 of the context, which is empty afterwards.
+    """
+    for width in range(1, WARM_WIDTHS + 1):
+        n_outputs = min(width, context.max_outputs)
+        context.decode_filler(0, [False] * (width - n_outputs) + [True] * n_outputs)
+        context.forget(0)
 
 
 def measure_passes(
@@ -105,13 +117,20 @@ class CostModelCache:
     """The measurements of a target and its drafters: costs, acceptance, and a draft-length policy for each set of
     drafters.
 
-    `note` is called with a message if saved measurements cannot be used.
+    `compiles` is true if one of the models is on a device that compiles kernels when they are first used. `note` is
+    called with a message if saved measurements cannot be used.
     """
 
     def __init__(
-        self, context: Context, drafters: Iterable[Drafter], least_width: int, note: Callable[[str], None]
+        self,
+        context: Context,
+        drafters: Iterable[Drafter],
+        least_width: int,
+        note: Callable[[str], None],
+        *,
+        compiles: bool = False,
     ) -> None:
-        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self._drafters, self._compiles = {drafter.name: drafter for drafter in drafters}, compiles
         self.costs = self._new_costs(context)
         self._paces: dict[tuple[str, int], MeasuredPolicy] = {}
         self._least_width = least_width
@@ -134,7 +153,7 @@ class CostModelCache:
 
     def _new_costs(self, context: Context) -> Costs:
         assumed = {name: drafter.assumed_s for name, drafter in self._drafters.items() if drafter.assumed_s}
-        return Costs(assumed_shape(context.model), assumed)
+        return Costs(assumed_shape(context.model), assumed, compiles=self._compiles)
 
     def measure(self, context: Context, widest: int, progress: Callable[[float], None]) -> None:
         """Measure passes of up to `widest` tokens, within about a second.
@@ -147,6 +166,7 @@ class CostModelCache:
         try:
             context.forget(0)
             _timed_pass(context, narrow, 0)  # warm up: the first pass of a model is slower
+            warm = {narrow}
             started_s = perf_counter()
             least_s = {narrow: _timed_pass(context, narrow, 0)}
             scale = least_s[narrow] / self.costs.target(narrow)
@@ -156,13 +176,16 @@ class CostModelCache:
                 for place, width in enumerate(order):
                     expected_s = least_s.get(width, scale * self.costs.target(width))
                     if expected_s <= MEASURE_S - (perf_counter() - started_s):
+                        if self._compiles and width not in warm:  # the first pass may compile kernels for minutes
+                            started_s += _timed_pass(context, width, depth)
+                            warm.add(width)
                         seconds = _timed_pass(context, width, depth)
                         least_s[width] = min(seconds, least_s.get(width, seconds))
                     progress((turn * len(order) + place + 1) / (TURNS * len(order)))
         finally:
             context.forget(0)
         for width, seconds in least_s.items():
-            self.costs.observe_target(width, seconds)
+            self.costs.observe_target(width, seconds, warm=True)
 
     def measured_now(
         self,
@@ -181,13 +204,13 @@ class CostModelCache:
         step = dict[str, float]()
         target = measure_passes(context, list(widths), depth=depth, repeat=repeat, progress=progress)
         for width, seconds in target.items():
-            self.costs.observe_target(width, seconds, depth)
+            self.costs.observe_target(width, seconds, depth, warm=True)
         for model in models:
             try:
                 step[model.name] = measure_passes(model.context, [1], depth=depth, repeat=2 * repeat)[1]
             finally:
                 model.forget()
-            self.costs.observe_step(model.name, step[model.name], depth)
+            self.costs.observe_step(model.name, step[model.name], depth, warm=True)
         return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step}
 
     def pace(self, drafters: Iterable[str], leaves: int = 1) -> MeasuredPolicy:

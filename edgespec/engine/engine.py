@@ -28,9 +28,8 @@ from edgespec.llama.context import CacheFullError, CancelledError, Context
 class Engine:
     """Generates for as many sequences at once as the target's context has slots.
 
-    Passes are padded to `least_width` tokens; those that verify drafts have at most `most_rows`. `cache_bytes` of main
-    memory may hold the content of reused slots. `watch` is called with the flag that may abort the next pass, in native
-    code too. `Speculator` describes the other arguments.
+    `watch` is called with the flag that may abort the next pass, in native code too. `Scheduler` and `Speculator`
+    describe the other arguments.
     """
 
     def __init__(
@@ -41,15 +40,17 @@ class Engine:
         draft_n_max: int = 0,
         pace: DraftPolicy | None = None,
         tree_width: int = 1,
-        least_width: int = 1,
+        least_width: int = 0,
         most_rows: int | None = None,
         cache_bytes: int = 0,
         warn: Callable[[str], None] = logger.warning,
         watch: Callable[[CancelFlag | None], None] = lambda flag: None,
     ) -> None:
-        self.context, self.least_width, self.watch = context, least_width, watch
-        self.scheduler = Scheduler(context, min(most_rows or context.n_batch, context.n_batch), cache_bytes)
-        self.runner = TargetRunner(context, self.scheduler, least_width)
+        self.context, self.watch = context, watch
+        self.scheduler = Scheduler(
+            context, min(most_rows or context.n_batch, context.n_batch), cache_bytes, least_width
+        )
+        self.runner = TargetRunner(context, self.scheduler)
         self.speculator = Speculator(
             self.scheduler, drafters, n_max=draft_n_max, pace=pace, tree_width=tree_width, warn=warn
         )

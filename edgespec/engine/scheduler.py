@@ -21,16 +21,17 @@ BETWEEN_STOPS = 2 * WIDE  # least tokens of a prompt to read before the next che
 class Scheduler:
     """The waiting sequences and the `active` ones, which have a slot each.
 
-    Passes that verify drafts have at most `most_rows` tokens. When a slot is reused, its content may be saved in up to
-    `cache_bytes` of main memory.
+    Passes that verify drafts have at most `most_rows` tokens. Passes are padded to `least_width` tokens, and rows with
+    and without drafts attend to the same number of cells; 0 means neither. When a slot is reused, its content may be
+    saved in up to `cache_bytes` of main memory.
 
     In an exact context the logits of a token may depend on its own sequence only. Generated tokens therefore never
     share a pass with prompts, and prompts never share a pass with each other. While some sequences generate, their
     passes alternate with passes that read a piece of one prompt.
     """
 
-    def __init__(self, context: Context, most_rows: int, cache_bytes: int = 0) -> None:
-        self.context, self.most_rows = context, most_rows
+    def __init__(self, context: Context, most_rows: int, cache_bytes: int = 0, least_width: int = 0) -> None:
+        self.context, self.most_rows, self.least_width = context, most_rows, least_width
         self.active: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.slots = [Slot(number) for number in range(context.sequences)]

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import ParamSpec
 
 from edgespec.core.draft import Budget, Draft
+from edgespec.core.exactness import rows_with_equal_cells
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, Proposal, ProposalContext, Verified
 from edgespec.drafters.base import Drafter, Outcome
 from edgespec.engine.scheduler import Scheduler
@@ -146,6 +147,8 @@ class Speculator:
             room = self.context.n_ctx - len(sequence.tokens)
             most = self.n_max if sequence.drafting is None else sequence.drafting.n_max
             n_max = min(most, self.scheduler.most_rows - 1, sequence.remaining - 1, room)
+            if self.scheduler.least_width:
+                n_max = min(n_max, rows_with_equal_cells(sequence.n_decoded, self.scheduler.least_width) - 1)
         return ProposalContext(
             sequence.mode,
             n_max,

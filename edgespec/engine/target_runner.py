@@ -15,10 +15,10 @@ from edgespec.llama.context import CacheFullError, CancelledError, Context
 
 
 class TargetRunner:
-    """Between steps the KV cache holds `tokens[:n_decoded]` of each sequence. Passes are padded to `least_width`."""
+    """Between steps the KV cache holds `tokens[:n_decoded]` of each sequence."""
 
-    def __init__(self, context: Context, scheduler: Scheduler, least_width: int) -> None:
-        self.context, self.scheduler, self.least_width = context, scheduler, least_width
+    def __init__(self, context: Context, scheduler: Scheduler) -> None:
+        self.context, self.scheduler = context, scheduler
 
     def run(self, scheduled: list[Scheduled]) -> None:
         """Decode the pending tokens and the drafts of all sequences in one pass; without drafts if they have no room.
@@ -29,8 +29,8 @@ class TargetRunner:
         for part in sorted(scheduled, key=lambda part: part.sequence.slot):  # llama.cpp splits other orders
             part.start = batch.size
             self._append(part, batch)
-        if batch.size < self.least_width:
-            pad, last = self.least_width - batch.size, batch.tokens[-1]
+        if (pad := self.scheduler.least_width - batch.size) > 0:
+            last = batch.tokens[-1]
             for position in range(batch.positions[-1] + 1, batch.positions[-1] + 1 + pad):
                 batch.add([last], position, batch.sequence_ids[-1], wanted=batch.wanted[-1])
         started_s = perf_counter()

@@ -2,8 +2,8 @@
 
 Mathematically, the same tokens after the same prefix give the same row, for every width of the pass. Kernels add in
 another order for another width, so that rows can differ in their last bits. Passes that verify drafts are wider than
-those of plain decoding, and where the best two tokens are closer than the difference, the text changes.
-`core/exactness.py` says which widths an exact context uses.
+those of plain decoding, and where the best two tokens are closer than the difference, the text changes. This module
+measures whether the bounds of an exact context prevent that; `llama/width_classes.py` is for contexts without bounds.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ from edgespec.core.exactness import NARROW
 from edgespec.files.paths import cache_name, read_cache, write_cache
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
-from edgespec.settings import MAX_STRICT_DRAFT
 
 # A cache is attended to in steps of 256 tokens; rows on both sides of the first step are measured before an answer.
-NEAR_STEP, FEW_ROWS = 250, 1 + MAX_STRICT_DRAFT
+NEAR_STEP, FEW_ROWS = 250, 16
 # The effect of branches on a cache shows in some rows only.
 BRANCH_ROWS = 48
-# Within bounds nothing else depends on the width; other kernels may treat each number of leftover rows differently.
-_BOUNDED_WIDTHS = (*range(2, 9), 12, 15, 16, 24, 31, 32, 48)
-_OTHER_WIDTHS = (*range(2, 17), 24, 31, 32, 48)
+_WIDTHS = (*range(2, 9), 12, 15, 16, 24, 31, 32, 48)
 # On two cores this takes half a minute for large weights, which are therefore measured at fewer widths: one in each
 # kind of tile and of leftover rows. The size of the model decides, not the time, since the result can change texts.
 LARGE_BYTES = 2_000_000_000
@@ -50,9 +47,6 @@ class Widths:
     widest: int
     #: The largest difference of a logit between plain decoding and any of the widths.
     max_difference: float
-    #: All widths from here on agree with each other; None if they do not. At least 2 where kernels have no bounds:
-    #: single tokens use other kernels there, and a short measurement can miss differences of a long text.
-    exact_from: int | None
     #: Passes of up to this many tokens give each token the row of a single-token pass.
     exact_to: int
 
@@ -82,13 +76,11 @@ def measure_widths(
     """Decode the same tokens at widths up to `widest`, each in two places of its pass, and compare the rows.
 
     Uses sequence 0, which is empty afterwards, and needs `widest` outputs. The effect of branches on later rows counts
-    as a difference too. For a model of `LARGE_BYTES`, fewer widths are measured within the bounds.
+    as a difference too. For a model of `LARGE_BYTES`, fewer widths are measured.
     """
-    looked_at, n_few, n_rows = _OTHER_WIDTHS, FEW_ROWS, BRANCH_ROWS
-    if context.exact:
-        looked_at = _BOUNDED_WIDTHS
-        if context.model.size_bytes >= LARGE_BYTES:
-            looked_at, n_few, n_rows = _FEWER_WIDTHS, _FEWER_ROWS, _FEWER_BRANCH_ROWS
+    looked_at, n_few, n_rows = _WIDTHS, FEW_ROWS, BRANCH_ROWS
+    if context.model.size_bytes >= LARGE_BYTES:
+        looked_at, n_few, n_rows = _FEWER_WIDTHS, _FEWER_ROWS, _FEWER_BRANCH_ROWS
     widths = [width for width in looked_at if width < widest] + [widest]
     n_rows = n_rows if context.free_branches else n_few
     n_passes = n_rows + 2 * len(widths) + (2 * n_rows if context.free_branches else 0)
@@ -101,7 +93,7 @@ def measure_widths(
             progress(min(1.0, done / total))
 
     try:
-        prefix = _prefix(context, n_past)
+        prefix = text_of(context, n_past)
         tokens, plain = _generate(context, prefix, step, n_rows)
         text, few = prefix + tokens, plain[:n_few]
         rows: dict[int, list[NDArray[np.float32]]] = {}
@@ -114,26 +106,20 @@ def measure_widths(
         branched = 0.0
         if context.free_branches:
             for every in (n_rows, 4):
-                branched = max(branched, _difference(_decode_on_branches(context, tokens, n_past, every, step), plain))
+                branched = max(branched, difference(_decode_on_branches(context, tokens, n_past, every, step), plain))
     finally:
         context.forget(0)
     exact_to = 1
     for width in widths:
-        if any(_difference(found, few[: len(found)]) for found in rows[width]):
+        if any(difference(found, few[: len(found)]) for found in rows[width]):
             break
         exact_to = width
-    exact_from, reference = None, rows[widest][0]
-    for width in reversed(widths):
-        if any(_difference(found[: len(reference)], reference[: len(found)]) for found in rows[width]):
-            break
-        exact_from = width
-    differences = [_difference(found, few[: len(found)]) for same in rows.values() for found in same]
-    if context.exact and exact_to == widest and not branched:
-        exact_from = 1
-    return Widths(widest, max(*differences, branched), exact_from, 1 if branched else exact_to)
+    differences = [difference(found, few[: len(found)]) for same in rows.values() for found in same]
+    return Widths(widest, max(*differences, branched), 1 if branched else exact_to)
 
 
-def _prefix(context: Context, length: int) -> list[int]:
+def text_of(context: Context, length: int) -> list[int]:
+    """Return the tokens of a text of this length."""
     tokens = context.model.tokenize(_TEXT, add_special=True)
     while len(tokens) < length:
         tokens += context.model.tokenize(_TEXT) or [0]
@@ -210,6 +196,7 @@ def _decode_on_branches(
     return rows
 
 
-def _difference(rows: NDArray[np.float32], others: NDArray[np.float32]) -> float:
+def difference(rows: NDArray[np.float32], others: NDArray[np.float32]) -> float:
+    """Return the largest difference of a logit."""
     # Equal infinities, as of banned tokens, are no difference.
     return float(np.abs(rows - others, where=rows != others, out=np.zeros_like(rows)).max())

@@ -38,6 +38,8 @@ FOREIGN = {
     "fast": False,
     "exact": True,
     "rounding": None,
+    "width_class": None,
+    "made_exact_by": "",
 }
 
 

@@ -178,14 +178,6 @@ def _is_left_out(plan: Plan, wanted: Offload) -> bool:
     return wanted == "auto" and plan.gpu_layers < plan.n_layers
 
 
-def can_be_exact(gpu_layers: Offload = "auto", *, remote: bool = False) -> bool:
-    """True if passes can give each token the logits of a single-token pass: on CPUs, in builds with bounded kernels.
-
-    For `remote` workers this is measured when the model is loaded.
-    """
-    return have_bounds() and (remote or gpu_layers == 0 or not supports_gpu())
-
-
 def repacks(plan: Plan) -> bool:
     """True if weights may be repacked.
 

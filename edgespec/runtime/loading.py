@@ -13,7 +13,7 @@ from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.registry import REGISTRY, Parts
 from edgespec.drafters.successors import Successors
-from edgespec.engine.calibrate import CostModelCache
+from edgespec.engine.calibrate import CostModelCache, warm_up
 from edgespec.engine.engine import Engine
 from edgespec.errors import UsageError
 from edgespec.events import Progress
@@ -24,13 +24,12 @@ from edgespec.llama import rpc
 from edgespec.llama.context import Context
 from edgespec.llama.devices import chosen
 from edgespec.llama.grammar import Grammars
-from edgespec.llama.installing import exact_build
 from edgespec.llama.kernels import have_bounds
 from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.rendering import renderer
-from edgespec.llama.rounding import Widths, measured_widths
 from edgespec.llama.template import ChatTemplate
+from edgespec.llama.width_classes import WIDEST
 from edgespec.llama.workers import RemoteDevice, parse_addresses
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
@@ -43,15 +42,16 @@ from edgespec.runtime.drafting import (
     network_drafter,
     no_draft_model,
 )
-from edgespec.runtime.fitting import cache_bytes, can_be_exact, fitted, open_model, sequences_that_fit
+from edgespec.runtime.fitting import cache_bytes, fitted, open_model, sequences_that_fit
+from edgespec.runtime.guarantee import Guarantee, pads
 from edgespec.settings import (
     HEADS,
     MAX_LEAVES,
     MAX_SEQUENCES,
-    MAX_STRICT_DRAFT,
     MTP,
     SHARED_DRAFT_TOKENS,
     LoadSettings,
+    Offload,
     fixed_length,
 )
 
@@ -70,6 +70,7 @@ class ModelSession(Closable):
     draft_header: Header | None = None  # also of a head, which is not a model
     answers: AnswerStore | None = None
     context: Context
+    guarantee: Guarantee
     engine: Engine
     tuning: CostModelCache
     drafting: LoadedDrafters
@@ -83,7 +84,6 @@ class ModelSession(Closable):
         self.contexts: list[Context] = []
         self.drafters: dict[str, Drafter] = {}
         self._watched: CancelFlag | None = None
-        self._widths: Widths | None = None
         try:
             self._load()
         except BaseException:
@@ -106,13 +106,6 @@ class ModelSession(Closable):
             self._watched = cancel
             for context in self.contexts:
                 context.watch(cancel)
-
-    @property
-    def rounding(self) -> float | None:
-        """The greatest difference in a logit that drafts can cause; None if it is unknown or irrelevant."""
-        if self._widths is None or self._settings.strict:
-            return None
-        return 0.0 if self._narrow <= self._widths.exact_to else self._widths.max_difference
 
     def _load(self) -> None:
         settings, progress, note = self._settings, self._progress, self._note
@@ -144,24 +137,15 @@ class ModelSession(Closable):
             self.model, threads=settings.threads, threads_batch=settings.threads_batch, **plan.context
         )
         self.contexts.append(self.context)
-        self._measure_widths(drafts=drafts)
+        self.guarantee = Guarantee(self.context, settings, self.n_max if drafts else 0, self._progress)
         why_not = self._why_plain() if drafts else ""
         if why_not:
             if draft_header is not None or corpus is not None or settings.spec_type != "auto":
                 self._note(f"decoding without speculation: {why_not}")
             names, draft_header = [], None
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
-        is_inexact = self.rounding or not self.context.exact
-        if settings.exact and not have_bounds() and not supports_gpu():
-            note(
-                "this build of llama.cpp lacks edgespec's kernels: the same seed may give another text with drafts "
-                f"than without. To install them: {exact_build()}"
-            )
-        elif names and settings.exact and not settings.strict and is_inexact:
-            note(
-                "logits depend on the width of a pass here: the same seed may give another text, with drafts or "
-                "without (--strict prevents it, --fast accepts it)"
-            )
+        if names and self.guarantee.warning:
+            note(self.guarantee.warning)
         if found.missing_draft and settings.uses_draft and not settings.draft_model and not self._why_plain():
             self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")
         self.draft_header = draft_header
@@ -169,13 +153,19 @@ class ModelSession(Closable):
             self.drafters[drafter.name] = drafter
         self.engine = Engine(
             self.context,
-            least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
-            most_rows=self._narrow,
+            least_width=self.guarantee.least_width,
+            most_rows=self.guarantee.most_rows,
             cache_bytes=cache_bytes(settings.cache_ram, self._models, self._note),
             warn=self._note,
             watch=self.watch,
         )
-        self.tuning = CostModelCache(self.context, [*self.drafters.values()], self.engine.least_width, self._note)
+        least_width = max(1, self.guarantee.least_width)
+        compiles = any(context.model.is_offloaded for context in self.contexts)
+        drafters = self.drafters.values()
+        self.tuning = CostModelCache(self.context, drafters, least_width, self._note, compiles=compiles)
+        for context in self.contexts[1:]:
+            if context.model.is_offloaded:
+                warm_up(context)
         if self.drafters and settings.pace == "auto" and not self.tuning.costs.is_measured:
             self.tuning.measure(
                 self.context,
@@ -209,6 +199,8 @@ class ModelSession(Closable):
                 why = f"{' and '.join(names)} cannot draft trees"
             elif not self.model.can_roll_back:
                 why = f"the state of a {self.model.header.architecture} model does not support branches"
+            elif pads(settings, offloaded=self._on_gpu):
+                why = "the branches of a tree are not exact on a GPU (--fast allows them)"
             self._note(f"drafting chains only: {why}")
         if settings.overlap == "on" and not {"draft", "self"} & {*names}:
             self._note("drafting is not overlapped: only a draft model can draft ahead")
@@ -220,23 +212,38 @@ class ModelSession(Closable):
         """
         settings = self._settings
         offload = settings.offload
+        self._on_gpu = not self._workers and offload[0] != 0 and supports_gpu()
         if settings.sequences == 0:
             self._settings = replace(settings, sequences=1)
             if not settings.strict:
                 one = self._wanted(header, draft, leaves, names)
                 self._settings = replace(settings, sequences=sequences_that_fit(one, *offload, self._workers))
-        wanted = self._wanted(header, draft, leaves, names)
+        plan = self._fitted(self._wanted(header, draft, leaves, names), *offload)
+        if not self._on_gpu or plan.gpu_layers:
+            return plan
+        self._on_gpu = False  # no layer fits on the GPU, and the CPU has exact kernels
+        return self._fitted(self._wanted(header, draft, leaves, names), 0, offload[1])
+
+    def _fitted(self, wanted: Plan, *offload: Offload) -> Plan:
+        settings = self._settings
         may_shrink = not settings.ctx_size and not settings.must_fit
-        fits = {"may_shrink": may_shrink, "must_fit": settings.must_fit}
-        return fitted(wanted, self._note, *offload, **fits, workers=self._workers)
+        return fitted(
+            wanted,
+            self._note,
+            *offload,
+            may_shrink=may_shrink,
+            must_fit=settings.must_fit,
+            workers=self._workers,
+        )
 
     def _wanted(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
         """Return the plan that the settings ask for."""
         settings = self._settings
-        sequences = settings.sequences
-        width = self._widest if names or settings.strict else 1
-        exact, outputs = self._is_exact, sequences + self._drafted(width - 1)
-        attention = wanted_attention(header, settings, settings.cache_type_v, exact=exact)
+        sequences, exact, is_padded = settings.sequences, self._is_exact, pads(settings, offloaded=self._on_gpu)
+        width = max(1 + self.n_max if names else 1, WIDEST if is_padded else 1)
+        outputs = sequences + self._drafted(width - 1)
+        is_ours = not self._on_gpu and (exact or settings.strict)
+        attention = wanted_attention(header, settings, settings.cache_type_v, exact=is_ours)
         plan = Plan(
             header,
             n_ctx=settings.ctx_size or usual_context(header),
@@ -244,8 +251,8 @@ class ModelSession(Closable):
             max_outputs=min(outputs, exactness.NARROW) if exact else outputs,
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
-            flash_attention="off" if settings.strict else attention,
-            scratch=width if settings.strict else 0,
+            flash_attention=attention,
+            scratch=WIDEST if is_padded else 0,
             rollback=width - 1,
             exact=exact,
             devices=chosen(settings.device),
@@ -281,35 +288,13 @@ class ModelSession(Closable):
     @property
     def _is_exact(self) -> bool:
         """True if passes must give each token the logits of a single-token pass."""
-        return self._settings.exact and can_be_exact(self._settings.offload[0], remote=bool(self._workers))
-
-    @property
-    def _widest(self) -> int:
-        """Tokens of the widest pass. Strict ones are padded to a power of two at most, which fills kernels' tiles."""
-        return 1 << self.n_max.bit_length() if self._settings.strict else 1 + self.n_max
-
-    def _measure_widths(self, *, drafts: bool) -> None:
-        """Measure which widths of the target's passes round alike, if exactness or --strict needs it."""
-        settings = self._settings
-        if self.n_max and (settings.strict or (drafts and self.context.exact)):
-            widest = min(self._widest * settings.sequences, exactness.NARROW, self.context.max_outputs)
-            if settings.strict:
-                widest = min(widest, 1 + MAX_STRICT_DRAFT)
-            self._widths = measured_widths(self.context, widest, lambda done: self._progress("rounding", done))
-
-    @property
-    def _narrow(self) -> int:
-        """Tokens of a pass with drafts: as many as give each token the logits of a single-token pass, if possible."""
-        if not self.context.exact:
-            return self.context.n_batch
-        exact_to, widest = (None, 0) if self._widths is None else (self._widths.exact_to, self._widths.widest)
-        return exactness.widest_verification(exact_to, widest, min(self.context.n_batch, self.context.max_outputs))
+        return self._settings.exact and have_bounds() and not self._on_gpu
 
     def _why_plain(self) -> str:
         """Return why this target cannot use drafts; empty if it can."""
         if not self.context.rollback:
             return f"the state of a {self.model.header.architecture} model cannot be rolled back"
-        if self._settings.strict and (self._widths is None or self._widths.exact_from is None):
+        if self._settings.strict and self.guarantee.width_class is None:
             return "no pass width was found at which logits are independent of the batch (--strict)"
         return ""
 
@@ -341,7 +326,8 @@ class ModelSession(Closable):
         """Return the plan with sequence ids for trees of this many leaves. All sequences share those of the target; a
         draft has as many, and one more for each sequence."""
         sequences, branches = self._settings.sequences, 0
-        if exactness.allows_branches(sequences, exact=self._is_exact):
+        is_padded = pads(self._settings, offloaded=self._on_gpu)
+        if not is_padded and exactness.allows_branches(sequences, exact=self._is_exact):
             branches = max(0, min((leaves - 1) * sequences, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * sequences))
         draft = plan.draft and replace(plan.draft, branches=branches + sequences if branches else 0)
         return replace(plan, branches=branches, draft=draft)

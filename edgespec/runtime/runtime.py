@@ -128,6 +128,9 @@ class Runtime(Backend):
             "fast": not self.settings.exact,
             "exact": self.context.exact,
             "rounding": self.rounding,
+            "width_class": self._loaded.guarantee.width_class,
+            "measured_depth": self._loaded.guarantee.classes and self._loaded.guarantee.classes.depth,
+            "made_exact_by": self._loaded.guarantee.way_out,
             "vocabulary": self.model.vocabulary_id,
             "offloaded": self.model.gpu_layers > 0,
             "gpu_layers": self.model.gpu_layers,
@@ -194,7 +197,7 @@ class Runtime(Backend):
     @property
     def rounding(self) -> float | None:
         """The greatest difference in a logit between passes of different widths, if it was measured."""
-        return self._loaded.rounding
+        return self._loaded.guarantee.rounding
 
     def token_text(self, token: int) -> str:
         """Return the text of a token; a part of a character is U+FFFD."""

@@ -88,7 +88,8 @@ def text_of(fields: Fields, model: Served) -> Call:
 def _common(fields: Fields, model: Served) -> dict[str, Any]:
     """Read the fields that chats and completions share. Return them as fields of a `Request`. Raises BadInputError."""
     what = fields.request(model.defaults)
-    if fields.flag("strict") and not (model.settings.strict or model.about["exact"]):
+    is_exact = model.settings.strict or model.about["exact"] or model.about["width_class"]
+    if fields.flag("strict") and not is_exact:
         raise UnsupportedError("strict", "this model is not loaded with exact kernels")
     if "seed" not in what:
         what["seed"] = secrets.randbits(53)  # JavaScript's numbers are exact up to this size

@@ -11,13 +11,13 @@ from collections import defaultdict
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from edgespec.core.exactness import CELLS
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
 from edgespec.gguf_file.head_check import MTP_ARCHITECTURES, NETWORKS, n_tokens
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
 from edgespec.settings import CACHE_TYPES
 
-CELLS = 256  # llama.cpp rounds the tokens of a cache up to a multiple of this number
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
 _F32 = 4
 _IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")

@@ -12,9 +12,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Literal
 
+from edgespec.core.exactness import CELLS
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
-from edgespec.models.memory.estimate import CELLS, Plan, estimate, scores_bytes
+from edgespec.models.memory.estimate import Plan, estimate, scores_bytes
 from edgespec.settings import CACHE_TYPES, LoadSettings
 from edgespec.text.figures import size_of
 
@@ -149,12 +150,9 @@ def usual_context(header: Header) -> int:
 
 def attention_of(header: Header, settings: LoadSettings) -> Literal["auto", "on", "off"]:
     """Return if a target on CPUs uses flash attention; "auto" leaves the choice to llama.cpp."""
-    attention = wanted_attention(header, settings, settings.cache_type_v, exact=settings.exact)
-    plan = Plan(
-        header,
-        n_ctx=settings.ctx_size or usual_context(header),
-        flash_attention="off" if settings.strict else attention,
-    )
+    exact = settings.exact or settings.strict
+    attention = wanted_attention(header, settings, settings.cache_type_v, exact=exact)
+    plan = Plan(header, n_ctx=settings.ctx_size or usual_context(header), flash_attention=attention)
     return with_room(plan, settings).flash_attention
 
 
@@ -179,7 +177,7 @@ def with_room(plan: Plan, settings: LoadSettings) -> Plan:
     If even the smallest passes take more, the plan uses flash attention, which stores no scores. An attention that the
     settings name stays as it is.
     """
-    if settings.strict or settings.flash_attention != "auto" or plan.flash_attention != "off":
+    if settings.flash_attention != "auto" or plan.flash_attention != "off":
         return plan
     sizes = [replace(plan, n_batch=n_batch) for n_batch in BATCH_SIZES]
     fit = next((smaller for smaller in sizes if scores_bytes(smaller) <= SCORES_BYTES), None)

@@ -21,6 +21,9 @@ ABOUT: dict[str, Any] = {
     "strict": False,
     "fast": False,
     "exact": True,
+    "width_class": None,
+    "measured_depth": None,
+    "made_exact_by": "--strict",
 }
 
 
@@ -102,13 +105,13 @@ def test_without_drafts_it_is_plain_decoding() -> None:
         ("coupled", {"rounding": 0.0}, "output identical with and without speculation on this machine"),
         (
             "coupled",
-            {"strict": True, "rounding": None},
-            "output identical with and without speculation on this machine",
+            {"rounding": 0.0, "width_class": (3, 4), "measured_depth": 3840},
+            "output identical with and without speculation (passes of 3 to 4 tokens, measured up to 3,840 tokens)",
         ),
         ("coupled", {"rounding": None, "exact": False}, "up to rounding; --strict makes it exact"),
         ("rejection", {"rounding": 0.0}, "another text (--verify rejection)"),
         ("block", {}, "another text (--verify block)"),
-        ("coupled", {"fast": True}, "leaving out --fast makes it exact"),
+        ("coupled", {"made_exact_by": ""}, "same text as plain decoding up to rounding"),
     ],
 )
 def test_what_is_said_about_exactness_is_what_is_known(verify: VerifyRule, about: dict[str, Any], said: str) -> None:
@@ -117,7 +120,10 @@ def test_what_is_said_about_exactness_is_what_is_known(verify: VerifyRule, about
 
 def test_no_way_to_exactness_is_named_where_there_is_none() -> None:
     """The state of a recurrent model cannot be rolled back, so nothing can be measured."""
-    assert exactness(stats(), ABOUT | {"rounding": None}, "coupled") == "same text as plain decoding up to rounding"
+    assert (
+        exactness(stats(), ABOUT | {"rounding": None, "made_exact_by": ""}, "coupled")
+        == "same text as plain decoding up to rounding"
+    )
 
 
 def test_the_rest_is_explained_and_each_figure_once() -> None:

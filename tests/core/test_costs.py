@@ -162,3 +162,17 @@ def test_a_disturbed_first_reading_is_not_believed() -> None:
     for _ in range(20):
         costs.observe_read("suffix", 300, 0.005)
     assert costs.read("suffix", 300) > 2 * 300 * 2e-6  # but repeated measurements are believed
+
+
+def test_the_pass_in_which_a_device_compiles_kernels_does_not_count() -> None:
+    costs = Costs({1: 1.0, 64: 64.0}, {"draft": (0.001, 0.0001)}, compiles=True)
+    costs.observe_target(1, 0.01, warm=True)
+    costs.observe_target(4, 60.0)
+    costs.observe_step("draft", 132.0)
+    costs.observe_read("draft", 10, 132.0)
+    assert costs.target(4) == pytest.approx(0.04)
+    assert costs.step("draft") == 0.001 and costs.read("draft", 10) == pytest.approx(0.001)
+    costs.observe_target(4, 0.02)
+    costs.observe_step("draft", 0.002)
+    assert costs.target(4) == pytest.approx(0.02)
+    assert costs.step("draft") == pytest.approx(0.002)

@@ -21,7 +21,7 @@ from edgespec.engine.speculator import OBSERVE_EVERY
 from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
 from edgespec.llama.model import Model
-from edgespec.llama.rounding import Widths
+from edgespec.llama.width_classes import WidthClasses
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Request
@@ -222,7 +222,9 @@ def test_strict_without_a_proof_guesses_nothing_from_a_corpus_either(
     (tmp_path / "a.txt").write_text(TEXT)
     with Model.load_vocabulary(resolve("demo").path) as vocabulary:
         build([tmp_path / "a.txt"], vocabulary, tmp_path / "x.corpus")
-    monkeypatch.setattr("edgespec.runtime.loading.measured_widths", lambda *rest: Widths(4, 0.1, None, 1))
+    single = tuple((width, width) for width in range(1, 17))
+    found = WidthClasses(single, (1.0,) * 16, 192, 0.1)
+    monkeypatch.setattr("edgespec.runtime.guarantee.measured_classes", lambda *rest: found)
     with edgespec.load("demo", strict=True, corpus=str(tmp_path / "x.corpus"), threads=1) as llm:
         assert not llm.engine.speculator.drafters and "decoding without speculation" in llm.notes[0]
 

@@ -300,7 +300,7 @@ def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> N
     with edgespec.load("demo", spec_type="draft", strict=True, exact=False, threads=1) as llm:
         first = answer(llm)
         assert isinstance(llm.engine.speculator.pace, MeasuredPolicy)
-        assert llm.engine.speculator.pace.least_width == llm.engine.least_width >= 2
+        assert llm.engine.speculator.pace.least_width == llm.engine.scheduler.least_width >= 2
         llm.draft_with(pace="off")
         assert answer(llm) == first
 
@@ -331,6 +331,32 @@ def test_costs_are_measured_in_about_a_second(
     assert (max(depths), len(widths)) == (depth, n_widths)
     assert len(shown) == 2 * len(pass_widths(31)) and shown[-1] == 1.0
     assert tuning.costs.target(1) == pytest.approx(token_s)
+
+
+def test_costs_are_the_same_whether_kernels_are_compiled_in_the_first_pass_of_a_width(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time for compiling is not taken from the time for measuring either."""
+    now_s, compiled = 0.0, set[int]()
+
+    def timed_pass(context: Context, width: int, depth: int) -> float:
+        nonlocal now_s
+        took_s = 0.002 + 1e-4 * width + (60.0 if width not in compiled else 0.0)
+        now_s += took_s
+        compiled.add(width)
+        return took_s
+
+    found = []
+    with edgespec.load("demo", spec_type="suffix", store=False, threads=1) as llm:
+        monkeypatch.setattr("edgespec.engine.calibrate._timed_pass", timed_pass)
+        monkeypatch.setattr("edgespec.engine.calibrate.perf_counter", lambda: now_s)
+        for _ in range(2):
+            tuning = CostModelCache(llm.context, [], 1, pytest.fail, compiles=True)
+            tuning.costs = Costs({1: 1.0, 64: 64.0}, compiles=True)
+            tuning.measure(llm.context, 32, lambda done: None)
+            found.append(tuning.costs.state())
+    assert found[0] == found[1]
+    assert len(found[0]["0"]) == len(pass_widths(31)) == len(compiled)
 
 
 def measured_widths(policy: MeasuredPolicy) -> list[int]:

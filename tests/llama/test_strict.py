@@ -12,11 +12,13 @@ from coarse_context import CoarseContext
 from tiny_gguf import EXACT, write_model
 
 import edgespec
+from edgespec.core.exactness import CELLS, rows_with_equal_cells
 from edgespec.errors import UsageError
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.llama.quantize import quantize
-from edgespec.llama.rounding import LARGE_BYTES, Widths, measure_widths, measured_widths
+from edgespec.llama.rounding import LARGE_BYTES, measure_widths
+from edgespec.llama.width_classes import WIDEST, WidthClasses, measure_classes, measured_classes
 
 PROMPTS = ["def fibonacci(n):", "class Stack:\n    def push", "x = [" + "1, " * 150]
 
@@ -35,40 +37,84 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
         yield model
 
 
-@pytest.mark.parametrize(("fine_from", "exact_from"), [(2, 2), (3, 3), (5, 5), (6, 6)])
-def test_the_narrowest_width_that_rounds_as_wider_ones_is_found(tiny: Model, fine_from: int, exact_from: int) -> None:
-    with CoarseContext(tiny, n_ctx=512, max_outputs=6, **EXACT) as context:
-        context.is_coarse = lambda width, index: width < fine_from
-        widths = measure_widths(context, 250, 6)
+SINGLE = tuple((width, width) for width in range(1, WIDEST + 1))
+
+
+@pytest.mark.parametrize(
+    ("coarse", "ranges"),
+    [
+        ((1,), ((1, 1), (2, 16))),
+        ((1, 3, 4), ((1, 1), (2, 2), (3, 4), (5, 16))),
+        ((1, 16), ((1, 1), (2, 15), (16, 16))),
+    ],
+)
+def test_neighbouring_widths_with_the_same_bits_are_a_class(
+    tiny: Model, coarse: tuple[int, ...], ranges: tuple[tuple[int, int], ...]
+) -> None:
+    with CoarseContext(tiny, n_ctx=512, max_outputs=WIDEST, **EXACT) as context:
+        context.is_coarse = lambda width, index: width in coarse
+        classes = measure_classes(context, (192,))
         assert context.length(0) == 0
-    assert widths.exact_from == exact_from
-    assert 0.3 < widths.max_difference < 0.8
+    assert classes.ranges == ranges and classes.depth == 192
+    assert len(classes.seconds) == WIDEST and min(classes.seconds) > 0
+    assert 0.3 < classes.max_difference < 0.8
 
 
-def test_rows_that_depend_on_their_place_are_never_exact(tiny: Model) -> None:
-    with CoarseContext(tiny, n_ctx=512, max_outputs=4, **EXACT) as context:
-        context.is_coarse = lambda width, index: bool(index % 2)
-        assert measure_widths(context, 250, 4).exact_from is None
+def test_rows_that_depend_on_their_place_are_in_no_class(tiny: Model) -> None:
+    with CoarseContext(tiny, n_ctx=512, max_outputs=WIDEST, **EXACT) as context:
+        context.is_coarse = lambda width, index: index == width - 1
+        assert measure_classes(context, (192,)).ranges == SINGLE
+
+
+def test_a_class_must_hold_at_every_depth(tiny: Model) -> None:
+    with CoarseContext(tiny, n_ctx=1536, max_outputs=WIDEST, **EXACT) as context:
+        context.is_coarse = lambda width, index: width == 1 or (width > 8 and context.length(0) > 1000)
+        assert measure_classes(context, (192, 1280)).ranges == ((1, 1), (2, 8), (9, 16))
+
+
+def test_the_class_that_generates_fastest_is_used_if_its_plain_passes_cost_little() -> None:
+    seconds = (1.0, 1.02, 1.05, 1.1, *(1.6 + 0.1 * width for width in range(12)))
+    classes = WidthClasses(((1, 1), (2, 2), (3, 4), (5, 8), (9, 16)), seconds, 192, 0.1)
+    assert (classes.best(1.1), classes.best(), classes.cost(5)) == ((3, 4), (3, 4), 1.6)
+    assert classes.best(1.04) is None
+    memory_bound = WidthClasses(classes.ranges, (1.0,) * 16, 192, 0.1)
+    assert memory_bound.best() == (9, 16)
+    assert WidthClasses(SINGLE[:1], (1.0,), 192, 0.1).best() is None
 
 
 def test_it_is_measured_once_for_the_same_settings(tiny: Model) -> None:
-    measured = []
+    measured, found = [], []
     for threads in (1, 1, 2):
-        with Context(tiny, n_ctx=512, max_outputs=4, threads=threads) as context:
+        with Context(tiny, n_ctx=512, max_outputs=WIDEST, threads=threads) as context:
             told: list[float] = []
-            measured_widths(context, 4, told.append)
+            found.append(measured_classes(context, told.append))
             measured.append(bool(told))
     assert measured == [True, False, True]
+    assert found[0] == found[1]
 
 
 def test_what_cannot_be_measured_is_none(tmp_path: Path, tiny: Model) -> None:
     with Context(tiny, n_ctx=16, max_outputs=4) as context:
-        assert measured_widths(context, 4) is None
+        assert measured_classes(context) is None
     with (
         Model(write_model(tmp_path / "mamba.gguf", "mamba")) as mamba,
-        Context(mamba, n_ctx=512, max_outputs=4) as context,
+        Context(mamba, n_ctx=512, max_outputs=WIDEST) as context,
     ):
-        assert measured_widths(context, 4) is None
+        assert measured_classes(context) is None
+
+
+@pytest.mark.parametrize("least", [1, 3, 5])
+def test_rows_of_drafts_attend_to_as_many_cells_as_rows_of_padded_plain_passes(least: int) -> None:
+    def cells(start: int, width: int) -> int:
+        return -(-(start + max(width, least)) // CELLS) * CELLS
+
+    for start in range(600):
+        most = rows_with_equal_cells(start, least)
+        assert most >= 1
+        for width in range(1, min(most, 16) + 1):
+            assert {cells(start, width)} == {cells(row, 1) for row in range(start, start + width)}
+        wider = {cells(row, 1) for row in range(start, start + most + 1)} | {cells(start, most + 1)}
+        assert len(wider) > 1  # not a token less than possible
 
 
 @pytest.mark.long(but=1)
@@ -105,8 +151,8 @@ def test_strict_on_weights_whose_narrow_passes_round_differently(tmp_path: Path,
 
             llm.context.decode = recording  # type: ignore[method-assign,assignment]
             texts.append([e.id for e in llm.generate("def f(x):", max_tokens=60, temperature=0.8, ignore_eos=True)])
-            assert llm.engine.least_width > 1
-            assert min(widths) >= llm.engine.least_width
+            assert llm.engine.scheduler.least_width > 1
+            assert min(widths) >= llm.engine.scheduler.least_width
     assert texts[0] == texts[1]
 
 
@@ -128,7 +174,8 @@ def test_strict_on_k_quants_pads_to_whole_tiles(tmp_path: Path, n_max: int) -> N
 
 
 def test_strict_decodes_plainly_where_rows_depend_on_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.loading.measured_widths", lambda *_: Widths(4, 0.1, None, 1))
+    found = WidthClasses(SINGLE, (1.0,) * WIDEST, 192, 0.1)
+    monkeypatch.setattr("edgespec.runtime.guarantee.measured_classes", lambda *_: found)
     with edgespec.load("demo", strict=True) as llm:
         assert any(note.startswith("decoding without speculation") for note in llm.notes)
         list(llm.generate(PROMPTS[0], max_tokens=8))
@@ -140,10 +187,6 @@ def test_strict_decodes_plainly_where_rows_depend_on_their_batch(monkeypatch: py
     [
         {"spec_tree": 2},
         {"sequences": 2},
-        {"flash_attention": "on"},
-        {"cache_type_v": "q8_0"},
-        {"spec_draft_n_max": 0},
-        {"spec_draft_n_max": 16},
     ],
 )
 def test_what_strict_excludes_is_refused(settings: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -24,6 +24,9 @@ from edgespec.errors import EdgespecError
 from edgespec.llama.machine import HIDING, Gpu, gpus_here, why_unused
 from edgespec.models.names.known import with_tilde
 from edgespec.text.figures import size_of
+
+if TYPE_CHECKING:
+    from edgespec.llama.context import Context
 
 LIBRARIES = ("huggingface_hub", "llguidance", "numpy", "textual")
 MEASURED_CONTEXT = 512  # tokens; enough to measure rounding, and small enough to fit beside other programs
@@ -217,39 +220,77 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
     from edgespec.gguf_file.model_check import check_model
     from edgespec.llama.context import Context
     from edgespec.llama.kernels import have_bounds
-    from edgespec.llama.rounding import measured_widths
+    from edgespec.llama.library import supports_gpu
     from edgespec.models.memory.estimate import Plan
     from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
-    from edgespec.runtime.fitting import can_be_exact, fitted, open_model
+    from edgespec.runtime.fitting import fitted, open_model
     from edgespec.settings import LoadSettings
 
-    header, exact, usual, notes = check_model(path), can_be_exact(), LoadSettings(str(path)), list[str]()
-    attention = wanted_attention(header, usual, usual.cache_type_v, exact=exact)
-    n_ctx = min(usual_context(header), MEASURED_CONTEXT)
-    plan = Plan(header, n_ctx=n_ctx, max_outputs=NARROW, flash_attention=attention, exact=exact)
-    plan = fitted(with_room(plan, usual), notes.append)
+    header, usual, notes = check_model(path), LoadSettings(str(path)), list[str]()
+
+    def planned(*, on_gpu: bool) -> Plan:
+        exact = have_bounds() and not on_gpu
+        n_ctx = usual_context(header) if on_gpu else min(usual_context(header), MEASURED_CONTEXT)
+        attention = wanted_attention(header, usual, usual.cache_type_v, exact=exact)
+        plan = Plan(header, n_ctx=n_ctx, max_outputs=NARROW, flash_attention=attention, exact=exact)
+        return fitted(with_room(plan, usual), notes.append, "auto" if on_gpu else 0)
+
+    plan = planned(on_gpu=supports_gpu())
+    if supports_gpu() and not plan.gpu_layers:
+        plan = planned(on_gpu=False)
     with (
         open_model(plan, notes.append, lambda done: progress(f"loading {path.name}", done)) as model,
         Context(model, **plan.context) as context,
     ):
-        widths = measured_widths(context, NARROW, lambda done: progress("measuring rounding", done))
+        rounding = _of_classes if plan.gpu_layers else _of_widths
+        found = rounding(context, lambda done: progress("measuring rounding", done))
     layers, size = header.number("block_count"), size_of(header.size_bytes)
     yield "architecture", f"{header.architecture}, {layers} layers, {size}"
     yield "weights", ", ".join(sorted(header.weight_types))
-    mode = "exact mode" if exact else f"no exact mode {'on a GPU' if have_bounds() else 'in this build of llama.cpp'}"
+    where = f"{plan.gpu_layers} of {plan.n_layers} layers on a GPU" if plan.gpu_layers else "on the CPU"
+    mode = where if plan.gpu_layers else "exact mode" if plan.exact else "no exact mode in this build of llama.cpp"
     repacked = ", ".join(sorted(header.weight_types & plan.repacked))
     yield "kernels", f"{mode}, {f'{repacked} weights' if repacked else 'weights not'} repacked"
-    if widths is None:
-        why = "not measured: the context is too short, or the model's state cannot be rolled back"
-    elif widths.exact_to >= widths.widest:
-        why = f"exact: decoding up to {widths.widest} tokens at once gives the same logits as one at a time"
-    else:
-        why = f"exact for up to {widths.exact_to} tokens at once; " if widths.exact_to > 1 else ""
-        why += f"decoding several tokens at once changes logits by up to {widths.max_difference:.2g}, so texts may "
-        why += "differ from plain decoding where two tokens are almost equally likely"
-    yield "rounding", why
+    yield "rounding", found or "not measured: the context is too short, or the model's state cannot be rolled back"
     for note in notes:
         yield "note", note
+
+
+def _of_widths(context: Context, progress: Callable[[float], None]) -> str:
+    """Measure which passes give the logits of single tokens, and describe the result; empty if that is impossible."""
+    from edgespec.core.exactness import NARROW
+    from edgespec.llama.rounding import measured_widths
+
+    widths = measured_widths(context, NARROW, progress)
+    if widths is None:
+        return ""
+    if widths.exact_to >= widths.widest:
+        return f"exact: decoding up to {widths.widest} tokens at once gives the same logits as one at a time"
+    return (
+        (f"exact for up to {widths.exact_to} tokens at once; " if widths.exact_to > 1 else "")
+        + f"decoding several tokens at once changes logits by up to {widths.max_difference:.2g}, so texts may "
+        "differ from plain decoding where two tokens are almost equally likely"
+    )
+
+
+def _of_classes(context: Context, progress: Callable[[float], None]) -> str:
+    """Measure which passes give the same logits, and describe the result; empty if that is impossible."""
+    from edgespec.llama.width_classes import measured_classes
+    from edgespec.runtime.guarantee import MOST_COST
+
+    classes = measured_classes(context, progress)
+    if classes is None:
+        return ""
+    widths = ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in classes.ranges)
+    said = (
+        f"passes of these numbers of tokens give the same logits, measured at up to {classes.depth:,} tokens: {widths}"
+    )
+    best = classes.best(MOST_COST) or classes.best()
+    if best is None:
+        return f"{said}; texts may differ from plain decoding where two tokens are almost equally likely"
+    cost = f"{classes.cost(best[0]):.2f} times the time of a pass over one token"
+    use = "are exact" if classes.best(MOST_COST) else "can be exact (--strict)"
+    return f"{said}; texts {use} with passes of {best[0]}-{best[1]}, at {cost}"
 
 
 def _private(path: Path) -> str:

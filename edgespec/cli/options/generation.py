@@ -36,7 +36,6 @@ from edgespec.settings import (
     MAX_DRAFT,
     MAX_LEAVES,
     MAX_SEQUENCES,
-    STRICT_DRAFT_N_MAX,
     Constraint,
     LoadSettings,
     Message,
@@ -195,7 +194,7 @@ SPECULATION = [
     _speculation("--spec-type", f"Drafters to use. {help_text()}", type=SPEC_TYPE, metavar="auto|none|DRAFTER,..."),
     _speculation(
         "--spec-draft-n-max", f"Maximum draft tokens per step, up to {MAX_DRAFT}. 0: no drafting.",
-        shown=f"{DRAFT_N_MAX}, {STRICT_DRAFT_N_MAX} with --strict",
+        shown=str(DRAFT_N_MAX),
     ),
     _speculation(
         "--pace",
@@ -224,8 +223,8 @@ SPECULATION = [
     ),
     _speculation(
         "--exact/--fast exact",
-        "Make the text identical with and without drafts, on CPUs at almost no cost. --fast uses llama.cpp's default "
-        "kernels instead.",
+        "Make the text identical with and without drafts, where this costs almost nothing: on CPUs and many GPUs. "
+        "--fast uses llama.cpp's default kernels instead.",
     ),
     _speculation(
         "--strict",

@@ -42,11 +42,16 @@ class Estimate:
 class Costs:
     """The table of costs, in seconds on an idle machine. Before any measurement a pass over one token costs 1.
 
-    `assumed` holds, by drafter, the seconds of a pass and of the prefill of a token. They are used until measured.
+    `assumed` holds, by drafter, the seconds of a pass and of the prefill of a token. They are used until measured. If a
+    device `compiles` kernels when they are first used, which can take minutes, the first measurement of each kind does
+    not count unless it is `warm`.
     """
 
-    def __init__(self, shape: Shape, assumed: Mapping[str, tuple[float, float]] | None = None) -> None:
-        self._assumed = assumed or {}
+    def __init__(
+        self, shape: Shape, assumed: Mapping[str, tuple[float, float]] | None = None, *, compiles: bool = False
+    ) -> None:
+        self._assumed, self._compiles = assumed or {}, compiles
+        self._compiled: set[Key] = set()
         self._shape = np.log(sorted(shape)), np.log([shape[width] for width in sorted(shape)])
         self._tables: dict[int, dict[Key, Estimate]] = {}  # by depth
         self._curves: dict[int, Sequence[float]] = {}  # seconds of target passes by width, by depth
@@ -86,21 +91,31 @@ class Costs:
 
     # --- measuring: durations that are not positive (the clock was reset) are ignored -----------------------------
 
-    def observe_target(self, width: int, seconds: float, depth: int = 0) -> None:
-        self._observe(("target", width), seconds, depth, LOAD_GAIN)
+    def observe_target(self, width: int, seconds: float, depth: int = 0, *, warm: bool = False) -> None:
+        self._observe(("target", width), seconds, depth, LOAD_GAIN, warm=warm)
         self._curves.clear()
 
-    def observe_step(self, drafter: str, seconds: float, depth: int = 0, leaves: int = 1, sequences: int = 1) -> None:
-        self._observe(("step", drafter, leaves, sequences), seconds, depth, self._gain(seconds, depth))
+    def observe_step(
+        self,
+        drafter: str,
+        seconds: float,
+        depth: int = 0,
+        leaves: int = 1,
+        sequences: int = 1,
+        *,
+        warm: bool = False,
+    ) -> None:
+        self._observe(("step", drafter, leaves, sequences), seconds, depth, self._gain(seconds, depth), warm=warm)
 
     def observe_read(
         self, drafter: str, tokens: int, seconds: float, depth: int = 0, leaves: int = 1, sequences: int = 1
     ) -> None:
-        if drafter in self._assumed:
+        key = ("read", drafter, leaves, sequences)
+        if drafter in self._assumed and not self._compiled_in(key, depth):
             # Such a drafter seldom reads: without the prior, one disturbed first measurement would decide for long.
             assumed = Estimate(math.log(self._assumed[drafter][1]), PRIOR)
-            self._table(_level(depth)).setdefault(("read", drafter, leaves, sequences), assumed)
-        self._observe(("read", drafter, leaves, sequences), seconds / tokens, depth, self._gain(seconds, depth))
+            self._table(_level(depth)).setdefault(key, assumed)
+        self._observe(key, seconds / tokens, depth, self._gain(seconds, depth))
 
     def _gain(self, seconds: float, depth: int) -> float:
         """Return the weight of a drafter's time in the estimate of the load.
@@ -109,14 +124,21 @@ class Costs:
         """
         return LOAD_GAIN * min(1.0, max(0.0, seconds) * math.exp(-self.load) / self.target(1, depth))
 
-    def _observe(self, key: Key, seconds: float, depth: int, load_gain: float) -> None:
+    def _observe(self, key: Key, seconds: float, depth: int, load_gain: float, *, warm: bool = False) -> None:
         if not 0 < seconds < math.inf:
+            return
+        if not warm and self._compiled_in(key, depth):
+            self._compiled.add(key)
             return
         known = self._table(_level(depth)).setdefault(key, Estimate(math.log(seconds) - self.load, 0))
         if known.count:
             self.load += load_gain * _clipped(math.log(seconds) - self.load - known.log_s)
         known.count += 1
         known.log_s += max(LEAST_GAIN, 1 / known.count) * _clipped(math.log(seconds) - self.load - known.log_s)
+
+    def _compiled_in(self, key: Key, depth: int) -> bool:
+        """Return whether kernels may be compiled in this pass: it is the first of its kind."""
+        return self._compiles and key not in self._compiled and key not in self._table(_level(depth))
 
     # --- the table ------------------------------------------------------------------------------------------------
 
