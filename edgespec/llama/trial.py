@@ -22,6 +22,7 @@ from edgespec.files.paths import cache_dir, cache_name, file_facts, read_cache, 
 from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.walk import shown
 from edgespec.llama.child import Child, Limits, answer, running
+from edgespec.llama.devices import identities
 from edgespec.llama.library import build_id
 from edgespec.text.figures import size_of
 
@@ -36,6 +37,7 @@ KNOWN_GOOD = Path(str(files("edgespec.models.demo") / "draft.gguf"))
 # Below this, threads that wait for each other on a busy machine cost more than they save.
 SMALL_BYTES = 500_000_000
 SLOWEST_DISK = 10e6  # bytes per second
+WAIT_S, DRIVER_WAIT_S = 120, 900  # a driver may compile its kernels for minutes
 TOKENIZER = "reading the tokenizer"
 # Characters of all lengths in UTF-8, and runs of blanks and digits
 UNUSUAL = "\u20ac\u4e2d\u6587\U0001f600 \u0000\u0301\u200d\ud7ff\U0010ffff\n\n\t  1234567890 a" + " " * 300
@@ -53,7 +55,7 @@ def extra_buffers_work(path: Path, warn: Callable[[str], None], child: Sequence[
 
     A new file is tried first; `placement` are the arguments of `Model` for layers on GPUs. `warn` gets a line if this
     build has to run without repacking. Raises ModelFileError if the file crashes llama.cpp, GenerationError if a good
-    file crashes it too, or the error that rejects the file.
+    file crashes it too or the file crashes it on a GPU only, or the error that rejects the file.
     """
     check = self_check(child)
     if check == "crashes":
@@ -68,10 +70,12 @@ def extra_buffers_work(path: Path, warn: Callable[[str], None], child: Sequence[
             "this build of llama.cpp crashes with repacked weights on this machine (GCC 12 is known to miscompile "
             "its AMX code): repacking is disabled, which costs speed; rebuild with clang or GCC 13"
         )
-    name = cache_name("trials", {"file": file_facts(path), "build": build_id()})
+    devices = identities(placement["devices"]) if placement.get("gpu_layers") else []
+    name = cache_name("trials", {"file": file_facts(path), "build": build_id(), "devices": devices})
     if read_cache(name) != "works":
-        crashed = _crashed(path, child, extra_buffers=extra_buffers, **placement)
-        if crashed:
+        if devices:
+            _try_on_gpu(path, child, extra_buffers=extra_buffers, **placement)
+        elif crashed := _crashed(path, child, extra_buffers=extra_buffers):
             raise ModelFileError(f"cannot load {path}", why=crashed, hint=DAMAGED)
         if not write_cache(name, "works"):
             warn(f"the safety check cannot be cached in {cache_dir()}; starts will be slower")
@@ -96,6 +100,26 @@ def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
     return found
 
 
+def _try_on_gpu(path: Path, child: Sequence[str], *, extra_buffers: bool, **placement: Any) -> None:
+    """Try a file with layers on GPUs, and if that fails, without them, to tell a bad driver from a bad file.
+
+    Raises GenerationError for a bad driver, and what `extra_buffers_work` raises for a bad file.
+    """
+    try:
+        why = _crashed(path, child, extra_buffers=extra_buffers, **placement)
+    except ModelFileError as error:
+        why = error.why
+    if not why:
+        return
+    if crashed := _crashed(path, child, extra_buffers=extra_buffers):
+        raise ModelFileError(f"cannot load {path}", why=crashed, hint=DAMAGED)
+    raise GenerationError(
+        f"cannot run {path.name} on the GPU",
+        why=f"{why}; on the CPU the model works, so the GPU's driver is to blame",
+        hint="-ngl 0 uses the CPU; a newer driver may help ('edgespec doctor' shows its version)",
+    )
+
+
 def _crashed(path: Path, command: Sequence[str], *, extra_buffers: bool, **placement: Any) -> str:
     """Load the file in a child and decode a few tokens. Return how the child crashed, or an empty string.
 
@@ -103,7 +127,8 @@ def _crashed(path: Path, command: Sequence[str], *, extra_buffers: bool, **place
     OutOfMemoryError or KeyboardInterrupt if it ended before it could report. The limits start again with each report
     of progress: reading a large file from a slow disk takes long, but makes progress.
     """
-    stage, limits = "", Limits(clock_s=120 + path.stat().st_size / SLOWEST_DISK)
+    wait_s = DRIVER_WAIT_S if placement.get("gpu_layers") else WAIT_S
+    stage, limits = "", Limits(clock_s=wait_s + path.stat().st_size / SLOWEST_DISK)
     patient = limits
 
     def heard(begun: str) -> Limits:

@@ -259,6 +259,55 @@ def test_without_a_cache_every_start_tries_again(
         assert build.starts() == ["draft.gguf 1", "draft.gguf 0", "model.gguf 0"]
 
 
+# --- the driver of a GPU ----------------------------------------------------------------------------------------------
+
+ON_GPU = {"gpu_layers": 9, "devices": ("Vulkan0",)}
+CRASHES_ON_GPU = "if question['placement']: crash()"
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The version of the driver, which can be changed."""
+    found = ["1.0"]
+    monkeypatch.setattr(trial, "identities", lambda names: [[name, *found] for name in names])
+    return found
+
+
+def test_a_driver_that_crashes_is_blamed_and_not_the_file(
+    make_build: MakeBuild, model: Path, driver: list[str]
+) -> None:
+    build = make_build(CRASHES_ON_GPU)
+    with pytest.raises(GenerationError, match="on the CPU the model works") as raised:
+        extra_buffers_work(model, no_warning, build.command, **ON_GPU)
+    assert "-ngl 0" in raised.value.hint and "download" not in str(raised.value)
+    assert extra_buffers_work(model, no_warning, build.command)
+
+
+def test_a_driver_that_is_too_slow_is_blamed_and_not_the_file(
+    make_build: MakeBuild, model: Path, driver: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "DRIVER_WAIT_S", 0.2)
+    build = make_build("if question['placement']: __import__('time').sleep(60)")
+    with pytest.raises(GenerationError, match=r"did not finish .* the GPU's driver is to blame"):
+        extra_buffers_work(model, no_warning, build.command, **ON_GPU)
+
+
+def test_a_file_that_crashes_on_the_cpu_too_is_to_blame(make_build: MakeBuild, model: Path, driver: list[str]) -> None:
+    with pytest.raises(ModelFileError, match="download it again"):
+        extra_buffers_work(model, no_warning, make_build("if file == 'model.gguf': crash()").command, **ON_GPU)
+
+
+def test_another_driver_is_another_trial(make_build: MakeBuild, model: Path, driver: list[str]) -> None:
+    build = make_build(NEVER_CRASHES)
+    tried = []
+    for version in ("1.0", "1.0", "2.0"):
+        driver[0] = version
+        extra_buffers_work(model, no_warning, build.command, **ON_GPU)
+        tried.append([start for start in build.starts() if start.startswith("model.gguf")])
+    extra_buffers_work(model, no_warning, build.command)
+    assert [len(starts) for starts in [*tried, build.starts()]] == [1, 0, 1, 1]
+
+
 # --- the real child ---------------------------------------------------------------------------------------------------
 
 
