@@ -38,6 +38,8 @@ class Machine(NamedTuple):
     clang_works: bool = False
     nvcc: str = ""  # path of the CUDA compiler
     gpus: str = ""  # names of the NVIDIA GPUs, one a line
+    capabilities: str = ""  # their compute capabilities as CMake writes them, such as "86;89"
+    driver: str = ""  # version of NVIDIA's driver
 
 
 def choose_backend(machine: Machine, wanted: str) -> str:
@@ -131,6 +133,8 @@ def with_additions(environ: Mapping[str, str]) -> dict[str, str]:
 def look(environ: Mapping[str, str]) -> Machine:
     """Return the properties of this machine."""
     cuda = [home for home in (environ.get("CUDA_PATH"), environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
+    query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
+    cards = [line.rsplit(", ", 2) for line in _output(query).splitlines() if line.count(", ") > 1]
     return Machine(
         system=platform.system(),
         architecture=platform.machine(),
@@ -138,7 +142,9 @@ def look(environ: Mapping[str, str]) -> Machine:
         compiler=_compiler(environ),
         clang_works=_compiles(["clang", "-x", "c"]) and _compiles(["clang++", "-x", "c++"]),
         nvcc=shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(f"{home}/bin" for home in cuda)) or "",
-        gpus=_output(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]).strip(),
+        gpus="\n".join(name for name, _, _ in cards),
+        capabilities=";".join(sorted({capability.replace(".", "") for _, capability, _ in cards})),
+        driver=cards[0][2] if cards else "",
     )
 
 
@@ -157,10 +163,9 @@ def _cpu() -> str:
 
 def _compiler(environ: Mapping[str, str]) -> Compiler | None:
     """Return the C++ compiler that CMake would use, identified by its predefined macros."""
-    for name in [environ["CXX"]] if environ.get("CXX") else ["c++", "g++", "clang++"]:
-        macros = dict(
-            re.findall(r"^#define (\w+) (.*)$", _output([*name.split(), "-dM", "-E", "-x", "c++", "-"]), re.M)
-        )
+    command = compiler_command(environ)
+    if command:
+        macros = dict(re.findall(r"^#define (\w+) (.*)$", _output([*command, "-dM", "-E", "-x", "c++", "-"]), re.M))
         for family, major, minor in (
             ("clang", "__clang_major__", "__clang_minor__"),
             ("gcc", "__GNUC__", "__GNUC_MINOR__"),
@@ -168,6 +173,13 @@ def _compiler(environ: Mapping[str, str]) -> Compiler | None:
             if major in macros:
                 return Compiler(family, (int(macros[major]), int(macros[minor])))
     return None
+
+
+def compiler_command(environ: Mapping[str, str]) -> list[str]:
+    """Return the command of the C++ compiler that CMake would use, or [] if there is none."""
+    if environ.get("CXX"):
+        return environ["CXX"].split()
+    return [name for name in ("c++", "g++", "clang++") if shutil.which(name)][:1]
 
 
 def _compiles(compiler: list[str]) -> bool:

@@ -7,7 +7,9 @@
 The wheels are written to dist/. A step that is complete is not done again; an interrupted one continues where it was.
 The wheels for Linux and Windows are compiled on Linux by Zig's clang, which brings the C libraries of all systems, so
 that no other compiler and no container is needed. The wheel for macOS needs Apple's SDK and is compiled on a Mac.
-Standard library only: the tools are installed into build/release/tools.
+Standard library only: the tools are installed into build/release/tools, except for Vulkan's headers and glslc, which no
+package index has: install the Vulkan SDK (https://vulkan.lunarg.com) or the packages of the distribution. With
+EDGESPEC_BACKEND=cpu the wheels are built without Vulkan.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import gpu_tools
 from bootstrap import llama_version
 from llama_build import ADDITIONS, library_version
 from long_commands import CommandError, locked, minutes, read, run_logged, say
@@ -43,6 +46,8 @@ REQUIREMENTS = (
     "build>=1.2",
     "auditwheel>=6.4",
 )
+# The functions of Vulkan's loader that ggml-vulkan.cpp calls by name. It asks the first two for all others.
+LOADER = ("vkGetInstanceProcAddr", "vkGetDeviceProcAddr", "vkCmdCopyBuffer")
 # Zig's clang would keep frame pointers, which take 6 to 8 % of the speed, and debug information, which wheels lack.
 FLAGS = "-fno-sanitize=undefined -fomit-frame-pointer -g0"
 UNUSED = ("include/**", "lib/**", "bin/**", "llama_cpp/lib/*.a", "llama_cpp/lib/*.lib")  # files that a wheel leaves out
@@ -157,14 +162,10 @@ def _llama_step(name: str) -> Callable[[], Path]:
 
 def llama_wheel(name: str, target: Target) -> Path:
     """Cross-compile the wheel of llama-cpp-python for a target, with a CPU backend for each level of instructions."""
-    compilers = {}
-    for tool in ("cc", "c++", "ar", "ranlib", "rc"):
-        wrapper = TOOLS / "wrappers" / f"{name}-{tool}"
-        wrapper.parent.mkdir(exist_ok=True)
-        options = f" -target {target.zig}" if tool in ("cc", "c++") else ""
-        wrapper.write_text(WRAPPER.format(zig=_zig(), tool=f"{tool}{options}"), encoding="utf-8")
-        wrapper.chmod(0o755)
-        compilers[tool] = str(wrapper)
+    compilers = {
+        tool: _wrapper(name, tool, f"-target {target.zig}" if tool in ("cc", "c++") else "")
+        for tool in ("cc", "c++", "ar", "ranlib", "rc")
+    }
     defines = [
         *PORTABLE,
         f"CMAKE_SYSTEM_NAME={target.system}",
@@ -176,8 +177,68 @@ def llama_wheel(name: str, target: Target) -> Path:
         f"CMAKE_AR={compilers['ar']}",
         f"CMAKE_RANLIB={compilers['ranlib']}",
         f"CMAKE_RC_COMPILER={compilers['rc']}",
+        *vulkan(name, target),
     ]
     return _llama_wheel(name, target.tag, defines)
+
+
+def vulkan(name: str, target: Target) -> list[str]:
+    """Return the CMake definitions of the Vulkan backend, a plugin that is loaded where the system has Vulkan's loader.
+
+    The plugin is linked to a loader without code, so that the system's own loader is not needed to build it.
+    """
+    if os.environ.get("EDGESPEC_BACKEND", "").lower() == "cpu":
+        return []
+    found = gpu_tools.vulkan([_zig(), "c++"], os.environ, linked=False)
+    folder = WORK / "vulkan"
+    shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / name).mkdir(parents=True)
+    include = folder / "include"  # without the other headers of /usr/include, which are those of another C library
+    shutil.rmtree(include, ignore_errors=True)
+    include.mkdir()
+    for header in ("vulkan", "vk_video", "spirv"):
+        source = next((path for path in found.includes if (path / header).is_dir()), None)
+        if source:
+            (include / header).symlink_to(source / header)
+    (folder / name / "SPIRV-HeadersConfig.cmake").touch()  # CMake asks for it; the headers are in `include`
+    host = folder / name / "host.cmake"
+    compilers = "".join(
+        f'set(CMAKE_{language}_COMPILER "{_wrapper("host", tool, "")}")\n'
+        for language, tool in (("C", "cc"), ("CXX", "c++"))
+    )
+    host.write_text(compilers, encoding="utf-8")
+    return [
+        "GGML_VULKAN=ON",
+        f"GGML_VULKAN_SHADERS_GEN_TOOLCHAIN={host}",
+        f"Vulkan_INCLUDE_DIR={include}",
+        f"Vulkan_LIBRARY={_loader(folder / name, target)}",
+        f"Vulkan_GLSLC_EXECUTABLE={found.glslc}",
+        f"SPIRV-Headers_DIR={folder / name}",
+        f"EDGESPEC_VULKAN={found.version}",  # CMake does not use it: another version is another build
+    ]
+
+
+def _loader(folder: Path, target: Target) -> Path:
+    """Write a library with the names of Vulkan's loader for the linker."""
+    if target.system == "Windows":
+        names, library = folder / "vulkan.def", folder / "vulkan-1.lib"
+        names.write_text("\n".join(["LIBRARY vulkan-1.dll", "EXPORTS", *LOADER, ""]), encoding="utf-8")
+        command = [_zig(), "dlltool", "-m", "i386:x86-64", "-d", str(names), "-l", str(library)]
+    else:
+        code, library = folder / "loader.c", folder / "libvulkan.so"
+        code.write_text("".join(f"void {function}(void) {{}}\n" for function in LOADER), encoding="utf-8")
+        command = [_zig(), "cc", "-target", target.zig, "-shared", "-Wl,-soname,libvulkan.so.1", "-o", str(library)]
+        command += [str(code)]
+    _run("making a stub of Vulkan's loader", command)
+    return library
+
+
+def _wrapper(name: str, tool: str, options: str) -> str:
+    wrapper = TOOLS / "wrappers" / f"{name}-{tool}"
+    wrapper.parent.mkdir(exist_ok=True)
+    wrapper.write_text(WRAPPER.format(zig=_zig(), tool=f"{tool} {options}".rstrip()), encoding="utf-8")
+    wrapper.chmod(0o755)
+    return str(wrapper)
 
 
 def macos() -> Path:
@@ -248,8 +309,8 @@ def _tool(name: str) -> str:
     return str(TOOLS / "bin" / name)
 
 
-def _zig() -> Path:
-    return next((TOOLS / "lib").glob("python*/site-packages/ziglang/zig"))
+def _zig() -> str:
+    return str(next((TOOLS / "lib").glob("python*/site-packages/ziglang/zig")))
 
 
 def _run(title: str, command: list[str], environ: dict[str, str] | None = None) -> None:
