@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gpu_tools
 import llama_build
 from long_commands import CommandError, locked, minutes, read, run_logged, say
 
@@ -56,6 +57,8 @@ def install(dev: bool, torn: bool) -> None:
         return
     machine = llama_build.look(os.environ)
     backend = llama_build.choose_backend(machine, wanted or read(STAMP / "backend"))
+    if backend == "cpu" and not wanted and machine.gpus:
+        say(f"{machine.gpus.splitlines()[0]} was found: EDGESPEC_BACKEND=cuda compiles llama.cpp for it (docs/install.md)")
     pip = [str(PYTHON), "-I", "-m", "pip", "--disable-pip-version-check"]
     moved = read(STAMP / "root") not in ("", str(ROOT))  # a virtual environment is full of absolute paths
     if torn or moved or not _succeeds([*pip, "--version"]):
@@ -119,35 +122,61 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
         return f"{wanted} (own)", own_wheel(pip, Path(wanted).expanduser().resolve())
     if keep and not wanted and (not installed or installed.endswith("(own)")) and _installed_llama() == version:
         return installed or "(own)", None
+    toolkit = wheel_cache().parent / f"cuda-{gpu_tools.CUDA_VERSION}"
+    if backend == "cuda" and gpu_tools.needs_toolkit(machine, os.environ):
+        machine = machine._replace(nvcc=str(toolkit / "bin/nvcc"))
     environ = {**os.environ, **llama_build.build_environment(machine, backend, os.environ)}
     build = llama_build.cache_name(version, machine, backend, environ)
     if build == installed and wanted in ("", "compile"):
         return build, None
     cache = wheel_cache()
     folder, part = cache / build, cache / (build + ".part")
-    own_build = not keep or backend != _prebuilt_backend(machine) or llama_build.has_own_flags(os.environ)
+    own_build = llama_build.has_own_flags(os.environ) or backend not in _prebuilt_backends(machine, keep)
     if wanted != "compile" and (wanted or not (own_build or list(folder.glob("*.whl")))):
         name = f"{llama_build.library_version(version)} (prebuilt)"
-        if name == installed and not wanted:
+        if name == installed and not wanted and keep:
             return name, None
-        if wheel := prebuilt_wheel(pip, wanted):
+        if wheel := prebuilt_wheel(pip, wanted, "ggml-vulkan" if backend == "vulkan" and not wanted else ""):
             return name, wheel
     with locked(cache / (build + ".lock"), "compiling the same llama.cpp"):
         if not list(folder.glob("*.whl")):
             if llama_build.lacks_compiler(machine, os.environ):
                 raise CommandError(f"no C++ compiler was found.\n{NO_COMPILE}")
+            if machine.nvcc == str(toolkit / "bin/nvcc"):
+                install_cuda(pip, toolkit)
+            gpu_tools.check(machine, backend, os.environ)
             shutil.rmtree(part, ignore_errors=True)
-            say(f"compiling llama.cpp for {backend}: 2 to 6 minutes, once for this machine (log: {LOG})")
+            say(f"compiling llama.cpp for {backend}: {DURATIONS[backend]}, once for this machine (log: {LOG})")
             command = [*pip, "wheel", "-v", "--no-cache-dir", "--no-deps", "--wheel-dir", str(part)]
             environ = llama_build.with_additions(environ)
-            run("compiling llama.cpp", [*command, f"llama-cpp-python=={version}"], environ, hint=NO_COMPILE)
+            hint = NO_COMPILE if backend in ("cpu", "metal") else gpu_tools.advice(backend)
+            run("compiling llama.cpp", [*command, f"llama-cpp-python=={version}"], environ, hint=hint)
             part.replace(folder)
     return build, next(folder.glob("*.whl"))
 
 
-def _prebuilt_backend(machine: llama_build.Machine) -> str:
-    """Return the backend of the prebuilt wheel for a machine: Metal on Apple silicon, the CPU elsewhere."""
-    return llama_build.choose_backend(machine._replace(nvcc=""), "")
+def install_cuda(pip: list[str], folder: Path) -> None:
+    """Install NVIDIA's compiler and libraries from PyPI into a folder of the cache, once."""
+    with locked(folder.with_suffix(".lock"), "installing the CUDA toolkit"):
+        if folder.exists():
+            return
+        part = folder.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        command = [*pip, "install", "--no-cache-dir", "--target", str(part), gpu_tools.CUDA_PACKAGES]
+        run("installing the CUDA toolkit (0.5 GB)", command)
+        root = next(part.glob("nvidia/cu*"))
+        gpu_tools.complete_toolkit(root, llama_build.compiler_command(os.environ))
+        root.replace(folder)
+        shutil.rmtree(part)
+
+
+def _prebuilt_backends(machine: llama_build.Machine, keep: bool) -> list[str]:
+    """Return the backends for which a prebuilt wheel is used: Metal on Apple silicon, elsewhere the CPU and Vulkan.
+
+    A requested CPU or Metal build (not `keep`) is compiled for this processor.
+    """
+    default = llama_build.choose_backend(machine._replace(nvcc=""), "")
+    return ([default] if keep else []) + (["vulkan"] if machine.system in ("Linux", "Windows") else [])
 
 
 def own_wheel(pip: list[str], wheel: Path) -> Path:
@@ -167,11 +196,11 @@ def own_wheel(pip: list[str], wheel: Path) -> Path:
     return wheel
 
 
-def prebuilt_wheel(pip: list[str], place: str) -> Path | None:
+def prebuilt_wheel(pip: list[str], place: str, library: str = "") -> Path | None:
     """Return edgespec's wheel of llama.cpp for this system from a folder or a page, or None if none is found.
 
     `place` is the user's choice; without one the wheels of scripts/release and the release page are used. Raises
-    CommandError if the user's place has no wheel.
+    CommandError if the user's place has no wheel. Wheels without a file with `library` in its name are passed over.
     """
     wanted = f"llama-cpp-python=={llama_build.library_version(llama_version())}"
     hint = (
@@ -187,7 +216,9 @@ def prebuilt_wheel(pip: list[str], place: str) -> Path | None:
         command += ["--timeout", "15", "--retries", "1", "--dest", str(folder), wanted]
         try:
             run("looking for a prebuilt llama.cpp", command, hint=hint)
-            return next(folder.glob("*.whl"))
+            wheel = next(folder.glob("*.whl"))
+            if any(library in name for name in zipfile.ZipFile(wheel).namelist()):
+                return wheel
         except CommandError:
             if place:
                 raise
@@ -274,7 +305,10 @@ NO_COMPILE = """llama.cpp is compiled on this machine and needs a C++ compiler (
   Debian, Ubuntu:  sudo apt install g++         Fedora: sudo dnf install gcc-c++
   macOS:           xcode-select --install
   Windows:         Visual Studio Build Tools with "Desktop development with C++"
-A GPU build also needs its toolkit; EDGESPEC_BACKEND=cpu does not. Prebuilt wheels: docs/install.md."""
+Prebuilt wheels: docs/install.md."""
+
+DURATIONS = dict.fromkeys(llama_build.BACKENDS, "2 to 6 minutes")
+DURATIONS |= {"cuda": "10 to 60 minutes", "vulkan": "5 to 15 minutes"}
 
 NO_INSTALL = "Packages come from PyPI: check the connection, then run the same command again."
 

@@ -60,16 +60,20 @@ PACKAGES = {
     "suse": ("sudo zypper install", {"glslc": "shaderc", "headers": "vulkan-devel", "spirv": "spirv-headers"}),
 }
 NAMES = {
-    "glslc": "glslc, which compiles shaders",
+    "glslc": "glslc (the shader compiler)",
     "headers": "the Vulkan headers",
     "spirv": "the SPIR-V headers",
     "loader": "the Vulkan loader (libvulkan.so)",
     "sdk": "the Vulkan SDK",
 }
-#: Packages of the CUDA toolkit; other distributions get it from NVIDIA.
-CUDA_PACKAGES = {"debian": "sudo apt install nvidia-cuda-toolkit", "arch": "sudo pacman -S cuda"}
+#: How to install the CUDA toolkit; other distributions get it from NVIDIA.
+CUDA_COMMANDS = {"debian": "sudo apt install nvidia-cuda-toolkit", "arch": "sudo pacman -S cuda"}
 CUDA_DRIVERS = {11: 450, 12: 525, 13: 580}
 """The oldest driver for each major version of CUDA."""
+#: PyPI has nvcc for CUDA 13 only. Each part has to be named: nvcc would get other versions of the parts it needs.
+CUDA_VERSION = "13.0.2"
+CUDA_PACKAGES = f"cuda-toolkit[nvcc,crt,nvvm,cudart,cublas,cccl]=={CUDA_VERSION}"
+OLDEST_CAPABILITY = 75  # of CUDA 13
 
 
 class Vulkan(NamedTuple):
@@ -136,7 +140,7 @@ def vulkan(compiler: Sequence[str], environ: Mapping[str, str], linked: bool = T
 def cuda(machine: Machine, environ: Mapping[str, str]) -> None:
     """Raise CommandError unless nvcc can compile for the GPUs with the C++ compiler, and the driver can run the result."""
     if not machine.nvcc:
-        packages = CUDA_PACKAGES.get(family(read(Path("/etc/os-release"))), "")
+        packages = CUDA_COMMANDS.get(family(read(Path("/etc/os-release"))), "")
         packages = f"\n    {packages}" if packages and machine.system == "Linux" else ""
         raise CommandError(f"the CUDA compiler (nvcc) was not found.{packages}\n{NO_TOOLKIT}")
     version = re.findall(r"release (\d+)\.(\d+)", _run([machine.nvcc, "--version"], "")[1])
@@ -147,14 +151,40 @@ def cuda(machine: Machine, environ: Mapping[str, str]) -> None:
             f" machine has {machine.driver}.\nUpdate the driver, or install an older toolkit. {NO_TOOLKIT}"
         )
     host = ["-ccbin", environ["CUDAHOSTCXX"]] if environ.get("CUDAHOSTCXX") else []
-    for capability in machine.capabilities.split(";") if machine.capabilities else []:
+    for capability in re.findall(r"\d+", machine.capabilities):
         host += ["-gencode", f"arch=compute_{capability},code=sm_{capability}"]
     with tempfile.TemporaryDirectory() as name:
         source = Path(name, "kernel.cu")
         source.write_text(KERNEL, encoding="utf-8")
         status, printed = _run([machine.nvcc, *host, "-c", str(source), "-o", str(source.with_suffix(".o"))], "")
     if status:
-        raise CommandError(f"nvcc cannot compile a small program ({machine.nvcc}):\n{_quoted(printed)}\n{BAD_NVCC}")
+        remedy = next(remedy for symptom, remedy in NVCC_REMEDIES.items() if re.search(symptom, printed))
+        raise CommandError(f"{machine.nvcc} cannot compile a small program:\n{_quoted(printed)}\n{remedy}\n{NO_CUDA}")
+
+
+def needs_toolkit(machine: Machine, environ: Mapping[str, str]) -> bool:
+    """Return whether the CUDA toolkit is missing, and the one on PyPI works for the GPUs and the driver."""
+    own = machine.nvcc or environ.get("CUDACXX") or "CMAKE_CUDA_COMPILER" in environ.get("CMAKE_ARGS", "")
+    if own or machine.system != "Linux" or not machine.driver:
+        return False
+    capabilities = [int(capability) for capability in re.findall(r"\d+", machine.capabilities)]
+    driver = int(machine.driver.partition(".")[0])
+    newest = CUDA_DRIVERS[int(CUDA_VERSION.partition(".")[0])]
+    return min(capabilities, default=0) >= OLDEST_CAPABILITY and driver >= newest
+
+
+def complete_toolkit(root: Path, compiler: Sequence[str]) -> None:
+    """Add to the CUDA packages in `root` what the linker looks for: unversioned names, and a stub of the driver."""
+    library = root / "lib"
+    for path in library.glob("lib*.so.*"):
+        (library / f"{path.name.partition('.so')[0]}.so").symlink_to(path.name)
+    (root / "lib64").symlink_to("lib")
+    (library / "stubs").mkdir()
+    code = "int cuGetErrorString(void) { return 0; }"  # a library is named as needed if one of its functions is used
+    stub = ["-shared", "-Wl,-soname,libcuda.so.1", "-o", str(library / "stubs/libcuda.so")]
+    status, printed = _run([*compiler, "-x", "c", "-", *stub], code)
+    if status:
+        raise CommandError(f"the C++ compiler cannot make a library:\n{_quoted(printed)}")
 
 
 def family(os_release: str) -> str:
@@ -200,20 +230,28 @@ def _run(command: Sequence[str], text: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-VULKAN_SDK = """The Vulkan SDK (https://vulkan.lunarg.com/sdk/home) has all of it. Set VULKAN_SDK to the folder that has include/
-and bin/, such as ~/vulkan/1.4.309.0/x86_64; on Windows the installer sets it."""
+VULKAN_SDK = """The Vulkan SDK has all that is needed: https://vulkan.lunarg.com/sdk/home
+Set VULKAN_SDK to the folder that has its include/ and bin/, such as ~/1.4.309.0/x86_64 (on Windows its installer does).
+The packages of Debian 12 and Ubuntu 22.04 are too old: use the SDK there."""
 
-OTHERWISE = "Without Vulkan: EDGESPEC_BACKEND=cpu, and on a Mac the default, which is Metal. See docs/install.md."
+OTHERWISE = "EDGESPEC_BACKEND=cpu needs none of this, and on a Mac the default is Metal. See docs/install.md."
 
-OLD_HEADERS = """the Vulkan headers are of version {0}, and llama.cpp needs a newer one (with VK_EXT_layer_settings).
-Debian 13 and Ubuntu 24.04 have newer headers. Debian 12 and Ubuntu 22.04 do not:
+OLD_HEADERS = """the Vulkan headers (version {0}) are too old for llama.cpp, which uses VK_EXT_layer_settings.
 {1}
 {2}"""
 
-NO_TOOLKIT = """The toolkit of NVIDIA: https://developer.nvidia.com/cuda-downloads
-On Linux with NVIDIA's driver 580 or newer and a GPU of compute capability 7.5 or newer (RTX 20), the toolkit is not needed:
-it is downloaded (0.5 GB). EDGESPEC_BACKEND=vulkan needs no CUDA either. See docs/install.md."""
+NO_CUDA = "EDGESPEC_BACKEND=vulkan needs no CUDA. See docs/install.md."
 
-BAD_NVCC = """A C++ compiler that is too new for nvcc: install an older one, and name it: CUDAHOSTCXX=g++-14
-A GPU that nvcc does not know: install another version of the CUDA toolkit, and set CUDA_HOME to its folder.
-EDGESPEC_BACKEND=vulkan needs no CUDA. See docs/install.md."""
+NO_TOOLKIT = f"""NVIDIA's CUDA toolkit: https://developer.nvidia.com/cuda-downloads
+On Linux, with NVIDIA's driver 580 or newer and GPUs from the RTX 20 series on (compute capability 7.5), it need not be
+installed: the parts that are needed are downloaded (0.5 GB).
+{NO_CUDA}"""
+
+#: What to do about an error of nvcc, by what it prints.
+NVCC_REMEDIES = {
+    "unsupported.*version|host compiler": "The C++ compiler is too new for nvcc. Install an older one, and name it, such"
+    " as CUDAHOSTCXX=g++-14.",
+    "gpu architecture": "This CUDA toolkit does not support the GPU. Install another version of it, and name its nvcc, such"
+    " as CUDACXX=/usr/local/cuda-13.0/bin/nvcc.",
+    "": "A part of the CUDA toolkit is missing: https://developer.nvidia.com/cuda-downloads",
+}

@@ -63,6 +63,8 @@ def build_environment(machine: Machine, backend: str, environ: Mapping[str, str]
     options = {"cuda": "-DGGML_CUDA=on", "metal": "-DGGML_METAL=on", "vulkan": "-DGGML_VULKAN=on", "cpu": ""}[backend]
     if machine.system == "Darwin" and backend != "metal":
         options = f"-DGGML_METAL=off {options}"
+    if backend == "cuda" and machine.capabilities:
+        options += f" -DCMAKE_CUDA_ARCHITECTURES='{machine.capabilities}'"  # only those of this machine
     chosen = {"CMAKE_ARGS": options} if options else {}
     if backend == "cuda" and machine.nvcc and "CUDACXX" not in environ:
         chosen["CUDACXX"] = machine.nvcc  # CMake only searches PATH
@@ -132,7 +134,8 @@ def with_additions(environ: Mapping[str, str]) -> dict[str, str]:
 
 def look(environ: Mapping[str, str]) -> Machine:
     """Return the properties of this machine."""
-    cuda = [home for home in (environ.get("CUDA_PATH"), environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
+    homes = (environ.get("CUDA_PATH"), environ.get("CUDA_HOME"), "/usr/local/cuda")
+    cuda = [f"{home}/bin" for home in homes if home]
     query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
     cards = [line.rsplit(", ", 2) for line in _output(query).splitlines() if line.count(", ") > 1]
     return Machine(
@@ -141,9 +144,9 @@ def look(environ: Mapping[str, str]) -> Machine:
         cpu=_cpu(),
         compiler=_compiler(environ),
         clang_works=_compiles(["clang", "-x", "c"]) and _compiles(["clang++", "-x", "c++"]),
-        nvcc=shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(f"{home}/bin" for home in cuda)) or "",
+        nvcc=environ.get("CUDACXX") or shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(cuda)) or "",
         gpus="\n".join(name for name, _, _ in cards),
-        capabilities=";".join(sorted({capability.replace(".", "") for _, capability, _ in cards})),
+        capabilities=";".join(sorted({capability.replace(".", "") for _, capability, _ in cards if "." in capability})),
         driver=cards[0][2] if cards else "",
     )
 
