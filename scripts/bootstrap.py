@@ -58,7 +58,8 @@ def install(dev: bool, torn: bool) -> None:
     machine = llama_build.look(os.environ)
     backend = llama_build.choose_backend(machine, wanted or read(STAMP / "backend"))
     if backend == "cpu" and not wanted and machine.gpus:
-        say(f"{machine.gpus.splitlines()[0]} was found: EDGESPEC_BACKEND=cuda compiles llama.cpp for it (docs/install.md)")
+        gpu = machine.gpus.splitlines()[0]
+        say(f"{gpu} was found: EDGESPEC_BACKEND=cuda compiles llama.cpp for it (docs/install.md)")
     pip = [str(PYTHON), "-I", "-m", "pip", "--disable-pip-version-check"]
     moved = read(STAMP / "root") not in ("", str(ROOT))  # a virtual environment is full of absolute paths
     if torn or moved or not _succeeds([*pip, "--version"]):

@@ -143,6 +143,9 @@ def check(folder: Path, wheels: Path, model: str | None) -> None:
     with timed("pip install WHEEL --find-links WHEELS"):
         printed = program.python("-m", "pip", "install", "--no-cache-dir", "--find-links", str(wheels), str(wheel))
     print(f"        {downloaded_mb(printed):.0f} MB of other packages")
+    if sys.platform != "darwin":
+        libraries = program.python("-c", "from llama_cpp._ggml import libggml_base_path as p; print(*p.iterdir())")
+        require("ggml-vulkan" in libraries, "the wheel lacks the Vulkan backend", libraries)
     if model:
         with timed(f"the first answer of {model}, with its download"):
             program("run", "-m", model, "--yes", "What is the capital of France?", "-n", "24")
@@ -189,6 +192,7 @@ class Program:
     def __init__(self, folder: Path) -> None:
         self.scripts = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
         self.environ = {**os.environ, "EDGESPEC_HOME": str(folder / "home"), "PYTHONUTF8": "1"}
+        self.environ["GGML_VK_VISIBLE_DEVICES"] = ""  # the checks are about the kernels of the CPU
         self.command = str(self.scripts / "edgespec")
 
     def __call__(self, *arguments: str, stdin: str = "") -> str:
@@ -200,6 +204,7 @@ class Program:
     def call(self, *command: str, stdin: str = "") -> str:
         done = subprocess.run(command, input=stdin, capture_output=True, encoding="utf-8", env=self.environ)
         require(not done.returncode, f"{' '.join(command)}: exit status {done.returncode}", done.stdout + done.stderr)
+        require("vulkan" not in done.stderr.lower(), "a message about Vulkan", done.stderr)  # the loader may be missing
         return done.stdout
 
 

@@ -21,7 +21,7 @@ from long_commands import CommandError, read, say
 HEADERS = """
 #if __has_include(<vulkan/vulkan.hpp>)
 #include <vulkan/vulkan_core.h>
-version: VK_HEADER_VERSION
+version: VK_HEADER_VERSION_COMPLETE
 #ifndef VK_EXT_layer_settings
 missing: newer headers
 #endif
@@ -114,7 +114,8 @@ def vulkan(compiler: Sequence[str], environ: Mapping[str, str], linked: bool = T
     if compiler:
         flags = [f"-I{sdk}/include"] if sdk else []
         printed = _run([*compiler, "-E", "-x", "c++", *flags, "-"], HEADERS)[1]
-        version = "".join(re.findall(r"^version: (\d+)", printed, re.M))
+        numbers = "".join(re.findall(r"^version: (.*)", printed, re.M))
+        version = ".".join(re.findall(r"uint32_t\)\((\d+)\)", numbers)[-3:])
         missing += re.findall(r"^missing: (.*)", printed, re.M)
         found = re.findall(r'^# 1 "(.+)/(?:vulkan/vulkan_core\.h|spirv/unified1/spirv\.hpp)"', printed, re.M)
         includes = [Path(path) for path in dict.fromkeys(found)]
@@ -138,7 +139,7 @@ def vulkan(compiler: Sequence[str], environ: Mapping[str, str], linked: bool = T
 
 
 def cuda(machine: Machine, environ: Mapping[str, str]) -> None:
-    """Raise CommandError unless nvcc can compile for the GPUs with the C++ compiler, and the driver can run the result."""
+    """Raise CommandError unless nvcc compiles for the GPUs with the C++ compiler, and the driver runs the result."""
     if not machine.nvcc:
         packages = CUDA_COMMANDS.get(family(read(Path("/etc/os-release"))), "")
         packages = f"\n    {packages}" if packages and machine.system == "Linux" else ""
@@ -147,8 +148,8 @@ def cuda(machine: Machine, environ: Mapping[str, str]) -> None:
     needed = CUDA_DRIVERS.get(int(version[0][0]), 0) if version else 0
     if machine.driver and int(machine.driver.partition(".")[0]) < needed:
         raise CommandError(
-            f"the CUDA toolkit is of version {'.'.join(version[0])}, which needs NVIDIA's driver {needed} or newer; this"
-            f" machine has {machine.driver}.\nUpdate the driver, or install an older toolkit. {NO_TOOLKIT}"
+            f"version {'.'.join(version[0])} of the CUDA toolkit needs NVIDIA's driver {needed} or newer, and"
+            f" {machine.driver} is installed.\nUpdate the driver, or install an older toolkit.\n{NO_TOOLKIT}"
         )
     host = ["-ccbin", environ["CUDAHOSTCXX"]] if environ.get("CUDAHOSTCXX") else []
     for capability in re.findall(r"\d+", machine.capabilities):
@@ -189,7 +190,7 @@ def complete_toolkit(root: Path, compiler: Sequence[str]) -> None:
 
 def family(os_release: str) -> str:
     """Return the family in `PACKAGES` that the text of /etc/os-release names, or ""."""
-    words = " ".join(re.findall(r"^ID(?:_LIKE)?=(.*)$", os_release, re.M)).replace('"', "").split()
+    words = re.findall(r"[\w-]+", " ".join(re.findall(r"^ID(?:_LIKE)?=(.*)$", os_release, re.M)))
     others = {"ubuntu": "debian", "rhel": "fedora", "opensuse": "suse"}
     known = (others.get(word.partition("-")[0], word.partition("-")[0]) for word in words)
     return next((word for word in known if word in PACKAGES), "")
@@ -249,9 +250,8 @@ installed: the parts that are needed are downloaded (0.5 GB).
 
 #: What to do about an error of nvcc, by what it prints.
 NVCC_REMEDIES = {
-    "unsupported.*version|host compiler": "The C++ compiler is too new for nvcc. Install an older one, and name it, such"
-    " as CUDAHOSTCXX=g++-14.",
-    "gpu architecture": "This CUDA toolkit does not support the GPU. Install another version of it, and name its nvcc, such"
-    " as CUDACXX=/usr/local/cuda-13.0/bin/nvcc.",
+    "unsupported.*version": "The C++ compiler is too new for nvcc. Install an older one: CUDAHOSTCXX=g++-14 names it.",
+    "gpu architecture": "This CUDA toolkit does not support the GPU. Install another version:"
+    " CUDACXX=/usr/local/cuda-13.0/bin/nvcc names its compiler.",
     "": "A part of the CUDA toolkit is missing: https://developer.nvidia.com/cuda-downloads",
 }
