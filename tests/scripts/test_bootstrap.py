@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import bootstrap
+import gpu_tools
 import llama_build
 import pytest
 from bootstrap import llama_wheel
-from llama_build import Machine
+from llama_build import Compiler, Machine
 from long_commands import CommandError
 
 ADDITIONS = "c97cbda4d2b9"  # the digest of scripts/llama in the version that kernels.h names
@@ -53,8 +54,8 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def made_wheel(folder: Path, version: str = "", tag: str = "any") -> Path:
-    """Write a wheel of llama-cpp-python without files."""
+def made_wheel(folder: Path, version: str = "", tag: str = "any", library: str = "") -> Path:
+    """Write a wheel of llama-cpp-python without files, or with one library."""
     version = version or llama_build.library_version(bootstrap.llama_version())
     path = folder / f"llama_cpp_python-{version}-py3-none-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
@@ -62,6 +63,8 @@ def made_wheel(folder: Path, version: str = "", tag: str = "any") -> Path:
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: llama-cpp-python\nVersion: {version}\n")
         archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-{tag}\n")
         archive.writestr(f"{info}/RECORD", "")
+        if library:
+            archive.writestr(f"llama_cpp/lib/{library}", "")
     return path
 
 
@@ -156,6 +159,74 @@ def test_who_asks_for_a_build_gets_no_prebuilt_wheel(
     monkeypatch.setenv(variable, "compile")
     with pytest.raises(CommandError, match="no C\\+\\+ compiler was found"):
         llama_wheel(PIP, BARE, "cpu", keep=True)
+
+
+def test_a_prebuilt_wheel_is_used_for_vulkan_if_it_has_that_backend(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (wheels.parent / "dist").mkdir()
+    monkeypatch.setattr(bootstrap, "ROOT", wheels.parent)
+    monkeypatch.setattr(bootstrap, "project", lambda: {"dependencies": [REQUIRED], "version": "1"})
+    made_wheel(wheels.parent / "dist")
+    bootstrap.BUILD.write_text(llama_wheel(PIP, BARE, "cpu", keep=True)[0])
+    with pytest.raises(CommandError, match="no C\\+\\+ compiler was found"):
+        llama_wheel(PIP, BARE, "vulkan", keep=False)
+    made_wheel(wheels.parent / "dist", library="libggml-vulkan.so")
+    name, found = llama_wheel(PIP, BARE, "vulkan", keep=False)
+    assert name.endswith("(prebuilt)")
+    assert found is not None
+    bootstrap.BUILD.write_text(name)
+    assert llama_wheel(PIP, BARE, "vulkan", keep=True) == (name, None)
+    monkeypatch.setenv("CMAKE_ARGS", "-DGGML_VULKAN_VALIDATE=ON")
+    with pytest.raises(CommandError, match="no C\\+\\+ compiler was found"):
+        llama_wheel(PIP, BARE, "vulkan", keep=False)
+
+
+def test_nothing_is_compiled_if_a_part_of_the_backend_is_missing(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(machine: Machine, backend: str, _environ: object) -> None:
+        raise CommandError(f"{backend} needs glslc, with {machine.compiler}")
+
+    monkeypatch.setattr(gpu_tools, "check", fail)
+    monkeypatch.setenv("EDGESPEC_LLAMA_WHEEL", "compile")
+    pip = [sys.executable, "-c", "raise SystemExit('nothing may be compiled')"]
+    machine = BARE._replace(compiler=Compiler("gcc", (14, 2)))
+    with pytest.raises(CommandError, match="vulkan needs glslc"):
+        llama_wheel(pip, machine, "vulkan", keep=False)
+
+
+PACKAGES = """
+import pathlib, sys
+assert sys.argv[1] == "install" and sys.argv[-1].startswith("cuda-toolkit[nvcc,"), sys.argv
+root = pathlib.Path(sys.argv[sys.argv.index("--target") + 1], "nvidia/cu13")
+(root / "bin").mkdir(parents=True)
+(root / "bin/nvcc").touch()
+"""
+
+
+def test_the_cuda_toolkit_is_installed_once_and_used_for_the_gpus_here(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked, environs = list[Machine](), list[dict[str, str]]()
+    monkeypatch.setattr(gpu_tools, "check", lambda machine, *_arguments: checked.append(machine))
+    monkeypatch.setattr(gpu_tools, "complete_toolkit", lambda root, _compiler: (root / "complete").touch())
+    run = bootstrap.run
+
+    def compiling(title: str, command: list[str], environ: dict[str, str] | None = None, hint: str = "") -> None:
+        if title != "compiling llama.cpp":
+            return run(title, command)
+        environs.append(environ or {})
+        raise CommandError(f"stop here\n{hint}")
+
+    monkeypatch.setattr(bootstrap, "run", compiling)
+    machine = BARE._replace(compiler=Compiler("gcc", (14, 2)), gpus="L4", capabilities="89", driver="580.65")
+    for pip in ([sys.executable, "-c", PACKAGES], [sys.executable, "-c", "raise SystemExit('it is installed')"]):
+        with pytest.raises(CommandError, match="stop here\nThe CUDA toolkit"):
+            llama_wheel(pip, machine, "cuda", keep=False)
+    nvcc = wheels.parent / f"cache/cuda-{gpu_tools.CUDA_VERSION}/bin/nvcc"
+    assert [machine.nvcc for machine in checked] == [str(nvcc)] * 2
+    assert (nvcc.parent.parent / "complete").exists()
+    assert environs[1]["CUDACXX"] == str(nvcc)
+    assert "-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES='89'" in environs[1]["CMAKE_ARGS"]
 
 
 def test_each_change_of_the_additions_has_a_version() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from llama_build import (
     choose_backend,
     cpu_features,
     lacks_compiler,
+    look,
     with_additions,
 )
 
@@ -27,7 +29,7 @@ AMD = Machine("Linux", "x86_64", ZEN_4, GCC_12)
 MAC = Machine("Darwin", "arm64", "Apple M3", Compiler("clang", (17, 0)))
 WINDOWS = Machine("Windows", "AMD64", "Intel64 Family 6 Model 143")
 BARE = AMX._replace(compiler=None)
-GPU = AMD._replace(nvcc="/usr/local/cuda/bin/nvcc", gpus="NVIDIA L4\n")
+GPU = AMD._replace(nvcc="/usr/local/cuda/bin/nvcc", gpus="NVIDIA L4")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,23 @@ def test_a_compiler_the_user_chose_is_kept_but_leaves_amx_out(environ: dict[str,
 def test_a_cuda_build_keeps_gcc_which_nvcc_needs() -> None:
     machine = AMX._replace(clang_works=True, nvcc="nvcc", gpus="NVIDIA H100")
     assert build_environment(machine, "cuda", {})["CXXFLAGS"] == NO_AMX
+
+
+def test_a_cuda_build_is_for_the_gpus_of_this_machine() -> None:
+    arguments = build_environment(GPU._replace(capabilities="86;89"), "cuda", {"CMAKE_ARGS": "-DX=1"})["CMAKE_ARGS"]
+    assert shlex.split(arguments) == ["-DGGML_CUDA=on", "-DCMAKE_CUDA_ARCHITECTURES=86;89", "-DX=1"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of sh")
+def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = tmp_path / "nvidia-smi"
+    lines = ["NVIDIA RTX A2000, 12 GB, 8.6, 580.65.06", "NVIDIA L4, 8.9, 580.65.06", "NVIDIA L4, 8.9, 580.65.06"]
+    smi.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    machine = look({"CUDACXX": "/opt/cuda/bin/nvcc"})
+    assert machine.gpus == "NVIDIA RTX A2000, 12 GB\nNVIDIA L4\nNVIDIA L4"
+    assert (machine.capabilities, machine.driver, machine.nvcc) == ("86;89", "580.65.06", "/opt/cuda/bin/nvcc")
 
 
 def test_what_the_user_set_comes_last_and_so_wins() -> None:
