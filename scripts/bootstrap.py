@@ -8,6 +8,7 @@ reports that 3.11 is needed. All output goes to stderr.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -123,8 +124,9 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
         return f"{wanted} (own)", own_wheel(pip, Path(wanted).expanduser().resolve())
     if keep and not wanted and (not installed or installed.endswith("(own)")) and _installed_llama() == version:
         return installed or "(own)", None
-    toolkit = wheel_cache().parent / f"cuda-{gpu_tools.CUDA_VERSION}"
+    toolkit = None
     if backend == "cuda" and gpu_tools.needs_toolkit(machine, os.environ):
+        toolkit = wheel_cache().parent / f"cuda-{gpu_tools.CUDA_VERSION}"
         machine = machine._replace(nvcc=str(toolkit / "bin/nvcc"))
     environ = {**os.environ, **llama_build.build_environment(machine, backend, os.environ)}
     build = llama_build.cache_name(version, machine, backend, environ)
@@ -139,12 +141,14 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
             return name, None
         if wheel := prebuilt_wheel(pip, wanted, "ggml-vulkan" if backend == "vulkan" and not wanted else ""):
             return name, wheel
+    if not list(folder.glob("*.whl")) and llama_build.lacks_compiler(machine, os.environ):
+        raise CommandError(f"no C++ compiler was found.\n{NO_COMPILE}")
+    if toolkit:  # the libraries in it are also needed when llama.cpp runs
+        install_cuda(pip, toolkit)
+        rpath = shlex.quote(f"-Wl,-rpath,{toolkit / 'lib'}")
+        environ["LDFLAGS"] = f"{rpath} {environ.get('LDFLAGS', '')}".strip()
     with locked(cache / (build + ".lock"), "compiling the same llama.cpp"):
         if not list(folder.glob("*.whl")):
-            if llama_build.lacks_compiler(machine, os.environ):
-                raise CommandError(f"no C++ compiler was found.\n{NO_COMPILE}")
-            if machine.nvcc == str(toolkit / "bin/nvcc"):
-                install_cuda(pip, toolkit)
             gpu_tools.check(machine, backend, os.environ)
             shutil.rmtree(part, ignore_errors=True)
             say(f"compiling llama.cpp for {backend}: {DURATIONS[backend]}, once for this machine (log: {LOG})")
@@ -158,10 +162,10 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
 
 def install_cuda(pip: list[str], folder: Path) -> None:
     """Install NVIDIA's compiler and libraries from PyPI into a folder of the cache, once."""
-    with locked(folder.with_suffix(".lock"), "installing the CUDA toolkit"):
+    part = folder.with_name(folder.name + ".part")
+    with locked(folder.with_name(folder.name + ".lock"), "installing the CUDA toolkit"):
         if folder.exists():
             return
-        part = folder.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         command = [*pip, "install", "--no-cache-dir", "--target", str(part), gpu_tools.CUDA_PACKAGES]
         run("installing the CUDA toolkit (0.5 GB)", command)

@@ -226,6 +226,7 @@ def test_the_cuda_toolkit_is_installed_once_and_used_for_the_gpus_here(
     assert [machine.nvcc for machine in checked] == [str(nvcc)] * 2
     assert (nvcc.parent.parent / "complete").exists()
     assert environs[1]["CUDACXX"] == str(nvcc)
+    assert environs[1]["LDFLAGS"] == f"-Wl,-rpath,{nvcc.parent.parent / 'lib'}"
     assert "-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES='89'" in environs[1]["CMAKE_ARGS"]
 
 
