@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import gpu_tools
 import pytest
 import release
 from bootstrap import llama_version
@@ -78,6 +80,64 @@ def test_a_new_toolchain_compiles_all_again(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(CommandError):
             release._llama_wheel("here", "any", [])
         assert (tmp_path / "here/cmake").exists() == is_kept
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="symbolic links")
+@pytest.mark.parametrize("name", ["linux-aarch64", "windows-x86_64"])
+def test_vulkan_is_built_with_its_own_headers_only(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for header in ("vulkan/vulkan.hpp", "spirv/spirv.hpp", "stdio.h"):
+        (tmp_path / "usr" / header).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "usr" / header).touch()
+    (tmp_path / "tools").mkdir()
+    monkeypatch.setattr(release, "WORK", tmp_path)
+    monkeypatch.setattr(release, "TOOLS", tmp_path / "tools")
+    monkeypatch.setattr(release, "_zig", lambda: "/opt/zig")
+    commands = list[list[str]]()
+    monkeypatch.setattr(release, "_run", lambda _title, command: commands.append(command))
+    found = gpu_tools.Vulkan("/sdk/glslc", [tmp_path / "usr"], "1.4.309")
+    monkeypatch.setattr(gpu_tools, "vulkan", lambda *_arguments, **_options: found)
+    monkeypatch.delenv("EDGESPEC_BACKEND", raising=False)
+    for _ in range(2):  # an interrupted step is done again
+        defines = dict(define.split("=", 1) for define in release.vulkan(name, release.TARGETS[name]))
+    include = Path(defines["Vulkan_INCLUDE_DIR"])
+    assert sorted(path.name for path in include.iterdir()) == ["spirv", "vulkan"]
+    assert (include / "vulkan/vulkan.hpp").exists()
+    assert defines["Vulkan_GLSLC_EXECUTABLE"] == "/sdk/glslc"
+    assert (Path(defines["SPIRV-Headers_DIR"]) / "SPIRV-HeadersConfig.cmake").exists()
+    assert "host-c++" in Path(defines["GGML_VULKAN_SHADERS_GEN_TOOLCHAIN"]).read_text()
+    assert defines["Vulkan_LIBRARY"] in commands[-1]
+    assert ("dlltool" if "windows" in name else "aarch64-linux-gnu.2.17") in commands[-1]
+    monkeypatch.setenv("EDGESPEC_BACKEND", "cpu")
+    assert release.vulkan(name, release.TARGETS[name]) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of sh")
+@pytest.mark.parametrize(
+    ("libraries", "changes", "fits"),
+    [
+        ([], {"overall_tag": "manylinux_2_17_x86_64"}, True),
+        (["libvulkan.so.1"], {}, True),
+        (["libvulkan.so.1", "libcuda.so.1"], {}, False),
+        (["libvulkan.so.1"], {"sym_tag": "manylinux_2_34_x86_64"}, False),
+        (["libvulkan.so.1"], {"unsupported_isa": True}, False),
+    ],
+)
+def test_a_wheel_for_linux_needs_no_other_library_than_the_loader_of_vulkan(
+    libraries: list[str], changes: dict[str, object], fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tag = "manylinux_2_17_x86_64"
+    report = {"overall_tag": "linux_x86_64", "sym_tag": tag, "unsupported_isa": False, "policy_upgrades": {}} | changes
+    if libraries:
+        report["policy_upgrades"] = {tag: {"libs_to_eliminate": libraries}}
+    auditwheel = tmp_path / "auditwheel"
+    auditwheel.write_text(f"#!/bin/sh\necho '{json.dumps(report)}'\n")
+    auditwheel.chmod(0o755)
+    monkeypatch.setattr(release, "_tool", lambda _name: str(auditwheel))
+    if fits:
+        release.check_tag(tmp_path / "x.whl", tag)
+    else:
+        with pytest.raises(CommandError, match=f"is not for {tag}"):
+            release.check_tag(tmp_path / "x.whl", tag)
 
 
 def test_only_an_exact_build_passes_the_check_of_a_release() -> None:
