@@ -47,7 +47,7 @@ REQUIREMENTS = (
     "auditwheel>=6.4",
 )
 # The functions of Vulkan's loader that ggml-vulkan.cpp calls by name. It asks the first two for all others.
-LOADER = ("vkGetInstanceProcAddr", "vkGetDeviceProcAddr", "vkCmdCopyBuffer")
+LOADER = ("vkGetInstanceProcAddr", "vkGetDeviceProcAddr", "vkGetPhysicalDeviceFeatures2", "vkCmdCopyBuffer")
 # Zig's clang would keep frame pointers, which take 6 to 8 % of the speed, and debug information, which wheels lack.
 FLAGS = "-fno-sanitize=undefined -fomit-frame-pointer -g0"
 UNUSED = ("include/**", "lib/**", "bin/**", "llama_cpp/lib/*.a", "llama_cpp/lib/*.lib")  # files that a wheel leaves out

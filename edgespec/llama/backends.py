@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 from llama_cpp._ggml import libggml, libggml_base_path
@@ -49,6 +51,8 @@ def load_backends(folder: Path = libggml_base_path) -> Path | None:
             why=f"there are {', '.join(variants)}",
             hint="install a build for this processor (docs/install.md)",
         )
+    if sys.platform == "win32":  # else Windows opens a dialog where Vulkan's loader is missing
+        ctypes.windll.kernel32.SetErrorMode(1)  # SEM_FAILCRITICALERRORS
     chosen = variants[wanted or max(usable, key=scores.__getitem__)]
     for path in sorted(folder.glob("*ggml-*")):
         if path not in variants.values():
