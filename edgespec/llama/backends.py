@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from llama_cpp._ggml import libggml, libggml_base_path

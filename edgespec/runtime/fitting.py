@@ -52,7 +52,7 @@ def fitted(
     slow rather than impossible, so they count only with `must_fit`. `note` receives messages for the user. Raises
     OutOfMemoryError, which says what would fit.
     """
-    plan, free_vram = _with_gpus(plan)
+    plan, free_vram = _with_gpus(plan, gpu_layers, gpu_layers_draft)
     wanted = {gpu_layers, gpu_layers_draft} if plan.draft else {gpu_layers}
     if not free_vram and not workers and wanted - {"auto", 0}:
         note("this build of llama.cpp has no usable GPU: all layers stay on the CPU")
@@ -136,7 +136,7 @@ def sequences_that_fit(
     workers: Sequence[RemoteDevice] = (),
 ) -> int:
     """Return how many answers can be decoded together: as a pass has room for, and half of the free memory holds."""
-    plan, free_vram = _with_gpus(plan)
+    plan, free_vram = _with_gpus(plan, gpu_layers, gpu_layers_draft)
     plan = _repacked(_arranged(plan, gpu_layers, gpu_layers_draft, free_vram, workers))
     one = estimate(plan)
     vram = sum(free_vram.values()) - GPU_RESERVE_BYTES * len(free_vram)
@@ -222,22 +222,30 @@ def open_model(
     )
 
 
-def _with_gpus(plan: Plan) -> tuple[Plan, dict[str, int]]:
+def _with_gpus(plan: Plan, *wanted: Offload) -> tuple[Plan, dict[str, int]]:
     """Return the plan with the names of its GPUs, and the free bytes of each.
 
-    A plan without names uses all usual GPUs. Main memory counts for a GPU that does not report its memory.
+    A plan without names uses all usual GPUs. An integrated one is as fast as the memory that it shares with the CPU,
+    whose kernels are exact, so it is used only if it is named, or `wanted` has a number of layers. Main memory counts
+    for a GPU that does not report its memory.
     """
+
+    def usual(names: Sequence[str]) -> tuple[str, ...]:
+        found = gpus(names)
+        for gpu in found:
+            free_vram[gpu.name] = gpu.free_bytes if gpu.total_bytes else available_memory_bytes()
+        is_asked_for = names or {*wanted} - {"auto", 0}
+        return tuple(gpu.name for gpu in found if is_asked_for or gpu.kind != "integrated GPU")
+
     n_moe = plan.header.number("block_count") if plan.header.number("expert_count") else 0
     plan = replace(plan, n_cpu_moe=min(plan.n_cpu_moe, n_moe))
     free_vram = dict[str, int]()
     if supports_gpu():
-        target, draft = gpus(plan.devices), gpus(plan.draft.devices) if plan.draft else []
-        for gpu in (*target, *draft):
-            free_vram[gpu.name] = gpu.free_bytes if gpu.total_bytes else available_memory_bytes()
-        plan = replace(plan, devices=tuple(gpu.name for gpu in target))
+        plan = replace(plan, devices=usual(plan.devices))
         if plan.draft:
-            plan = replace(plan, draft=replace(plan.draft, devices=tuple(gpu.name for gpu in draft)))
-    return plan, free_vram
+            plan = replace(plan, draft=replace(plan.draft, devices=usual(plan.draft.devices)))
+    used = {*plan.devices, *(plan.draft.devices if plan.draft else ())}
+    return plan, {name: free for name, free in free_vram.items() if name in used}
 
 
 def _repacked(plan: Plan) -> Plan:

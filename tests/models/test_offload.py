@@ -268,3 +268,23 @@ def test_a_gpu_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
         assert llm.notes.count("this build of llama.cpp has no usable GPU: all layers stay on the CPU") == 1
     with edgespec.load("demo", threads=1) as llm:
         assert not any("GPU" in note for note in llm.notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "names", "n_layers"),
+    [
+        ("GPU", "auto", (), ALL),
+        ("integrated GPU", "auto", (), 0),
+        ("integrated GPU", "all", (), ALL),
+        ("integrated GPU", 3, (), 3),
+        ("integrated GPU", "auto", ("Vulkan0",), ALL),
+    ],
+)
+def test_an_integrated_gpu_is_used_only_if_asked_for(
+    monkeypatch: pytest.MonkeyPatch, kind: str, wanted: Offload, names: tuple[str, ...], n_layers: int
+) -> None:
+    found = replace(gpu(10**10), kind=kind)
+    monkeypatch.setattr(fitting, "supports_gpu", lambda: True)
+    monkeypatch.setattr(fitting, "gpus", lambda names: [found])
+    names = tuple(found.name for _ in names)
+    assert fitting.fitted(replace(ALONE, devices=names), pytest.fail, wanted, 0).gpu_layers == n_layers

@@ -128,6 +128,8 @@ def _device_rows() -> Rows:
                 said.append(f"{size_of(device.free_bytes)} of {size_of(device.total_bytes)} free")
             if driver := driver_of(device.description, device.backend):
                 said.append(f"driver {driver}")
+            if device.kind == "integrated GPU":
+                said.append("used if asked for (-ngl all)")
         yield device.kind, ", ".join(said)
 
 
