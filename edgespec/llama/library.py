@@ -142,12 +142,17 @@ def _device(handle: int) -> Device:
         found.name.decode(),
         found.description.decode("utf-8", "replace"),
         _KINDS.get(found.type, "other"),
-        found.memory_free,
+        _free(found.memory_free, found.memory_total),
         found.memory_total,
         handle,
         backend_name(backend_of(handle)).decode(),
         (found.device_id or b"").decode(),
     )
+
+
+def _free(free_bytes: int, total_bytes: int) -> int:
+    """Return the free memory; none if a driver reports more in use than there is, since llama.cpp's number wraps."""
+    return 0 if total_bytes and free_bytes > total_bytes else free_bytes
 
 
 def gpus(names: Sequence[str] = ()) -> list[Device]:

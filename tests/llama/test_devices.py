@@ -40,6 +40,13 @@ def test_the_usual_gpus_are_those_of_llama_cpp(
     assert [gpu.name for gpu in gpus()] == used
 
 
+def test_a_device_with_more_in_use_than_it_has_is_full() -> None:
+    """llama.cpp subtracts without a sign."""
+    assert library._free(2**64 - 5_000_000, 4 << 30) == 0
+    assert library._free(3 << 30, 4 << 30) == 3 << 30
+    assert library._free(1 << 30, 0) == 1 << 30  # a device that does not report its memory
+
+
 def test_names_are_read_as_llama_cpp_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpu_names", lambda: {"CUDA0": 1, "CUDA1": 2})
     for names, found in (
