@@ -87,9 +87,9 @@ class LoadSettings:
     spec_tree: int = field(default=1, metadata=between(1, MAX_LEAVES))
     #: let the draft model continue while the target verifies; "auto": if they are on different devices
     overlap: Switch = field(default="auto", metadata=one_of(get_args(Switch)))
-    #: decode so that drafts cannot change the text, where the kernels allow this at almost no cost
+    #: decode so that drafts cannot change the text, where this costs almost nothing
     exact: bool = True
-    #: decode so that drafts cannot change the text at any cost
+    #: the same where it costs more: passes are padded to a class of widths
     strict: bool = False
     #: let the suffix drafter use answers of earlier runs
     store: bool = True

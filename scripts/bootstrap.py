@@ -130,7 +130,7 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
         machine = machine._replace(nvcc=str(toolkit / "bin/nvcc"))
     environ = {**os.environ, **llama_build.build_environment(machine, backend, os.environ)}
     build = llama_build.cache_name(version, machine, backend, environ)
-    if build == installed and wanted in ("", "compile"):
+    if build == installed and wanted in ("", "compile") and (toolkit is None or toolkit.exists()):
         return build, None
     cache = wheel_cache()
     folder, part = cache / build, cache / (build + ".part")

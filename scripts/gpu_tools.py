@@ -77,7 +77,7 @@ OLDEST_CAPABILITY = 75  # of CUDA 13
 
 
 class Vulkan(NamedTuple):
-    """What was found: the shader compiler with its version, the folders of the headers, and their version."""
+    """The shader compiler that was found, the folders of the headers, and the versions of both."""
 
     glslc: str
     includes: list[Path]

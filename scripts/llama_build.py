@@ -136,8 +136,12 @@ def look(environ: Mapping[str, str]) -> Machine:
     """Return the properties of this machine."""
     homes = (environ.get("CUDA_PATH"), environ.get("CUDA_HOME"), "/usr/local/cuda")
     cuda = [f"{home}/bin" for home in homes if home]
-    query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
-    cards = [line.rsplit(", ", 2) for line in _output(query).splitlines() if line.count(", ") > 1]
+    ask = ["nvidia-smi", "--format=csv,noheader"]
+    found = _output([*ask, "--query-gpu=name,compute_cap,driver_version"])
+    if not found:  # an old driver does not know the capability
+        found = _output([*ask, "--query-gpu=name,name,driver_version"])
+    cards = [line.rsplit(", ", 2) for line in found.splitlines() if line.count(", ") > 1]
+    capabilities = {capability.replace(".", "") for _, capability, _ in cards if re.fullmatch(r"\d+\.\d+", capability)}
     return Machine(
         system=platform.system(),
         architecture=platform.machine(),
@@ -146,7 +150,7 @@ def look(environ: Mapping[str, str]) -> Machine:
         clang_works=_compiles(["clang", "-x", "c"]) and _compiles(["clang++", "-x", "c++"]),
         nvcc=environ.get("CUDACXX") or shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(cuda)) or "",
         gpus="\n".join(name for name, _, _ in cards),
-        capabilities=";".join(sorted({capability.replace(".", "") for _, capability, _ in cards if "." in capability})),
+        capabilities=";".join(sorted(capabilities)),
         driver=cards[0][2] if cards else "",
     )
 

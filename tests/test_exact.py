@@ -25,6 +25,7 @@ from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths, measure_widths
+from edgespec.llama.width_classes import WIDEST, measure_classes, measured_classes
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.memory.fit import with_room
 from edgespec.models.names.spec import resolve
@@ -62,6 +63,14 @@ def test_llama_cpp_s_own_bounds_are_another_matter(target: Model) -> None:
         assert measure_widths(context, 600, 63).max_difference > 0
     with Context(target, n_ctx=768, max_outputs=63, flash_attention="off") as context:
         assert measure_widths(context, 600, 63).max_difference > 0
+
+
+def test_single_rows_of_llama_cpp_s_flash_attention_are_a_class_of_their_own(target: Model) -> None:
+    """From 512 cells on it divides the cells of a single row among the threads, so one depth is not enough."""
+    with Context(target, n_ctx=512, max_outputs=WIDEST, flash_attention="on", threads=2) as context:
+        assert measure_classes(context, (192,)).ranges[0][1] > 1
+        classes = measured_classes(context)
+    assert classes is not None and classes.ranges[0] == (1, 1)
 
 
 def test_branches_are_exact_with_flash_attention(target: Model) -> None:

@@ -29,7 +29,7 @@ VERSION = 4
 SAVE_EVERY_S = 60.0
 CHUNK = 64
 MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # time limit, tokens before each pass, and passes per width
-WARM_WIDTHS = 16  # tokens of the widest pass with which a draft model is warmed up
+WARM_WIDTHS = (*range(1, 17), 24, 48, 96, 512)  # each kind of tile that kernels have
 PREFIX_SHARE = 0.25  # most of this time that may be spent on the tokens before
 
 OFFLOADED: Shape = {1: 1.0, 8: 1.1, 16: 1.2, 64: 1.8, 512: 8.0}
@@ -53,7 +53,7 @@ def warm_up(context: Context) -> None:
 
     Uses sequence 0 of the context, which is empty afterwards.
     """
-    for width in range(1, WARM_WIDTHS + 1):
+    for width in sorted({min(width, context.n_batch, context.n_ctx) for width in WARM_WIDTHS}):
         n_outputs = min(width, context.max_outputs)
         context.decode_filler(0, [False] * (width - n_outputs) + [True] * n_outputs)
         context.forget(0)

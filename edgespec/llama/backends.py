@@ -67,8 +67,9 @@ def load_backends(folder: Path = libggml_base_path) -> Path | None:
 
 
 def _register(path: Path) -> bool:
-    """Register the backend of a library, if it has one. Return whether it can be used. Raises OSError if the library
-    cannot be loaded.
+    """Register the backend of a library, if it has one. Return False if this backend cannot be used here.
+
+    Raises OSError if the library cannot be loaded.
 
     `ggml_backend_load` would do the same, but on Windows it fails if the path is not ASCII.
     """

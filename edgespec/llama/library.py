@@ -179,6 +179,11 @@ def _of_first_kind(found: Sequence[Device], *kinds: str) -> list[Device]:
     return next((some for kind in kinds if (some := [device for device in found if device.kind == kind])), [])
 
 
+def has_own_memory() -> bool:
+    """Return whether a GPU is visible that has its own memory: layers are put on it without being asked for."""
+    return supports_gpu() and any(gpu.kind == "GPU" for gpu in gpus())
+
+
 def supports_gpu() -> bool:
     """Return whether layers can be offloaded: the build has a GPU backend, and there is a device."""
     return bool(api.llama_supports_gpu_offload()) and bool(gpu_names())

@@ -152,12 +152,16 @@ class Model(Closable):
         return self.gpu_layers > 0 or bool(self.remote)
 
     @property
+    def is_on_gpu(self) -> bool:
+        """True if all layers are on GPUs, the output too."""
+        return self.gpu_layers > self.n_layer and not self.n_cpu_moe
+
+    @property
     def devices(self) -> frozenset[str]:
         """The devices that its layers are on: "CPU", "RPC", or the names of GPUs, which hold the output too."""
         if self.remote:
             return frozenset({"CPU", "RPC"})
-        is_whole = self.gpu_layers > self.n_layer and not self.n_cpu_moe
-        return frozenset(self.gpus if is_whole else ("CPU", *self.gpus))
+        return frozenset(self.gpus if self.is_on_gpu else ("CPU", *self.gpus))
 
     # --- what it is -----------------------------------------------------------------------------------------------
 

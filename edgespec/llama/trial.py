@@ -71,7 +71,8 @@ def extra_buffers_work(path: Path, warn: Callable[[str], None], child: Sequence[
             "its AMX code): repacking is disabled, which costs speed; rebuild with clang or GCC 13"
         )
     devices = identities(placement["devices"]) if placement.get("gpu_layers") else []
-    name = cache_name("trials", {"file": file_facts(path), "build": build_id(), "devices": devices})
+    place = [*devices, bool(placement.get("n_cpu_moe"))] if devices else []
+    name = cache_name("trials", {"file": file_facts(path), "build": build_id(), "place": place})
     if read_cache(name) != "works":
         if devices:
             _try_on_gpu(path, child, extra_buffers=extra_buffers, **placement)
@@ -103,20 +104,20 @@ def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
 def _try_on_gpu(path: Path, child: Sequence[str], *, extra_buffers: bool, **placement: Any) -> None:
     """Try a file with layers on GPUs, and if that fails, without them, to tell a bad driver from a bad file.
 
-    Raises GenerationError for a bad driver, and what `extra_buffers_work` raises for a bad file.
+    Raises GenerationError for a bad driver, ModelFileError for a bad file, and OutOfMemoryError.
     """
     try:
         why = _crashed(path, child, extra_buffers=extra_buffers, **placement)
-    except ModelFileError as error:
-        why = error.why
+    except (ModelFileError, GenerationError) as error:
+        why = error.why or error.what
     if not why:
         return
     if crashed := _crashed(path, child, extra_buffers=extra_buffers):
         raise ModelFileError(f"cannot load {path}", why=crashed, hint=DAMAGED)
     raise GenerationError(
         f"cannot run {path.name} on the GPU",
-        why=f"{why}; on the CPU the model works, so the GPU's driver is to blame",
-        hint="-ngl 0 uses the CPU; a newer driver may help ('edgespec doctor' shows its version)",
+        why=f"{why}; on the CPU the model works, so the GPU's driver is to blame, or its memory is full",
+        hint="put fewer layers on the GPU (-ngl N, or -ngl 0 for none), or update its driver",
     )
 
 

@@ -26,9 +26,9 @@ from edgespec.llama.rounding import difference, text_of
 WIDEST = 16
 """The widest pass that is measured."""
 ROWS = 16  # tokens that are decoded at every width
-# Kernels of attention may depend on the number of cells. No row crosses a step of the cache. CPUs read slowly, and
-# their kernels depend on the width only.
-DEPTHS = (192, 768, 3840)
+# Kernels of attention may depend on the number of cells, so rows are compared at small depths and at a large one. No
+# row crosses a step of the cache. CPUs read slowly, and have no kernels that begin at a large depth.
+SMALL_DEPTHS, LARGE_DEPTHS = (192, 448), (960, 1984, 3840)
 TURNS = 5  # timed passes of each width
 # The share of draft tokens that is assumed to be accepted, to compare the classes.
 ACCEPTED = 0.7
@@ -70,8 +70,9 @@ def measured_classes(context: Context, progress: Callable[[float], None] | None 
 
     None if it cannot be measured: the memory cannot be rolled back, or the context has only a few tokens.
     """
-    n_depths = len(DEPTHS) if context.model.gpu_layers else 1
-    depths = tuple(depth for depth in DEPTHS[:n_depths] if depth + ROWS + WIDEST <= context.n_ctx)
+    large = LARGE_DEPTHS if context.model.is_offloaded else ()
+    fits = [depth for depth in large if depth + ROWS + WIDEST <= context.n_ctx]
+    depths = tuple(depth for depth in (*SMALL_DEPTHS, *fits[-1:]) if depth + ROWS + WIDEST <= context.n_ctx)
     if not depths or not context.model.can_roll_back:
         return None
     name = cache_name("classes", {"build": build_id(), "depths": depths} | context.fingerprint)

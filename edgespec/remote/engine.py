@@ -39,6 +39,7 @@ FOREIGN = {
     "exact": True,
     "rounding": None,
     "width_class": None,
+    "measured_depth": None,
     "made_exact_by": "",
 }
 

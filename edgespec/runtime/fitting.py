@@ -95,6 +95,12 @@ def fitted(
     return fit
 
 
+def uses_gpu(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload) -> bool:
+    """Return whether layers of the target will be on GPUs."""
+    plan, free_vram = _with_gpus(plan, gpu_layers, gpu_layers_draft)
+    return placed(plan, gpu_layers, gpu_layers_draft, free_vram).gpu_layers > 0
+
+
 def _check_gpus(plan: Plan, free_vram: Mapping[str, int]) -> None:
     """Raise OutOfMemoryError if a GPU lacks memory for the layers that were requested."""
     for name, n_bytes in needed_on_gpus(plan, free_vram).items():
@@ -222,28 +228,27 @@ def open_model(
     )
 
 
-def _with_gpus(plan: Plan, *wanted: Offload) -> tuple[Plan, dict[str, int]]:
+def _with_gpus(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload) -> tuple[Plan, dict[str, int]]:
     """Return the plan with the names of its GPUs, and the free bytes of each.
 
     A plan without names uses all usual GPUs. An integrated one is as fast as the memory that it shares with the CPU,
-    whose kernels are exact, so it is used only if it is named, or `wanted` has a number of layers. Main memory counts
-    for a GPU that does not report its memory.
+    whose kernels are exact, so it is used only if it is named or gets a number of layers. Main memory counts for a GPU
+    that does not report its memory.
     """
 
-    def usual(names: Sequence[str]) -> tuple[str, ...]:
+    def usual(names: Sequence[str], wanted: Offload) -> tuple[str, ...]:
         found = gpus(names)
         for gpu in found:
             free_vram[gpu.name] = gpu.free_bytes if gpu.total_bytes else available_memory_bytes()
-        is_asked_for = names or {*wanted} - {"auto", 0}
-        return tuple(gpu.name for gpu in found if is_asked_for or gpu.kind != "integrated GPU")
+        return tuple(gpu.name for gpu in found if names or wanted != "auto" or gpu.kind != "integrated GPU")
 
     n_moe = plan.header.number("block_count") if plan.header.number("expert_count") else 0
     plan = replace(plan, n_cpu_moe=min(plan.n_cpu_moe, n_moe))
     free_vram = dict[str, int]()
     if supports_gpu():
-        plan = replace(plan, devices=usual(plan.devices))
+        plan = replace(plan, devices=usual(plan.devices, gpu_layers))
         if plan.draft:
-            plan = replace(plan, draft=replace(plan.draft, devices=usual(plan.draft.devices)))
+            plan = replace(plan, draft=replace(plan.draft, devices=usual(plan.draft.devices, gpu_layers_draft)))
     used = {*plan.devices, *(plan.draft.devices if plan.draft else ())}
     return plan, {name: free for name, free in free_vram.items() if name in used}
 

@@ -1,4 +1,4 @@
-"""The guarantee of a loaded target: can drafts change its text, and how passes prevent that."""
+"""The guarantee of a loaded target: can drafts change its text, and which widths of passes prevent that."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from edgespec.settings import LoadSettings
 MOST_COST = 1.1
 
 
-def pads(settings: LoadSettings, *, offloaded: bool) -> bool:
-    """Return whether passes are padded to a class of widths, if one is found: kernels of GPUs have no bounds."""
-    return settings.strict or (settings.exact and offloaded and settings.sequences == 1)
+def may_pad(settings: LoadSettings, *, on_gpu: bool) -> bool:
+    """Return whether passes may be padded to a class of widths. Only one answer at a time can be, and no trees."""
+    return settings.strict or (settings.exact and on_gpu and settings.sequences == 1 and settings.spec_tree == 1)
 
 
 class Guarantee:
     """The effect of drafts on the text, measured for one target, its context and its settings.
 
-    `draft_n_max` is 0 without drafts. Passes over generated tokens have `least_width` (0: any) to `most_rows` tokens.
+    `draft_n_max` is 0 without drafts.
+
+    Attributes:
+        width_class: The fewest and the most tokens of passes over generated tokens, if these passes are padded.
     """
 
     def __init__(
@@ -33,26 +36,26 @@ class Guarantee:
         self._context, self._settings = context, settings
         self._widths: Widths | None = None
         self.classes: WidthClasses | None = None
-        self._on_gpu = context.model.gpu_layers > 0
-        if pads(settings, offloaded=self._on_gpu):
-            self.classes = measured_classes(context, lambda done: progress("rounding", done))
-        elif draft_n_max and context.exact:
-            widest = min((1 + draft_n_max) * settings.sequences, exactness.NARROW, context.max_outputs)
+        self.width_class: tuple[int, int] | None = None
+        model = context.model
+        if context.exact and (draft_n_max or settings.strict):
+            widest = min((1 + settings.draft_n_max) * settings.sequences, exactness.NARROW, context.max_outputs)
             self._widths = measured_widths(context, widest, lambda done: progress("rounding", done))
-
-    @property
-    def width_class(self) -> tuple[int, int] | None:
-        """The fewest and the most tokens of passes over generated tokens, if these passes are padded."""
-        if self.classes is None:
-            return None
-        return self.classes.best() if self._settings.strict else self.classes.best(MOST_COST)
+        # With some layers on the CPU, wider passes cost more than is accepted by default.
+        is_padded = settings.strict if not model.is_on_gpu else may_pad(settings, on_gpu=True)
+        if is_padded and not (self._widths and self.rounding == 0.0):
+            self.classes = measured_classes(context, lambda done: progress("rounding", done))
+        if self.classes is not None:
+            self.width_class = self.classes.best() if settings.strict else self.classes.best(MOST_COST)
 
     @property
     def least_width(self) -> int:
+        """The number of tokens to which passes are padded; 0 if they are not."""
         return self.width_class[0] if self.width_class else 0
 
     @property
     def most_rows(self) -> int:
+        """The most tokens of a pass that verifies drafts."""
         context, widths = self._context, self._widths
         if self.width_class:
             return self.width_class[1]
@@ -73,29 +76,40 @@ class Guarantee:
     @property
     def way_out(self) -> str:
         """The option that makes the text independent of drafts; empty if it is, or if no option is known."""
-        if self.rounding == 0.0 or self._settings.strict:
+        settings, context = self._settings, self._context
+        is_known = self.rounding is not None or not context.exact  # what cannot be measured cannot be prevented
+        if self.rounding == 0.0 or settings.strict or not is_known or not context.model.can_roll_back:
             return ""
-        if self._on_gpu:
-            return "--strict" if self.classes and self.classes.best() else ""
-        return "leaving out --fast" if have_bounds() and not self._settings.exact else "--strict"
+        if not settings.exact and not context.model.gpu_layers and have_bounds():
+            return "leaving out --fast"
+        if settings.sequences > 1 or settings.spec_tree > 1:  # --strict excludes them
+            return ""
+        if self.classes is not None:
+            return "--strict" if self.classes.best() else ""
+        return "" if context.model.is_on_gpu else "--strict"
 
     @property
     def warning(self) -> str:
         """A sentence for the user if drafts may change the text although the settings ask for exactness; else empty."""
-        settings, may = self._settings, "the same seed may give another text with drafts than without"
+        settings, model = self._settings, self._context.model
+        may = "the same seed may give another text with drafts than without"
         if not settings.exact or settings.strict or self.rounding == 0.0:
             return ""
-        if self._on_gpu:
+        if model.gpu_layers:
             if settings.sequences > 1:
                 return f"answers that are generated together on a GPU are not exact: {may}"
+            if settings.spec_tree > 1:
+                return f"trees on a GPU are not exact: {may} (chains can be: leave out --spec-tree)"
+            if not model.is_on_gpu:
+                return f"a model with layers on a GPU and on the CPU is not exact: {may} (--strict prevents it)"
             if self.classes is None:
-                return f"how this GPU rounds cannot be measured (the context or the model's state): {may}"
+                return f"how this GPU rounds cannot be measured, because the context is too short: {may}"
             if best := self.classes.best():
                 cost = f"{self.classes.cost(best[0]):.2f} times as slow"
                 return f"exact passes would be {cost} on this GPU: {may} (--strict prevents it, --fast accepts it)"
             return f"this GPU rounds differently for each number of tokens in a pass: {may}"
         if not have_bounds():
             return f"this build of llama.cpp lacks edgespec's kernels: {may}. To install them: {exact_build()}"
-        if self.rounding is None and self._context.exact:
+        if self.rounding is None:
             return ""
         return f"logits depend on the width of a pass here: {may} (--strict prevents it, --fast accepts it)"

@@ -25,7 +25,6 @@ from edgespec.llama.context import Context
 from edgespec.llama.devices import chosen
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.kernels import have_bounds
-from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.rendering import renderer
 from edgespec.llama.template import ChatTemplate
@@ -42,8 +41,8 @@ from edgespec.runtime.drafting import (
     network_drafter,
     no_draft_model,
 )
-from edgespec.runtime.fitting import cache_bytes, fitted, open_model, sequences_that_fit
-from edgespec.runtime.guarantee import Guarantee, pads
+from edgespec.runtime.fitting import cache_bytes, fitted, open_model, sequences_that_fit, uses_gpu
+from edgespec.runtime.guarantee import Guarantee, may_pad
 from edgespec.settings import (
     HEADS,
     MAX_LEAVES,
@@ -51,7 +50,6 @@ from edgespec.settings import (
     MTP,
     SHARED_DRAFT_TOKENS,
     LoadSettings,
-    Offload,
     fixed_length,
 )
 
@@ -84,6 +82,7 @@ class ModelSession(Closable):
         self.contexts: list[Context] = []
         self.drafters: dict[str, Drafter] = {}
         self._watched: CancelFlag | None = None
+        self._on_gpu = False
         try:
             self._load()
         except BaseException:
@@ -199,8 +198,6 @@ class ModelSession(Closable):
                 why = f"{' and '.join(names)} cannot draft trees"
             elif not self.model.can_roll_back:
                 why = f"the state of a {self.model.header.architecture} model does not support branches"
-            elif pads(settings, offloaded=self._on_gpu):
-                why = "the branches of a tree are not exact on a GPU (--fast allows them)"
             self._note(f"drafting chains only: {why}")
         if settings.overlap == "on" and not {"draft", "self"} & {*names}:
             self._note("drafting is not overlapped: only a draft model can draft ahead")
@@ -210,38 +207,28 @@ class ModelSession(Closable):
 
         Raises OutOfMemoryError.
         """
-        settings = self._settings
-        offload = settings.offload
-        self._on_gpu = not self._workers and offload[0] != 0 and supports_gpu()
+        settings, (gpu_layers, gpu_layers_draft) = self._settings, self._settings.offload
         if settings.sequences == 0:
             self._settings = replace(settings, sequences=1)
-            if not settings.strict:
-                one = self._wanted(header, draft, leaves, names)
-                self._settings = replace(settings, sequences=sequences_that_fit(one, *offload, self._workers))
-        plan = self._fitted(self._wanted(header, draft, leaves, names), *offload)
-        if not self._on_gpu or plan.gpu_layers:
-            return plan
-        self._on_gpu = False  # no layer fits on the GPU, and the CPU has exact kernels
-        return self._fitted(self._wanted(header, draft, leaves, names), 0, offload[1])
-
-    def _fitted(self, wanted: Plan, *offload: Offload) -> Plan:
-        settings = self._settings
+        wanted = self._wanted(header, draft, leaves, names)
+        self._on_gpu = not self._workers and uses_gpu(wanted, gpu_layers, gpu_layers_draft)
+        if not self._on_gpu and not self._workers and gpu_layers == "auto":
+            gpu_layers = 0  # the CPU has exact kernels
+        offload = gpu_layers, gpu_layers_draft
+        if settings.sequences == 0 and not settings.strict:
+            one = self._wanted(header, draft, leaves, names)
+            self._settings = replace(settings, sequences=sequences_that_fit(one, *offload, self._workers))
+        wanted = self._wanted(header, draft, leaves, names)
         may_shrink = not settings.ctx_size and not settings.must_fit
-        return fitted(
-            wanted,
-            self._note,
-            *offload,
-            may_shrink=may_shrink,
-            must_fit=settings.must_fit,
-            workers=self._workers,
-        )
+        fits = {"may_shrink": may_shrink, "must_fit": settings.must_fit}
+        return fitted(wanted, self._note, *offload, **fits, workers=self._workers)
 
     def _wanted(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
         """Return the plan that the settings ask for."""
         settings = self._settings
-        sequences, exact, is_padded = settings.sequences, self._is_exact, pads(settings, offloaded=self._on_gpu)
-        width = max(1 + self.n_max if names else 1, WIDEST if is_padded else 1)
-        outputs = sequences + self._drafted(width - 1)
+        sequences, exact, is_padded = settings.sequences, self._is_exact, may_pad(settings, on_gpu=self._on_gpu)
+        outputs = sequences + (self._drafted(self.n_max) if names or settings.strict else 0)
+        outputs = max(outputs, WIDEST) if is_padded else outputs
         is_ours = not self._on_gpu and (exact or settings.strict)
         attention = wanted_attention(header, settings, settings.cache_type_v, exact=is_ours)
         plan = Plan(
@@ -253,7 +240,7 @@ class ModelSession(Closable):
             cache_type_v=settings.cache_type_v,
             flash_attention=attention,
             scratch=WIDEST if is_padded else 0,
-            rollback=width - 1,
+            rollback=self.n_max if names else 0,
             exact=exact,
             devices=chosen(settings.device),
             n_cpu_moe=settings.experts_on_cpu,
@@ -294,7 +281,7 @@ class ModelSession(Closable):
         """Return why this target cannot use drafts; empty if it can."""
         if not self.context.rollback:
             return f"the state of a {self.model.header.architecture} model cannot be rolled back"
-        if self._settings.strict and self.guarantee.width_class is None:
+        if self._settings.strict and self.guarantee.rounding != 0.0:
             return "no pass width was found at which logits are independent of the batch (--strict)"
         return ""
 
@@ -326,8 +313,7 @@ class ModelSession(Closable):
         """Return the plan with sequence ids for trees of this many leaves. All sequences share those of the target; a
         draft has as many, and one more for each sequence."""
         sequences, branches = self._settings.sequences, 0
-        is_padded = pads(self._settings, offloaded=self._on_gpu)
-        if not is_padded and exactness.allows_branches(sequences, exact=self._is_exact):
+        if exactness.allows_branches(sequences, exact=self._is_exact):
             branches = max(0, min((leaves - 1) * sequences, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * sequences))
         draft = plan.draft and replace(plan.draft, branches=branches + sequences if branches else 0)
         return replace(plan, branches=branches, draft=draft)

@@ -27,7 +27,9 @@ BATCH_SIZES, SCORES_BYTES = (512, 256, 128), 256_000_000
 CONTEXT_SHARE, CONTEXT_BYTES = 0.1, 400_000_000
 TIGHT = 0.85  # of the memory: other programs take some, too
 
-_GPU_QUESTION = "from edgespec.llama.library import gpus; print(sum(gpu.free_bytes for gpu in gpus()))"
+_GPU_QUESTION = (
+    "from edgespec.llama.library import gpus; print(sum(gpu.free_bytes for gpu in gpus() if gpu.kind == 'GPU'))"
+)
 
 
 def room_bytes(in_use_bytes: int = 0) -> int:

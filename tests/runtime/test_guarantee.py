@@ -30,12 +30,18 @@ def home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def guarantee(
-    monkeypatch: pytest.MonkeyPatch, classes: WidthClasses | None, *, gpu_layers: int = 9, n_max: int = 31, **how: Any
+    monkeypatch: pytest.MonkeyPatch,
+    classes: WidthClasses | None,
+    *,
+    gpu_layers: int = 9,
+    n_max: int = 31,
+    can_roll_back: bool = True,
+    **how: Any,
 ) -> Guarantee:
     monkeypatch.setattr("edgespec.runtime.guarantee.measured_classes", lambda *_: classes)
     settings = LoadSettings("m", **how)
     exact = settings.exact and not gpu_layers
-    model = SimpleNamespace(gpu_layers=gpu_layers)
+    model = SimpleNamespace(gpu_layers=gpu_layers, is_on_gpu=gpu_layers == 9, can_roll_back=can_roll_back)
     context = SimpleNamespace(model=model, exact=exact, n_batch=512, max_outputs=63)
     return Guarantee(cast(Context, context), settings, n_max, lambda *_: None)
 
@@ -52,8 +58,10 @@ def test_passes_on_a_gpu_are_padded_if_that_costs_little(monkeypatch: pytest.Mon
     [
         (DEAR, {}, "exact passes would be 1.40 times as slow on this GPU: ", "--strict"),
         (NONE, {}, "this GPU rounds differently for each number of tokens in a pass: ", ""),
-        (None, {}, "how this GPU rounds cannot be measured ", ""),
+        (None, {}, "how this GPU rounds cannot be measured, ", ""),
         (CHEAP, {"sequences": 4}, "answers that are generated together on a GPU are not exact: ", ""),
+        (CHEAP, {"spec_tree": 4}, "trees on a GPU are not exact: ", ""),
+        (CHEAP, {"gpu_layers": 5}, "a model with layers on a GPU and on the CPU is not exact: ", "--strict"),
         (CHEAP, {"exact": False}, "", ""),
     ],
 )
@@ -67,10 +75,26 @@ def test_passes_on_a_gpu_are_not_padded_otherwise_and_this_is_said(
     assert found.rounding != 0.0
 
 
-def test_strict_pads_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    for gpu_layers in (0, 9):
-        found = guarantee(monkeypatch, DEAR, gpu_layers=gpu_layers, strict=True)
-        assert (found.width_class, found.warning, found.way_out) == ((3, 4), "", "")
+@pytest.mark.parametrize("gpu_layers", [0, 5, 9])
+def test_strict_pads_at_any_cost(monkeypatch: pytest.MonkeyPatch, gpu_layers: int) -> None:
+    found = guarantee(monkeypatch, DEAR, gpu_layers=gpu_layers, strict=True, exact=False)
+    assert (found.width_class, found.warning, found.way_out) == ((3, 4), "", "")
+
+
+def test_strict_has_nothing_to_pad_where_kernels_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    for n_max in (0, 31):
+        found = guarantee(monkeypatch, DEAR, gpu_layers=0, n_max=n_max, strict=True)
+        assert (found.width_class, found.least_width, found.most_rows, found.rounding) == (None, 0, 32, 0.0)
+    monkeypatch.setattr("edgespec.runtime.guarantee.measured_widths", lambda *_: Widths(32, 0.1, 1))
+    assert guarantee(monkeypatch, DEAR, gpu_layers=0, strict=True).width_class == (3, 4)
+
+
+def test_no_way_out_is_named_where_none_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.runtime.guarantee.measured_widths", lambda *_: None)
+    assert guarantee(monkeypatch, None, gpu_layers=0).way_out == ""  # the context is too short to be measured
+    monkeypatch.setattr("edgespec.runtime.guarantee.have_bounds", lambda: False)
+    for how in ({"sequences": 4}, {"spec_tree": 4}, {"can_roll_back": False}):
+        assert guarantee(monkeypatch, None, gpu_layers=0, exact=False, **how).way_out == ""
 
 
 def test_on_a_cpu_the_kernels_decide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,9 +133,10 @@ def test_each_pass_of_a_class_has_a_width_and_cells_of_its_own(
     """Drafts are cut where a row would attend to other cells than in plain decoding: at each multiple of 256."""
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
     monkeypatch.setattr("edgespec.runtime.guarantee.measured_classes", lambda *_: DEAR)
+    strict: dict[str, Any] = {"strict": True, "exact": False, "pace": "fixed:3", "store": False, "threads": 1}
     texts, drafted = [], []
     for spec_type in ("none", "suffix"):
-        with edgespec.load("demo", strict=True, spec_type=spec_type, pace="fixed:3", store=False, threads=1) as llm:
+        with edgespec.load("demo", **strict, spec_type=spec_type) as llm:
             passes.clear()
             texts.append([e.id for e in llm.generate("1, 2, 3, " * 60, max_tokens=300, temperature=0, ignore_eos=True)])
             drafted.append(llm.stats.proposed)

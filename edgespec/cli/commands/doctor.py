@@ -98,9 +98,11 @@ def _machine_rows(self_check: str) -> Rows:
         used = (flag if value == "1" else f"{flag}={value}" for flag, value in flags.items() if value != "0")
         yield f"build {name}", " ".join(used)
     yield from _device_rows()
-    if library.supports_gpu():
+    if library.has_own_memory():
         gpus = []  # all are taken to be used
-    else:
+    elif library.supports_gpu():
+        gpus = [gpu for gpu in gpus if gpu.backend == "cuda"]  # the visible one is integrated, and not NVIDIA's
+    if gpus or not library.supports_gpu():
         yield "GPU", _unused(gpus)
     yield from _resources(self_check)
     yield "", ""
@@ -222,7 +224,6 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
     from edgespec.gguf_file.model_check import check_model
     from edgespec.llama.context import Context
     from edgespec.llama.kernels import have_bounds
-    from edgespec.llama.library import supports_gpu
     from edgespec.models.memory.estimate import Plan
     from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
     from edgespec.runtime.fitting import fitted, open_model
@@ -237,14 +238,15 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
         plan = Plan(header, n_ctx=n_ctx, max_outputs=NARROW, flash_attention=attention, exact=exact)
         return fitted(with_room(plan, usual), notes.append, "auto" if on_gpu else 0)
 
-    plan = planned(on_gpu=supports_gpu())
-    if supports_gpu() and not plan.gpu_layers:
+    plan = planned(on_gpu=True)
+    if not plan.gpu_layers:
+        notes.clear()
         plan = planned(on_gpu=False)
     with (
         open_model(plan, notes.append, lambda done: progress(f"loading {path.name}", done)) as model,
         Context(model, **plan.context) as context,
     ):
-        rounding = _of_classes if plan.gpu_layers else _of_widths
+        rounding = _of_classes if model.is_on_gpu else _of_widths
         found = rounding(context, lambda done: progress("measuring rounding", done))
     layers, size = header.number("block_count"), size_of(header.size_bytes)
     yield "architecture", f"{header.architecture}, {layers} layers, {size}"
@@ -353,7 +355,7 @@ def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator
     elif gpus:
         cost = "everything runs on the CPU; docs/install.md describes GPU builds"
         yield Advice(f"this build does not use the GPU ({_names(gpus)}): {cost}", gpu_build(gpus[0].backend))
-    if not have_bounds() and not library.supports_gpu():
+    if not have_bounds() and not library.has_own_memory():
         cost = "text may differ from plain decoding up to rounding, and drafts cost more"
         yield Advice(f"this build of llama.cpp lacks edgespec's kernels: {cost}", exact_build())
     has = set[str]() if library.CPU_LIBRARY else processor_flags()  # of the portable variants the best one is in use
