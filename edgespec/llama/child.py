@@ -35,9 +35,8 @@ LOOK_S = 0.02  # seconds between two checks of a child
 # Seconds after which a busy child ends by itself: its parent may have died, and can no longer end it. A child that
 # reports progress fails at the next report instead.
 ALONE_S = 90
-# glibc reserves 128 MB of addresses for each further thread that allocates, which would count as memory in use. ggml's
-# backtraces are written by a debugger, which takes seconds.
-_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "PYTHONUTF8": "1", "GGML_NO_BACKTRACE": "1"}
+# glibc reserves 128 MB of addresses for each further thread that allocates, which would count as memory in use.
+_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "PYTHONUTF8": "1"}
 # Exit codes without memory: Rust aborts, Linux kills.
 _NO_MEMORY = {-signal.SIGABRT, -getattr(signal, "SIGKILL", 0), 0xC0000409}
 

@@ -22,6 +22,7 @@ from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama import kernels
 from edgespec.llama.batch import NativeBatch, check_layers, inputs, pointer, states, switch, switch_states
 from edgespec.llama.library import IS_SET, api, complaints, default_threads, first_complaint
+from edgespec.llama.lost import FEWER_LAYERS
 from edgespec.llama.model import Model
 from edgespec.llama.threads import attach_threads, free_threads
 from edgespec.llama.window import joined
@@ -131,7 +132,7 @@ class Context(Closable):
             raise OutOfMemoryError(
                 f"cannot create a context of {cells} tokens for {model.path.name}",
                 why=first_complaint(lines),
-                hint="use a smaller context (-c)",
+                hint="use a smaller context (-c)" + (f", or {FEWER_LAYERS}" if model.gpu_layers else ""),
             )
         self._pool = attach_threads(self._native, max(self.threads, self.threads_batch))
         self._rollback = int(api.llama_n_rs_seq(self._native))

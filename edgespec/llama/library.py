@@ -24,12 +24,15 @@ import psutil
 # the next pass and, in builds made elsewhere, for each other. By default they spin for milliseconds, and two programs
 # on the same cores slow each other down a hundredfold (docs/performance.md).
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# ggml reads this one: a crash would print a backtrace, for which it runs a debugger if there is one.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 import llama_cpp
 from llama_cpp._ctypes_extensions import load_shared_library
 from llama_cpp._ggml import libggml, libggml_base_path
 
 from edgespec.llama.backends import LEFT_OUT, load_backends
+from edgespec.llama.lost import end_if_lost
 
 api: Any = llama_cpp.llama_cpp
 """The ctypes binding, for this package only."""
@@ -52,6 +55,7 @@ def _log(level: int, text: bytes | None, _user_data: Any) -> None:
     if not line or line == ".":
         return
     if level == _ERROR:
+        end_if_lost(line)
         _complaints.append(line)
     logger.log(_LEVELS[level], "%s", line)
 

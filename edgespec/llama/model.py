@@ -18,6 +18,7 @@ from edgespec.gguf_file.model_check import check_vocabulary
 from edgespec.llama import rpc
 from edgespec.llama.devices import identities
 from edgespec.llama.library import api, complaints, first_complaint, ggml_function, gpus
+from edgespec.llama.lost import FEWER_LAYERS
 from edgespec.llama.workers import RemoteDevice
 from edgespec.text.figures import count_of
 from edgespec.text.finder import TextFinder
@@ -95,9 +96,8 @@ class Model(Closable):
         if not self._native:
             if self.is_offloaded and "alloc" in first_complaint(lines):
                 where = "on the workers" if self.remote else "on the GPU"
-                raise OutOfMemoryError(
-                    f"{self.path.name} does not fit {where}", why=first_complaint(lines), hint="offload less (-ngl N)"
-                )
+                hint = "put fewer layers there (-ngl N)" if self.remote else FEWER_LAYERS
+                raise OutOfMemoryError(f"{self.path.name} does not fit {where}", why=first_complaint(lines), hint=hint)
             raise ModelFileError(
                 f"cannot load {self.path}",
                 why=first_complaint(lines),

@@ -7,15 +7,15 @@ import os
 import socket
 import stat
 import struct
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import sleep
 from typing import Any
 
-from edgespec.errors import GenerationError, UsageError
+from edgespec.errors import UsageError
 from edgespec.llama.library import api, ggml_function
+from edgespec.llama.lost import end
 from edgespec.llama.workers import LOST, LOST_HINT, MOST_WORKERS, RemoteDevice, probe
 
 # A worker sends nothing while it computes, so the limit is longer than any pass should take. A machine or a network
@@ -114,10 +114,7 @@ def _on_abort(message: bytes) -> None:
     used = sorted(_used)
     which = [address for address in used if not _is_listening(address)] or used
     what = f"{LOST} {which[0]}" if len(which) == 1 else f"{LOST} one of {', '.join(which)}"
-    with suppress(Exception):
-        sys.stdout.flush()
-    os.write(2, f"\nedgespec: {what}\n  {LOST_HINT}\n".encode())
-    os._exit(GenerationError.exit_code)
+    end(what, LOST_HINT)
 
 
 def _is_listening(address: str) -> bool:

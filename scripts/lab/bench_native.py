@@ -109,7 +109,9 @@ def main() -> int:
         print(f"bench_native: {error}", file=sys.stderr)
         return 1
     print(table(samples))
-    print(f"\n{machine()['cpu']}, {args.threads} threads of {os.cpu_count()}; {library.build_flags().strip()}")
+    devices = machine()["gpus"] if args.gpu_layers else []
+    where = ", ".join([*devices, machine()["cpu"]])
+    print(f"\n{where}, {args.threads} threads of {os.cpu_count()}; {library.build_flags().strip()}")
     return 0
 
 
@@ -124,6 +126,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-n", "--tokens", type=int, default=128, help="most tokens of an answer")
     parser.add_argument("-t", "--threads", type=int, default=library.default_threads())
     parser.add_argument("-c", "--context", type=int, default=2048)
+    layers = "layers on the GPU in both programs, also of the draft (default: none)"
+    parser.add_argument("-ngl", "--gpu-layers", type=int, default=0, help=layers)
     parser.add_argument("--native", default="", help='further arguments of llama-speculative-simple, as "-fa off"')
     return parser.parse_args()
 
@@ -137,10 +141,12 @@ def measured(args: argparse.Namespace) -> list[Sample]:
     size, threads = str(args.context), str(args.threads)
     native = [args.program, "-m", str(model), "-c", size, "-b", size, "-t", threads, "-tb", threads]
     # This program generates one token more than requested.
+    native += ["-ngl", str(args.gpu_layers)]
     native += ["-n", str(args.tokens - 1), "--temp", "0", "--top-k", "1", *shlex.split(args.native)]
     settings = {name: shlex.split(options) for name, options in SETTINGS.items()}
     for length in args.lengths.split(",") if draft else ():
         options = ["--spec-type", "draft-simple", "-md", str(draft), "-td", threads, "--spec-draft-n-max", length]
+        options += ["-ngld", str(args.gpu_layers)]
         settings[f"draft-simple K={length}"] = options
     load = LoadSettings(
         str(model),
@@ -149,6 +155,8 @@ def measured(args: argparse.Namespace) -> list[Sample]:
         ctx_size=args.context,
         threads=args.threads,
         threads_batch=args.threads,
+        gpu_layers=args.gpu_layers,
+        gpu_layers_draft=args.gpu_layers,
     )
     samples: list[Sample] = []
     with Runtime(load) as llm:

@@ -91,7 +91,6 @@ def _settle_in(log_file: Path) -> None:
     words = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
     for source, target in ((nothing, 0), (words, 1), (words, 2)):
         os.dup2(source, target)
-    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # the last line of the file is to be the reason of a crash
     if os.name == "posix":
         import resource
 

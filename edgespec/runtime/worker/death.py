@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError
+from edgespec.llama.lost import GPU_FAILED, GPU_HINT
 from edgespec.llama.workers import LOST, LOST_HINT
 from edgespec.settings import LoadSettings
 
@@ -77,8 +78,10 @@ def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
     with suppress(ValueError):
         name = name or signal.Signals(-(code or 0)).name
     words = [line.strip() for line in said if line.strip()]
-    if lost := [line.partition(LOST)[2].strip() for line in words if LOST in line]:
-        return WorkerDiedError(LOST.rstrip(":"), why=lost[0], hint=LOST_HINT)
+    for lost, hint in ((LOST, LOST_HINT), (GPU_FAILED, GPU_HINT)):
+        if found := [line.partition(lost)[2].strip() for line in words if lost in line]:
+            no_memory = bool(_NO_MEMORY.search(found[0]))
+            return WorkerDiedError(lost.rstrip(":"), why=found[0], hint=hint, out_of_memory=no_memory)
     last = words[-1].removeprefix("what():").strip() if words else ""  # C++ prints this for an uncaught exception
     # Python and C++ report a lack of memory by an exception, which ends the process in one of these ways.
     if name == "memory" or (name in ("", "SIGABRT") and any(_NO_MEMORY.search(line) for line in words)):
@@ -120,4 +123,6 @@ _WINDOWS = {  # exit codes, and the signals of other systems that mean the same
     0xC0000017: "memory",
     0xC000012D: "memory",
 }
-_NO_MEMORY = re.compile(r"bad_alloc|out of memory|cannot allocate|failed to allocate|MemoryError", re.IGNORECASE)
+_NO_MEMORY = re.compile(
+    r"bad_alloc|out of memory|OutOf\w*Memory|(cannot|failed to) allocate|MemoryError", re.IGNORECASE
+)
