@@ -97,8 +97,7 @@ class Context(Closable):
         }
         self.exact, self.streams = exact, streams
         types = {*model.header.weight_types, cache_type_k.upper(), cache_type_v.upper()}
-        self.bounds = kernels.exact_bounds(types) if exact else kernels.FAST
-        cells = n_ctx * sequences + scratch
+        self.bounds, cells = kernels.exact_bounds(types) if exact else kernels.FAST, n_ctx * sequences + scratch
         # `fitting` checks the memory, since it knows all that is loaded. But llama.cpp counts cells in 32 bits, and
         # would silently make a small cache if asked for more.
         if cells > MOST_CELLS:
