@@ -94,8 +94,7 @@ def props(place: Place) -> dict[str, Any]:
         return made
     about = {name: value for name, value in served.about.items() if name != "model"}
     about["draft_model"] = about["draft_model"] and Path(about["draft_model"]).name
-    settings = _texts_depend_on(served.about["model"], served.settings)
-    about["texts_depend_on"] = settings | {"width_class": about["width_class"]}
+    about["texts_depend_on"] = _texts_depend_on(served.about["model"], served.settings)
     return made | {
         "default_generation_settings": {"n_ctx": served.n_ctx, "params": params},
         "total_slots": served.n_slots,
