@@ -25,7 +25,7 @@ in the KV cache. An *exact* context therefore keeps these rules:
    (`llama/window.py`).
 
 Kernels without bounds, such as those of GPUs, break rule 2: single tokens use other kernels than several. There, one
-class of widths whose rows have the same bits is measured (`llama/width_classes.py`), and every pass over generated
+class of widths whose rows have the same bits is measured (`engine/width_classes.py`), and every pass over generated
 tokens has a width of this class: shorter passes are padded. The number of cells must not depend on the drafts either
 (`rows_with_equal_cells`). Drafts are chains of one sequence. Rules 3, 4 and 7 are not kept: a prompt that is read in
 other pieces may have other bits, but drafts do not change how it is read.

@@ -22,7 +22,6 @@ from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama import kernels
 from edgespec.llama.batch import NativeBatch, check_layers, inputs, pointer, states, switch, switch_states
 from edgespec.llama.library import IS_SET, api, complaints, default_threads, first_complaint
-from edgespec.llama.lost import FEWER_LAYERS
 from edgespec.llama.model import Model
 from edgespec.llama.threads import attach_threads, free_threads
 from edgespec.llama.window import joined
@@ -97,7 +96,8 @@ class Context(Closable):
         }
         self.exact, self.streams = exact, streams
         types = {*model.header.weight_types, cache_type_k.upper(), cache_type_v.upper()}
-        self.bounds, cells = kernels.exact_bounds(types) if exact else kernels.FAST, n_ctx * sequences + scratch
+        self.bounds = kernels.exact_bounds(types) if exact else kernels.FAST
+        cells = n_ctx * sequences + scratch
         # `fitting` checks the memory, since it knows all that is loaded. But llama.cpp counts cells in 32 bits, and
         # would silently make a small cache if asked for more.
         if cells > MOST_CELLS:
@@ -131,7 +131,7 @@ class Context(Closable):
             raise OutOfMemoryError(
                 f"cannot create a context of {cells} tokens for {model.path.name}",
                 why=first_complaint(lines),
-                hint="use a smaller context (-c)" + (f", or {FEWER_LAYERS}" if model.gpu_layers else ""),
+                hint=", or ".join(filter(None, ("use a smaller context (-c)", model.fewer_layers))),
             )
         self._pool = attach_threads(self._native, max(self.threads, self.threads_batch))
         self._rollback = int(api.llama_n_rs_seq(self._native))

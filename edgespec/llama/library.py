@@ -100,6 +100,11 @@ class Device:
     backend: str = ""
     bus_id: str = ""
 
+    @property
+    def is_integrated(self) -> bool:
+        """True for a GPU that shares the memory of the CPU."""
+        return self.kind == "integrated GPU"
+
 
 class _Properties(ctypes.Structure):
     """ggml_backend_dev_props"""
@@ -183,9 +188,9 @@ def _of_first_kind(found: Sequence[Device], *kinds: str) -> list[Device]:
     return next((some for kind in kinds if (some := [device for device in found if device.kind == kind])), [])
 
 
-def has_own_memory() -> bool:
-    """Return whether a GPU is visible that has its own memory: layers are put on it without being asked for."""
-    return supports_gpu() and any(gpu.kind == "GPU" for gpu in gpus())
+def has_discrete_gpu() -> bool:
+    """Return whether there is a GPU that gets layers by default: integrated ones get them only if asked for."""
+    return supports_gpu() and not all(gpu.is_integrated for gpu in gpus())
 
 
 def supports_gpu() -> bool:

@@ -152,6 +152,11 @@ class Model(Closable):
         return self.gpu_layers > 0 or bool(self.remote)
 
     @property
+    def fewer_layers(self) -> str:
+        """The advice to put fewer layers on GPUs; empty if there are none."""
+        return FEWER_LAYERS if self.gpu_layers else ""
+
+    @property
     def is_on_gpu(self) -> bool:
         """True if all layers are on GPUs, the output too."""
         return self.gpu_layers > self.n_layer and not self.n_cpu_moe

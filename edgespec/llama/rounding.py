@@ -4,7 +4,7 @@ Mathematically, the same tokens after the same prefix give the same row, for eve
 another order for another width, so that rows can differ in their last bits. Passes that verify drafts are wider than
 those of plain decoding, and where the best two tokens are closer than the difference, the text changes. This module
 measures whether the bounds of an exact context prevent that. Where they do not, or there are no bounds,
-`llama/width_classes.py` looks for widths that agree.
+`engine/width_classes.py` looks for widths that agree.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,10 @@ _TEXT = (
     "def mean(values):\n    if not values:\n        raise ValueError('no values')\n    return sum(values)\n"
 )
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Kept = TypeVar("Kept", bound="DataclassInstance")
 Step = Callable[..., None]  # called with the number of passes that were done, usually 1
 
 
@@ -60,15 +65,26 @@ def measured_widths(context: Context, widest: int, progress: Callable[[float], N
     n_past = min(NEAR_STEP, context.n_ctx - BRANCH_ROWS - widest)
     if n_past < widest or not context.model.can_roll_back:
         return None
-    facts = {"build": build_id(), "widest": widest, "n_past": n_past, "branches": context.free_branches > 0}
-    name = cache_name("widths", facts | context.fingerprint)
+    facts = {"widest": widest, "n_past": n_past, "branches": context.free_branches > 0}
+    return kept("widths", context, facts, Widths, lambda: measure_widths(context, n_past, widest, progress))
+
+
+def kept(
+    kind: str, context: Context, facts: dict[str, Any], restored: Callable[..., Kept], measure: Callable[[], Kept]
+) -> Kept:
+    """Return a measurement of this kind from the cache on disk, or measure and keep it there.
+
+    It holds for this build, this context and these `facts`. `restored` makes it from the values of its fields as JSON
+    has them.
+    """
+    name = cache_name(kind, {"build": build_id()} | facts | context.fingerprint)
     try:
-        return Widths(**json.loads(read_cache(name) or ""))
+        return restored(**json.loads(read_cache(name) or ""))
     except (ValueError, TypeError):  # not measured yet, or written by another version
         pass
-    widths = measure_widths(context, n_past, widest, progress)
-    write_cache(name, json.dumps(asdict(widths)))
-    return widths
+    found = measure()
+    write_cache(name, json.dumps(asdict(found)))
+    return found
 
 
 def measure_widths(

@@ -235,22 +235,20 @@ def _with_gpus(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload) -> tu
     whose kernels are exact, so it is used only if it is named or gets a number of layers. Main memory counts for a GPU
     that does not report its memory.
     """
+    free_vram = dict[str, int]()
 
-    def usual(names: Sequence[str], wanted: Offload) -> tuple[str, ...]:
-        found = gpus(names)
+    def used(names: Sequence[str], wanted: Offload) -> tuple[str, ...]:
+        found = [gpu for gpu in gpus(names) if names or wanted != "auto" or not gpu.is_integrated]
         for gpu in found:
             free_vram[gpu.name] = gpu.free_bytes if gpu.total_bytes else available_memory_bytes()
-        return tuple(gpu.name for gpu in found if names or wanted != "auto" or gpu.kind != "integrated GPU")
+        return tuple(gpu.name for gpu in found)
 
     n_moe = plan.header.number("block_count") if plan.header.number("expert_count") else 0
     plan = replace(plan, n_cpu_moe=min(plan.n_cpu_moe, n_moe))
-    free_vram = dict[str, int]()
     if supports_gpu():
-        plan = replace(plan, devices=usual(plan.devices, gpu_layers))
-        if plan.draft:
-            plan = replace(plan, draft=replace(plan.draft, devices=usual(plan.draft.devices, gpu_layers_draft)))
-    used = {*plan.devices, *(plan.draft.devices if plan.draft else ())}
-    return plan, {name: free for name, free in free_vram.items() if name in used}
+        draft = plan.draft and replace(plan.draft, devices=used(plan.draft.devices, gpu_layers_draft))
+        plan = replace(plan, devices=used(plan.devices, gpu_layers), draft=draft)
+    return plan, free_vram
 
 
 def _repacked(plan: Plan) -> Plan:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgespec.core import exactness
+from edgespec.engine.width_classes import WidthClasses, measured_classes
 from edgespec.llama.context import Context
 from edgespec.llama.installing import exact_build
 from edgespec.llama.kernels import have_bounds
 from edgespec.llama.rounding import Widths, measured_widths
-from edgespec.llama.width_classes import WidthClasses, measured_classes
 from edgespec.settings import LoadSettings
 
 # By default, a class of widths is used if it makes plain passes at most this many times as slow; --strict uses any.
@@ -24,26 +24,22 @@ def may_pad(settings: LoadSettings, *, on_gpu: bool) -> bool:
 class Guarantee:
     """The effect of drafts on the text, measured for one target, its context and its settings.
 
-    `draft_n_max` is 0 without drafts.
-
     Attributes:
         width_class: The fewest and the most tokens of passes over generated tokens, if these passes are padded.
     """
 
     def __init__(
-        self, context: Context, settings: LoadSettings, draft_n_max: int, progress: Callable[[str, float], None]
+        self, context: Context, settings: LoadSettings, progress: Callable[[str, float], None], *, drafts: bool
     ) -> None:
         self._context, self._settings = context, settings
         self._widths: Widths | None = None
         self.classes: WidthClasses | None = None
         self.width_class: tuple[int, int] | None = None
-        model = context.model
-        if context.exact and (draft_n_max or settings.strict):
+        if context.exact and (drafts or settings.strict):
             widest = min((1 + settings.draft_n_max) * settings.sequences, exactness.NARROW, context.max_outputs)
             self._widths = measured_widths(context, widest, lambda done: progress("rounding", done))
         # With some layers on the CPU, wider passes cost more than is accepted by default.
-        is_padded = settings.strict if not model.is_on_gpu else may_pad(settings, on_gpu=True)
-        if is_padded and not (self._widths and self.rounding == 0.0):
+        if may_pad(settings, on_gpu=context.model.is_on_gpu) and self.rounding != 0.0:
             self.classes = measured_classes(context, lambda done: progress("rounding", done))
         if self.classes is not None:
             self.width_class = self.classes.best() if settings.strict else self.classes.best(MOST_COST)
@@ -110,6 +106,6 @@ class Guarantee:
             return f"this GPU rounds differently for each number of tokens in a pass: {may}"
         if not have_bounds():
             return f"this build of llama.cpp lacks edgespec's kernels: {may}. To install them: {exact_build()}"
-        if self.rounding is None:
+        if self.rounding is None and self._context.exact:
             return ""
         return f"logits depend on the width of a pass here: {may} (--strict prevents it, --fast accepts it)"

@@ -15,6 +15,7 @@ from edgespec.drafters.registry import REGISTRY, Parts
 from edgespec.drafters.successors import Successors
 from edgespec.engine.calibrate import CostModelCache, warm_up
 from edgespec.engine.engine import Engine
+from edgespec.engine.width_classes import WIDEST
 from edgespec.errors import UsageError
 from edgespec.events import Progress
 from edgespec.gguf_file.head_check import NETWORKS, check_draft_file, check_head_fits, is_head, layers_read
@@ -28,7 +29,6 @@ from edgespec.llama.kernels import have_bounds
 from edgespec.llama.model import Model
 from edgespec.llama.rendering import renderer
 from edgespec.llama.template import ChatTemplate
-from edgespec.llama.width_classes import WIDEST
 from edgespec.llama.workers import RemoteDevice, parse_addresses
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
@@ -136,14 +136,14 @@ class ModelSession(Closable):
             self.model, threads=settings.threads, threads_batch=settings.threads_batch, **plan.context
         )
         self.contexts.append(self.context)
-        self.guarantee = Guarantee(self.context, settings, self.n_max if drafts else 0, self._progress)
+        self.guarantee = Guarantee(self.context, settings, self._progress, drafts=drafts)
         why_not = self._why_plain() if drafts else ""
         if why_not:
             if draft_header is not None or corpus is not None or settings.spec_type != "auto":
                 self._note(f"decoding without speculation: {why_not}")
             names, draft_header = [], None
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
-        if names and self.guarantee.warning:
+        if self.guarantee.warning and (names or not have_bounds()):
             note(self.guarantee.warning)
         if found.missing_draft and settings.uses_draft and not settings.draft_model and not self._why_plain():
             self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")
@@ -162,10 +162,10 @@ class ModelSession(Closable):
         compiles = any(context.model.is_offloaded for context in self.contexts)
         drafters = self.drafters.values()
         self.tuning = CostModelCache(self.context, drafters, least_width, self._note, compiles=compiles)
-        for context in self.contexts[1:]:
-            if context.model.is_offloaded:
-                warm_up(context)
         if self.drafters and settings.pace == "auto" and not self.tuning.costs.is_measured:
+            for context in self.contexts[1:]:
+                if context.model.is_offloaded:
+                    warm_up(context)
             self.tuning.measure(
                 self.context,
                 min(1 + self.n_max, self.engine.scheduler.most_rows),
@@ -226,11 +226,12 @@ class ModelSession(Closable):
     def _wanted(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
         """Return the plan that the settings ask for."""
         settings = self._settings
-        sequences, exact, is_padded = settings.sequences, self._is_exact, may_pad(settings, on_gpu=self._on_gpu)
+        sequences, exact = settings.sequences, self._is_exact
+        padding = WIDEST if may_pad(settings, on_gpu=self._on_gpu) else 0
         outputs = sequences + (self._drafted(self.n_max) if names or settings.strict else 0)
-        outputs = max(outputs, WIDEST) if is_padded else outputs
-        is_ours = not self._on_gpu and (exact or settings.strict)
-        attention = wanted_attention(header, settings, settings.cache_type_v, exact=is_ours)
+        outputs = max(outputs, padding)
+        on_cpu = not self._on_gpu and (exact or settings.strict)
+        attention = wanted_attention(header, settings, settings.cache_type_v, exact=on_cpu)
         plan = Plan(
             header,
             n_ctx=settings.ctx_size or usual_context(header),
@@ -239,7 +240,7 @@ class ModelSession(Closable):
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
             flash_attention=attention,
-            scratch=WIDEST if is_padded else 0,
+            scratch=padding,
             rollback=self.n_max if names else 0,
             exact=exact,
             devices=chosen(settings.device),

@@ -28,7 +28,7 @@ CONTEXT_SHARE, CONTEXT_BYTES = 0.1, 400_000_000
 TIGHT = 0.85  # of the memory: other programs take some, too
 
 _GPU_QUESTION = (
-    "from edgespec.llama.library import gpus; print(sum(gpu.free_bytes for gpu in gpus() if gpu.kind == 'GPU'))"
+    "from edgespec.llama.library import gpus; print(sum(gpu.free_bytes for gpu in gpus() if not gpu.is_integrated))"
 )
 
 

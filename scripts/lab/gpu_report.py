@@ -21,6 +21,7 @@ from pathlib import Path
 
 from edgespec.bench.measure import machine
 from edgespec.bench.targets import make_quant
+from edgespec.engine.width_classes import WIDEST, WidthClasses, measured_classes
 from edgespec.files.paths import cache_dir
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import library
@@ -29,7 +30,6 @@ from edgespec.llama.drivers import driver_of
 from edgespec.llama.kernels import described_build
 from edgespec.llama.library import gpus
 from edgespec.llama.model import Model
-from edgespec.llama.width_classes import WIDEST, WidthClasses, measured_classes
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.names.spec import resolve
 

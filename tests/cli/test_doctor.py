@@ -189,7 +189,7 @@ def test_a_build_by_others_is_to_be_replaced_unless_it_uses_a_gpu(
 ) -> None:
     monkeypatch.setattr("edgespec.llama.kernels.have_bounds", lambda: False)
     monkeypatch.setattr("edgespec.llama.library.supports_gpu", lambda: with_gpu)
-    monkeypatch.setattr("edgespec.llama.library.has_own_memory", lambda: with_gpu)
+    monkeypatch.setattr("edgespec.llama.library.has_discrete_gpu", lambda: with_gpu)
     monkeypatch.setattr(trial, "self_check", lambda: "works")
     monkeypatch.setattr(sys, "prefix", str(home))  # not a checkout's own environment
     text = joined(run().stdout.replace("\xa0", " "))

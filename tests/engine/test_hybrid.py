@@ -18,10 +18,10 @@ from edgespec.core.policy.policy import FixedPolicy
 from edgespec.datastore.corpus import build
 from edgespec.drafters.base import Outcome
 from edgespec.engine.speculator import OBSERVE_EVERY
+from edgespec.engine.width_classes import WidthClasses
 from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
 from edgespec.llama.model import Model
-from edgespec.llama.width_classes import WidthClasses
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Request

@@ -13,12 +13,12 @@ from tiny_gguf import EXACT, write_model
 
 import edgespec
 from edgespec.core.exactness import CELLS, rows_with_equal_cells
+from edgespec.engine.width_classes import WIDEST, WidthClasses, measure_classes, measured_classes
 from edgespec.errors import UsageError
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.llama.quantize import quantize
 from edgespec.llama.rounding import LARGE_BYTES, measure_widths
-from edgespec.llama.width_classes import WIDEST, WidthClasses, measure_classes, measured_classes
 
 PROMPTS = ["def fibonacci(n):", "class Stack:\n    def push", "x = [" + "1, " * 150]
 
@@ -58,6 +58,23 @@ def test_neighbouring_widths_with_the_same_bits_are_a_class(
     assert classes.ranges == ranges and classes.depth == 192
     assert len(classes.seconds) == WIDEST and min(classes.seconds) > 0
     assert 0.3 < classes.max_difference < 0.8
+
+
+def test_small_batches_read_the_same_text(tiny: Model) -> None:
+    found = []
+    for n_batch in (128, 512):
+        with Context(tiny, n_ctx=512, max_outputs=WIDEST, n_batch=n_batch, **EXACT) as context:
+            read: list[int] = []
+            decode = context.decode
+
+            def spy(tokens: Sequence[int], positions: Sequence[int], *rest: Any) -> None:
+                read.extend(positions)  # noqa: B023 - called before the next turn
+                decode(tokens, positions, *rest)  # noqa: B023
+
+            context.decode = spy  # type: ignore[method-assign,assignment]
+            measure_classes(context, (192, 448))
+            found.append({*read})
+    assert found[0] == found[1] == {*range(448 + 2 * WIDEST - 2)}
 
 
 def test_rows_that_depend_on_their_place_are_in_no_class(tiny: Model) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 import edgespec
 from edgespec.core.exactness import CELLS
+from edgespec.engine.width_classes import WIDEST, WidthClasses
 from edgespec.llama.context import Context
 from edgespec.llama.rounding import Widths
-from edgespec.llama.width_classes import WIDEST, WidthClasses
 from edgespec.runtime.guarantee import Guarantee
 from edgespec.settings import LoadSettings
 
@@ -34,7 +34,7 @@ def guarantee(
     classes: WidthClasses | None,
     *,
     gpu_layers: int = 9,
-    n_max: int = 31,
+    drafts: bool = True,
     can_roll_back: bool = True,
     **how: Any,
 ) -> Guarantee:
@@ -43,12 +43,12 @@ def guarantee(
     exact = settings.exact and not gpu_layers
     model = SimpleNamespace(gpu_layers=gpu_layers, is_on_gpu=gpu_layers == 9, can_roll_back=can_roll_back)
     context = SimpleNamespace(model=model, exact=exact, n_batch=512, max_outputs=63)
-    return Guarantee(cast(Context, context), settings, n_max, lambda *_: None)
+    return Guarantee(cast(Context, context), settings, lambda *_: None, drafts=drafts)
 
 
 def test_passes_on_a_gpu_are_padded_if_that_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    for n_max in (0, 31):  # plain decoding too
-        found = guarantee(monkeypatch, CHEAP, n_max=n_max)
+    for drafts in (False, True):
+        found = guarantee(monkeypatch, CHEAP, drafts=drafts)
         assert (found.width_class, found.least_width, found.most_rows) == ((5, 8), 5, 8)
         assert (found.rounding, found.way_out, found.warning) == (0.0, "", "")
 
@@ -82,8 +82,8 @@ def test_strict_pads_at_any_cost(monkeypatch: pytest.MonkeyPatch, gpu_layers: in
 
 
 def test_strict_has_nothing_to_pad_where_kernels_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    for n_max in (0, 31):
-        found = guarantee(monkeypatch, DEAR, gpu_layers=0, n_max=n_max, strict=True)
+    for drafts in (False, True):
+        found = guarantee(monkeypatch, DEAR, gpu_layers=0, drafts=drafts, strict=True)
         assert (found.width_class, found.least_width, found.most_rows, found.rounding) == (None, 0, 32, 0.0)
     monkeypatch.setattr("edgespec.runtime.guarantee.measured_widths", lambda *_: Widths(32, 0.1, 1))
     assert guarantee(monkeypatch, DEAR, gpu_layers=0, strict=True).width_class == (3, 4)

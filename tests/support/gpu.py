@@ -21,10 +21,8 @@ needs_gpu = pytest.mark.gpu
 needs_two_gpus = pytest.mark.gpu(devices=2)
 
 SOURCE = Path(__file__).with_name("fake_gpu.c")
-LIBRARY = (
-    SOURCE.parents[2] / "build/check_gpu/fake_gpu.so"
-)  # scripts/check_gpu compiles it for systems without a compiler
-
+# scripts/check_gpu compiles it for systems without a compiler.
+LIBRARY = SOURCE.parents[2] / "build/check_gpu/fake_gpu.so"
 HIDDEN = {
     "GGML_VK_VISIBLE_DEVICES": "",
     "CUDA_VISIBLE_DEVICES": "-1",

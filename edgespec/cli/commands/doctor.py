@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -98,7 +99,7 @@ def _machine_rows(self_check: str) -> Rows:
         used = (flag if value == "1" else f"{flag}={value}" for flag, value in flags.items() if value != "0")
         yield f"build {name}", " ".join(used)
     yield from _device_rows()
-    if library.has_own_memory():
+    if library.has_discrete_gpu():
         gpus = []  # all are taken to be used
     elif library.supports_gpu():
         gpus = [gpu for gpu in gpus if gpu.backend == "cuda"]  # the visible one is integrated, and not NVIDIA's
@@ -130,7 +131,7 @@ def _device_rows() -> Rows:
                 said.append(f"{size_of(device.free_bytes)} of {size_of(device.total_bytes)} free")
             if driver := driver_of(device.description, device.backend):
                 said.append(f"driver {driver}")
-            if device.kind == "integrated GPU":
+            if device.is_integrated:
                 said.append("used if asked for (-ngl all)")
         yield device.kind, ", ".join(said)
 
@@ -226,22 +227,18 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
     from edgespec.llama.kernels import have_bounds
     from edgespec.models.memory.estimate import Plan
     from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
-    from edgespec.runtime.fitting import fitted, open_model
+    from edgespec.runtime.fitting import fitted, open_model, uses_gpu
     from edgespec.settings import LoadSettings
 
     header, usual, notes = check_model(path), LoadSettings(str(path)), list[str]()
 
-    def planned(*, on_gpu: bool) -> Plan:
-        exact = have_bounds() and not on_gpu
-        n_ctx = usual_context(header) if on_gpu else min(usual_context(header), MEASURED_CONTEXT)
+    plan = Plan(header, n_ctx=usual_context(header), max_outputs=NARROW)
+    on_gpu = uses_gpu(plan, "auto", "auto")
+    if not on_gpu:
+        exact, n_ctx = have_bounds(), min(plan.n_ctx, MEASURED_CONTEXT)
         attention = wanted_attention(header, usual, usual.cache_type_v, exact=exact)
-        plan = Plan(header, n_ctx=n_ctx, max_outputs=NARROW, flash_attention=attention, exact=exact)
-        return fitted(with_room(plan, usual), notes.append, "auto" if on_gpu else 0)
-
-    plan = planned(on_gpu=True)
-    if not plan.gpu_layers:
-        notes.clear()
-        plan = planned(on_gpu=False)
+        plan = replace(plan, n_ctx=n_ctx, flash_attention=attention, exact=exact)
+    plan = fitted(with_room(plan, usual), notes.append, "auto" if on_gpu else 0)
     with (
         open_model(plan, notes.append, lambda done: progress(f"loading {path.name}", done)) as model,
         Context(model, **plan.context) as context,
@@ -279,7 +276,7 @@ def _of_widths(context: Context, progress: Callable[[float], None]) -> str:
 
 def _of_classes(context: Context, progress: Callable[[float], None]) -> str:
     """Measure which passes give the same logits, and describe the result; empty if that is impossible."""
-    from edgespec.llama.width_classes import measured_classes
+    from edgespec.engine.width_classes import measured_classes
     from edgespec.runtime.guarantee import MOST_COST
 
     classes = measured_classes(context, progress)
@@ -355,7 +352,7 @@ def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator
     elif gpus:
         cost = "everything runs on the CPU; docs/install.md describes GPU builds"
         yield Advice(f"this build does not use the GPU ({_names(gpus)}): {cost}", gpu_build(gpus[0].backend))
-    if not have_bounds() and not library.has_own_memory():
+    if not have_bounds() and not library.has_discrete_gpu():
         cost = "text may differ from plain decoding up to rounding, and drafts cost more"
         yield Advice(f"this build of llama.cpp lacks edgespec's kernels: {cost}", exact_build())
     has = set[str]() if library.CPU_LIBRARY else processor_flags()  # of the portable variants the best one is in use

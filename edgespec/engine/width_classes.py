@@ -8,20 +8,18 @@ further rules such a context keeps.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from statistics import median
-from time import perf_counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.exactness import CELLS
-from edgespec.files.paths import cache_name, read_cache, write_cache
+from edgespec.engine.calibrate import measure_passes
 from edgespec.llama.context import Context
-from edgespec.llama.library import build_id
-from edgespec.llama.rounding import difference, text_of
+from edgespec.llama.rounding import difference, kept, text_of
 
 WIDEST = 16
 """The widest pass that is measured."""
@@ -75,16 +73,12 @@ def measured_classes(context: Context, progress: Callable[[float], None] | None 
     depths = tuple(depth for depth in (*SMALL_DEPTHS, *fits[-1:]) if depth + ROWS + WIDEST <= context.n_ctx)
     if not depths or not context.model.can_roll_back:
         return None
-    name = cache_name("classes", {"build": build_id(), "depths": depths} | context.fingerprint)
-    try:
-        found = json.loads(read_cache(name) or "")
-        found["ranges"] = tuple((first, last) for first, last in found["ranges"])
-        return WidthClasses(**found | {"seconds": tuple(found["seconds"])})
-    except (ValueError, TypeError, KeyError):  # not measured yet, or written by another version
-        pass
-    classes = measure_classes(context, depths, progress)
-    write_cache(name, json.dumps(asdict(classes)))
-    return classes
+    measure = partial(measure_classes, context, depths, progress)
+    return kept("classes", context, {"depths": depths}, _restored, measure)
+
+
+def _restored(ranges: Sequence[Sequence[int]], seconds: Sequence[float], **others: Any) -> WidthClasses:
+    return WidthClasses(tuple((first, last) for first, last in ranges), tuple(seconds), **others)
 
 
 def measure_classes(
@@ -97,46 +91,40 @@ def measure_classes(
     text = text_of(context, depths[-1] + ROWS + WIDEST)
     widths = range(1, WIDEST + 1)
     same, most = [True] * (WIDEST - 1), 0.0  # same[n]: widths n + 1 and n + 2 agree
-    done, total = 0.0, len(depths) * len(widths) + WIDEST * TURNS / 8
+    done = 0
 
-    def step(passes: float) -> None:
+    def step() -> None:
         nonlocal done
-        done += passes
+        done += 1
         if progress is not None:
-            progress(min(1.0, done / total))
+            progress(done / (len(depths) * len(widths)))
 
     try:
         context.forget(0)
         for depth in depths:
             _read(context, text, depth)
             single = before = _rows(context, text, depth, 1)
-            step(1)
+            step()
             for width in widths[1:]:
                 rows = _rows(context, text, depth, width)
                 same[width - 2] &= not difference(rows, before)
                 most = max(most, difference(rows, single))
                 before = rows
-                step(1)
-        seconds: list[list[float]] = [[] for _ in widths]
-        for _ in range(TURNS):
-            for width in widths:
-                _read(context, text, depths[0])
-                started_s = perf_counter()
-                _decode(context, text, depths[0], width)
-                seconds[width - 1].append(perf_counter() - started_s)
-                step(1 / 8)
+                step()
     finally:
         context.forget(0)
+    seconds = measure_passes(context, widths, depth=depths[0], repeat=TURNS)
     ends = [width for width in widths if width == WIDEST or not same[width - 1]]
     ranges = tuple(zip([1, *(end + 1 for end in ends[:-1])], ends, strict=True))
-    return WidthClasses(ranges, tuple(map(median, seconds)), depths[-1], most)
+    return WidthClasses(ranges, tuple(seconds.values()), depths[-1], most)
 
 
 def _read(context: Context, text: list[int], depth: int) -> None:
     """Let the cache hold the first `depth` tokens."""
     context.truncate(0, depth)
-    for start in range(context.length(0), depth, CELLS):
-        n = min(CELLS, depth - start, context.n_batch)
+    most = min(CELLS, context.n_batch)
+    for start in range(context.length(0), depth, most):
+        n = min(most, depth - start)
         context.decode(text[start : start + n], range(start, start + n), [(0,)] * n, [False] * n)
 
 
