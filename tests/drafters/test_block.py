@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_gguf import EXACT, model_metadata, model_tensors, write_model
+from tiny_gguf import EXACT, write_model
 from tiny_head import write_bigram, write_block_drafter
 
 import edgespec
@@ -30,14 +30,9 @@ def bigram(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def knowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A DSpark head whose Markov head predicts as `bigram` does, and nothing else."""
-    drawn = model_tensors("llama", model_metadata("llama", n_layers=4))
-    embedded = drawn["token_embd.weight"]
-    normed = embedded / np.sqrt((embedded**2).mean(axis=1, keepdims=True) + 1e-5) * drawn["output_norm.weight"]
-    tensors: dict[str, Any] = {"markov_w1.weight": normed.astype(np.float32), "conf_proj.weight": None}
-    tensors |= {"markov_w2.weight": drawn["output.weight"], "output.weight": np.zeros_like(drawn["output.weight"])}
-    path = tmp_path_factory.mktemp("blocks") / "knowing.gguf"
-    return write_block_drafter(path, "dspark", tensors=tensors, has_vocabulary=False)
+    return write_block_drafter(
+        tmp_path_factory.mktemp("blocks") / "knowing.gguf", "dspark", knows_bigrams=True, has_vocabulary=False
+    )
 
 
 def load(target: Path, head: Path | None, **settings: object) -> edgespec.LLM:
