@@ -51,12 +51,27 @@ def target_print(header: Header) -> NDArray[np.float32]:
     same.
     """
     n_vocab = header.tensors["token_embd.weight"].shape[1] if "token_embd.weight" in header.tensors else 0
-    tokens = np.linspace(0, max(0, n_vocab - 1), min(n_vocab, PRINT_ROWS)).astype(int)
-    rows = read_rows(header, "token_embd.weight", tokens.tolist())
+    return _print_of(read_rows(header, "token_embd.weight", printed_rows(n_vocab)))
+
+
+def is_copy(embeddings: NDArray[Any], header: Header) -> bool:
+    """Return whether token embeddings, [V, D], are those of a model."""
+    tensor = header.tensors.get("token_embd.weight")
+    if tensor is None or tensor.shape[::-1] != embeddings.shape:
+        return False
+    rows = embeddings[printed_rows(len(embeddings))].astype(np.float32)
+    return is_same_target(_print_of(rows), target_print(header))
+
+
+def printed_rows(n_vocab: int) -> list[int]:
+    """Return the tokens from whose embeddings the print of a model is made."""
+    return np.linspace(0, max(0, n_vocab - 1), min(n_vocab, PRINT_ROWS)).astype(int).tolist()
+
+
+def _print_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     width = rows.shape[1]
     signs = np.unpackbits(np.frombuffer(shake_128(b"edgespec").digest(width // 8 + 1), np.uint8))[:width] * 2.0 - 1.0
-    found: NDArray[np.float32] = (rows @ signs).astype(np.float32)
-    return found
+    return (rows @ signs).astype(np.float32)
 
 
 def is_same_target(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
