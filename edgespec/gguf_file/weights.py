@@ -43,14 +43,15 @@ def read_rows(header: Header, name: str, rows: Sequence[int] | None = None) -> N
     return found if len(info.shape) > 1 else found[0]
 
 
-def target_print(header: Header) -> NDArray[np.float32]:
+def target_print(header: Header, n_vocab: int = 0) -> NDArray[np.float32]:
     """Return numbers that identify a model: float32[256], fewer of a smaller vocabulary. Raises ModelFileError.
 
     Some rows of the token embedding are multiplied with one fixed vector of signs. The prints of two quantisations of a
     model have a correlation near 1 (.96 for Q2_K), the prints of two models near 0. A fine-tuned model counts as the
-    same.
+    same. `n_vocab` is the number of tokens among which the rows are chosen, all without.
     """
-    n_vocab = header.tensors["token_embd.weight"].shape[1] if "token_embd.weight" in header.tensors else 0
+    tensor = header.tensors.get("token_embd.weight")
+    n_vocab = n_vocab or (tensor.shape[1] if tensor is not None else 0)
     return _print_of(read_rows(header, "token_embd.weight", printed_rows(n_vocab)))
 
 

@@ -56,12 +56,13 @@ def slice_layers(
 def _metadata(entries: Iterable[tuple[Any, ...]], header: Header, layers: int) -> Iterator[tuple[Any, ...]]:
     """Yield the source's metadata for fewer layers: per-layer values are cut."""
     arch, depth = header.architecture, header.number("block_count")
+    sections = f"{arch}.rope.dimension_sections"  # four numbers, however many layers there are
     for name, value, kind, element in entries:
         if name == f"{arch}.nextn_predict_layers":
             continue
         if name == f"{arch}.block_count":
             value = layers
-        elif element is not None and name.startswith(f"{arch}.") and len(value) == depth:
+        elif element is not None and name.startswith(f"{arch}.") and len(value) == depth and name != sections:
             value = value[:layers]
         yield name, value, kind, element
 
