@@ -62,7 +62,7 @@ def trim(
 
 def _in_draft(counts: Ids, target: Vocabulary, draft: Vocabulary) -> Ids:
     """Return the counts by the draft's ids, of the tokens that both have."""
-    theirs = {piece: id for id, piece in reversed([*enumerate(draft.pieces())]) if piece}
+    theirs = {piece: id for id, piece in enumerate(draft.pieces()) if piece}
     found = np.zeros(len(draft.texts), np.int64)
     pieces = target.pieces()
     for id in np.flatnonzero(counts):
