@@ -66,7 +66,7 @@ def is_copy(embeddings: NDArray[Any], header: Header) -> bool:
 
 def printed_rows(n_vocab: int) -> list[int]:
     """Return the tokens from whose embeddings the print of a model is made."""
-    return np.linspace(0, max(0, n_vocab - 1), min(n_vocab, PRINT_ROWS)).astype(int).tolist()
+    return [int(token) for token in np.linspace(0, max(0, n_vocab - 1), min(n_vocab, PRINT_ROWS))]
 
 
 def _print_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -150,7 +150,7 @@ def _head_size(head: Published) -> int:
 def _common(head: Published, target: Header) -> dict[str, Any]:
     """Return the metadata that both architectures have."""
     size, rope = _head_size(head), _rope(head)
-    entries = {
+    entries: dict[str, Any] = {
         "context_length": _number(head, "max_position_embeddings", target.number("context_length") or 2048),
         "embedding_length": _number(head, "hidden_size"),
         "block_count": _number(head, "num_hidden_layers", 1),
@@ -166,7 +166,7 @@ def _common(head: Published, target: Header) -> dict[str, Any]:
     }
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind in ("linear", "yarn"):
-        entries |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
+        entries |= {"rope.scaling.type": str(kind), "rope.scaling.factor": float(rope["factor"])}
         if kind == "yarn":
             entries["rope.scaling.original_context_length"] = int(rope["original_max_position_embeddings"])
     elif kind not in ("default", "llama3"):

@@ -99,7 +99,8 @@ def test_llama_cpp_computes_what_the_published_layout_defines(
 def test_a_converted_head_drafts_and_the_text_stays_the_same(target: Path, tmp_path: Path) -> None:
     path = converted(write_head(tmp_path / "published", *layouts()["authors"], bf16=True), target, "Q8_0")
     texts = []
-    for settings in ({"spec_type": "none"}, {"spec_type": "eagle3", "draft_model": str(path), "pace": "fixed:3"}):
+    drafting: dict[str, Any] = {"spec_type": "eagle3", "draft_model": str(path), "pace": "fixed:3"}
+    for settings in ({"spec_type": "none"}, drafting):
         with edgespec.load(str(target), ctx_size=256, **EXACT, **settings) as llm:
             texts.append(llm.complete("def the class for", max_tokens=24, temperature=0, ignore_eos=True))
     assert texts[0].text == texts[1].text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def test_a_trimmed_draft_agrees_with_the_model_that_it_was_made_of(model: Path, 
         plain = llm.complete("def the class for", max_tokens=32, temperature=0, ignore_eos=True)
     ids = [*ids_of(model, "def the class for"), *plain.tokens]
     path = trimmed(model, tmp_path / "t.gguf", read_header(model).n_vocab - 20, ids)
-    settings = {"spec_type": "draft", "draft_model": str(path), "pace": "fixed:3"}
+    settings: dict[str, Any] = {"spec_type": "draft", "draft_model": str(path), "pace": "fixed:3"}
     with edgespec.load(str(model), ctx_size=256, **EXACT, **settings) as llm:
         drafted = llm.complete("def the class for", max_tokens=32, temperature=0, ignore_eos=True)
     assert drafted.text == plain.text

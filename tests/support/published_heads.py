@@ -57,7 +57,8 @@ def drawn(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.flo
     """Random numbers: a matrix that keeps the size of what it is multiplied with, or a norm near 1."""
     values = random.standard_normal(shape)
     values = 1 + 0.2 * values if len(shape) == 1 else 1.5 * values / shape[-1] ** 0.5
-    return values.astype(np.float32)
+    found: NDArray[np.float32] = values.astype(np.float32)
+    return found
 
 
 def eagle3(ids: list[int], seed: int = 0, *, prefix: str = "midlayer.") -> Tensors:
@@ -84,7 +85,9 @@ def eagle3_logits(
     weights = {name.replace("midlayer.", ""): values.astype(np.float64) for name, values in tensors.items()}
 
     def norm(x: NDArray[Any], name: str) -> NDArray[Any]:
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + settings["rms_norm_eps"]) * weights[f"{name}.weight"]
+        scale = weights[f"{name}.weight"] / np.sqrt((x**2).mean(-1, keepdims=True) + settings["rms_norm_eps"])
+        normed: NDArray[Any] = x * scale
+        return normed
 
     def rotated(x: NDArray[Any]) -> NDArray[Any]:  # [n, heads, size], by halves
         size = x.shape[-1]

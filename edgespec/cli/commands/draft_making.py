@@ -158,6 +158,8 @@ def _check(call: Call, model: str, draft: Path | None, drafter: str) -> None:
     """Draft with the new file for the target, and show what `edgespec tune` finds."""
     if call.values["no_check"]:
         return
-    settings = LoadSettings(model, draft_model=draft and str(draft), spec_type=drafter, spec_draft_n_max=MODEL_N_MAX)
+    settings = LoadSettings(
+        model, draft_model=str(draft) if draft else None, spec_type=drafter, spec_draft_n_max=MODEL_N_MAX
+    )
     measure(call, settings, CHECK_S).show(call.output)
     call.interrupts.raise_if_received()
