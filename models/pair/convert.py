@@ -66,7 +66,11 @@ def convert_head(
     check_destination(out, [], b"GGUF")
     architecture = EAGLE3 if "blk.0.attn_norm_2.weight" in names else DFLASH
     make = _eagle3_entries if architecture == EAGLE3 else _dflash_entries
-    own = _common(head, target) | make(head, names, target)
+    try:
+        own = _common(head, target) | make(head, names, target)
+        factors = _llama3_factors(head)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(f"{folder / 'config.json'} cannot be used", why=repr(error)) from error
     entries = {f"{architecture}.{key}": value for key, value in own.items()}
     entries |= {
         "general.name": folder.resolve().name,
@@ -82,6 +86,8 @@ def convert_head(
     _check_shapes(head, names, planned, target)
     vocabulary = [entry for entry in open_file(target)[0] if _is_vocabulary(entry[0]) and entry[0] not in entries]
     tensors = _stored(head, names, planned, target, type, progress)
+    if factors is not None:
+        tensors["rope_freqs.weight"] = stored(factors, "F32")
     write_file(out, architecture, [*typed(entries), *vocabulary], tensors)
 
 
@@ -161,7 +167,7 @@ def _common(head: Published, target: Header) -> dict[str, Any]:
         "attention.value_length": size,
         "attention.layer_norm_rms_epsilon": float(head.config.get("rms_norm_eps", 1e-6)),
         "rope.dimension_count": int(size * float(rope.get("partial_rotary_factor", 1.0))),
-        "rope.freq_base": float(rope.get("rope_theta") or head.config.get("rope_theta") or 10000.0),
+        "rope.freq_base": _rope_base(head),
         "vocab_size": target.n_vocab,
     }
     kind = rope.get("rope_type") or rope.get("type") or "default"
@@ -180,6 +186,10 @@ def _rope(head: Published) -> dict[str, Any]:
     return rope if isinstance(rope, dict) else {}
 
 
+def _rope_base(head: Published) -> float:
+    return float(_rope(head).get("rope_theta") or head.config.get("rope_theta") or 10000.0)
+
+
 def _eagle3_entries(head: Published, names: Mapping[str, str], target: Header) -> dict[str, Any]:
     n_layers = target.number("block_count") - target.number("nextn_predict_layers")
     layers = head.config.get("eagle_aux_hidden_state_layer_ids") or head.config.get("aux_hidden_state_layer_ids")
@@ -193,7 +203,7 @@ def _eagle3_entries(head: Published, names: Mapping[str, str], target: Header) -
         "norm_before_residual": bool(head.config.get("norm_before_residual", False)),
         "norm_before_fc": "enc.output_norm.weight" in names,
     }
-    if len(entries["target_layers"]) != N_LAYERS_READ:
+    if len(entries["target_layers"]) != N_LAYERS_READ or min(entries["target_layers"]) < 0:
         raise UsageError(f"{head.folder} cannot be converted", why=f"it reads the layers {entries['target_layers']}")
     return entries
 
@@ -205,9 +215,13 @@ def _dflash_setting(head: Published, key: str, default: Any = None) -> Any:
 
 
 def _dflash_entries(head: Published, names: Mapping[str, str], target: Header) -> dict[str, Any]:
+    if (head.folder / "mask_embedding.pt").exists():
+        raise UsageError(f"{head.folder} cannot be converted", why="the embedding of its mask token is a pickle")
+    if (kind := head.config.get("markov_head_type", "vanilla")) != "vanilla":
+        raise UsageError(f"{head.folder} cannot be converted", why=f"llama.cpp has no {kind!r} Markov head")
     inputs, outputs = head.config.get("aux_hidden_state_layer_ids"), _dflash_setting(head, "target_layer_ids")
     layers = inputs or [layer + 1 for layer in outputs or ()]
-    if not layers or max(layers) >= target.number("block_count"):
+    if not layers or min(layers) < 0 or max(layers) >= target.number("block_count"):
         raise UsageError(f"{head.folder} cannot be converted", why=f"it reads the layers {layers} of its target")
     entries: dict[str, Any] = {
         "block_size": int(_dflash_setting(head, "block_size", 16)),
@@ -267,7 +281,11 @@ def _check_shapes(head: Published, names: Mapping[str, str], planned: Header, ta
     if "d2t" in head.tensors:
         n_rows = head.tensors["d2t"].shape[0]
         shapes["output.weight"] = (n_rows, width)
-    optional = {"output.weight": (n_rows, width), "token_embd.weight": (target.n_vocab, width)}
+    optional = {
+        "output.weight": (n_rows, width),
+        "token_embd.weight": (target.n_vocab, width),
+        "enc.output_norm.weight": (n_read * target_width,) if is_eagle3 else (width,),
+    }
     for ours, shape in (shapes | {ours: shape for ours, shape in optional.items() if ours in names}).items():
         found = head.tensors[names[ours]].shape if ours in names else None
         if found != shape:
@@ -298,12 +316,10 @@ def _stored(
             continue  # llama.cpp then uses the target's own embeddings
         if ours == "token_embd.weight" and architecture == DFLASH and "output.weight" not in names:
             continue  # otherwise llama.cpp would use them as the output too
-        if part in ("attn_q", "attn_k"):
+        if part in ("attn_q", "attn_k", "attn_q_norm", "attn_k_norm"):
             values = _rotated(head, values, size, architecture)
         tensors[ours] = stored(values, "F32" if ours.endswith("conv_base") else type)
         progress(len(tensors) / len(names))
-    if (rope := _rope(head)).get("rope_type", rope.get("type")) == "llama3":
-        tensors["rope_freqs.weight"] = stored(_llama3_factors(rope, size, head.config), "F32")
     if "d2t" in head.tensors:
         offsets = head.values("d2t").astype(np.int64)
         ids = offsets + np.arange(len(offsets))
@@ -320,18 +336,22 @@ def _rotated(head: Published, weights: NDArray[Any], size: int, architecture: st
     `rope_is_neox_style` = false have neighbouring rows.
     """
     if architecture == EAGLE3:
-        pairs = weights.reshape(-1, 2, size // 2, weights.shape[-1])
+        pairs = weights.reshape(-1, 2, size // 2, *weights.shape[1:])
     elif head.config.get("rope_is_neox_style", True):
         return weights
     else:
-        pairs = weights.reshape(-1, size // 2, 2, weights.shape[-1])
+        pairs = weights.reshape(-1, size // 2, 2, *weights.shape[1:])
     return pairs.swapaxes(1, 2).reshape(weights.shape)
 
 
-def _llama3_factors(rope: Mapping[str, Any], size: int, config: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Return float32[size / 2], by which Llama 3 divides the frequencies (`generate_extra_tensors` of llama.cpp)."""
-    base = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    wavelengths = 2 * math.pi * base ** (np.arange(0, size, 2) / size)
+def _llama3_factors(head: Published) -> NDArray[np.float32] | None:
+    """Return what Llama 3 divides the frequencies by, float32[size / 2] (`generate_extra_tensors` of llama.cpp); None
+    for another scaling."""
+    rope = _rope(head)
+    if (rope.get("rope_type") or rope.get("type")) != "llama3":
+        return None
+    size = _head_size(head)
+    wavelengths = 2 * math.pi * _rope_base(head) ** (np.arange(0, size, 2) / size)
     factor, context = float(rope.get("factor", 8.0)), float(rope.get("original_max_position_embeddings", 8192))
     low, high = float(rope.get("low_freq_factor", 1.0)), float(rope.get("high_freq_factor", 4.0))
     smooth = np.clip((context / wavelengths - low) / (high - low), 0.0, 1.0)

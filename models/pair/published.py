@@ -64,7 +64,7 @@ def read_published(folder: Path) -> Published:
 def _config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{file} is not JSON", why=str(error)) from error
     if not isinstance(config, dict):
         raise ModelFileError(f"{file} is not the configuration of a model")
@@ -84,8 +84,9 @@ def _tensors(file: Path) -> dict[str, Any]:
             if tensor.dtype not in _DTYPES:
                 raise ValueError(f"tensor {name!r} has the type {tensor.dtype}, not one of {', '.join(_DTYPES)}")
             size = math.prod(tensor.shape) * np.dtype(_DTYPES[tensor.dtype]).itemsize
-            if size != place.size or not 0 < size <= n_bytes - place.offset or min(tensor.shape, default=1) < 1:
+            is_shape = all(isinstance(n, int) and n > 0 for n in tensor.shape)
+            if not is_shape or size != place.size or not 0 < size <= n_bytes - place.offset:
                 raise ValueError(f"tensor {name!r} has the wrong size")
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise ModelFileError(f"{file} cannot be read", why=str(error), hint="download it again") from error
     return dict(tensors)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from published_heads import KV_HEADS, WIDTH, config, drawn, eagle3, eagle3_logits, layer, write_head, write_safetensors
-from tiny_gguf import EXACT, write_model
+from tiny_gguf import EXACT, model_metadata, write_model
 
 import edgespec
 from edgespec.core.batch import Batch
@@ -39,7 +39,8 @@ def converted(folder: Path, target: Path, type: str = "F16") -> Path:
 def layouts() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """The settings and the tensors of the three layouts of an EAGLE-3 head."""
     own = eagle3(IDS)
-    embeddings = {"embed_tokens.weight": drawn(np.random.default_rng(9), (len_vocab(), WIDTH))}
+    more = {"embed_tokens.weight": (len_vocab(), WIDTH), "input_norm.weight": (3 * WIDTH,)}
+    added = {name: drawn(np.random.default_rng(9), shape) for name, shape in more.items()}
     nested = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}}
     speculators = {
         "speculators_model_type": "eagle3",
@@ -49,14 +50,12 @@ def layouts() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     }
     return {
         "authors": (config(draft_vocab_size=len(IDS)), own | {"t2d": np.isin(np.arange(len_vocab()), IDS)}),
-        "specforge": (config(**nested), own | embeddings),
+        "specforge": (config(**nested), own | added),
         "speculators": (speculators, {name.replace("midlayer.", "layers.0."): own[name] for name in own}),
     }
 
 
 def len_vocab() -> int:
-    from tiny_gguf import model_metadata
-
     return len(model_metadata("llama")["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
 
 
@@ -205,6 +204,7 @@ def without(name: str) -> dict[str, Any]:
         ({}, without("midlayer.mlp.up_proj.weight"), "'blk.0.ffn_up.weight' is missing"),
         ({"intermediate_size": 100}, eagle3(IDS), r"'midlayer.mlp.gate_proj.weight' has the shape \[96, 64\]"),
         ({"hidden_size": "wide"}, eagle3(IDS), "hidden_size is 'wide'"),
+        ({"rope_scaling": {"rope_type": "linear"}}, eagle3(IDS), "config.json cannot be used: KeyError"),
         ({}, eagle3(IDS) | {"d2t": np.zeros(len(IDS), np.int64) - 1}, "'d2t' does not name tokens"),
         ({}, eagle3(IDS) | {"norm.weight": np.full(WIDTH, np.nan, np.float32)}, "not numbers"),
     ],

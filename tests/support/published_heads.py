@@ -98,6 +98,8 @@ def eagle3_logits(
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
     n, size = len(embeddings), WIDTH // HEADS
+    if "input_norm.weight" in weights:
+        features = norm(features, "input_norm")
     state = features @ weights["fc.weight"].T
     normed = norm(state, "hidden_norm")
     residual = normed if settings.get("norm_before_residual") else state
