@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,7 @@ from edgespec.cli.commands.tune import MODEL_N_MAX, measure
 from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.types import ModelSpec, Parsed
+from edgespec.errors import UsageError, told_as
 from edgespec.settings import MTP, LoadSettings
 from edgespec.text.figures import count_of, size_of
 from edgespec.training.job import TYPES
@@ -138,17 +139,15 @@ def _counts(target: Path, texts: Sequence[Path], call: Call) -> NDArray[np.int64
     from edgespec.llama.model import Model
 
     with Model.load_vocabulary(target) as model:
-
-        def parts() -> Iterator[Any]:
-            for file in text_files(texts):
-                yield model.tokenize(file.read_text(encoding="utf-8", errors="replace"))
-            if not texts:
-                yield AnswerStore(model.vocabulary_id, target.name, call.output.note).tokens
-
-        counts = np.zeros(model.n_vocab, np.int64)
-        for part in parts():
-            ids = np.asarray(part, np.int64)
-            counts += np.bincount(ids[ids < model.n_vocab], minlength=model.n_vocab)
+        ids = [np.zeros(0, np.int64)]
+        for file in text_files(texts):
+            with told_as(UsageError, f"{file} cannot be read"):
+                ids.append(np.array(model.tokenize(file.read_text(encoding="utf-8", errors="replace")), np.int64))
+        if not texts:
+            ids.append(AnswerStore(model.vocabulary_id, target.name, call.output.note).tokens.astype(np.int64))
+        counted = np.concatenate(ids)
+        # Marks between answers are beyond the vocabulary
+        counts = np.bincount(counted[counted < model.n_vocab], minlength=model.n_vocab)
     if not counts.any():
         call.output.note("no text was counted: the tokens with the lowest ids are kept")
     return counts
