@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
+from edgespec.llama.library import api
 from edgespec.llama.model import Model
 from edgespec.models.pair.convert import convert_head
 
@@ -123,6 +125,14 @@ def test_rotary_frequencies_are_scaled_as_llama_3_has_them(target: Path, tmp_pat
     assert factors[:2].tolist() == [1.0, 1.0] and factors[-2:].tolist() == [8.0, 8.0] and 1 < factors[2] < 8
 
 
+def loads(path: Path) -> bool:
+    """Return whether llama.cpp finds all tensors and keys that the architecture of a file needs, and no others."""
+    model = api.llama_model_load_from_file(os.fsencode(path), api.llama_model_default_params())
+    if model:
+        api.llama_model_free(model)
+    return bool(model)
+
+
 def dflash(n_layers: int = 2, **more: Any) -> dict[str, Any]:
     random = np.random.default_rng(5)
     tensors = {"fc.weight": drawn(random, (WIDTH, 2 * WIDTH))}
@@ -134,7 +144,9 @@ def dflash(n_layers: int = 2, **more: Any) -> dict[str, Any]:
 
 def test_a_dflash_draft_has_the_names_and_keys_of_llama_cpp(target: Path, tmp_path: Path) -> None:
     about = {"dflash_config": {"target_layer_ids": [0, 2], "mask_token_id": 7}, "block_size": 8}
-    header = read_header(converted(write_head(tmp_path / "d", config(num_hidden_layers=2) | about, dflash()), target))
+    path = converted(write_head(tmp_path / "d", config(num_hidden_layers=2) | about, dflash()), target)
+    assert loads(path)
+    header = read_header(path)
     assert header.architecture == "dflash"
     wanted = {"block_size": 8, "block_count": 2, "target_layers": (1, 3), "attention.head_count_kv": KV_HEADS}
     assert {key: header.metadata[f"dflash.{key}"] for key in wanted} == wanted
@@ -165,7 +177,9 @@ def test_a_dspark_draft_has_its_markov_and_confidence_heads(target: Path, tmp_pa
         "speculators_model_type": "dspark", "transformer_layer_config": config(), "mask_token_id": 3, "block_size": 7,
         "aux_hidden_state_layer_ids": [1, 3],
     }  # fmt: skip
-    header = read_header(converted(write_head(tmp_path / "d", about, dflash(1, **more)), target))
+    path = converted(write_head(tmp_path / "d", about, dflash(1, **more)), target)
+    assert loads(path)
+    header = read_header(path)
     shapes = {name: header.tensors[name].shape for name in ("markov_w1.weight", "markov_w2.weight", "conf_proj.weight")}
     assert [*shapes.values()] == [(rank, len_vocab()), (rank, len(IDS)), (WIDTH + rank, 1)]
     assert header.tensors["conf_proj.bias"].type == "F32"
@@ -173,6 +187,26 @@ def test_a_dspark_draft_has_its_markov_and_confidence_heads(target: Path, tmp_pa
     assert header.metadata["dflash.has_confidence_head"] is True
     assert header.metadata["dflash.target_layers"] == (1, 3)
     assert read_ids(header).tolist() == IDS
+
+
+def test_a_dflash2_draft_has_its_convolutions_and_its_selector(target: Path, tmp_path: Path) -> None:
+    random, rank, kernel, group = np.random.default_rng(7), 32, 4, 8
+    more = {
+        f"candidate_selector.{name}_codebook": drawn(random, (len_vocab(), rank))
+        for name in ("predecessor", "successor")
+    }
+    more["candidate_selector.hidden_projection.weight"] = drawn(random, (rank, WIDTH))
+    for name in ("attention_conv", "mlp_conv"):
+        more[f"layers.0.{name}.base_kernel"] = drawn(random, (2, kernel, WIDTH))
+        more[f"layers.0.{name}.kernel_projection.weight"] = drawn(random, (2 * kernel * WIDTH // group, WIDTH))
+    numbers = {"conv_kernel_size": kernel, "conv_group_size": group, "selector_rank": rank, "selector_top_k": 4}
+    about = {"dflash_config": {"target_layer_ids": [0, 2], "mask_token_id": 7, "block_size": 8, **numbers}}
+    path = converted(write_head(tmp_path / "d", config() | about, dflash(1, **more)), target)
+    assert loads(path)
+    header = read_header(path)
+    assert {key: header.number(key) for key in numbers} == numbers
+    assert header.tensors["selector_hidden.weight"].shape == (WIDTH, rank)
+    assert header.tensors["blk.0.attn_conv_base"].type == "F32"
 
 
 MEDUSA = {"0.0.linear.weight": np.ones((WIDTH, WIDTH), np.float32), "0.1.weight": np.ones((300, WIDTH), np.float32)}
