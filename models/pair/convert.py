@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.files.unfinished import check_destination
-from edgespec.gguf_file.head_check import EAGLE3, N_LAYERS_READ, check_head_fits, is_head
+from edgespec.gguf_file.head_check import DFLASH, EAGLE3, MASK_TOKEN, N_LAYERS_READ, check_head_fits
 from edgespec.gguf_file.header import Header, TensorInfo
 from edgespec.gguf_file.weights import PRINT_KEY, is_copy, target_print
 from edgespec.gguf_file.writing import Stored, open_file, stored, stored_ids, typed, write_file
 from edgespec.models.pair.published import Published, read_published
 
-DFLASH = "dflash"
 _NAMES = {
     "embed_tokens": "token_embd", "lm_head": "output", "norm": "output_norm", "fc": "fc",
     "input_norm": "enc.output_norm", "hidden_norm": "enc.output_norm", "markov_head.markov_w1": "markov_w1",
@@ -79,10 +78,9 @@ def convert_head(
         PRINT_KEY: target_print(target).tolist(),
     }
     if architecture == DFLASH and (mask := _dflash_setting(head, "mask_token_id")) is not None:
-        entries["tokenizer.ggml.mask_token_id"] = int(mask)
+        entries[MASK_TOKEN] = int(mask)
     planned = _planned(head, names, architecture, entries)
-    if is_head(planned):
-        check_head_fits(target, planned)
+    check_head_fits(target, planned)
     _check_shapes(head, names, planned, target)
     vocabulary = [entry for entry in open_file(target)[0] if _is_vocabulary(entry[0]) and entry[0] not in entries]
     tensors = _stored(head, names, planned, target, type, progress)

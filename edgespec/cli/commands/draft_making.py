@@ -74,13 +74,8 @@ def convert(call: Call) -> None:
         convert_head(values["folder"], target, out, values["type"], lambda done: output.progress("converting", done))
     head = read_header(out)
     kind = kind_of_head(head)
-    output.line(
-        f"{out}: {kind or head.architecture}, {count_of(head.n_params)} parameters, {size_of(out.stat().st_size)}"
-    )
-    if kind:
-        _check(call, values["target"], out, kind)
-    else:
-        output.note(f"this version of edgespec cannot draft with a {head.architecture} file")
+    output.line(f"{out}: {kind}, {count_of(head.n_params)} parameters, {size_of(out.stat().st_size)}")
+    _check(call, values["target"], out, kind)
 
 
 @click.command(cls=Command, params=[OUT, NO_CHECK, QUIET])
