@@ -71,7 +71,7 @@ class Successors:
             row[ids] = np.logaddexp(row[ids], np.log(BLENDED * weights))
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Add the rows of a table, in place of earlier ones. Raises ValueError, TypeError or KeyError for other data."""
+        """Add the rows of a table, in place of earlier ones. Raises ValueError, TypeError, KeyError for other data."""
         self._earlier.restore(state, self.n_vocab)
 
     def unsaved(self) -> dict[Context, Row]:

@@ -105,8 +105,8 @@ class ModelSession(Closable):
                 opened.pop().close()
 
     def save(self, *, now: bool = True) -> None:
-        """Save what was measured and learned; unless `now`, at most once a minute. Answers are saved when they are many,
-        and `now`."""
+        """Save what was measured and learned; unless `now`, at most once a minute, and no answers, of which the store
+        itself saves many at once."""
         self.tuning.save(now=now)
         if self.learned is not None:
             self.learned.save(now=now)
