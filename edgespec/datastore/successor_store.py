@@ -93,7 +93,7 @@ def read_table(file: Path) -> tuple[dict[str, Any], Arrays]:
 
 def table_bytes(model: Header, arrays: Arrays, **about: Any) -> bytes:
     """Return the content of a file with the table of a model. Raises ModelFileError if its weights cannot be read."""
-    known = {"version": VERSION, "model": model.name, "print": target_print(model).tolist(), **about}
+    known = {"version": VERSION, "model": model.path.name, "print": target_print(model).tolist(), **about}
     packed = io.BytesIO()
     np.savez_compressed(packed, allow_pickle=False, about=np.array(json.dumps(known)), **arrays)
     return packed.getvalue()

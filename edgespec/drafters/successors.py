@@ -18,7 +18,7 @@ from edgespec.drafters.walk import WalkingDrafter
 BLENDED = 0.3  # share of the successors in a head's draft; a larger share harms a good head
 # The assumed probability that a stored row is also right after the same two tokens, or the same token, elsewhere: of a
 # row of this process, and of an earlier row. Shares of held-out answers of SmolLM2.
-RELIABILITY = ((0.85, 0.5), (0.6, 0.25))
+RELIABILITY = ((0.85, 0.4), (0.55, 0.3))
 
 
 class Successors:

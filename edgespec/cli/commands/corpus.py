@@ -117,8 +117,8 @@ def list_answers() -> None:
     if rows:
         output.table(header, rows, right=("answers", "tokens", "size"))
     if tables:
-        rows = [(str(each["model"]), str(each["contexts"]), size_of(each["bytes"])) for each in tables]
-        output.table(("likely tokens of", "contexts", "size"), rows, right=("contexts", "size"))
+        known = [(str(each["model"]), str(each["contexts"]), size_of(each["bytes"])) for each in tables]
+        output.table(("likely tokens of", "contexts", "size"), known, right=("contexts", "size"))
 
 
 @store.command()
