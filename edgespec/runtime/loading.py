@@ -306,7 +306,7 @@ class ModelSession(Closable):
         """Yield the drafters in the order in which they are asked."""
         if "suffix" in names and self._settings.store:
             self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
-        successors = self._open_successors() if names else Successors(self.model.n_vocab)
+        successors = self._open_successors(is_used=not {"recycling", *HEADS}.isdisjoint(names))
         parts = Parts(successors, self.answers, None if corpus is None else corpus.index)
         yield from (entry.make(parts) for entry in map(REGISTRY.__getitem__, names) if entry.make is not None)
         if self.draft_header is not None and self.draft_header.architecture in NETWORKS:
@@ -317,11 +317,12 @@ class ModelSession(Closable):
         if MTP in names:
             yield self._make_model_drafter(self.model, plan.of_block, leaves, successors)
 
-    def _open_successors(self) -> Successors:
-        """Return the table of successors, with the rows of bundled and saved tables."""
+    def _open_successors(self, *, is_used: bool) -> Successors:
+        """Return the table of successors; if a drafter uses it, with the rows of bundled and saved tables."""
         successors, folders = Successors(self.model.n_vocab), (BUNDLED_HEADS, models_dir(), self.model.path.parent)
-        with suppress(ModelFileError):  # weights that cannot be read have no print
-            self.learned = SuccessorStore(self.model.header, successors, folders, saves=self._settings.store)
+        if is_used:
+            with suppress(ModelFileError):  # weights that cannot be read have no print
+                self.learned = SuccessorStore(self.model.header, successors, folders, saves=self._settings.store)
         return successors
 
     def _make_model_drafter(self, draft: Model, plan: Plan, leaves: int, successors: Successors) -> Drafter:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tiny_gguf import write_model
 
+import edgespec
 from edgespec.core.index.successor_table import Context, Row, SuccessorTable
 from edgespec.datastore import successor_store
 from edgespec.datastore.successor_store import SUFFIX, SuccessorStore, clear, stored
@@ -27,7 +31,7 @@ class Known(SuccessorTable):
         self.n_vocab = n_vocab
         self.new: dict[Context, Row] = {}
 
-    def restore(self, state: successor_store.Arrays, n_vocab: int = 0) -> None:
+    def restore(self, state: Mapping[str, NDArray[Any]], n_vocab: int = 0) -> None:
         super().restore(state, self.n_vocab)
 
     def unsaved(self) -> dict[Context, Row]:
@@ -134,3 +138,23 @@ def test_it_is_saved_now_and_then(model: Header, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(successor_store, "SAVE_EVERY_S", -1.0)
     store.save(now=False)
     assert stored()
+
+
+def test_a_runtime_drafts_from_what_earlier_ones_learned(model: Header) -> None:
+    settings: dict[str, Any] = {"spec_type": "recycling", "pace": "fixed:3", "threads": 1}
+    asked: dict[str, Any] = {
+        "prompt": "import os\n",
+        "max_tokens": 24,
+        "ignore_eos": True,
+        "temperature": 0.8,
+        "seed": 4,
+    }
+    texts, rounds = [], []
+    unkept: list[dict[str, Any]] = [{"remembered": False}, {"reference": (5,) * 24}]
+    for store, kept in ((False, {}), *((True, each) for each in [*unkept, {}, {}])):
+        with edgespec.load("demo", store=store, **settings) as llm:
+            texts.append([event.id for event in llm.generate(**asked, **kept)])
+            rounds.append(llm.stats.rounds)
+        assert bool(stored()) == (len(rounds) > 3)
+    assert texts[0] == texts[1] == texts[3] == texts[4]
+    assert rounds[0] == rounds[1] == rounds[3] > rounds[4]
