@@ -19,6 +19,7 @@ from edgespec.datastore import successor_store
 from edgespec.datastore.successor_store import SUFFIX, SuccessorStore, clear, stored
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
+from edgespec.models.names.source import HEADS
 
 ROW: Row = np.array([7, 8], np.int32), np.array([1.0, 0.5], np.float32)
 
@@ -158,3 +159,13 @@ def test_a_runtime_drafts_from_what_earlier_ones_learned(model: Header) -> None:
         assert bool(stored()) == (len(rounds) > 3)
     assert texts[0] == texts[1] == texts[3] == texts[4]
     assert rounds[0] == rounds[1] == rounds[3] > rounds[4]
+
+
+def test_the_tables_that_come_with_the_program_are_whole_and_small() -> None:
+    files = [*HEADS.glob(f"*{SUFFIX}")]
+    assert files
+    for file in files:
+        about, arrays = successor_store.read_table(file)
+        Known(1 << 18).restore(arrays)
+        assert about["tokens"] > 0 and file.stat().st_size < 1_000_000
+        assert f"{about['tokens'] // 1000}k tokens" in file.with_name(f"{file.stem}-ngram.md").read_text(encoding="utf-8")
