@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgespec.core.index.successor_table import MOST, NONE, Context, SuccessorTable, successors_in
+from edgespec.core.index.successor_table import MOST, MOST_CONTEXTS, NONE, Context, SuccessorTable, successors_in
 from edgespec.core.sampling import FloatRow
 from edgespec.datastore.successor_store import table_bytes
 from edgespec.errors import EdgespecError, UsageError, told_as
@@ -21,7 +21,6 @@ from edgespec.llama.model import Model
 from edgespec.training.features import N_BATCH, Row, log_sum, n_learned, read_rows
 from edgespec.training.job import LICENCE, Acceptance, Listener, Progress, Result, Settings
 
-MOST_CONTEXTS = 1 << 15  # in a file, the most frequent ones
 DRAFTED = 3  # tokens of the drafts that are measured
 
 

@@ -168,4 +168,6 @@ def test_the_tables_that_come_with_the_program_are_whole_and_small() -> None:
         about, arrays = successor_store.read_table(file)
         Known(1 << 18).restore(arrays)
         assert about["tokens"] > 0 and file.stat().st_size < 1_000_000
-        assert f"{about['tokens'] // 1000}k tokens" in file.with_name(f"{file.stem}-ngram.md").read_text(encoding="utf-8")
+        assert f"{about['tokens'] // 1000}k tokens" in file.with_name(f"{file.stem}-ngram.md").read_text(
+            encoding="utf-8"
+        )
