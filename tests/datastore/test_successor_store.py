@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_program import edgespec_here
 from numpy.typing import NDArray
 from tiny_gguf import write_model
 
@@ -76,6 +77,14 @@ def test_another_model_has_another_table(model: Header) -> None:
     assert not len(opened(other)[1])
     same = check_model(write_model(model.path.with_name("same.gguf"), "qwen2"))
     assert len(opened(same)[1]) == 1
+
+
+def test_the_command_shows_and_deletes_tables(model: Header, tmp_path: Path) -> None:
+    save(model, (1, 2))
+    row = edgespec_here("store", "ls", home=tmp_path / "home").stdout.splitlines()[2].split()
+    assert row[:2] == [b"m.gguf", b"1"]
+    assert b"1 deleted" in edgespec_here("store", "clear", "--yes", home=tmp_path / "home").stderr
+    assert not stored()
 
 
 def test_two_processes_lose_nothing(model: Header) -> None:

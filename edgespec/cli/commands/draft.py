@@ -97,7 +97,7 @@ def train(call: Call) -> None:
     The model answers bundled prompts and prompts that it writes itself. The head learns to predict these answers. Then
     its acceptance rate is measured. Ctrl-C stops, and the same command resumes. Needs PyTorch.
 
-    --kind ngram counts instead of training, and does not need PyTorch. Its file is for no option: token recycling reads
+    --kind ngram counts instead of training, and does not need PyTorch. No option takes its file: token recycling reads
     it if it is next to the model, or in edgespec's folder of models ('edgespec doctor' shows where).
     """
     from edgespec.datastore.successor_store import SUFFIX
