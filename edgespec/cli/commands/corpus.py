@@ -100,7 +100,7 @@ def store() -> None:
 
 @store.command("ls")
 def list_answers() -> None:
-    """List the vocabularies that have stored answers, and the models that have a table."""
+    """List stored answers by vocabulary, and tables by model."""
     from edgespec.datastore import successor_store
     from edgespec.datastore.answer_store import stored
 
@@ -124,7 +124,7 @@ def list_answers() -> None:
 @store.command()
 @YES
 def clear(yes: bool) -> None:
-    """Delete all stored answers, and all tables that were learned from answers."""
+    """Delete all stored answers and tables."""
     from edgespec.datastore import answer_store, successor_store
 
     if agreed("Delete the answers of all vocabularies, and all tables learned from answers?", yes=yes):
