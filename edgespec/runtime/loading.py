@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from edgespec.cancel import CancelFlag
@@ -10,14 +11,16 @@ from edgespec.closable import Closable
 from edgespec.core import exactness
 from edgespec.datastore.answer_store import AnswerStore
 from edgespec.datastore.corpus import Corpus, check_fits, find
+from edgespec.datastore.successor_store import SuccessorStore
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.registry import REGISTRY, Parts
 from edgespec.drafters.successors import Successors
 from edgespec.engine.calibrate import CostModelCache, warm_up
 from edgespec.engine.engine import Engine
 from edgespec.engine.width_classes import WIDEST
-from edgespec.errors import UsageError
+from edgespec.errors import ModelFileError, UsageError
 from edgespec.events import Progress
+from edgespec.files.paths import models_dir
 from edgespec.gguf_file.head_check import NETWORKS, check_draft_file, check_head_fits, is_head, n_features
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
@@ -32,6 +35,7 @@ from edgespec.llama.template import ChatTemplate
 from edgespec.llama.workers import RemoteDevice, parse_addresses
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
+from edgespec.models.names.source import HEADS as BUNDLED_HEADS
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.drafting import (
     LoadedDrafters,
@@ -67,6 +71,7 @@ class ModelSession(Closable):
     draft: Model | None = None
     draft_header: Header | None = None  # also of a head, which is not a model
     answers: AnswerStore | None = None
+    learned: SuccessorStore | None = None
     context: Context
     guarantee: Guarantee
     engine: Engine
@@ -98,6 +103,15 @@ class ModelSession(Closable):
         for opened in (self.contexts, self._models):
             while opened:
                 opened.pop().close()
+
+    def save(self, *, now: bool = True) -> None:
+        """Save what was measured and learned; unless `now`, at most once a minute, and no answers, of which the store
+        itself saves many at once."""
+        self.tuning.save(now=now)
+        if self.learned is not None:
+            self.learned.save(now=now)
+        if self.answers is not None and now:
+            self.answers.save()
 
     def watch(self, cancel: CancelFlag | None) -> None:
         """Let `cancel` stop passes of all models."""
@@ -291,7 +305,7 @@ class ModelSession(Closable):
         """Yield the drafters in the order in which they are asked."""
         if "suffix" in names and self._settings.store:
             self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
-        successors = Successors(self.model.n_vocab)
+        successors = self._open_successors(is_used=not {"recycling", *HEADS}.isdisjoint(names))
         parts = Parts(successors, self.answers, None if corpus is None else corpus.index)
         yield from (entry.make(parts) for entry in map(REGISTRY.__getitem__, names) if entry.make is not None)
         if self.draft_header is not None and self.draft_header.architecture in NETWORKS:
@@ -301,6 +315,14 @@ class ModelSession(Closable):
             yield self._make_model_drafter(self.draft, plan.draft, leaves, successors)
         if MTP in names:
             yield self._make_model_drafter(self.model, plan.of_block, leaves, successors)
+
+    def _open_successors(self, *, is_used: bool) -> Successors:
+        """Return the table of successors; if a drafter uses it, with the rows of bundled and saved tables."""
+        successors, folders = Successors(self.model.n_vocab), (BUNDLED_HEADS, models_dir(), self.model.path.parent)
+        if is_used:
+            with suppress(ModelFileError):  # weights that cannot be read have no print
+                self.learned = SuccessorStore(self.model.header, successors, folders, saves=self._settings.store)
+        return successors
 
     def _make_model_drafter(self, draft: Model, plan: Plan, leaves: int, successors: Successors) -> Drafter:
         drafter, context = model_drafter(self._settings, self.context, draft, plan, leaves, successors, self._note)
