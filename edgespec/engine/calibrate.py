@@ -221,6 +221,12 @@ class CostModelCache:
             self._paces[key] = MeasuredPolicy(self.costs, self._least_width, leaves, max(1, len(names)))
         return self._paces[key]
 
+    def has_paid(self, drafter: str) -> bool | None:
+        """Return whether a drafter gained time in any sampling mode, also in earlier runs; None if that is unknown."""
+        paces = [pace for (names, _), pace in self._paces.items() if drafter in names.split(",")]
+        gains = [gain for pace in paces for gain in pace.known_gains(drafter)]
+        return max(gains) > 0 if gains else None
+
     def save(self, *, now: bool = True) -> None:
         """Save all measurements; unless `now`, at most once a minute."""
         if not self._paces or not (now or perf_counter() - self._saved_s > SAVE_EVERY_S):

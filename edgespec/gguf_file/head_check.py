@@ -21,6 +21,7 @@ from edgespec.gguf_file.weights import PRINT_KEY, is_same_target, target_print
 # Architectures of files; the last two are our own
 EAGLE3, HYDRA, MEDUSA = "eagle3", "edgespec-hydra", "edgespec-medusa"
 NETWORKS = (HYDRA, MEDUSA)
+HEAD_ARCHITECTURES = (EAGLE3, *NETWORKS)
 # Our key of an `eagle3` that reads the final state in place of three layers' inputs (EAGLE-1), and its only value
 READS, FINAL_STATE = "edgespec.head.reads", "final_state"
 N_LAYERS_READ = 3
@@ -185,6 +186,19 @@ def kind_of_head(header: Header) -> str:
 
 def is_head(header: Header) -> bool:
     return bool(kind_of_head(header))
+
+
+def may_be_head(path: Path) -> bool:
+    """Return whether the first key of a file, by convention its architecture, can be that of a head.
+
+    Unlike `read_header`, this takes no time for large vocabularies, so a folder with many models can be searched.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(128)
+    except OSError:
+        return False
+    return start.startswith(b"GGUF") and any(name.encode() in start for name in HEAD_ARCHITECTURES)
 
 
 def layers_read(header: Header) -> tuple[int, ...]:

@@ -16,9 +16,16 @@ from edgespec.drafters.successors import Successors
 from edgespec.engine.calibrate import CostModelCache, warm_up
 from edgespec.engine.engine import Engine
 from edgespec.engine.width_classes import WIDEST
-from edgespec.errors import UsageError
+from edgespec.errors import OutOfMemoryError, UsageError
 from edgespec.events import Progress
-from edgespec.gguf_file.head_check import NETWORKS, check_draft_file, check_head_fits, is_head, layers_read
+from edgespec.gguf_file.head_check import (
+    NETWORKS,
+    check_draft_file,
+    check_head_fits,
+    is_head,
+    kind_of_head,
+    layers_read,
+)
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import rpc
@@ -43,6 +50,7 @@ from edgespec.runtime.drafting import (
 )
 from edgespec.runtime.fitting import cache_bytes, fitted, open_model, sequences_that_fit, uses_gpu
 from edgespec.runtime.guarantee import Guarantee, may_pad
+from edgespec.runtime.near_draft import remember
 from edgespec.settings import (
     HEADS,
     MAX_LEAVES,
@@ -99,6 +107,17 @@ class ModelSession(Closable):
             while opened:
                 opened.pop().close()
 
+    def save(self) -> None:
+        """Save the measurements and the answers for the next start."""
+        self.tuning.save()
+        if self.draft_header is not None:
+            has_paid = self.tuning.has_paid(kind_of_head(self.draft_header) or "draft")
+            if has_paid is not None:
+                paths = self.model.path, self.draft_header.path
+                remember(self._settings, *paths, has_paid=has_paid)
+        if self.answers is not None:
+            self.answers.save()
+
     def watch(self, cancel: CancelFlag | None) -> None:
         """Let `cancel` stop passes of all models."""
         if cancel is not self._watched:
@@ -114,6 +133,7 @@ class ModelSession(Closable):
         draft_path = find_draft(settings, header, found.default_draft, progress, note)
         if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
             raise no_draft_model(settings, header, found.missing_draft)
+        is_found = draft_path != found.default_draft and not settings.draft_model and settings.spec_type == "auto"
         # Check both headers first: an error in the draft should not appear only after the target is loaded.
         draft_header = check_draft_file(draft_path) if draft_path else None
         if draft_header is not None and is_head(draft_header):
@@ -121,7 +141,16 @@ class ModelSession(Closable):
         names = drafters_with(settings, header, draft_header) if self.n_max > 0 else []
         drafts = bool(names)
         leaves = settings.spec_tree if set(names) - CHAINS else 1
-        plan = self._plan(header, draft_header, leaves, names)
+        try:
+            plan = self._plan(header, draft_header, leaves, names, must_fit=is_found)
+        except OutOfMemoryError as error:
+            if not is_found or draft_header is None:
+                raise
+            note(f"{draft_header.path.name} is not used: {error.why or error.what}")
+            self._settings, draft_header = settings, None
+            names = drafters_with(settings, header, None)
+            leaves = settings.spec_tree if set(names) - CHAINS else 1
+            plan = self._plan(header, None, leaves, names)
         settings = self._settings
         renderer().start()  # while the weights load
         self.model = self._open_model(plan, self._workers)
@@ -145,7 +174,7 @@ class ModelSession(Closable):
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
         if self.guarantee.warning and (names or not have_bounds()):
             note(self.guarantee.warning)
-        if found.missing_draft and settings.uses_draft and not settings.draft_model and not self._why_plain():
+        if found.missing_draft and settings.uses_draft and draft_path is None and not self._why_plain():
             self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")
         self.draft_header = draft_header
         for drafter in self._make_drafters(names, plan, leaves, corpus):
@@ -202,8 +231,12 @@ class ModelSession(Closable):
         if settings.overlap == "on" and not {"draft", "self"} & {*names}:
             self._note("drafting is not overlapped: only a draft model can draft ahead")
 
-    def _plan(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
+    def _plan(
+        self, header: Header, draft: Header | None, leaves: int, names: Sequence[str], *, must_fit: bool = False
+    ) -> Plan:
         """Return what is loaded, in which contexts and where; decide the number of sequences and their context.
+
+        With `must_fit`, everything has to be in memory, with the whole context.
 
         Raises OutOfMemoryError.
         """
@@ -219,8 +252,8 @@ class ModelSession(Closable):
             one = self._wanted(header, draft, leaves, names)
             self._settings = replace(settings, sequences=sequences_that_fit(one, *offload, self._workers))
         wanted = self._wanted(header, draft, leaves, names)
-        may_shrink = not settings.ctx_size and not settings.must_fit
-        fits = {"may_shrink": may_shrink, "must_fit": settings.must_fit}
+        must_fit = must_fit or settings.must_fit
+        fits = {"may_shrink": not settings.ctx_size and not must_fit, "must_fit": must_fit}
         return fitted(wanted, self._note, *offload, **fits, workers=self._workers)
 
     def _wanted(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:

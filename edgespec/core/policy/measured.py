@@ -35,6 +35,7 @@ UNTRIED, ANSWER = 0.05, 256  # to decide on an untried drafter's prefill: assume
 ANSWERS = 4  # answers in the mean length of an answer; a prefill has to pay off within this length
 FIRST_GAIN = 1.0  # assumed gain of an untried drafter, compared with the drafts of others; 0: 1.9 %
 STEPS, DRAFTS = 48, 12  # steps in the mean of the rate, drafts in the mean of the gain; 24 both: 2.5 % (sequences)
+JUDGED = 2 * DRAFTS  # drafts after which a drafter can be said not to have paid off
 CHANCE = 0.7  # initial probability that the token after an accepted token is accepted; never updated: 1.7 %
 TRUST = 4.0  # weight, in tokens, of the assumption that a drafter is calibrated; not reset by answers: 1.2 %
 RATE, RATED = 1.6, 20.0  # initial tokens per plain pass, and the weight of this value in passes; 1: 1.7 %, 8 % (trees)
@@ -319,6 +320,11 @@ class MeasuredPolicy:
             if record.count or rests:
                 verdicts.append(PolicyVerdict(name, rests, record.gain + cost, cost, step, widths))
         return verdicts
+
+    def known_gains(self, drafter: str) -> list[float]:
+        """Return the mean gain of a draft in each sampling mode in which the drafter drafted often enough to judge."""
+        records = (mode.records.get(drafter) for mode in self._modes.values())
+        return [record.gain for record in records if record is not None and record.count >= JUDGED]
 
     def state(self) -> dict[str, Any]:
         """Return the results of all drafters as plain data, without the costs, which have a separate state."""

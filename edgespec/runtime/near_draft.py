@@ -1,0 +1,62 @@
+"""The draft near a model that is used although no option names it, and whether it has paid off so far."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from edgespec.files.paths import cache_name, file_facts, read_cache, write_cache
+from edgespec.gguf_file.header import Header
+from edgespec.llama.library import build_id
+from edgespec.models.names.known import short_spec
+from edgespec.models.pair.near import NearDraft, drafts_near
+from edgespec.settings import LoadSettings
+
+
+def near_draft(
+    settings: LoadSettings, target: Header, note: Callable[[str], None], *, untried: bool = False
+) -> NearDraft | None:
+    """Return the best draft near the target that the requested drafters can use, or None.
+
+    "auto" leaves out the bundled heads and drafts that did not pay off, unless all are to be considered `untried`.
+    `note` is called with the reason, and with the first draft file that cannot be read.
+    """
+    is_auto, has_noted = settings.spec_type == "auto", False
+    for draft in drafts_near(target, bundled=not is_auto):
+        if draft.is_broken and not has_noted:
+            has_noted = True
+            note(f"{draft.path.name} is not used as a draft: {draft.problem}")
+        if draft.problem or not _is_wanted(settings, draft):
+            continue
+        if is_auto and not untried and has_paid(settings, target.path, draft.path) is False:
+            again = shlex.join(["edgespec", "tune", settings.model, "-md", short_spec(draft.found.spec)])
+            note(f"{draft.what} is not used: it did not pay off on this machine ('{again}' measures again)")
+            continue
+        return draft
+    return None
+
+
+def _is_wanted(settings: LoadSettings, draft: NearDraft) -> bool:
+    """True if a requested drafter can use the draft; bundled heads have to be requested by their kind."""
+    kind = draft.found.kind or "draft"
+    return kind in settings.drafters or ("draft" in settings.drafters and not draft.is_bundled)
+
+
+def has_paid(settings: LoadSettings, target: Path, draft: Path) -> bool | None:
+    """Return whether drafting has paid off with these files, this build and these devices; None if unknown."""
+    return {"true": True, "false": False}.get(read_cache(_name(settings, target, draft)) or "")
+
+
+def remember(settings: LoadSettings, target: Path, draft: Path, *, has_paid: bool) -> None:
+    """Save whether drafting has paid off, for the next start."""
+    write_cache(_name(settings, target, draft), "true" if has_paid else "false")
+
+
+def _name(settings: LoadSettings, target: Path, draft: Path) -> str:
+    facts = {
+        "build": build_id(),
+        "files": [file_facts(target), file_facts(draft)],
+        "devices": [settings.device, settings.device_draft, *map(str, settings.offload), settings.threads],
+    }
+    return cache_name("paid", facts)
