@@ -66,7 +66,7 @@ def find_draft(
         return default
     if near is not None:
         if not near.is_bundled:
-            note(f"drafting with the {near.what}, found near {header.path.name}: {near.found.why}")
+            note(f"{near.what}: found near {header.path.name}, {near.found.why}")
         return near.path
     return _best_draft(settings, header, note) if settings.draft_model else None
 

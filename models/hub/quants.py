@@ -25,7 +25,8 @@ _QUANT = re.compile(rf"(?:^|[-._/ ])({'|'.join(_QUANTS)})(?=$|[-._/ ])", re.IGNO
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 _NO_MODELS = re.compile("mmproj|imatrix", re.IGNORECASE)
 # As in llama.cpp's `common/download.cpp`: "mtp-..." is an MTP block alone, and "...-MTP-..." a whole model with one
-_DRAFTS = re.compile(r"(?:^|/)mtp-[^/]*$|(?:^|[-_./])(?:eagle-?3|dflash2?|dspark|draft)[-_.][^/]*$", re.IGNORECASE)
+_MTP = re.compile(r"(?:^|/)mtp-[^/]*$", re.IGNORECASE)
+_DRAFTS = re.compile(rf"{_MTP.pattern}|(?:^|[-_./])(?:eagle-?3|dflash2?|dspark|draft)[-_.][^/]*$", re.IGNORECASE)
 
 
 def quant_of(name: str) -> str:
@@ -67,9 +68,11 @@ def is_named_as_draft(name: str) -> bool:
 
 
 def drafts_in(names: Sequence[str]) -> list[str]:
-    """Return the files that by their names draft for the models of the repository."""
+    """Return the files that by their names draft for the models of the repository, and that edgespec may be able to run:
+    it runs MTP blocks only in the file of their model."""
     models = models_in(names)
-    return sorted(name for name in names if is_named_as_draft(name) and name not in models and part_of(name) == (1, 1))
+    drafts = (name for name in names if is_named_as_draft(name) and name.lower().endswith(".gguf"))
+    return sorted(name for name in drafts if name not in models and not _MTP.search(name) and part_of(name) == (1, 1))
 
 
 def choose(names: Sequence[str], quant: str = "", *, where: str = "this repository") -> str:

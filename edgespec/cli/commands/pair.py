@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -25,6 +26,7 @@ from edgespec.models.names.known import short_spec
 from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.pair.check import PairVerdict, check_pair
+from edgespec.models.pair.near import models_near
 from edgespec.models.pair.suggest import LEAST_OFFERED, Suggestion, catalogue_drafts, instead, of_catalogue, suggestions
 from edgespec.text.figures import count_of, size_of
 
@@ -93,7 +95,8 @@ def _compared(target: str, output: Output) -> list[Suggestion]:
     with output.showing_progress():
         output.progress("reading headers", None)
         header = check_model(resolve(target).path)
-        return suggestions(header, local_models(), catalogue_drafts(target, header.path))
+        models = {os.path.realpath(model.path): model for model in (*local_models(), *models_near(header.path))}
+        return suggestions(header, models.values(), catalogue_drafts(target, header.path))
 
 
 def _line(suggestion: Suggestion, *, compared: bool) -> tuple[str, str]:

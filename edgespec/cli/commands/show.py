@@ -46,7 +46,9 @@ def show(model: str, template: bool) -> None:
     found = local_model(model)
     header = found.header
     assert header is not None  # a file without a valid header is an error
-    output.facts([(label, text or "-") for label, text in [*_rows(found, header), *_catalogue_rows(model)]])
+    output.facts(
+        [(label, text or "-") for label, text in [*_rows(found, header), *_catalogue_rows(model), *_near_rows(header)]]
+    )
     text = header.metadata.get("tokenizer.chat_template")
     if template and text:
         output.line(f"\n{text}")
@@ -175,6 +177,19 @@ def _catalogue_rows(model: str) -> Rows:
     if entry is not None and entry.settings:
         settings = (f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in entry.settings.items())
         yield "answers with", f"{', '.join(settings)} (unless you set them)"
+
+
+def _near_rows(header: Header) -> Rows:
+    """Yield the drafts near a model, and whether they can draft for it."""
+    from edgespec.gguf_file.head_check import is_head
+    from edgespec.models.names.known import short_spec
+    from edgespec.models.pair.near import drafts_near
+
+    drafts = [] if is_head(header) else drafts_near(header)
+    for place, draft in enumerate(drafts):
+        fits = f"does not fit: {draft.problem}" if draft.problem else f"fits, {draft.found.why}"
+        kind = f"{draft.found.kind} head, " if draft.found.kind else ""
+        yield "" if place else "drafts near it", f"{short_spec(draft.found.spec)}: {kind}{fits}"
 
 
 def _first(header: Header, keys: Sequence[str]) -> str:
