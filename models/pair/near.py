@@ -60,14 +60,15 @@ def models_near(target: Path, *, bundled: bool = True) -> Iterator[LocalModel]:
 def drafts_near(target: Header, *, bundled: bool = True) -> list[NearDraft]:
     """Return the drafts near a model, those that can draft for it first, and heads before draft models.
 
-    Draft models must be much smaller than the target. Without `bundled`, the heads that come with edgespec are left
-    out. Raises ModelFileError if the target can no longer be read.
+    Draft models must be much smaller than the target. Of the heads that come with edgespec, only those for this target
+    are included, and none without `bundled`. Raises ModelFileError if the target can no longer be read.
     """
     models = list(models_near(target.path, bundled=bundled))
     if not models:
         return []
     vocabulary = Vocabulary.of(target)
     drafts = [_near(target, vocabulary, model) for model in models]
+    drafts = [draft for draft in drafts if not (draft.is_bundled and draft.problem)]
     return sorted(drafts, key=lambda each: (bool(each.problem), not each.found.kind, each.is_bundled))
 
 
