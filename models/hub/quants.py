@@ -68,8 +68,10 @@ def is_named_as_draft(name: str) -> bool:
 
 
 def drafts_in(names: Sequence[str]) -> list[str]:
-    """Return the files that by their names draft for the models of the repository, and that edgespec may be able to run:
-    it runs MTP blocks only in the file of their model."""
+    """Return the files that by their names draft for the models of a repository.
+
+    MTP blocks in separate files are left out: edgespec runs them only in the file of their model.
+    """
     models = models_in(names)
     drafts = (name for name in names if is_named_as_draft(name) and name.lower().endswith(".gguf"))
     return sorted(name for name in drafts if name not in models and not _MTP.search(name) and part_of(name) == (1, 1))

@@ -38,7 +38,7 @@ from edgespec.models.names.spec import sources
 from edgespec.text.figures import clock, size_of
 
 OPTIONS = [
-    option("Model", "--no-draft", is_flag=True, help="Do not download the catalogue's draft of a model, and offer none."),
+    option("Model", "--no-draft", is_flag=True, help="Do not download the catalogue's draft of a model; offer none."),
     option("Model", "--head", is_flag=True, help="Also download a draft head or draft model in the same repository."),
     OFFLINE,
     flag("--dry-run", help="Only show what would be downloaded, and whether space is sufficient."),
