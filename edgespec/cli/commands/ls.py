@@ -185,10 +185,19 @@ def _list_catalogue(output: Output, part: str, *, as_json: bool) -> None:
             output.json(asdict(entry) | {"here": _quants_here(entry)})
     elif entries:
         rows = [
-            (each.name, each.quant, " ".join(_quants_here(each)), each.licence, each.about, " ".join(each.drafts))
+            (
+                each.name,
+                each.quant,
+                " ".join(_quants_here(each)),
+                each.licence,
+                each.about,
+                " ".join(each.drafts),
+                heads,
+            )
             for each in entries
+            for heads in [" ".join(head.partition(" ")[0] for head in each.heads)]
         ]
-        output.table(("model", "weights", "here", "licence", "about", "drafts"), rows)
+        output.table(("model", "weights", "here", "licence", "about", "drafts", "heads"), rows)
     else:
         output.note(f"no model of the catalogue has '{part}' in its name")
 

@@ -174,6 +174,8 @@ def _catalogue_rows(model: str) -> Rows:
     entry = catalogued(model)
     if entry is not None and entry.package:
         yield "made from", f"{PurePosixPath(entry.member).name} of the package {entry.package}"
+    if entry is not None and entry.heads:
+        yield "published heads", ", ".join(entry.heads)
     if entry is not None and entry.settings:
         settings = (f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in entry.settings.items())
         yield "answers with", f"{', '.join(settings)} (unless you set them)"
