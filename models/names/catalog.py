@@ -66,7 +66,6 @@ class Entry:
     repository: str = ""
     quant: str = DEFAULT_QUANT
     drafts: tuple[str, ...] = ()
-    heads: tuple[str, ...] = ()
     licence: str = ""
     about: str = ""
     system: str = ""
@@ -78,6 +77,7 @@ class Entry:
     member: str = ""
     sha256: str = ""
     size_bytes: int = 0
+    heads: tuple[str, ...] = ()
 
     @property
     def settings(self) -> dict[str, str | float]:

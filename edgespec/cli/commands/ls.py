@@ -184,22 +184,16 @@ def _list_catalogue(output: Output, part: str, *, as_json: bool) -> None:
         for entry in entries:
             output.json(asdict(entry) | {"here": _quants_here(entry)})
     elif entries:
-        rows = [
-            (
-                each.name,
-                each.quant,
-                " ".join(_quants_here(each)),
-                each.licence,
-                each.about,
-                " ".join(each.drafts),
-                heads,
-            )
-            for each in entries
-            for heads in [" ".join(head.partition(" ")[0] for head in each.heads)]
-        ]
+        rows = [_entry_row(each) for each in entries]
         output.table(("model", "weights", "here", "licence", "about", "drafts", "heads"), rows)
     else:
         output.note(f"no model of the catalogue has '{part}' in its name")
+
+
+def _entry_row(entry: Entry) -> tuple[str, ...]:
+    kinds = (head.partition(" ")[0] for head in entry.heads)
+    here, drafts = " ".join(_quants_here(entry)), " ".join(entry.drafts)
+    return entry.name, entry.quant, here, entry.licence, entry.about, drafts, " ".join(kinds)
 
 
 def _quants_here(entry: Entry) -> list[str]:
