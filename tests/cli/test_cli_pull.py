@@ -228,9 +228,7 @@ def headed(hub: FakeHub) -> None:
     hub.add(NAME, hub.repositories[NAME].files | drafts)
 
 
-def test_a_draft_in_the_repository_is_named_and_downloaded_if_wanted(
-    hub: FakeHub, headed: None, tmp_path: Path
-) -> None:
+def test_a_draft_in_the_repository_is_named_and_pulled_if_wanted(hub: FakeHub, headed: None, tmp_path: Path) -> None:
     """Without a terminal to ask, nothing but the model is downloaded."""
     done = pull(hub, tmp_path, SPEC)
     offered = f"note: {SPEC}/{HEAD} (6 B) drafts for {SPEC}: edgespec pull {SPEC}/{HEAD}"

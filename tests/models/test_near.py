@@ -48,7 +48,7 @@ def test_what_cannot_draft_comes_last_with_the_reason(home: Path) -> None:
     write_model(home / "draft-large.gguf", "llama", n_layers=4)
     write_hydra(home / "z.gguf")
     found = near(target)
-    assert [*found][0] == "z.gguf" and not found.pop("z.gguf")
+    assert next(iter(found)) == "z.gguf" and not found.pop("z.gguf")
     assert "5 tokens" in found["a.gguf"]
     assert "'junk'" in found["b-eagle3.gguf"]
     assert "times smaller than the target" in found["draft-large.gguf"]

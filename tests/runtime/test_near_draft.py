@@ -15,11 +15,11 @@ from edgespec.core.policy.measured import JUDGED, MeasuredPolicy, Record, Sampli
 from edgespec.errors import OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan
-from edgespec.runtime import loading
+from edgespec.runtime import fitting
 from edgespec.runtime.drafting import drafters_here
 from edgespec.runtime.near_draft import has_paid, near_draft
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import LoadSettings
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def test_a_head_near_the_model_is_used_and_named(settings: LoadSettings) -> None
         assert "hydra" in llm._loaded.drafters
         [note] = [note for note in llm.notes if "head.gguf" in note]
         assert "found near target.gguf" in note
-        request = Request("to be or not to be", max_tokens=8, ignore_eos=True, spec_type="hydra", pace="fixed:2")
-        assert sum(event.id >= 0 for event in llm.stream(request)) == 8
+        llm.draft_with(spec_type="hydra", pace="fixed:2")
+        assert sum(event.id >= 0 for event in llm.generate("to be or not to be", max_tokens=8, ignore_eos=True)) == 8
     assert drafters_here(settings) == {"hydra"}
     assert opened(replace(settings, spec_type="suffix")) == ("", [])
 
@@ -77,14 +77,14 @@ def test_a_head_that_did_not_pay_off_is_not_loaded_again_until_it_does(settings:
 def test_a_head_for_which_there_is_no_memory_is_left_out(
     settings: LoadSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fitted: Callable[..., Plan] = loading.fitted
+    fitted: Callable[..., Plan] = fitting.fitted
 
     def with_little_memory(plan: Plan, *args: Any, **more: Any) -> Plan:
         if more["must_fit"]:
             raise OutOfMemoryError("the model does not fit into memory", why="it needs 2 MB, 1 MB is free")
         return fitted(plan, *args, **more)
 
-    monkeypatch.setattr(loading, "fitted", with_little_memory)
+    monkeypatch.setattr("edgespec.runtime.loading.fitted", with_little_memory)
     assert opened(settings) == ("", [settings_note(settings), "head.gguf is not used: it needs 2 MB, 1 MB is free"])
 
 
