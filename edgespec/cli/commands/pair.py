@@ -75,8 +75,8 @@ def check(call: Call) -> None:
 def suggest(call: Call) -> None:
     """List compatible drafts for MODEL, best first.
 
-    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Models on this machine come first, then drafts that can
-    be downloaded, then models that are too large or incompatible, and why.
+    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Models on this machine come first, also draft heads, then
+    drafts that can be downloaded, then models that are too large or incompatible, and why.
     """
     target, output = call.values["target"], call.output
     try:

@@ -55,7 +55,8 @@ def pull(call: Call) -> None:
 
     MODEL is a repository (hf:owner/name:Q4_K_M), a file of one (hf:owner/name/file.gguf), or a catalogue name (smollm2,
     qwen2.5-7b), which includes a draft model. The same command resumes an interrupted download. If one of several
-    models is not available, none is downloaded.
+    models is not available, none is downloaded. A draft head in a model's repository is offered, or named if there is no
+    terminal.
     """
     values, output, specs = call.values, call.output, call.values["specs"]
     if values["only_list"]:

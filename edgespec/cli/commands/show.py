@@ -35,7 +35,7 @@ ABOUT = {  # facts from the metadata: the value of the first key that exists
 @click.argument("model", type=ModelSpec())
 @click.option("--template", is_flag=True, help="Also print the chat template.")
 def show(model: str, template: bool) -> None:
-    """Show the details of MODEL.
+    """Show the details of MODEL, and the draft heads near it.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'; it may be a draft head. The model is not loaded.
     'edgespec pair suggest MODEL' lists the models that can draft for it; 'gguf-dump FILE' prints all metadata.
