@@ -240,6 +240,7 @@ def test_a_draft_in_the_repository_is_named_and_pulled_if_wanted(hub: FakeHub, h
     assert [line.partition(": ")[0] for line in pulled(hub, tmp_path, SPEC, "--head")] == [SPEC, f"{SPEC}/{HEAD}"]
     [head] = tmp_path.rglob(HEAD)
     assert head.read_bytes() == b"a head"
+    assert HEAD.encode() not in pull(hub, tmp_path, SPEC).stderr  # it is here
 
 
 @pytest.mark.long(but=1)

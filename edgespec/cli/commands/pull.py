@@ -33,7 +33,7 @@ from edgespec.models.hub.pulling import (
 from edgespec.models.hub.quants import drafts_in
 from edgespec.models.hub.repository import Download, look_up
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.source import NAMES, PackageSpec, is_path
+from edgespec.models.names.source import NAMES, PackageSpec, cached, is_path
 from edgespec.models.names.spec import sources
 from edgespec.text.figures import clock, size_of
 
@@ -55,8 +55,8 @@ def pull(call: Call) -> None:
 
     MODEL is a repository (hf:owner/name:Q4_K_M), a file of one (hf:owner/name/file.gguf), or a catalogue name (smollm2,
     qwen2.5-7b), which includes a draft model. The same command resumes an interrupted download. If one of several
-    models is not available, none is downloaded. A draft head in a model's repository is offered, or named if there is no
-    terminal.
+    models is not available, none is downloaded. A draft head in the repository of a model is offered, or only named if
+    there is no terminal.
     """
     values, output, specs = call.values, call.output, call.values["specs"]
     if values["only_list"]:
@@ -88,7 +88,8 @@ def _offered(items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool)
         if (offer := offered_draft(item)) is None:
             continue
         draft, size_bytes = offer
-        if any(each.wanted == draft.wanted for each in items):
+        is_here = draft.wanted is not None and cached(draft.wanted) is not None
+        if any(each.wanted == draft.wanted for each in items) or (is_here and not yes):
             continue
         may_ask = may_ask and can_ask(output)
         what = f"{draft.spec} ({size_of(size_bytes)})"
