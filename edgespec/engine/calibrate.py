@@ -221,11 +221,14 @@ class CostModelCache:
             self._paces[key] = MeasuredPolicy(self.costs, self._least_width, leaves, max(1, len(names)))
         return self._paces[key]
 
-    def has_paid(self, drafter: str) -> bool | None:
-        """Return whether a drafter gained time in any sampling mode, also in earlier runs; None if that is unknown."""
-        paces = [pace for (names, _), pace in self._paces.items() if drafter in names.split(",")]
-        gains = [gain for pace in paces for gain in pace.known_gains(drafter)]
-        return max(gains) > 0 if gains else None
+    def steps_without_gain(self, drafter: str) -> int | None:
+        """Return the steps since the start, if a drafter was backed off in them; 0 if it gains time, None if unknown."""
+        used = ((names.split(","), pace) for (names, _), pace in self._paces.items() if pace.n_steps)
+        paces = [pace for names, pace in used if drafter in names]
+        known = [(pace.n_steps, gained) for pace in paces if (gained := pace.has_gained(drafter)) is not None]
+        if any(gained for _, gained in known):
+            return 0
+        return sum(steps for steps, _ in known) if known else None
 
     def save(self, *, now: bool = True) -> None:
         """Save all measurements; unless `now`, at most once a minute."""

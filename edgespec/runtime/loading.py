@@ -111,10 +111,9 @@ class ModelSession(Closable):
         """Save the measurements and the answers for the next start."""
         self.tuning.save()
         if self.draft_header is not None:
-            has_paid = self.tuning.has_paid(kind_of_head(self.draft_header) or "draft")
-            if has_paid is not None:
-                paths = self.model.path, self.draft_header.path
-                remember(self._settings, *paths, has_paid=has_paid)
+            steps = self.tuning.steps_without_gain(kind_of_head(self.draft_header) or "draft")
+            if steps is not None:
+                remember(self._settings, self.model.path, self.draft_header.path, steps)
         if self.answers is not None:
             self.answers.save()
 

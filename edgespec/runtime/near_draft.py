@@ -13,6 +13,8 @@ from edgespec.models.names.known import short_spec
 from edgespec.models.pair.near import NearDraft, drafts_near
 from edgespec.settings import LoadSettings
 
+TRIED = 1000  # steps without a gain, about five answers, after which a draft is no longer loaded
+
 
 def near_draft(
     settings: LoadSettings, target: Header, note: Callable[[str], None], *, untried: bool = False
@@ -29,7 +31,7 @@ def near_draft(
             note(f"{draft.path.name} is not used as a draft: {draft.problem}")
         if draft.problem or not _is_wanted(settings, draft):
             continue
-        if is_auto and not untried and has_paid(settings, target.path, draft.path) is False:
+        if is_auto and not untried and does_not_pay(settings, target.path, draft.path):
             again = shlex.join(["edgespec", "tune", settings.model, "-md", short_spec(draft.found.spec)])
             note(f"{draft.what} is not used: it did not pay off on this machine ('{again}' measures again)")
             continue
@@ -43,14 +45,20 @@ def _is_wanted(settings: LoadSettings, draft: NearDraft) -> bool:
     return kind in settings.drafters or ("draft" in settings.drafters and not draft.is_bundled)
 
 
-def has_paid(settings: LoadSettings, target: Path, draft: Path) -> bool | None:
-    """Return whether drafting has paid off with these files, this build and these devices; None if unknown."""
-    return {"true": True, "false": False}.get(read_cache(_name(settings, target, draft)) or "")
+def does_not_pay(settings: LoadSettings, target: Path, draft: Path) -> bool:
+    """Return whether drafting with these files has gained nothing for long, with this build and these devices."""
+    return _steps_without_gain(settings, target, draft) >= TRIED
 
 
-def remember(settings: LoadSettings, target: Path, draft: Path, *, has_paid: bool) -> None:
-    """Save whether drafting has paid off, for the next start."""
-    write_cache(_name(settings, target, draft), "true" if has_paid else "false")
+def remember(settings: LoadSettings, target: Path, draft: Path, steps_without_gain: int) -> None:
+    """Count the steps in which a draft gained nothing, for the next starts; 0 means that it gained time."""
+    total = steps_without_gain and steps_without_gain + _steps_without_gain(settings, target, draft)
+    write_cache(_name(settings, target, draft), str(total))
+
+
+def _steps_without_gain(settings: LoadSettings, target: Path, draft: Path) -> int:
+    saved = read_cache(_name(settings, target, draft)) or ""
+    return int(saved) if saved.isdecimal() else 0
 
 
 def _name(settings: LoadSettings, target: Path, draft: Path) -> str:

@@ -11,13 +11,13 @@ import pytest
 from tiny_gguf import write_model
 from tiny_head import write_head, write_hydra
 
-from edgespec.core.policy.measured import JUDGED, MeasuredPolicy, Record, SamplingMode
+from edgespec.core.policy.measured import DRAFTS, MeasuredPolicy, Record, SamplingMode
 from edgespec.errors import OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan
 from edgespec.runtime import fitting
 from edgespec.runtime.drafting import drafters_here
-from edgespec.runtime.near_draft import has_paid, near_draft
+from edgespec.runtime.near_draft import TRIED, does_not_pay, near_draft
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
@@ -36,14 +36,17 @@ def settings(folder: Path) -> LoadSettings:
     return LoadSettings(str(folder / "target.gguf"), ctx_size=256, store=False, threads=1)
 
 
-def opened(settings: LoadSettings, gain: float | None = None) -> tuple[str, list[str]]:
-    """Return the kind of head that a session loads, and its notes; the head then gains this much per draft."""
+def opened(settings: LoadSettings, gain: float | None = None, steps: int = TRIED) -> tuple[str, list[str]]:
+    """Return the kind of head that a session loads, and its notes. The head then gains this much per draft, and is
+    backed off for these steps."""
     with Runtime(settings) as llm:
         head = next((name for name in llm._loaded.drafters if name in ("hydra", "eagle3")), "")
         if gain is not None:
             policy = llm.engine.speculator.pace
             assert isinstance(policy, MeasuredPolicy)
-            policy._modes["greedy"] = SamplingMode(records={head: Record(gain=gain, count=JUDGED)})
+            policy._modes["greedy"] = SamplingMode(
+                step=steps, records={head: Record(gain=gain, count=DRAFTS, due=steps)}
+            )
         return head, llm.notes
 
 
@@ -61,17 +64,25 @@ def test_a_head_near_the_model_is_used_and_named(settings: LoadSettings) -> None
 def test_a_head_that_did_not_pay_off_is_not_loaded_again_until_it_does(settings: LoadSettings) -> None:
     target, head = (Path(settings.model).with_name(name) for name in ("target.gguf", "head.gguf"))
     assert opened(settings)[0] == "hydra"
-    assert has_paid(settings, target, head) is None
-    assert opened(settings, gain=-0.1)[0] == "hydra"
-    assert has_paid(settings, target, head) is False
+    for _ in range(2):
+        assert not does_not_pay(settings, target, head)
+        assert opened(settings, gain=-0.1, steps=TRIED // 2)[0] == "hydra"
+    assert does_not_pay(settings, target, head)
     kind, [note] = opened(settings)
     assert kind == ""
     assert "did not pay off on this machine ('edgespec tune " in note and " -md " in note
     assert drafters_here(settings) == {"hydra"}  # so that benchmarks measure it
     assert opened(replace(settings, spec_type="suffix,hydra"), gain=0.2)[0] == "hydra"
-    assert opened(settings)[0] == "hydra"
+    assert opened(settings, gain=-0.1)[0] == "hydra"
+    assert does_not_pay(settings, target, head)
     head.write_bytes(head.read_bytes() + bytes(32))
-    assert has_paid(settings, target, head) is None
+    assert not does_not_pay(settings, target, head)
+
+
+def test_a_head_that_was_not_tried_is_not_judged(settings: LoadSettings, folder: Path) -> None:
+    assert opened(settings, gain=-0.1, steps=0)[0] == "hydra"
+    assert opened(replace(settings, pace="fixed:2"))[0] == "hydra"
+    assert not [*(folder / "edgespec" / "cache").glob("paid/*")]
 
 
 def test_a_head_for_which_there_is_no_memory_is_left_out(

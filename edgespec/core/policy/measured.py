@@ -35,7 +35,6 @@ UNTRIED, ANSWER = 0.05, 256  # to decide on an untried drafter's prefill: assume
 ANSWERS = 4  # answers in the mean length of an answer; a prefill has to pay off within this length
 FIRST_GAIN = 1.0  # assumed gain of an untried drafter, compared with the drafts of others; 0: 1.9 %
 STEPS, DRAFTS = 48, 12  # steps in the mean of the rate, drafts in the mean of the gain; 24 both: 2.5 % (sequences)
-JUDGED = 5 * DRAFTS  # drafts after which a drafter can be said not to have paid off: several answers
 CHANCE = 0.7  # initial probability that the token after an accepted token is accepted; never updated: 1.7 %
 TRUST = 4.0  # weight, in tokens, of the assumption that a drafter is calibrated; not reset by answers: 1.2 %
 RATE, RATED = 1.6, 20.0  # initial tokens per plain pass, and the weight of this value in passes; 1: 1.7 %, 8 % (trees)
@@ -321,10 +320,21 @@ class MeasuredPolicy:
                 verdicts.append(PolicyVerdict(name, rests, record.gain + cost, cost, step, widths))
         return verdicts
 
-    def known_gains(self, drafter: str) -> list[float]:
-        """Return the mean gain of a draft in each sampling mode in which the drafter drafted often enough to judge."""
-        records = (mode.records.get(drafter) for mode in self._modes.values())
-        return [record.gain for record in records if record is not None and record.count >= JUDGED]
+    @property
+    def n_steps(self) -> int:
+        """The steps of all sequences since the start."""
+        return sum(mode.step for mode in self._modes.values())
+
+    def has_gained(self, drafter: str) -> bool | None:
+        """Return whether the drafts of a drafter gain time in a sampling mode.
+
+        False if it was backed off in all modes in which it was considered since the start; None if unknown.
+        """
+        records = [(mode.step, mode.records[drafter]) for mode in self._modes.values() if drafter in mode.records]
+        if any(record.gain > 0 and record.count >= DRAFTS for _, record in records):
+            return True
+        considered = [record for step, record in records if step]
+        return False if considered and all(record.due for record in considered) else None
 
     def state(self) -> dict[str, Any]:
         """Return the results of all drafters as plain data, without the costs, which have a separate state."""
