@@ -222,7 +222,7 @@ class CostModelCache:
         return self._paces[key]
 
     def steps_without_gain(self, drafter: str) -> int | None:
-        """Return the steps since the start, if a drafter was backed off in them; 0 if it gains time, None if unknown."""
+        """Return the steps since the start if a drafter was backed off in them; 0 if it gains time, None if unknown."""
         used = ((names.split(","), pace) for (names, _), pace in self._paces.items() if pace.n_steps)
         paces = [pace for names, pace in used if drafter in names]
         known = [(pace.n_steps, gained) for pace in paces if (gained := pace.has_gained(drafter)) is not None]
