@@ -453,7 +453,7 @@ def test_a_model_without_an_mtp_block_says_so(deep: Path) -> None:
 def test_a_head_that_comes_with_the_program_is_found_by_its_kind(
     deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgespec.models.pair.check.HEADS", tmp_path)
+    monkeypatch.setattr("edgespec.models.pair.near.HEADS", tmp_path)
     write_networks(tmp_path / "a.gguf", "hydra", n_vocab=999)  # of another model
     write_networks(tmp_path / "b.gguf", "hydra")
     with load(deep, None, spec_type="hydra") as llm:
