@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
 from edgespec.training.batches import Batch
-from edgespec.training.heads import UNSURE, Weights
+from edgespec.training.heads import UNSURE, Drafted, Weights
 from edgespec.training.layers import LayerShape, feed_forward, norm, rotate, rows_at, split_heads
 
 DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # fractions of the time after which the loss covers one more token of a draft
@@ -51,7 +51,7 @@ class Eagle3(LayerShape):
         for name in ("blk.0.attn_output", "blk.0.ffn_down"):
             weights[name] *= 0.5
         weights["fc"] = 0.3 * weights["fc"] + torch.eye(self.width, n_read).roll(n_read - self.width, 1)
-        weights["fc"][:, n_read - len(rms) :] /= rms.clamp(min=1e-6)
+        weights["fc"][:, n_read - len(rms) :] /= rms.clamp(min=1e-4)
         weights["output"], weights["output_norm"] = output.float().clone(), UNSURE * output_norm.float()
         return weights
 
@@ -69,9 +69,9 @@ class Eagle3(LayerShape):
 
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
-    ) -> Iterator[Tensor]:
+    ) -> Iterator[Drafted]:
         for state in unroll(weights, self, embedding, batch, depth, dropout):
-            yield logits(weights, self, state)
+            yield Drafted(logits(weights, self, state))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class LayerShape(Shape, ABC):
     vocab: int
     rope_base: float
     eps: float
+    layers: int
 
 
 def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:

@@ -129,7 +129,7 @@ def test_networks_draft_what_pytorch_predicts(target: Path, tmp_path: Path, kind
     [draft] = drafter.propose([text], [Budget(3)])
     batch = a_batch([*text.tokens, *draft.tokens], 1, hidden=torch.from_numpy(state)[None].expand(1, 4, 64))
     predicted = shape.drafts(read_head(path, shape), teacher.embedding.float(), batch, 3)
-    assert draft.tokens == [int(VOCABULARY[rows[0, 0].argmax()]) for rows in predicted]
+    assert draft.tokens == [int(VOCABULARY[rows.logits[0, 0].argmax()]) for rows in predicted]
 
 
 def test_the_order_of_rows_matters(target: Path, tmp_path: Path) -> None:

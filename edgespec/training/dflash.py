@@ -1,0 +1,168 @@
+"""DFlash and DSpark heads in PyTorch (arXiv 2602.06036 and its successor), computed as in llama.cpp's graph `dflash`.
+
+Such a head drafts a whole block in one pass. The block is the last token, followed by mask tokens; its place i has the
+position of the token i after the last one. The block attends to keys and values that are computed from the target's
+features of all tokens before the last one, and to its own earlier places: attention is causal, so that a shorter block
+drafts the beginning of what a longer one drafts. Place i of a DSpark block predicts the token after place i. Its Markov
+head adds a bias by the token at place i, which was drafted before, and its confidence head estimates how likely the
+prediction is right. A DFlash block has neither, and place i predicts its own token: one place more for as many tokens.
+Letters in shapes: B texts, L tokens each, A anchors, P places, D width, H attention heads of size d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everyone uses
+from torch import Tensor
+
+from edgespec.training.batches import Batch
+from edgespec.training.heads import UNSURE, Drafted, Weights
+from edgespec.training.layers import LayerShape, feed_forward, norm, rotate, rows_at, split_heads
+
+
+@dataclass(frozen=True, slots=True)
+class DFlash(LayerShape):
+    """`block` is the longest draft; `mask` is the token of the places that are to be drafted."""
+
+    block: int
+    n_read: int
+    mask: int
+
+    @property
+    def deepest(self) -> int:
+        return self.block
+
+    @property
+    def n_places(self) -> int:
+        """The number of places of the longest block."""
+        return self.block + 1
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        q, kv, d = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.width
+        found: dict[str, tuple[int, ...]] = {"fc": (d, self.n_read), "enc.output_norm": (d,)}
+        layer: dict[str, tuple[int, ...]] = {
+            "attn_norm": (d,),
+            "attn_q": (q, d),
+            "attn_k": (kv, d),
+            "attn_v": (kv, d),
+            "attn_q_norm": (self.head_dim,),
+            "attn_k_norm": (self.head_dim,),
+            "attn_output": (d, q),
+            "ffn_norm": (d,),
+            "ffn_gate": (self.ffn, d),
+            "ffn_up": (self.ffn, d),
+            "ffn_down": (d, self.ffn),
+        }
+        for index in range(self.layers):
+            found |= {f"blk.{index}.{name}": size for name, size in layer.items()}
+        return found | {"output_norm": (d,), "output": (self.vocab, d)}
+
+    def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
+        weights = self._random(seed)
+        for name in weights:
+            if name.endswith(("attn_output", "ffn_down")):
+                weights[name] *= 0.5
+        weights["fc"] /= rms.clamp(min=1e-4)  # a few features are a hundred times larger than the rest
+        weights["output"], weights["output_norm"] = output.float().clone(), UNSURE * output_norm.float()
+        return weights
+
+    def drafts(
+        self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
+    ) -> Iterator[Drafted]:
+        states = self.states(weights, embedding, batch, depth + 1, dropout)
+        for place in range(1, depth + 1):
+            yield Drafted(F.linear(states[:, :, place], weights["output"]))
+
+    def states(self, weights: Weights, embedding: Tensor, batch: Batch, n_places: int, dropout: float) -> Tensor:
+        """The normed states [B, A, P, D] of the blocks at all anchors."""
+        n_cells, n_anchors = batch.inputs.shape[1] - 1, batch.is_text.shape[2]
+        cells, places = torch.arange(n_cells, device=batch.tokens.device), torch.arange(n_places)
+        anchors = batch.start[:, None] + cells.new_tensor(range(n_anchors))  # [B, A]
+        positions = (anchors[..., None] + 1 + places.to(cells.device)).flatten(1)
+        ids = torch.full((*anchors.shape, n_places), self.mask, device=cells.device)
+        ids[..., 0] = rows_at(batch.tokens, anchors + 1)
+        state = F.embedding(ids, embedding).float().flatten(1, 2)  # [B, A P, D]
+        fused = norm(F.linear(batch.inputs[:, :-1], weights["fc"]), weights["enc.output_norm"], self)
+        hidden = (cells > anchors[..., None]).repeat_interleave(n_places, 1)[:, None]  # [B, 1, A P, L - 1]
+        for layer in range(self.layers):
+            name, normed = f"blk.{layer}.attn", norm(state, weights[f"blk.{layer}.attn_norm"], self)
+            normed, seen = F.dropout(normed, dropout), F.dropout(fused, dropout)
+            q = self._turned(weights, f"{name}_q", normed, positions)
+            own_k, own_v = self._turned(weights, f"{name}_k", normed, positions), self._values(weights, name, normed)
+            k, v = self._turned(weights, f"{name}_k", seen, cells[None]), self._values(weights, name, seen)
+            attended = _attend(q, k, v, hidden, own_k, own_v, n_places)
+            state = state + F.linear(attended, weights[f"{name}_output"])
+            state = state + feed_forward(weights, self, layer, state, dropout)
+        return norm(state, weights["output_norm"], self).unflatten(1, (n_anchors, n_places))
+
+    def _turned(self, weights: Weights, name: str, x: Tensor, positions: Tensor) -> Tensor:
+        """Normed queries or keys [B, H, N, d] with rotary positions.
+
+        llama.cpp pairs the number j of a head with the number j + d / 2. Their order does not matter for the products
+        of queries and keys, so the pairs are put next to each other.
+        """
+        parts = norm(
+            split_heads(F.linear(x, weights[name]), self.heads if name.endswith("_q") else self.kv_heads),
+            weights[f"{name}_norm"],
+            self,
+        )
+        pairs = parts.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+        return rotate(pairs, positions, self.rope_base).repeat_interleave(self.heads // pairs.shape[1], 1)
+
+    def _values(self, weights: Weights, name: str, x: Tensor) -> Tensor:
+        values = split_heads(F.linear(x, weights[f"{name}_v"]), self.kv_heads)
+        return values.repeat_interleave(self.heads // self.kv_heads, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DSpark(DFlash):
+    """`rank` is that of the Markov head, and `tokens` the size of the target's vocabulary."""
+
+    rank: int
+    tokens: int
+
+    @property
+    def n_places(self) -> int:
+        return self.block
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        return DFlash.tensors(self) | {
+            "markov_w1": (self.tokens, self.rank),
+            "markov_w2": (self.vocab, self.rank),
+            "conf_proj": (1, self.width + self.rank),
+        }
+
+    def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
+        weights = DFlash.initial(self, output, output_norm, rms, seed)
+        for name in ("markov_w2", "conf_proj"):
+            weights[name].zero_()
+        return weights
+
+    def drafts(
+        self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
+    ) -> Iterator[Drafted]:
+        states = self.states(weights, embedding, batch, depth, dropout)
+        anchors = batch.start[:, None] + torch.arange(states.shape[1], device=states.device)
+        for place in range(depth):
+            state = states[:, :, place]
+            previous = F.embedding(rows_at(batch.tokens, anchors + 1 + place), weights["markov_w1"])
+            logits = F.linear(state, weights["output"]) + F.linear(previous, weights["markov_w2"])
+            # the confidence learns from the drafts, and the drafts do not learn to be easy to judge
+            seen = torch.cat((state, previous), -1).detach()
+            yield Drafted(logits, F.linear(seen, weights["conf_proj"])[..., 0])
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, own_k: Tensor, own_v: Tensor, n_places: int) -> Tensor:
+    """Attention [B, A P, H d] of blocks to the text before them and to the earlier places of their own."""
+    by_block = (x.unflatten(2, (-1, n_places)) for x in (q, own_k, own_v))
+    block_q, own_k, own_v = by_block  # [B, H, A, P, d]
+    later = torch.ones(n_places, n_places, dtype=torch.bool, device=q.device).triu(1)
+    inside = (block_q @ own_k.transpose(-1, -2)).masked_fill(later, -torch.inf)
+    scores = torch.cat(((q @ k.transpose(-1, -2)).masked_fill(hidden, -torch.inf), inside.flatten(2, 3)), -1)
+    share = (scores.float() * q.shape[-1] ** -0.5).softmax(-1).to(v.dtype)
+    n_cells = k.shape[2]
+    mixed = share[..., n_cells:].unflatten(2, (-1, n_places)) @ own_v
+    return (share[..., :n_cells] @ v + mixed.flatten(2, 3)).transpose(1, 2).flatten(-2)
