@@ -49,7 +49,7 @@ def draft_candidates(
     if draw is not None:
         return _draws(candidates, sampler.noise_key(position, Stream.DRAFT, draw), k)
     ids, scores = perturbed_ranking(candidates, sampler.noise_key(position), k + 1)
-    return [DraftCandidate(id, _unsure(p)) for id, p in zip(ids[:k], _softmax(scores), strict=False)]
+    return [DraftCandidate(id, unsure(p)) for id, p in zip(ids[:k], _softmax(scores), strict=False)]
 
 
 def weighed(sampler: Sampler, distribution: Mapping[int, float], position: int, k: int) -> list[DraftCandidate]:
@@ -59,12 +59,12 @@ def weighed(sampler: Sampler, distribution: Mapping[int, float], position: int, 
     """
     if sampler.settings.temperature == 0 or len(distribution) < 2:
         ranked = sorted(distribution.items(), key=itemgetter(1), reverse=True)
-        return [DraftCandidate(token, _unsure(p)) for token, p in ranked[:k]]
+        return [DraftCandidate(token, unsure(p)) for token, p in ranked[:k]]
     ids = np.array(sorted(distribution))
     logits = np.log([distribution[int(id)] for id in ids])
     best, scores = perturbed_ranking(Candidates(ids, logits), sampler.noise_key(position), len(ids))
     known = sum(distribution.values())
-    return [DraftCandidate(id, _unsure(known * p)) for id, p in zip(best[:k], _softmax(scores), strict=False)]
+    return [DraftCandidate(id, unsure(known * p)) for id, p in zip(best[:k], _softmax(scores), strict=False)]
 
 
 def _likeliest(sampler: Sampler, adjusted: FloatRow, k: int) -> list[DraftCandidate]:
@@ -74,7 +74,7 @@ def _likeliest(sampler: Sampler, adjusted: FloatRow, k: int) -> list[DraftCandid
     best = best[np.argsort(-left.logits[best], kind="stable")]
     p = np.exp(left.logits[best].astype(np.float64) - log_sum_exp(adjusted))
     ids = best if left.ids is None else left.ids[best]
-    return [DraftCandidate(int(id), _unsure(confidence)) for id, confidence in zip(ids, p, strict=True)]
+    return [DraftCandidate(int(id), unsure(confidence)) for id, confidence in zip(ids, p, strict=True)]
 
 
 def _draws(candidates: Candidates, noise_key: tuple[int, int], k: int) -> list[DraftCandidate]:
@@ -86,7 +86,7 @@ def _draws(candidates: Candidates, noise_key: tuple[int, int], k: int) -> list[D
     for id in perturbed_ranking(candidates, noise_key, k)[0]:
         if distribution is None:
             break
-        found.append(DraftCandidate(id, _unsure(not_drawn.max()), distribution))
+        found.append(DraftCandidate(id, unsure(not_drawn.max()), distribution))
         not_drawn[whole.ids == id] = 0
         distribution = distribution.without(id)
     return found
@@ -98,6 +98,6 @@ def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return p
 
 
-def _unsure(p: float) -> float:
+def unsure(p: float) -> float:
     """Clamp a probability to strictly between 0 and 1, because calibration takes its logit."""
     return min(max(float(p), 1e-6), 1 - 1e-6)

@@ -61,16 +61,40 @@ class DecodingContext(Protocol):
     def release(self, branches: Iterable[int]) -> None: ...
 
 
-class HeadDecodingContext(DecodingContext, Protocol):
-    """The KV cache of a draft head; `llama/head_context.py` describes the methods."""
+class StatesContext(DecodingContext, Protocol):
+    """The KV cache of a head that reads the target's states."""
 
     reads: tuple[int, ...]
 
     @property
     def target(self) -> DraftModel: ...
 
+
+class HeadDecodingContext(StatesContext, Protocol):
+    """The KV cache of a draft head; `llama/head_context.py` describes the methods."""
+
     def encode(self, features: NDArray[np.float32]) -> NDArray[np.float32]: ...
 
     def decode_pairs(self, batch: Batch, tokens_states: NDArray[np.float32]) -> None: ...
 
     def state(self, index: int) -> NDArray[np.float32]: ...
+
+
+class DraftBlock(Protocol):
+    """The draft of a block drafter after one text; `llama/block_context.py` describes the methods."""
+
+    n: int
+
+    def row(self, path: Sequence[int]) -> FloatRow: ...
+
+    def confidence(self, depth: int) -> float | None: ...
+
+
+class BlockDecodingContext(StatesContext, Protocol):
+    """The KV cache of a block drafter; `llama/block_context.py` describes the methods."""
+
+    longest: int
+
+    def read_states(self, batch: Batch, features: NDArray[np.float32]) -> None: ...
+
+    def draft(self, lasts: Sequence[tuple[int, int, int]], n: int) -> Sequence[DraftBlock]: ...

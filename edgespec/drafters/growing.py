@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from edgespec.core.candidates import DraftCandidate, draft_candidates
+from edgespec.core.candidates import DraftCandidate, draft_candidates, unsure
 from edgespec.core.policy.calibration import PRIOR, Calibration, Calibrations
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import DraftContext, Drafter
@@ -57,9 +59,11 @@ class GrowingDrafter(Drafter):
             self._learn(last, sequence, sequence.tokens[start:])
         self._last[sequence.slot] = tree, len(sequence.tokens)
 
-    def _add_choices(self, sequence: DraftContext, tree: Tree, node: int, row: FloatRow) -> range:
+    def _add_choices(
+        self, sequence: DraftContext, tree: Tree, node: int, row: FloatRow, estimate: float | None = None
+    ) -> range:
         """Add the candidates after a node to a tree, chosen from a row of logits in the target's ids; returns the new
-        nodes."""
+        nodes. `estimate` is a separate estimate that the best candidate is accepted."""
         path = tree.path(node)
         candidates = draft_candidates(
             sequence.sampler,
@@ -69,6 +73,9 @@ class GrowingDrafter(Drafter):
             min(self.width, tree.budget.leaves),
             (sequence.round << 20) + node + 1 if sequence.draws else None,
         )
+        if estimate is not None and candidates:  # the geometric mean of both estimates, for all in proportion
+            factor = math.sqrt(estimate / candidates[0].confidence)
+            candidates = [replace(each, confidence=unsure(factor * each.confidence)) for each in candidates]
         return self._add_candidates(sequence, tree, node, candidates)
 
     def _add_candidates(

@@ -293,7 +293,10 @@ class ModelDrafter(GrowingDrafter):
         return branch
 
     def _add(self, growth: Growth, node: int, row: int) -> None:
+        self._add_children(growth, node, self._row(growth, node, row))
+
+    def _add_children(self, growth: Growth, node: int, row: FloatRow, estimate: float | None = None) -> None:
         tree = growth.tree
-        for child in self._add_choices(growth.sequence, tree, node, self._row(growth, node, row)):
+        for child in self._add_choices(growth.sequence, tree, node, row, estimate):
             if self._is_end(tree.tokens[child]):
                 tree.close(child)

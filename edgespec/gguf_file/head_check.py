@@ -1,7 +1,7 @@
 """Check if a GGUF file is a draft head that this llama.cpp can run, and if it belongs to a target.
 
-llama.cpp's `src/models/eagle3.cpp` would assert on many files that are refused here, which ends the process. The trial
-load cannot find these files, since a head decodes only together with its target.
+llama.cpp's `src/models/eagle3.cpp` and `dflash.cpp` would assert on many files that are refused here, which ends the
+process. The trial load cannot find these files, since a head decodes only together with its target.
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ from edgespec.gguf_file.walk import AGAIN
 from edgespec.gguf_file.weights import PRINT_KEY, is_same_target, target_print
 
 # Architectures of files; the last two are our own
-EAGLE3, HYDRA, MEDUSA = "eagle3", "edgespec-hydra", "edgespec-medusa"
+EAGLE3, DFLASH, HYDRA, MEDUSA = "eagle3", "dflash", "edgespec-hydra", "edgespec-medusa"
 NETWORKS = (HYDRA, MEDUSA)
+# Kinds of heads that draft a whole block of tokens in one pass; all have the architecture `dflash`
+BLOCK_DRAFTERS = ("dflash", "dspark")
+MARKOV, LATTICE = "markov_w1.weight", "selector_hidden.weight"  # the tensors by which DSpark and DFlash2 are recognised
+MASK_TOKEN = "tokenizer.ggml.mask_token_id"
+MOST_BLOCK = 64  # tokens of a block, so that it fits into a pass
 # Our key of an `eagle3` that reads the final state in place of three layers' inputs (EAGLE-1), and its only value
 READS, FINAL_STATE = "edgespec.head.reads", "final_state"
 N_LAYERS_READ = 3
@@ -56,6 +61,22 @@ def check_draft_file(draft: Header | str | Path) -> Header:
         return header
     if header.n_vocab:  # else its tokens are known to be the target's
         check_vocabulary(header)
+    if header.architecture == DFLASH:
+        _check_block_drafter(header)
+    else:
+        _check_eagle(header)
+    _check_attention(header, header.number("embedding_length"))
+    check_scalars(header)
+    _check_weights(header)
+    for norm in (name for name in header.tensors if name.endswith(("norm.weight", "norm_2.weight"))):
+        if not np.isfinite(_values(header, norm, "F32", np.float32)).all():
+            raise _broken(header, f"tensor {norm!r} holds values that are not numbers")
+    if "d2t" in header.tensors:
+        _check_ids(header)
+    return header
+
+
+def _check_eagle(header: Header) -> None:
     width, target_width = header.number("embedding_length"), header.number("target_hidden_size")
     n_rows, layers = n_draft_tokens(header), layers_read(header)
     if header.number("block_count") != 1 or width < 1 or target_width < 1:
@@ -76,15 +97,49 @@ def check_draft_file(draft: Header | str | Path) -> Header:
     }
     of_target = {"token_embd.weight", "output.weight"} - header.tensors.keys()
     _check_shapes(header, {name: shape for name, shape in shapes.items() if name not in of_target})
-    _check_attention(header, width)
-    check_scalars(header)
-    _check_weights(header)
-    for norm in (name for name in header.tensors if name.endswith(("norm.weight", "norm_2.weight"))):
-        if not np.isfinite(_values(header, norm, "F32", np.float32)).all():
-            raise _broken(header, f"tensor {norm!r} holds values that are not numbers")
-    if "d2t" in header.tensors:
-        _check_ids(header)
-    return header
+
+
+def _check_block_drafter(header: Header) -> None:
+    width, n_layers, n_rows = header.number("embedding_length"), header.number("block_count"), n_draft_tokens(header)
+    if header.number("hyper_connection.count"):
+        raise _broken(header, "its layers are those of DeepSeek-V4, which edgespec does not draft with yet")
+    if not 0 < n_layers <= MOST_NETWORKS or width < 1:
+        raise _broken(header, f"it has to have 1 to {MOST_NETWORKS} layers and a width")
+    if not 1 < block_length(header) <= MOST_BLOCK:
+        raise _broken(header, f"it drafts blocks of {block_length(header)} tokens, not of 2 to {MOST_BLOCK}")
+    if not layers_read(header) or min(layers_read(header)) < 0:
+        raise _broken(header, "it does not name the layers of its target that it reads")
+    if not 0 <= mask_token(header) < n_tokens(header):
+        raise _broken(header, f"its vocabulary has no mask token ({MASK_TOKEN})")
+    size, value_size = header.head_sizes
+    if not size or size != value_size:
+        raise _broken(header, f"its attention heads have keys of {size} and values of {value_size} numbers")
+    heads, kv_heads = (header.head_counts(f"attention.head_count{of}") for of in ("", "_kv"))
+    if not heads or not kv_heads or any(n % max(1, of) for n, of in zip(heads, kv_heads, strict=False)):
+        raise _broken(header, "its attention heads cannot share its keys and values equally")
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc.weight": (len(layers_read(header)) * width, width),
+        "enc.output_norm.weight": (width,),
+        "output_norm.weight": (width,),
+    }
+    for layer in range(n_layers):
+        shapes |= {f"blk.{layer}.attn_{name}_norm.weight": (size,) for name in "qk"}
+        shapes[f"blk.{layer}.attn_q.weight"] = (width, size * heads[0])
+        shapes[f"blk.{layer}.attn_k.weight"] = (width, size * kv_heads[0])
+        shapes[f"blk.{layer}.attn_output.weight"] = (size * heads[0], width)
+    if MARKOV in header.tensors:
+        rank = header.tensors[MARKOV].shape[0]
+        shapes |= {MARKOV: (rank, n_tokens(header)), "markov_w2.weight": (rank, n_rows)}
+        if f"{DFLASH}.block_size" not in header.metadata:
+            raise _broken(header, "it does not say how long its blocks are")
+    if LATTICE in header.tensors:
+        rank, k, group = (header.number(key) for key in ("selector_rank", "selector_top_k", "conv_group_size"))
+        if min(rank, k, group, header.number("conv_kernel_size")) < 1 or width % group or width < k * (k + 1):
+            raise _broken(header, "the sizes of its convolutions and of its selector do not fit its width")
+        shapes |= {f"selector_{name}.weight": (rank, n_tokens(header)) for name in ("predecessor", "successor")}
+        shapes[LATTICE] = (width, rank)
+    optional = {"token_embd.weight": (width, n_tokens(header)), "output.weight": (width, n_rows)}
+    _check_shapes(header, shapes | {name: shape for name, shape in optional.items() if name in header.tensors})
 
 
 def _check_attention(header: Header, width: int) -> None:
@@ -179,7 +234,13 @@ def n_draft_tokens(head: Header) -> int:
 
 def kind_of_head(header: Header) -> str:
     """Return the drafter of the head, one of `settings.HEADS`; empty for a model."""
-    kinds = {EAGLE3: "eagle1" if READS in header.metadata else "eagle3", HYDRA: "hydra", MEDUSA: "medusa"}
+    of_block = "dspark" if MARKOV in header.tensors else "dflash"
+    kinds = {
+        DFLASH: of_block,
+        EAGLE3: "eagle1" if READS in header.metadata else "eagle3",
+        HYDRA: "hydra",
+        MEDUSA: "medusa",
+    }
     return kinds.get(header.architecture, "")
 
 
@@ -189,23 +250,45 @@ def is_head(header: Header) -> bool:
 
 def layers_read(header: Header) -> tuple[int, ...]:
     """Return the layers of the target whose inputs the head reads; 0 is the first."""
-    return tuple(int(layer) for layer in header.numbers(f"{EAGLE3}.target_layers"))
+    return tuple(int(layer) for layer in header.numbers(f"{header.architecture}.target_layers"))
+
+
+def n_features(header: Header) -> int:
+    """Return how many numbers of the target a head reads for each token."""
+    return (1 if kind_of_head(header) == "eagle1" else len(layers_read(header))) * width_of_target(header)
+
+
+def width_of_target(head: Header) -> int:
+    """Return the width of the states that the head reads."""
+    same = head.architecture == DFLASH or kind_of_head(head) == "eagle1"
+    return head.number("embedding_length" if same else "target_hidden_size")
+
+
+def block_length(header: Header) -> int:
+    """Return the number of tokens in the blocks of a block drafter: the last token of the text, and mask tokens."""
+    return header.number("block_size", 16)
+
+
+def mask_token(header: Header) -> int:
+    """Return the token that stands for those to be drafted; -1 if the file names none."""
+    token = header.metadata.get(MASK_TOKEN)
+    return token if isinstance(token, int) else -1
 
 
 def head_mismatch(target: Header, head: Header) -> str:
     """Return why the head cannot draft for this target; empty if it can."""
-    kind, width = kind_of_head(head), target.number("embedding_length")
-    head_width = head.number("embedding_length" if kind == "eagle1" else "target_hidden_size")
-    if kind == "eagle3" and target.architecture not in GIVE_LAYERS:
+    kind, width, head_width = kind_of_head(head), target.number("embedding_length"), width_of_target(head)
+    reads_layers = kind in ("eagle3", *BLOCK_DRAFTERS)
+    if reads_layers and target.architecture not in GIVE_LAYERS:
         missing = f"llama.cpp does not give the inputs of layers of a {target.architecture} model"
         return f"{missing}, which an eagle1 head does without (draft train --kind eagle1)"
-    if kind != "eagle3" and target.architecture in _WITHOUT_FINAL_STATE:
+    if not reads_layers and target.architecture in _WITHOUT_FINAL_STATE:
         return f"llama.cpp does not give the final state of a {target.architecture} model"
     if head_width != width:
         return f"it is a head for models of width {head_width:,}, and this one has {width:,}"
     if n_tokens(head) != target.n_vocab:
         return f"it is a head for {n_tokens(head):,} tokens, and this model has {target.n_vocab:,}"
-    if kind == "eagle3" and max(layers_read(head)) >= target.number("block_count"):
+    if reads_layers and max(layers_read(head)) >= target.number("block_count"):
         return f"it reads layer {max(layers_read(head))}, and this model has {target.number('block_count')}"
     if kind == "eagle3" and "token_embd.weight" not in head.tensors and head.number("embedding_length") != width:
         return "it has no token embeddings, and the target's are of another width"

@@ -16,6 +16,7 @@ from edgespec.core.features import MOST_EMBEDDINGS
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy
 from edgespec.drafters.base import Drafter
+from edgespec.drafters.block import BlockDrafter
 from edgespec.drafters.head import HeadDrafter
 from edgespec.drafters.hydra import HydraDrafter, MedusaDrafter, Network
 from edgespec.drafters.model import ModelDrafter
@@ -28,9 +29,10 @@ from edgespec.engine.sequence import Drafting
 from edgespec.errors import ModelFileError, PairError, UsageError
 from edgespec.events import Progress
 from edgespec.files.paths import file_facts
-from edgespec.gguf_file.head_check import is_head, kind_of_head, mtp_mismatch, read_ids
+from edgespec.gguf_file.head_check import BLOCK_DRAFTERS, is_head, kind_of_head, mtp_mismatch, read_ids
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.weights import read_rows
+from edgespec.llama.block_context import BlockContext
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
@@ -166,12 +168,15 @@ def model_drafter(
         "threads_batch": settings.threads_batch_draft or settings.threads_batch,
     }
     if draft is target.model or is_head(draft.header):
-        context = HeadContext(draft, target, **threads, **plan.context)
-        if draft is target.model:  # trained with the target: successors in other texts would make it worse
-            return HeadDrafter(context, width, MTP), context
+        kind = MTP if draft is target.model else kind_of_head(draft.header)
         accepted = draft.header.numbers("edgespec.head.acceptance")  # in heads made by 'draft train'
-        is_weak = bool(len(accepted)) and accepted[0] < WEAK
-        return HeadDrafter(context, width, kind_of_head(draft.header), successors if is_weak else None), context
+        is_weak = kind != MTP and bool(len(accepted)) and accepted[0] < WEAK
+        blended = successors if is_weak else None  # successors in other texts would make a good head worse
+        if kind in BLOCK_DRAFTERS:
+            blocks = BlockContext(draft, target, **threads, **plan.context)
+            return BlockDrafter(blocks, width, kind, blended), blocks
+        context = HeadContext(draft, target, **threads, **plan.context)
+        return HeadDrafter(context, width, kind, blended), context
     translation = translation_of(target.model, draft, note)
     if not draft.can_roll_back:
         raise PairError(

@@ -18,7 +18,7 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.width_classes import WIDEST
 from edgespec.errors import UsageError
 from edgespec.events import Progress
-from edgespec.gguf_file.head_check import NETWORKS, check_draft_file, check_head_fits, is_head, layers_read
+from edgespec.gguf_file.head_check import NETWORKS, check_draft_file, check_head_fits, is_head, n_features
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import rpc
@@ -261,8 +261,7 @@ class ModelSession(Closable):
                 devices=chosen(settings.device_draft or settings.device),
             )
             drafting = with_room(drafting, settings)
-            features = len(layers_read(draft)) * draft.number("target_hidden_size")
-            plan = replace(plan, draft=drafting.as_head(features) if is_head(draft) else drafting)
+            plan = replace(plan, draft=drafting.as_head(n_features(draft)) if is_head(draft) else drafting)
         plan = self._with_branches(plan, leaves)
         return with_room(replace(plan, streams=sequences > 1 and plan.can_stream), settings)
 

@@ -13,7 +13,7 @@ from tiny_head import write_bigram, write_head, write_networks
 from tiny_mtp import ARCHITECTURES, SEVERAL, write_mtp
 
 import edgespec
-import edgespec.drafters.head as heads
+import edgespec.drafters.states as heads
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.head import HeadDrafter
 from edgespec.errors import ModelFileError, PairError, UsageError

@@ -75,6 +75,81 @@ def write_head(
     return write_file(path, replaced(entries, metadata), replaced(weights, tensors))
 
 
+def write_block_drafter(
+    path: Path,
+    kind: str,
+    *,
+    seed: int = 0,
+    block: int = 6,
+    n_layers: int = 2,
+    layers: tuple[int, ...] = (1, 2, 3),
+    draft_tokens: list[int] | None = None,
+    has_vocabulary: bool = True,
+    architecture: str = "llama",
+    metadata: Mapping[str, Value | None] | None = None,
+    tensors: Mapping[str, Weights | None] | None = None,
+) -> Path:
+    """A random "dflash", "dspark" or "dflash2" head of width 64 for a model of `tiny_gguf` of this architecture, which
+    drafts blocks of `block` tokens. `draft_tokens` are the ids that it can draft, all without."""
+    width, head, random = 64, 16, np.random.default_rng(seed)
+    model = model_metadata(architecture, n_layers=4)
+    n_vocab = len(model_tensors(architecture, model)["token_embd.weight"])
+    if has_vocabulary:
+        vocabulary = {key: value for key, value in model.items() if key.startswith("tokenizer.")}
+    else:
+        vocabulary = {"tokenizer.ggml.model": "no_vocab", "dflash.vocab_size": n_vocab}
+    entries: dict[str, Value] = {
+        "general.architecture": "dflash",
+        "general.name": f"tiny {kind}",
+        "dflash.context_length": 2048,
+        "dflash.embedding_length": width,
+        "dflash.block_count": n_layers,
+        "dflash.feed_forward_length": 128,
+        "dflash.attention.head_count": 4,
+        "dflash.attention.head_count_kv": 2,
+        "dflash.attention.key_length": head,
+        "dflash.attention.value_length": head,
+        "dflash.attention.layer_norm_rms_epsilon": 1e-5,
+        "dflash.rope.dimension_count": head,
+        "dflash.rope.freq_base": 10000.0,
+        "dflash.block_size": block,
+        "dflash.target_layers": list(layers),
+        **vocabulary,
+        "tokenizer.ggml.mask_token_id": n_vocab - 3,
+    }
+    n_rows = n_vocab if draft_tokens is None else len(draft_tokens)
+    shapes: dict[str, tuple[int, ...]] = {"fc": (width, len(layers) * width)}
+    vectors = {"enc.output_norm": width, "output_norm": width}
+    for layer in range(n_layers):
+        at = f"blk.{layer}"
+        shapes |= {f"{at}.attn_{name}": (n * head, width) for name, n in (("q", 4), ("k", 2), ("v", 2))}
+        shapes |= {f"{at}.attn_output": (width, 4 * head), f"{at}.ffn_gate": (128, width), f"{at}.ffn_up": (128, width)}
+        shapes[f"{at}.ffn_down"] = (width, 128)
+        vectors |= {f"{at}.attn_norm": width, f"{at}.ffn_norm": width}
+        vectors |= {f"{at}.attn_q_norm": head, f"{at}.attn_k_norm": head}
+    if draft_tokens is not None:
+        shapes["output"] = (n_rows, width)
+    if kind == "dspark":
+        shapes |= {"markov_w1": (n_vocab, 8), "markov_w2": (n_rows, 8), "conf_proj": (1, width + 8)}
+    weights: dict[str, Weights] = {}
+    if kind == "dflash2":
+        kernel, group = 3, 16
+        entries |= {"dflash.conv_kernel_size": kernel, "dflash.conv_group_size": group}
+        entries |= {"dflash.selector_rank": 8, "dflash.selector_top_k": 5}
+        shapes |= {"selector_predecessor": (n_vocab, 8), "selector_successor": (n_vocab, 8)}
+        shapes["selector_hidden"] = (8, width)
+        for name in (f"blk.{layer}.{part}_conv" for layer in range(n_layers) for part in ("attn", "ffn")):
+            shapes[f"{name}_proj"] = (2 * kernel * width // group, width)
+            weights[f"{name}_base"] = (random.standard_normal((2, kernel, width)) / 2).astype(np.float32)
+    for name, shape in shapes.items():
+        scale = 3.0 if name.startswith(("markov", "selector", "output")) else 1.0
+        weights[f"{name}.weight"] = (scale * random.standard_normal(shape) / shape[1] ** 0.5).astype(np.float32)
+    weights |= {f"{name}.weight": np.ones(size, np.float32) for name, size in vectors.items()}
+    if draft_tokens is not None:
+        weights["d2t"] = np.array(draft_tokens, np.int64)
+    return write_file(path, replaced(entries, metadata), replaced(weights, tensors))
+
+
 def write_hydra(path: Path, **settings: Any) -> Path:
     """A Hydra head, as `write_networks` does."""
     return write_networks(path, "hydra", **settings)

@@ -131,15 +131,14 @@ def _shape_of_head(header: Header) -> str:
 
 def _head_rows(header: Header) -> Rows:
     """Yield what a draft head was made for, and how it was trained if the file says so."""
-    from edgespec.gguf_file.head_check import kind_of_head, n_draft_tokens, n_tokens
+    from edgespec.gguf_file.head_check import kind_of_head, n_draft_tokens, n_tokens, width_of_target
 
     def number(key: str) -> float:
         value = header.metadata.get(f"edgespec.head.{key}")
         return value if isinstance(value, int | float) and math.isfinite(value) else 0
 
     kind, target = kind_of_head(header), _first(header, ABOUT["made from"])
-    width = header.number("embedding_length" if kind == "eagle1" else "target_hidden_size")
-    shape = f"width {width}, {n_tokens(header)} tokens"
+    shape = f"width {width_of_target(header)}, {n_tokens(header)} tokens"
     yield "made for", f"{target} ({shape})" if target else f"a model of {shape}"
     yield "drafts", f"{n_draft_tokens(header)} of these tokens (-md, --spec-type {kind})"
     if n_trained := number("training_tokens"):
