@@ -17,7 +17,7 @@ from torch import Tensor
 
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.unfinished import becoming
-from edgespec.gguf_file.head_check import FINAL_STATE, HYDRA, MEDUSA, READS
+from edgespec.gguf_file.head_check import DFLASH, EAGLE3, FINAL_STATE, HYDRA, MASK_TOKEN, MEDUSA, READS
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import PRINT_KEY, read_rows, target_print
 from edgespec.training.dflash import DFlash, DSpark
@@ -166,8 +166,8 @@ def _entries(shape: Shape, target: Header, layers: Sequence[int]) -> tuple[str, 
     }
     if isinstance(shape, DFlash):
         own = {"block_size": shape.n_places, "attention.causal": True, "sample_from_anchor": isinstance(shape, DSpark)}
-        others: dict[str, Any] = {"tokenizer.ggml.mask_token_id": shape.mask}
-        return "dflash", others | {f"dflash.{name}": value for name, value in (entries | own).items()}
+        others: dict[str, Any] = {MASK_TOKEN: shape.mask}
+        return DFLASH, others | {f"{DFLASH}.{name}": value for name, value in (entries | own).items()}
     entries["target_hidden_size"] = shape.n_read // 3  # llama.cpp reads three times as many numbers
     reads = {READS: FINAL_STATE} if reads_state else {}
-    return "eagle3", reads | {f"eagle3.{name}": value for name, value in entries.items()}
+    return EAGLE3, reads | {f"{EAGLE3}.{name}": value for name, value in entries.items()}
