@@ -114,7 +114,7 @@ def test_a_block_of_llama_cpp_is_what_pytorch_computes(
     assert isinstance(shape, DFlash)
     weights = shape.initial(teacher.output, teacher.output_norm, torch.ones(shape.n_read), seed=3)
     zeros = {
-        name: 0.1 * torch.randn(of.shape, generator=torch.manual_seed(4))
+        name: 0.3 * torch.randn(of.shape, generator=torch.manual_seed(4))
         for name, of in weights.items()
         if not of.any()
     }
@@ -148,7 +148,7 @@ def test_a_block_of_llama_cpp_is_what_pytorch_computes(
     assert np.allclose(start, found[:2], atol=1e-3)
     if kind == "dspark":
         wanted = np.array([step.confidence.sigmoid().item() for step in steps])
-        assert np.allclose(np.array(estimates), wanted, atol=10 * most) and np.ptp(wanted) > 0.3
+        assert np.allclose(np.array(estimates), wanted, atol=most) and np.ptp(wanted) > 4 * most
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
