@@ -24,6 +24,7 @@ NETWORKS = (HYDRA, MEDUSA)
 # Kinds of heads that draft a whole block of tokens in one pass; all have the architecture `dflash`
 BLOCK_DRAFTERS = ("dflash", "dspark")
 MARKOV, LATTICE = "markov_w1.weight", "selector_hidden.weight"  # the tensors by which DSpark and DFlash2 are recognised
+BIASES = "markov_w2.weight"
 MASK_TOKEN = "tokenizer.ggml.mask_token_id"
 MOST_BLOCK = 64  # tokens of a block, so that it fits into a pass
 # Our key of an `eagle3` that reads the final state in place of three layers' inputs (EAGLE-1), and its only value
@@ -129,7 +130,7 @@ def _check_block_drafter(header: Header) -> None:
         shapes[f"blk.{layer}.attn_output.weight"] = (size * heads[0], width)
     if MARKOV in header.tensors:
         rank = header.tensors[MARKOV].shape[0]
-        shapes |= {MARKOV: (rank, n_tokens(header)), "markov_w2.weight": (rank, n_rows)}
+        shapes |= {MARKOV: (rank, n_tokens(header)), BIASES: (rank, n_rows)}
         if f"{DFLASH}.block_size" not in header.metadata:
             raise _broken(header, "it does not say how long its blocks are")
     if LATTICE in header.tensors:

@@ -17,14 +17,23 @@ from numpy.typing import NDArray
 
 from edgespec.core.batch import Batch
 from edgespec.core.sampling import FloatRow, largest
-from edgespec.gguf_file.head_check import DFLASH, LATTICE, MARKOV, block_length, layers_read, mask_token, read_ids
+from edgespec.gguf_file.head_check import (
+    BIASES,
+    DFLASH,
+    LATTICE,
+    MARKOV,
+    block_length,
+    layers_read,
+    mask_token,
+    read_ids,
+)
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.batch import check_layers, pointer, states, switch_states
 from edgespec.llama.context import Context
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 
-REWEIGHED = 64  # the likeliest tokens of a row that get another bias if the token before is another one
+MOST_BIASES = 2**20  # numbers to multiply, if the token before a place is another one than llama.cpp assumed
 
 
 class BlockContext(Context):
@@ -48,10 +57,12 @@ class BlockContext(Context):
         # The place of the first draft token in a block: that of the last token of the text, or the first mask token.
         self._first, self._mask = (0 if anchored else 1), mask_token(header)
         self.longest = block_length(header) - self._first
-        self._draft_rows: NDArray[np.int64] = np.arange(model.n_vocab)
-        if "d2t" in header.tensors:
-            ids = read_ids(header)
-            self._draft_rows[ids] = np.arange(len(ids))
+        if self._has_markov:
+            self._biases = read_rows(header, BIASES).astype(np.float16)
+            self._places: NDArray[np.int64] = np.arange(model.n_vocab)
+            if "d2t" in header.tensors:
+                ids = read_ids(header)
+                self._places[ids] = np.arange(len(ids))
         try:
             switch_states(self._handle, wanted_only=not self._has_lattice)
             api.llama_set_causal_attn(self._handle, bool(header.metadata.get(f"{DFLASH}.attention.causal", False)))
@@ -93,10 +104,9 @@ class BlockContext(Context):
         starts = range(self._first, batch.size, width)
         return [kind(self, n, start, token, rows) for start, (_, token, _) in zip(starts, lasts, strict=True)]
 
-    def draft_rows(self, tokens: NDArray[Any]) -> list[int]:
-        """Return the rows of these tokens in the matrices that have one for each token that can be drafted."""
-        found: list[int] = self._draft_rows[tokens].tolist()
-        return found
+    def biases(self, tokens: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the rows of the Markov head's second matrix for these tokens: float32[n, rank]."""
+        return self._biases[self._places[tokens]].astype(np.float32)
 
     def decode_filler(self, start: int, wanted: Sequence[bool]) -> None:
         n = len(wanted)
@@ -134,19 +144,16 @@ class MarkovBlock(Block):
     """DSpark: a row is biased by the token before it.
 
     llama.cpp assumes the likeliest token of each row as the one before the next. For another token, the biases of the
-    likeliest tokens are exchanged; the other tokens are not drafted.
+    likeliest tokens are exchanged. In a very large vocabulary the others are not drafted then.
     """
 
     def row(self, path: Sequence[int]) -> FloatRow:
         row = super().row(path)
         assumed = self._assumed(len(path))
         if path and path[-1] != assumed:
-            best = largest(row, REWEIGHED)
-            best = best[np.isfinite(row[best])]
-            header = self._context.model.header
-            before = read_rows(header, MARKOV, [path[-1], assumed])
-            rows = self._context.draft_rows(best)
-            values = row[best] + read_rows(header, "markov_w2.weight", rows) @ (before[0] - before[1])
+            before = read_rows(self._context.model.header, MARKOV, [path[-1], assumed])
+            best = largest(row, MOST_BIASES // before.shape[1])
+            values = row[best] + self._context.biases(best) @ (before[0] - before[1])
             row.fill(-np.inf)
             row[best] = values
         return row

@@ -6,6 +6,7 @@ Derived from llama.cpp 0c1e57098 (`llama-context.cpp`, `llama-kv-cache.cpp`, `ll
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, fields, replace
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from edgespec.core.exactness import CELLS
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
-from edgespec.gguf_file.head_check import MTP_ARCHITECTURES, NETWORKS, n_tokens
+from edgespec.gguf_file.head_check import BIASES, MTP_ARCHITECTURES, NETWORKS, n_tokens
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
 from edgespec.settings import CACHE_TYPES
@@ -177,12 +178,20 @@ def estimate(plan: Plan) -> Estimate:
         kv=kv,
         compute=compute,
         output=(_outputs(plan) * n_tokens(header) + plan.n_batch * sum(head.features for head in heads)) * _F32,
-        work=work + min(MOST_UNREAD, plan.n_ctx * plan.sequences * plan.features * _F32),  # states to be read later
+        work=work + _kept_by_head(plan),
         mapped=mapped,
         layers_on_gpu=weights_on_gpu + kv * (on_gpu - 1) // n_layers if on_gpu else 0,
         compute_on_gpu=compute_on_gpu,
     )
     return sum(map(estimate, heads), start=own)
+
+
+def _kept_by_head(plan: Plan) -> int:
+    """Return the bytes of the target's states that a head will read later, and of a matrix that a DSpark head needs as
+    F16 in addition."""
+    biases = plan.header.tensors.get(BIASES)
+    states = plan.n_ctx * plan.sequences * plan.features * _F32
+    return min(MOST_UNREAD, states) + (2 * math.prod(biases.shape) if biases else 0)
 
 
 def _of_networks(plan: Plan) -> Estimate:

@@ -14,7 +14,7 @@ from check_memory import SETTINGS, log_lines, misses, reported, reported_of_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
-from tiny_head import write_head, write_hydra
+from tiny_head import write_block_drafter, write_head, write_hydra
 from tiny_mtp import ARCHITECTURES, write_mtp
 
 from edgespec.core.features import MOST_UNREAD
@@ -129,12 +129,18 @@ def test_so_do_caches_of_other_kinds(tmp_path: Path, architecture: str, settings
 
 
 @pytest.mark.parametrize("flash_attention", ["off", "on"])
-@pytest.mark.parametrize("architecture", ["eagle3", *ARCHITECTURES])
+@pytest.mark.parametrize("architecture", ["eagle3", "dflash", "dspark", "dflash2", *ARCHITECTURES])
 def test_so_do_contexts_of_heads(tmp_path: Path, architecture: str, flash_attention: Any) -> None:
     settings: dict[str, Any] = {"n_ctx": 16384, "flash_attention": flash_attention, "rollback": 3}
     if architecture == "eagle3":
         target = write_model(tmp_path / "target.gguf", "llama", n_layers=4)
         head = Plan(check_draft_file(write_head(tmp_path / "head.gguf", has_vocabulary=False)), **settings).as_head(192)
+        plan = Plan(check_model(target), **settings, draft=head)
+    elif architecture in ("dflash", "dspark", "dflash2"):
+        target = write_model(tmp_path / "target.gguf", "llama", n_layers=4)
+        head = Plan(check_draft_file(write_block_drafter(tmp_path / "head.gguf", architecture)), **settings).as_head(
+            192
+        )
         plan = Plan(check_model(target), **settings, draft=head)
     else:
         plan = Plan(check_model(write_mtp(tmp_path / "mtp.gguf", architecture)), **settings, mtp=True)

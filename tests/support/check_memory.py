@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from edgespec.llama.block_context import BlockContext
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
@@ -56,7 +57,7 @@ def reported_of_head(plan: Plan) -> Sizes:
         Model(plan.draft.header if plan.draft else plan.header, use_extra_bufts=False) as head,
         Context(model, threads=1, **plan.context) as target,
         log_lines() as lines,
-        HeadContext(
+        (BlockContext if head.header.architecture == "dflash" else HeadContext)(
             head if plan.draft else model, target, threads=1, **(plan.draft or plan.of_block).context
         ) as context,
     ):
