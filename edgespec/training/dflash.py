@@ -19,8 +19,10 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
 from edgespec.training.batches import Batch
-from edgespec.training.heads import UNSURE, Drafted, Weights
+from edgespec.training.heads import Drafted, Weights
 from edgespec.training.layers import LayerShape, feed_forward, norm, rotate, rows_at, split_heads
+
+UNSURE = 0.1  # factor on the logits in the beginning, when a block knows less of the next token than other heads do
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,14 @@ class DFlash(LayerShape):
         return found | {"output_norm": (d,), "output": (self.vocab, d)}
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
-        weights = self._random(seed)
+        """Each layer adds the last of the features that it attends to, with a little of the others."""
+        weights, d = self._random(seed), self.width
         for name in weights:
-            if name.endswith(("attn_output", "ffn_down")):
+            if name.endswith(("attn_v", "attn_output")):
+                weights[name] = 0.5 * (weights[name] * 0.5 + torch.eye(*weights[name].shape))
+            elif name.endswith("ffn_down"):
                 weights[name] *= 0.5
+        weights["fc"] = 0.3 * weights["fc"] + torch.eye(d, self.n_read).roll(self.n_read - d, 1)
         weights["fc"] /= rms.clamp(min=1e-4)  # a few features are a hundred times larger than the rest
         weights["output"], weights["output_norm"] = output.float().clone(), UNSURE * output_norm.float()
         return weights

@@ -89,7 +89,13 @@ def shape_of(header: Header, vocab: int, kind: str = "eagle3", block: int = 4) -
     if kind.startswith("eagle"):
         return (Eagle1 if kind == "eagle1" else Eagle3)(**layer)
     end = header.metadata.get("tokenizer.ggml.eos_token_id")  # nothing is drafted after it, so it is free as the mask
-    layer |= {"block": block, "n_read": 3 * width, "mask": end if isinstance(end, int) else 0}
+    # The text reaches a block only through its attention: as many heads for values keep all of it, for little cost
+    layer |= {
+        "kv_heads": layer["heads"],
+        "block": block,
+        "n_read": 3 * width,
+        "mask": end if isinstance(end, int) else 0,
+    }
     return DFlash(**layer) if kind == "dflash" else DSpark(**layer, rank=MARKOV_RANK, tokens=header.n_vocab)
 
 
