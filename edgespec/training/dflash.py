@@ -20,7 +20,7 @@ from torch import Tensor
 
 from edgespec.training.batches import Batch
 from edgespec.training.heads import Drafted, Weights
-from edgespec.training.layers import LayerShape, feed_forward, norm, rotate, rows_at, split_heads
+from edgespec.training.layers import LayerShape, feed_forward, fuse, norm, rotate, rows_at, split_heads
 
 UNSURE = 0.1  # factor on the logits in the beginning, when a block knows less of the next token than other heads do
 
@@ -43,13 +43,13 @@ class DFlash(LayerShape):
         return self.block + 1
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        q, kv, d = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.width
+        q, d = self.heads * self.head_dim, self.width
         found: dict[str, tuple[int, ...]] = {"fc": (d, self.n_read), "enc.output_norm": (d,)}
         layer: dict[str, tuple[int, ...]] = {
             "attn_norm": (d,),
             "attn_q": (q, d),
-            "attn_k": (kv, d),
-            "attn_v": (kv, d),
+            "attn_k": (q, d),
+            "attn_v": (q, d),
             "attn_q_norm": (self.head_dim,),
             "attn_k_norm": (self.head_dim,),
             "attn_output": (d, q),
@@ -64,14 +64,13 @@ class DFlash(LayerShape):
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
         """Each layer adds the last of the features that it attends to, with a little of the others."""
-        weights, d = self._random(seed), self.width
+        weights = self._random(seed)
         for name in weights:
             if name.endswith(("attn_v", "attn_output")):
                 weights[name] = 0.5 * (weights[name] * 0.5 + torch.eye(*weights[name].shape))
             elif name.endswith("ffn_down"):
                 weights[name] *= 0.5
-        weights["fc"] = 0.3 * weights["fc"] + torch.eye(d, self.n_read).roll(self.n_read - d, 1)
-        weights["fc"] /= rms.clamp(min=1e-4)  # a few features are a hundred times larger than the rest
+        fuse(weights, rms)
         weights["output"], weights["output_norm"] = output.float().clone(), UNSURE * output_norm.float()
         return weights
 
@@ -97,8 +96,14 @@ class DFlash(LayerShape):
             name, normed = f"blk.{layer}.attn", norm(state, weights[f"blk.{layer}.attn_norm"], self)
             normed, seen = F.dropout(normed, dropout), F.dropout(fused, dropout)
             q = self._turned(weights, f"{name}_q", normed, positions)
-            own_k, own_v = self._turned(weights, f"{name}_k", normed, positions), self._values(weights, name, normed)
-            k, v = self._turned(weights, f"{name}_k", seen, cells[None]), self._values(weights, name, seen)
+            own_k, own_v = (
+                self._turned(weights, f"{name}_k", normed, positions),
+                split_heads(F.linear(normed, weights[f"{name}_v"]), self.heads),
+            )
+            k, v = (
+                self._turned(weights, f"{name}_k", seen, cells[None]),
+                split_heads(F.linear(seen, weights[f"{name}_v"]), self.heads),
+            )
             attended = _attend(q, k, v, hidden, own_k, own_v, n_places)
             state = state + F.linear(attended, weights[f"{name}_output"])
             state = state + feed_forward(weights, self, layer, state, dropout)
@@ -110,17 +115,8 @@ class DFlash(LayerShape):
         llama.cpp pairs the number j of a head with the number j + d / 2. Their order does not matter for the products
         of queries and keys, so the pairs are put next to each other.
         """
-        parts = norm(
-            split_heads(F.linear(x, weights[name]), self.heads if name.endswith("_q") else self.kv_heads),
-            weights[f"{name}_norm"],
-            self,
-        )
-        pairs = parts.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
-        return rotate(pairs, positions, self.rope_base).repeat_interleave(self.heads // pairs.shape[1], 1)
-
-    def _values(self, weights: Weights, name: str, x: Tensor) -> Tensor:
-        values = split_heads(F.linear(x, weights[f"{name}_v"]), self.kv_heads)
-        return values.repeat_interleave(self.heads // self.kv_heads, 1)
+        heads = norm(split_heads(F.linear(x, weights[name]), self.heads), weights[f"{name}_norm"], self)
+        return rotate(heads.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2), positions, self.rope_base)
 
 
 @dataclass(frozen=True, slots=True)

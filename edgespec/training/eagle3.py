@@ -17,7 +17,7 @@ from torch import Tensor
 
 from edgespec.training.batches import Batch
 from edgespec.training.heads import UNSURE, Drafted, Weights
-from edgespec.training.layers import LayerShape, feed_forward, norm, rotate, rows_at, split_heads
+from edgespec.training.layers import LayerShape, feed_forward, fuse, norm, rotate, rows_at, split_heads
 
 DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # fractions of the time after which the loss covers one more token of a draft
 
@@ -45,13 +45,10 @@ class Eagle3(LayerShape):
         }
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
-        """The first g is the last of the three inputs, with a little of the others. Dividing by `rms` gives all
-        features the same weight: a few are a hundred times larger than the rest."""
-        weights, n_read = self._random(seed), self.n_read
+        weights = self._random(seed)
         for name in ("blk.0.attn_output", "blk.0.ffn_down"):
             weights[name] *= 0.5
-        weights["fc"] = 0.3 * weights["fc"] + torch.eye(self.width, n_read).roll(n_read - self.width, 1)
-        weights["fc"][:, n_read - len(rms) :] /= rms.clamp(min=1e-4)
+        fuse(weights, rms)
         weights["output"], weights["output_norm"] = output.float().clone(), UNSURE * output_norm.float()
         return weights
 

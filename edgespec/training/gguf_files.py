@@ -88,13 +88,12 @@ def shape_of(header: Header, vocab: int, kind: str = "eagle3", block: int = 4) -
     }
     if kind.startswith("eagle"):
         return (Eagle1 if kind == "eagle1" else Eagle3)(**layer)
-    end = header.metadata.get("tokenizer.ggml.eos_token_id")  # nothing is drafted after it, so it is free as the mask
-    # The text reaches a block only through its attention: as many heads for values keep all of it, for little cost
+    end = header.metadata.get("tokenizer.ggml.eos_token_id")
     layer |= {
-        "kv_heads": layer["heads"],
+        "kv_heads": layer["heads"],  # a block knows the text through its attention only: fewer values would lose a part
         "block": block,
         "n_read": 3 * width,
-        "mask": end if isinstance(end, int) else 0,
+        "mask": end if isinstance(end, int) else 0,  # nothing is drafted after it, so it is not needed for itself
     }
     return DFlash(**layer) if kind == "dflash" else DSpark(**layer, rank=MARKOV_RANK, tokens=header.n_vocab)
 
@@ -174,6 +173,7 @@ def _entries(shape: Shape, target: Header, layers: Sequence[int]) -> tuple[str, 
         own = {"block_size": shape.n_places, "attention.causal": True, "sample_from_anchor": isinstance(shape, DSpark)}
         others: dict[str, Any] = {MASK_TOKEN: shape.mask}
         return DFLASH, others | {f"{DFLASH}.{name}": value for name, value in (entries | own).items()}
+    assert isinstance(shape, Eagle3)
     entries["target_hidden_size"] = shape.n_read // 3  # llama.cpp reads three times as many numbers
     reads = {READS: FINAL_STATE} if reads_state else {}
     return EAGLE3, reads | {f"{EAGLE3}.{name}": value for name, value in entries.items()}

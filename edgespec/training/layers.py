@@ -30,6 +30,16 @@ class LayerShape(Shape, ABC):
     layers: int
 
 
+def fuse(weights: Weights, rms: Tensor) -> None:
+    """Let the random `fc` begin as the last of the inputs, with a little of the others.
+
+    Dividing by `rms`, that of the features, gives them all the same weight: a few are a hundred times larger.
+    """
+    width, n_read = weights["fc"].shape
+    weights["fc"] = 0.3 * weights["fc"] + torch.eye(width, n_read).roll(n_read - width, 1)
+    weights["fc"][:, n_read - len(rms) :] /= rms.clamp(min=1e-4)
+
+
 def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
     """Rotary positions over adjacent pairs: x [B, H, N, d], positions [B or 1, N]."""
     size = x.shape[-1]
