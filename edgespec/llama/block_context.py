@@ -106,7 +106,8 @@ class BlockContext(Context):
 
     def biases(self, tokens: NDArray[Any]) -> NDArray[np.float32]:
         """Return the rows of the Markov head's second matrix for these tokens: float32[n, rank]."""
-        return self._biases[self._places[tokens]].astype(np.float32)
+        rows: NDArray[np.float32] = self._biases[self._places[tokens]].astype(np.float32)
+        return rows
 
     def decode_filler(self, start: int, wanted: Sequence[bool]) -> None:
         n = len(wanted)

@@ -1,4 +1,4 @@
-"""DFlash and DSpark heads in PyTorch (arXiv 2602.06036 and its successor), computed as in llama.cpp's graph `dflash`.
+"""DFlash and DSpark heads in PyTorch (DFlash: arXiv 2602.06036), computed as in llama.cpp's graph `dflash`.
 
 Such a head drafts a whole block in one pass. The block is the last token, followed by mask tokens; its place i has the
 position of the token i after the last one. The block attends to keys and values that are computed from the target's
@@ -83,11 +83,11 @@ class DFlash(LayerShape):
 
     def states(self, weights: Weights, embedding: Tensor, batch: Batch, n_places: int, dropout: float) -> Tensor:
         """The normed states [B, A, P, D] of the blocks at all anchors."""
-        n_cells, n_anchors = batch.inputs.shape[1] - 1, batch.is_text.shape[2]
-        cells, places = torch.arange(n_cells, device=batch.tokens.device), torch.arange(n_places)
-        anchors = batch.start[:, None] + cells.new_tensor(range(n_anchors))  # [B, A]
-        positions = (anchors[..., None] + 1 + places.to(cells.device)).flatten(1)
-        ids = torch.full((*anchors.shape, n_places), self.mask, device=cells.device)
+        n_anchors, device = batch.is_text.shape[2], batch.tokens.device
+        cells, places = (torch.arange(n, device=device) for n in (batch.inputs.shape[1] - 1, n_places))
+        anchors = batch.start[:, None] + torch.arange(n_anchors, device=device)  # [B, A]
+        positions = (anchors[..., None] + 1 + places).flatten(1)
+        ids = torch.full((*anchors.shape, n_places), self.mask, device=device)
         ids[..., 0] = rows_at(batch.tokens, anchors + 1)
         state = F.embedding(ids, embedding).float().flatten(1, 2)  # [B, A P, D]
         fused = norm(F.linear(batch.inputs[:, :-1], weights["fc"]), weights["enc.output_norm"], self)
@@ -96,15 +96,9 @@ class DFlash(LayerShape):
             name, normed = f"blk.{layer}.attn", norm(state, weights[f"blk.{layer}.attn_norm"], self)
             normed, seen = F.dropout(normed, dropout), F.dropout(fused, dropout)
             q = self._turned(weights, f"{name}_q", normed, positions)
-            own_k, own_v = (
-                self._turned(weights, f"{name}_k", normed, positions),
-                split_heads(F.linear(normed, weights[f"{name}_v"]), self.heads),
-            )
-            k, v = (
-                self._turned(weights, f"{name}_k", seen, cells[None]),
-                split_heads(F.linear(seen, weights[f"{name}_v"]), self.heads),
-            )
-            attended = _attend(q, k, v, hidden, own_k, own_v, n_places)
+            of_text = self._keys_and_values(weights, name, seen, cells[None])
+            of_block = self._keys_and_values(weights, name, normed, positions)
+            attended = _attend(q, of_text, of_block, hidden, n_places)
             state = state + F.linear(attended, weights[f"{name}_output"])
             state = state + feed_forward(weights, self, layer, state, dropout)
         return norm(state, weights["output_norm"], self).unflatten(1, (n_anchors, n_places))
@@ -117,6 +111,10 @@ class DFlash(LayerShape):
         """
         heads = norm(split_heads(F.linear(x, weights[name]), self.heads), weights[f"{name}_norm"], self)
         return rotate(heads.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2), positions, self.rope_base)
+
+    def _keys_and_values(self, weights: Weights, name: str, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        values = split_heads(F.linear(x, weights[f"{name}_v"]), self.heads)
+        return self._turned(weights, f"{name}_k", x, positions), values
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +155,15 @@ class DSpark(DFlash):
             yield Drafted(logits, F.linear(seen, weights["conf_proj"])[..., 0])
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, own_k: Tensor, own_v: Tensor, n_places: int) -> Tensor:
-    """Attention [B, A P, H d] of blocks to the text before them and to the earlier places of their own."""
-    by_block = (x.unflatten(2, (-1, n_places)) for x in (q, own_k, own_v))
-    block_q, own_k, own_v = by_block  # [B, H, A, P, d]
+def _attend(
+    q: Tensor, of_text: tuple[Tensor, Tensor], of_block: tuple[Tensor, Tensor], hidden: Tensor, n_places: int
+) -> Tensor:
+    """Attention [B, A P, H d] of blocks to the keys and values of the text before them and of their earlier places."""
+    (k, v), n_cells = of_text, of_text[0].shape[2]
+    block_q, block_k, block_v = (x.unflatten(2, (-1, n_places)) for x in (q, *of_block))  # [B, H, A, P, d]
     later = torch.ones(n_places, n_places, dtype=torch.bool, device=q.device).triu(1)
-    inside = (block_q @ own_k.transpose(-1, -2)).masked_fill(later, -torch.inf)
+    inside = (block_q @ block_k.transpose(-1, -2)).masked_fill(later, -torch.inf)
     scores = torch.cat(((q @ k.transpose(-1, -2)).masked_fill(hidden, -torch.inf), inside.flatten(2, 3)), -1)
     share = (scores.float() * q.shape[-1] ** -0.5).softmax(-1).to(v.dtype)
-    n_cells = k.shape[2]
-    mixed = share[..., n_cells:].unflatten(2, (-1, n_places)) @ own_v
+    mixed = share[..., n_cells:].unflatten(2, (-1, n_places)) @ block_v
     return (share[..., :n_cells] @ v + mixed.flatten(2, 3)).transpose(1, 2).flatten(-2)

@@ -2,6 +2,7 @@
 
     python scripts/lab/check_texts.py smollm2                       24 prompts x temperature 0 and 0.8, 4 played chats
     python scripts/lab/check_texts.py smollm2 --prompts 200 -n 64 --chats 20
+    python scripts/lab/check_texts.py smollm2 -md head.gguf --spec-type dspark
 
 Counts the answers that are equal token by token to plain decoding with the same settings: chains of measured and of
 fixed length, trees, single drafters, and several answers at a time. Then it plays random chats in each of these ways:
@@ -55,17 +56,21 @@ def main() -> int:
     parser.add_argument("-c", type=int, default=4608, help="context size")
     parser.add_argument("-t", type=int, default=0, help="threads")
     parser.add_argument("-md", "--draft-model")
+    parser.add_argument("--spec-type", default="auto", help="drafters; the ways that name one are left out")
     args = parser.parse_args()
     common: dict[str, Any] = {"store": False, "ctx_size": args.c, "threads": args.t, "draft_model": args.draft_model}
     plain: dict[str, tuple[list[Any], list[Any]]] = {}
     failed = False
     for mode, (how, beside) in MODES.items():
-        if how.get("spec_type") == "draft" and not (args.draft_model or resolve(args.model).default_draft):
+        named = how.get("spec_type")
+        if named == "draft" and not (args.draft_model or resolve(args.model).default_draft):
+            continue
+        if named in DRAFTERS and args.spec_type != "auto":
             continue
         if str(beside) not in plain:
             with edgespec.load(args.model, spec_type="none", **common | beside) as llm:
                 plain[str(beside)] = answers(llm, requests(llm, args)), played(llm, args)
-        with edgespec.load(args.model, **common | how) as llm:
+        with edgespec.load(args.model, **common | {"spec_type": args.spec_type} | how) as llm:
             found = answers(llm, requests(llm, args)), played(llm, args)
             exact = llm.rounding in (0.0, None) and llm.context.exact
         counts = []

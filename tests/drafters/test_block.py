@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_gguf import EXACT, model_metadata, model_tensors, write_model
+from tiny_gguf import EXACT, write_model
 from tiny_head import write_bigram, write_block_drafter
 
 import edgespec
@@ -30,14 +30,9 @@ def bigram(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def knowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A DSpark head whose Markov head predicts as `bigram` does, and nothing else."""
-    drawn = model_tensors("llama", model_metadata("llama", n_layers=4))
-    embedded = drawn["token_embd.weight"]
-    normed = embedded / np.sqrt((embedded**2).mean(axis=1, keepdims=True) + 1e-5) * drawn["output_norm.weight"]
-    tensors: dict[str, Any] = {"markov_w1.weight": normed.astype(np.float32), "conf_proj.weight": None}
-    tensors |= {"markov_w2.weight": drawn["output.weight"], "output.weight": np.zeros_like(drawn["output.weight"])}
-    path = tmp_path_factory.mktemp("blocks") / "knowing.gguf"
-    return write_block_drafter(path, "dspark", tensors=tensors, has_vocabulary=False)
+    return write_block_drafter(
+        tmp_path_factory.mktemp("blocks") / "knowing.gguf", "dspark", knows_bigrams=True, has_vocabulary=False
+    )
 
 
 def load(target: Path, head: Path | None, **settings: object) -> edgespec.LLM:
@@ -63,7 +58,7 @@ class Spied:
     def __init__(self, drafter: Drafter) -> None:
         self.drafts: list[Draft] = []
         self._propose = drafter.propose
-        drafter.propose = self.propose  # type: ignore[method-assign]
+        drafter.propose = self.propose  # type: ignore[method-assign,assignment]
 
     def propose(self, *given: Any) -> list[Draft]:
         found = self._propose(*given)
@@ -138,7 +133,7 @@ def test_a_context_that_is_nearly_full_gets_shorter_drafts(bigram: Path, knowing
         answers = [[event.id for event in each.generate("def", ignore_eos=True)] for each in (plain, llm)]
     assert answers[0] == answers[1]
     assert len(answers[0]) > 50
-    assert not llm.notes
+    assert llm.notes == ["the context of 64 tokens is full"]
 
 
 def test_it_drafts_only_the_tokens_that_it_knows(tmp_path: Path, bigram: Path) -> None:

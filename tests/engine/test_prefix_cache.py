@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from steps import Steps, text
 from tiny_gguf import CHATML, EXACT, HYBRID, RECURRENT, write_model
-from tiny_head import write_bigram, write_head
+from tiny_head import write_bigram, write_block_drafter, write_head
 
 import edgespec
 from edgespec.cancel import CancelFlag
@@ -250,16 +250,20 @@ def alike(found: list[Any], expected: list[Any]) -> bool:
 
 
 @pytest.mark.long(but=1)
-@pytest.mark.parametrize("kind", ["llama", "eagle3", "qwen35"])
+@pytest.mark.parametrize("kind", ["llama", "eagle3", "dspark", "qwen35"])
 @pytest.mark.usefixtures("home")
 def test_drafters_catch_up_with_what_was_restored(files: dict[str, str], tmp_path: Path, kind: str) -> None:
     settings: dict[str, Any] = {"threads": 1, "ctx_size": 1024, "sequences": 2, "cache_ram": 16}
-    target, draft = files["llama" if kind == "eagle3" else kind], files["llama"]
-    if kind == "eagle3":
-        target = str(write_bigram(tmp_path / "target.gguf"))
-        draft = str(write_head(tmp_path / "draft.gguf", knows_bigrams=True))
+    is_head = kind in ("eagle3", "dspark")
+    target, draft = files["llama" if is_head else kind], files["llama"]
+    if is_head:
+        target, draft = str(write_bigram(tmp_path / "target.gguf")), str(tmp_path / "draft.gguf")
+        if kind == "eagle3":
+            write_head(Path(draft), knows_bigrams=True)
+        else:
+            write_block_drafter(Path(draft), kind, knows_bigrams=True)
         settings |= {"ctx_size": 512}
-    drafting: dict[str, Any] = {"draft_model": draft, "spec_type": "eagle3" if kind == "eagle3" else "draft"}
+    drafting: dict[str, Any] = {"draft_model": draft, "spec_type": kind if is_head else "draft"}
     with edgespec.load(target, spec_type="none", **settings) as plain:
         plain.engine.scheduler.cache.observe_read(10**6, 10**6)
         expected, _ = complete(plain)

@@ -80,6 +80,7 @@ def write_block_drafter(
     kind: str,
     *,
     seed: int = 0,
+    knows_bigrams: bool = False,
     block: int = 6,
     n_layers: int = 2,
     layers: tuple[int, ...] = (1, 2, 3),
@@ -90,10 +91,12 @@ def write_block_drafter(
     tensors: Mapping[str, Weights | None] | None = None,
 ) -> Path:
     """A random "dflash", "dspark" or "dflash2" head of width 64 for a model of `tiny_gguf` of this architecture, which
-    drafts blocks of `block` tokens. `draft_tokens` are the ids that it can draft, all without."""
+    drafts blocks of `block` tokens. `draft_tokens` are the ids that it can draft, all without. The Markov head of a
+    "dspark" that `knows_bigrams` predicts as the target of `write_bigram` does, and its layers nothing."""
     width, head, random = 64, 16, np.random.default_rng(seed)
     model = model_metadata(architecture, n_layers=4)
-    n_vocab = len(model_tensors(architecture, model)["token_embd.weight"])
+    drawn = model_tensors(architecture, model)
+    n_vocab = len(embedded := drawn["token_embd.weight"])
     if has_vocabulary:
         vocabulary = {key: value for key, value in model.items() if key.startswith("tokenizer.")}
     else:
@@ -145,6 +148,11 @@ def write_block_drafter(
         scale = 3.0 if name.startswith(("markov", "selector", "output")) else 1.0
         weights[f"{name}.weight"] = (scale * random.standard_normal(shape) / shape[1] ** 0.5).astype(np.float32)
     weights |= {f"{name}.weight": np.ones(size, np.float32) for name, size in vectors.items()}
+    if knows_bigrams:
+        normed = embedded / np.sqrt((embedded**2).mean(axis=1, keepdims=True) + 1e-5) * drawn["output_norm.weight"]
+        weights |= {"markov_w1.weight": normed.astype(np.float32), "markov_w2.weight": drawn["output.weight"]}
+        weights["output.weight"] = np.zeros_like(drawn["output.weight"])
+        del weights["conf_proj.weight"]
     if draft_tokens is not None:
         weights["d2t"] = np.array(draft_tokens, np.int64)
     return write_file(path, replaced(entries, metadata), replaced(weights, tensors))
