@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
@@ -29,6 +30,7 @@ UNSURE = 0.1  # factor on the logits in the beginning, when a block knows less o
 class DFlash(LayerShape):
     """`block` is the longest draft; `mask` is the token of the places that are to be drafted."""
 
+    step_anchors: ClassVar[int] = 512  # each costs several times as much as in other heads, and steps have to be many
     block: int
     n_read: int
     mask: int

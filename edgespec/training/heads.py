@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
@@ -39,6 +39,8 @@ class Drafted(NamedTuple):
 class Shape(ABC):
     """The dimensions of a head (a dataclass), and what it computes. V' is its vocabulary, D the target's width."""
 
+    #: The number of anchors in a step of the training.
+    step_anchors: ClassVar[int] = 1024
     width: int
 
     @property

@@ -28,10 +28,9 @@ from edgespec.training.heads import Shape, Weights
 from edgespec.training.job import Acceptance, Listener, Progress, Settings
 
 MATRIX_RATE, NORM_RATE, OUTPUT_RATE = 3e-3, 2e-3, 1e-4
-TABLES = ("output", "markov_w1", "markov_w2", "conf_proj")  # matrices that have a row per token, or one row only
+TABLES = ("markov_w1", "markov_w2", "conf_proj")  # not made for Muon: they have a row per token, or one row only
 DROPOUT = 0.15  # without dropout, a head memorises its 100k tokens in five epochs
 DECAY = 0.8  # weight of a step of a draft in the loss, relative to the step before, as in the EAGLE-3 paper
-BATCH_TOKENS = 1024  # anchors in a step
 WARM_UP = 40  # steps
 CLIP = 1.0
 SAVE_EVERY_S, TELL_EVERY_S = 120.0, 2.0
@@ -74,14 +73,14 @@ def train(
     optimizers, first_step = _optimizers(weights), progress.step
 
     def measure(most: int) -> None:
-        judged = _judged(features, shape.deepest, most, device)
+        judged = _judged(features, shape, most, device)
         with torch.autocast(device, torch.bfloat16), torch.no_grad():
             progress.acceptance = acceptance(weights, shape, teacher, judged, shape.deepest)
 
     def save() -> None:
         _save(checkpoint, weights, progress, teacher.vocabulary)
 
-    budget_s, upcoming = settings.minutes * 60, _endless(features, shape.deepest, settings.seed, progress)
+    budget_s, upcoming = settings.minutes * 60, _endless(features, shape, settings.seed, progress)
     saved_s = told_s = progress.elapsed_s
     measure_at_s = max(JUDGED_FIRST_S, progress.elapsed_s)
     while progress.elapsed_s < budget_s and not listener.cancel.is_set():
@@ -134,10 +133,11 @@ def _step(loss: Tensor, weights: Weights, optimizers: Any, progress: Progress, c
 
 def _optimizers(weights: Weights) -> list[tuple[Any, float]]:
     """Each optimizer with its highest learning rate."""
-    matrices = [weight for name, weight in weights.items() if weight.dim() == 2 and name not in TABLES]
-    small = [weight for name, weight in weights.items() if weight.dim() != 2 or (name in TABLES and name != "output")]
+    output, tables = [weights["output"]], [weights[name] for name in TABLES if name in weights]
+    norms = [weight for weight in weights.values() if weight.dim() != 2]
+    matrices = [weight for name, weight in weights.items() if weight.dim() == 2 and name not in ("output", *TABLES)]
     muon = torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
-    others = [(small, NORM_RATE), ([weights["output"]], OUTPUT_RATE)]
+    others = [(norms + tables, NORM_RATE), (output, OUTPUT_RATE)]
     return [(muon, MATRIX_RATE)] + [
         (torch.optim.AdamW(some, lr=rate, betas=(0.9, 0.95), weight_decay=0.0), rate) for some, rate in others if some
     ]
@@ -151,28 +151,28 @@ def _set_rates(optimizers: list[tuple[Any, float]], step: int, done: float) -> N
             group["lr"] = highest * rate
 
 
-def _endless(features: Features, depth: int, seed: int, progress: Progress) -> Iterator[Batch]:
+def _endless(features: Features, shape: Shape, seed: int, progress: Progress) -> Iterator[Batch]:
     """Batches of the answers to learn from, again and again; `progress.epoch` counts."""
     documents = [document for document in features.documents if not document.is_held_out]
     total = sum(max(0, document.n_anchors) for document in documents)
     epoch = int(progress.epoch)
     while True:
         n_batches = 0
-        for batch in batches(features, documents, BATCH_TOKENS, depth, seed=seed + epoch):
+        for batch in batches(features, documents, shape.step_anchors, shape.deepest, seed=seed + epoch):
             n_batches += 1
-            progress.epoch = epoch + min(1.0, n_batches * BATCH_TOKENS / max(1, total))
+            progress.epoch = epoch + min(1.0, n_batches * shape.step_anchors / max(1, total))
             yield batch
         if not n_batches:
             raise UsageError("there are no answers to learn from", why="all of them are too short")
         epoch += 1
 
 
-def _judged(features: Features, depth: int, most: int, device: str) -> Iterator[tuple[float, Batch]]:
+def _judged(features: Features, shape: Shape, most: int, device: str) -> Iterator[tuple[float, Batch]]:
     """Held-out answers in batches of about `most` anchors in all: first the greedy answers, then the sampled ones."""
     for is_sampled in (False, True):
         documents = [d for d in features.documents if d.is_held_out and bool(d.temperature) == is_sampled]
         n = 0
-        for batch in batches(features, documents, BATCH_TOKENS, depth, seed=0):
+        for batch in batches(features, documents, shape.step_anchors, shape.deepest, seed=0):
             n += batch.n_anchors
             yield float(is_sampled), batch.to(device)
             if n >= most / 2:
@@ -200,7 +200,7 @@ def _save(checkpoint: Path, weights: Weights, progress: Progress, vocabulary: Te
 
 def loss_of(weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, depth: int, dropout: float = 0.0) -> Tensor:
     """Return the cross-entropy in nats with the target's distribution over the head's vocabulary: a mean over anchors
-    and, with falling weights, over the steps of a draft."""
+    and, with falling weights, over the steps of a draft. That of the head's own confidence is added."""
     wanted = _distribution(teacher, batch)
     mass = wanted.sum(-1)
     total, weight = torch.zeros((), device=wanted.device), 0.0
