@@ -139,6 +139,7 @@ class DSpark(DFlash):
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
         weights = DFlash.initial(self, output, output_norm, rms, seed)
+        weights["markov_w1"] *= self.rank**0.5  # rows of tokens, not a matrix that keeps a scale
         for name in ("markov_w2", "conf_proj"):
             weights[name].zero_()
         return weights
