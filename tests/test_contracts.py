@@ -25,7 +25,7 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "text": "errors",
     "files": "errors text",
     "core": "",
-    "gguf_file": "errors",
+    "gguf_file": "errors files",
     "llama": f"{PLAIN} core gguf_file files text",
     "drafters": "core",
     "datastore": f"{PLAIN} core llama files text",

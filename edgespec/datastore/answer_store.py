@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 
 from edgespec.core.index.automaton import SuffixAutomaton
 from edgespec.core.index.context_index import ContextIndex
@@ -80,6 +81,11 @@ class AnswerStore:
     def places(self, text: Sequence[int]) -> Iterable[Place]:
         """Return the places where saved answers have the last tokens of `text`."""
         return self._index.places(text)
+
+    @property
+    def tokens(self) -> NDArray[np.uint32]:
+        """The saved answers one after the other, with `BETWEEN` after each."""
+        return self._index.tokens
 
     def save(self) -> None:
         """Add new answers to the file. If that fails it is retried the next time."""

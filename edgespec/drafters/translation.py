@@ -6,6 +6,7 @@ works as with a draft of the same vocabulary. The draft reads other tokens of th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -44,9 +45,10 @@ class Translation:
 
     def __init__(self, target: Sequence[bytes], draft: Sequence[bytes], read: Callable[[bytes], list[int]]) -> None:
         self._target, self._read = target, read
-        known = {piece: id for id, piece in reversed(list(enumerate(draft))) if piece}
-        pairs = [(id, known[piece]) for id, piece in enumerate(target) if piece in known]
-        self._to_draft = dict(pairs)
+        ours, theirs = _numbered(target), _numbered(draft)
+        self._to_draft = {id: theirs[piece, 0] for (piece, _), id in ours.items() if (piece, 0) in theirs}
+        pairs = [(id, theirs[key]) for key, id in ours.items() if key in theirs]
+        self._to_draft.update(pairs)
         self._ids: NDArray[np.int64] = np.array(pairs, np.int64).reshape(-1, 2)
         self._row: FloatRow = np.full(len(target), -np.inf, np.float32)
 
@@ -70,7 +72,7 @@ class Translation:
     @property
     def overlap(self) -> float:
         """The share of the target's tokens that the draft has too."""
-        return len(self._ids) / max(1, len(self._target))
+        return len(self._to_draft) / max(1, len(self._target))
 
     def own(self, token: int) -> int:
         """Return the draft's id of a shared token."""
@@ -86,6 +88,20 @@ class Translation:
         call."""
         self._row[self._ids[:, 0]] = row[self._ids[:, 1]]
         return self._row
+
+
+def _numbered(pieces: Sequence[bytes]) -> dict[tuple[bytes, int], int]:
+    """Return the ids by their bytes and by how many later tokens have the same bytes.
+
+    SentencePiece has two tokens for an ASCII character: its byte, and later the character, which texts consist of.
+    """
+    found: dict[tuple[bytes, int], int] = {}
+    later: Counter[bytes] = Counter()
+    for id, piece in reversed(list(enumerate(pieces))):
+        if piece:
+            found[piece, later[piece]] = id
+            later[piece] += 1
+    return found
 
 
 def _pieces(model: Vocabulary) -> Iterator[bytes]:

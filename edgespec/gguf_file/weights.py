@@ -43,20 +43,36 @@ def read_rows(header: Header, name: str, rows: Sequence[int] | None = None) -> N
     return found if len(info.shape) > 1 else found[0]
 
 
-def target_print(header: Header) -> NDArray[np.float32]:
+def target_print(header: Header, n_vocab: int = 0) -> NDArray[np.float32]:
     """Return numbers that identify a model: float32[256], fewer of a smaller vocabulary. Raises ModelFileError.
 
     Some rows of the token embedding are multiplied with one fixed vector of signs. The prints of two quantisations of a
     model have a correlation near 1 (.96 for Q2_K), the prints of two models near 0. A fine-tuned model counts as the
-    same.
+    same. `n_vocab` is the number of tokens among which the rows are chosen, all without.
     """
-    n_vocab = header.tensors["token_embd.weight"].shape[1] if "token_embd.weight" in header.tensors else 0
-    tokens = np.linspace(0, max(0, n_vocab - 1), min(n_vocab, PRINT_ROWS)).astype(int)
-    rows = read_rows(header, "token_embd.weight", tokens.tolist())
+    tensor = header.tensors.get("token_embd.weight")
+    n_vocab = n_vocab or (tensor.shape[1] if tensor is not None else 0)
+    return _print_of(read_rows(header, "token_embd.weight", printed_rows(n_vocab)))
+
+
+def is_copy(embeddings: NDArray[Any], header: Header) -> bool:
+    """Return whether token embeddings, [V, D], are those of a model."""
+    tensor = header.tensors.get("token_embd.weight")
+    if tensor is None or tensor.shape[::-1] != embeddings.shape:
+        return False
+    rows = embeddings[printed_rows(len(embeddings))].astype(np.float32)
+    return is_same_target(_print_of(rows), target_print(header))
+
+
+def printed_rows(n_vocab: int) -> list[int]:
+    """Return the tokens from whose embeddings the print of a model is made."""
+    return [int(token) for token in np.linspace(0, max(0, n_vocab - 1), min(n_vocab, PRINT_ROWS))]
+
+
+def _print_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     width = rows.shape[1]
     signs = np.unpackbits(np.frombuffer(shake_128(b"edgespec").digest(width // 8 + 1), np.uint8))[:width] * 2.0 - 1.0
-    found: NDArray[np.float32] = (rows @ signs).astype(np.float32)
-    return found
+    return (rows @ signs).astype(np.float32)
 
 
 def is_same_target(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:

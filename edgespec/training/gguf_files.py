@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgespec.errors import EdgespecError, UsageError, told_as
-from edgespec.files.unfinished import becoming
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.gguf_file.head_check import DFLASH, EAGLE3, FINAL_STATE, HYDRA, MASK_TOKEN, MEDUSA, READS
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import PRINT_KEY, read_rows, target_print
+from edgespec.gguf_file.writing import stored, stored_ids, typed, write_file
 from edgespec.training.dflash import DFlash, DSpark
 from edgespec.training.eagle3 import Eagle1, Eagle3
 from edgespec.training.features import Features
@@ -28,7 +28,6 @@ from edgespec.training.layers import LayerShape
 
 NETWORKS = 3  # of a Hydra or Medusa head
 BLOCK_LAYERS, MARKOV_RANK = 2, 64  # of a DFlash or DSpark head
-_VALUES = {"str": "STRING", "bool": "BOOL", "int": "UINT32", "float": "FLOAT32", "list": "ARRAY"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,26 +118,13 @@ def write_head(
 
     Raises EdgespecError for weights that are not numbers and for a file that cannot be written.
     """
-    import gguf
-
     arrays = {f"{name}.weight": weights[name].float().numpy() for name in shape.tensors()}
     if broken := [name for name, values in arrays.items() if not np.isfinite(values).all()]:
         raise EdgespecError("the head has weights that are not numbers", why=", ".join(broken))
     architecture, entries = _entries(shape, target, layers)
     known = {"tokenizer.ggml.model": "no_vocab", PRINT_KEY: target_print(target).tolist()}
-    with told_as(EdgespecError, f"{path} cannot be written"), becoming(path) as scratch:
-        writer = gguf.GGUFWriter(scratch, architecture)
-        for key, value in {**about, **entries, **known}.items():
-            writer.add_key_value(key, value, gguf.GGUFValueType[_VALUES[value.__class__.__name__]])
-        for name, values in arrays.items():
-            fits = values.shape[-1] % 32 == 0  # quantised weights come in blocks
-            stored = gguf.GGMLQuantizationType["F32" if values.ndim == 1 else type if fits else "F16"]
-            writer.add_tensor(name, gguf.quants.quantize(values, stored), raw_dtype=stored)
-        writer.add_tensor("d2t", np.ascontiguousarray(vocabulary, np.int64))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+    tensors = {name: stored(values, type) for name, values in arrays.items()} | {"d2t": stored_ids(vocabulary)}
+    write_file(path, architecture, typed({**about, **entries, **known}), tensors)
 
 
 def _entries(shape: Shape, target: Header, layers: Sequence[int]) -> tuple[str, dict[str, Any]]:

@@ -6,17 +6,16 @@ so nothing has to be trained. Weights and metadata are copied, except for the nu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from edgespec.errors import EdgespecError, UsageError, told_as
+from edgespec.errors import UsageError
 from edgespec.files.paths import derived_file, make_room
-from edgespec.files.unfinished import becoming, check_destination
+from edgespec.files.unfinished import check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
+from edgespec.gguf_file.writing import open_file, write_file
 from edgespec.llama.quantize import TYPES, quantize
 
 
@@ -49,46 +48,23 @@ def slice_layers(
     if not 1 <= layers < depth:
         raise UsageError(f"{source.name} has {depth} layers: a draft can have the first 1 to {depth - 1}, not {layers}")
     check_destination(destination, header.parts or (header.path,), b"GGUF")
-    with told_as(EdgespecError, f"cannot write {destination}"), becoming(destination) as unfinished:
-        _write(header, unfinished, layers, progress)
+    entries, tensors = open_file(header)
+    kept = {name: tensor for name, tensor in tensors.items() if _layer(name) < layers}
+    write_file(destination, header.architecture, _metadata(entries, header, layers), kept, progress)
 
 
-def _write(header: Header, path: Path, layers: int, progress: Callable[[float], None]) -> None:
-    import gguf  # slow to import, and not needed to load a model
-
-    readers = [gguf.GGUFReader(part) for part in header.parts or (header.path,)]
-    tensors = [tensor for reader in readers for tensor in reader.tensors if _layer(tensor.name) < layers]
-    writer = gguf.GGUFWriter(path, header.architecture)
-    try:
-        for entry in _metadata(readers[0], header, layers):
-            writer.add_key_value(*entry)
-        for tensor in tensors:
-            shape = [int(n) for n in reversed(tensor.shape)]
-            writer.add_tensor_info(tensor.name, shape, np.dtype(np.float32), tensor.data.nbytes, tensor.tensor_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        for number, tensor in enumerate(tensors, 1):
-            writer.write_tensor_data(tensor.data)
-            progress(number / len(tensors))
-    finally:
-        writer.close()
-
-
-def _metadata(reader: Any, header: Header, layers: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the source's metadata for fewer layers: per-layer values are cut, split information is left out."""
-    from gguf import GGUFValueType
-
+def _metadata(entries: Iterable[tuple[Any, ...]], header: Header, layers: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the source's metadata for fewer layers: per-layer values are cut."""
     arch, depth = header.architecture, header.number("block_count")
-    for name, field in reader.fields.items():
-        if name.startswith(("GGUF.", "split.")) or name in ("general.architecture", f"{arch}.nextn_predict_layers"):
+    sections = f"{arch}.rope.dimension_sections"  # four numbers, however many layers there are
+    for name, value, kind, element in entries:
+        if name == f"{arch}.nextn_predict_layers":
             continue
-        value, kind, element = field.contents(), field.types[0], field.types[-1]
         if name == f"{arch}.block_count":
             value = layers
-        elif kind == GGUFValueType.ARRAY and name.startswith(f"{arch}.") and len(value) == depth:
+        elif element is not None and name.startswith(f"{arch}.") and len(value) == depth and name != sections:
             value = value[:layers]
-        yield name, value, kind, element if kind == GGUFValueType.ARRAY else None
+        yield name, value, kind, element
 
 
 def _layer(name: str) -> int:

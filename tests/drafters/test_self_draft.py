@@ -58,7 +58,7 @@ def test_a_full_disk_is_not_said_to_be_a_fault_of_the_model(tmp_path: Path, monk
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("edgespec.models.pair.self_draft._write", full)
+    monkeypatch.setattr("gguf.GGUFWriter.write_tensor_data", full)
     with pytest.raises(EdgespecError, match="No space left") as caught:
         slice_layers(TARGET, tmp_path / "s.gguf", 3)
     assert caught.value.exit_code == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from edgespec.cli.commands.draft_making import OUT, convert, graft, trim
 from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.group import Group
@@ -15,15 +16,14 @@ from edgespec.cli.terminal.output import Output
 from edgespec.text.figures import clock, count_of, size_of
 from edgespec.training.job import KINDS, TYPES, Listener, Progress, Settings
 
-OUT = option(
-    "Output", "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="The file to write.",
-)  # fmt: skip
-
 
 @click.group(cls=Group)
 def draft() -> None:
     """Make a draft from a model, or train a draft head for it."""
+
+
+for command in (convert, graft, trim):
+    draft.add_command(command)
 
 
 @draft.command("self", short_help="Write a draft made of a model's first layers, or of smaller weights.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,7 @@ from edgespec.cli.options.types import SPEC_TYPE, Integer, Number
 from edgespec.cli.setup.models import fetch_models, named_model
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
-from edgespec.settings import DRAFT_N_MAX, HEADS, MAX_DRAFT, MTP, SELF, SPELLINGS, drafters_of
+from edgespec.settings import DRAFT_N_MAX, HEADS, MAX_DRAFT, MTP, SELF, SPELLINGS, LoadSettings, drafters_of
 from edgespec.text.figures import percent
 
 if TYPE_CHECKING:
@@ -56,10 +56,7 @@ def tune(call: Call) -> None:
     values["model"] = named_model(call)
     fetch_models(call, load_settings(values))
     output.progress(f"loading {values['model']}", 0)
-    from edgespec.bench.suites import sample, shipped
-    from edgespec.bench.tune import tune as tune_pair
     from edgespec.models.names.spec import resolve
-    from edgespec.runtime.runtime import Runtime
 
     if values["spec_type"] is None:
         has_draft = values["draft_model"] or resolve(values["model"]).default_draft
@@ -71,22 +68,45 @@ def tune(call: Call) -> None:
 
     if values["spec_draft_n_max"] is None and values["spec_type"].startswith(("draft", SELF, *HEADS, MTP)):
         values["spec_draft_n_max"] = MODEL_N_MAX
-    tell = call.progress_of(values["model"])
+    measured = measure(call, load_settings(values), values["seconds"], temperature=values["temperature"])
+    if measured.found is not None and values["as_json"]:
+        about = measured.about
+        output.json({"model": about["model"], "draft_model": about["draft_model"], **measured.found.as_json()})
+        measured = replace(measured, found=None)
+    measured.show(output)
+    call.interrupts.raise_if_received()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The result of `measure`: `found` is None if it was cancelled before it had any; `about` describes the models."""
+
+    found: Tuned | None
+    about: dict[str, Any]
+    notes: list[str]
+
+    def show(self, output: Output) -> None:
+        if self.found is not None:
+            _show(self.found, output)
+        for note in self.notes:
+            output.note(note)
+
+
+def measure(call: Call, settings: LoadSettings, seconds: float, *, temperature: float = 0.0) -> Measured:
+    """Measure the drafter of these settings. Raises what `Runtime` raises, and UsageError."""
+    from edgespec.bench.suites import sample, shipped
+    from edgespec.bench.tune import tune as tune_pair
+    from edgespec.runtime.runtime import Runtime
+
+    tell = call.progress_of(settings.model)
     with (
-        output.showing_progress(),
-        Runtime(replace(load_settings(values), store=False), tell) as llm,
+        call.output.showing_progress(),
+        Runtime(replace(settings, store=False), tell) as llm,
         call.cancelling() as cancel,
     ):
-        items, seconds = sample(shipped(), 10), values["seconds"]
-        found = tune_pair(llm, items, seconds, temperature=values["temperature"], progress=tell, cancel=cancel)
-        about = llm.describe()
-    if found is not None and values["as_json"]:
-        output.json({"model": about["model"], "draft_model": about["draft_model"], **found.as_json()})
-    elif found is not None:
-        _show(found, output)
-    for note in [*llm.notes, *(found.messages if found else ())]:
-        output.note(note)
-    call.interrupts.raise_if_received()
+        items = sample(shipped(), 10)
+        found = tune_pair(llm, items, seconds, temperature=temperature, progress=tell, cancel=cancel)
+        return Measured(found, llm.describe(), [*llm.notes, *(found.messages if found else ())])
 
 
 def _show(found: Tuned, output: Output) -> None:

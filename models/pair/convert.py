@@ -1,0 +1,356 @@
+"""Convert published draft heads to GGUF files of llama.cpp's architectures `eagle3` and `dflash`.
+
+Names of tensors and keys, the permutation and the meaning of `d2t` are those of llama.cpp's converter (`Eagle3` in
+conversion/llama.py, `DFlashModel` and `DSparkModel` in conversion/qwen.py, tensor_mapping.py). EAGLE-3 heads come in
+three layouts: the authors' (SafeAILab/EAGLE), whose layer is called `midlayer`; SpecForge's, which is the same with
+`eagle_config`; and that of the library speculators, whose configuration is nested.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import ModelFileError, UsageError
+from edgespec.files.unfinished import check_destination
+from edgespec.gguf_file.head_check import DFLASH, EAGLE3, MASK_TOKEN, N_LAYERS_READ, check_head_fits
+from edgespec.gguf_file.header import Header, TensorInfo
+from edgespec.gguf_file.weights import PRINT_KEY, is_copy, target_print
+from edgespec.gguf_file.writing import Stored, open_file, stored, stored_ids, typed, write_file
+from edgespec.models.pair.published import Published, read_published
+
+_NAMES = {
+    "embed_tokens": "token_embd", "lm_head": "output", "norm": "output_norm", "fc": "fc",
+    "input_norm": "enc.output_norm", "hidden_norm": "enc.output_norm", "markov_head.markov_w1": "markov_w1",
+    "markov_head.markov_w2": "markov_w2", "confidence_head.proj": "conf_proj",
+    "candidate_selector.predecessor_codebook": "selector_predecessor",
+    "candidate_selector.successor_codebook": "selector_successor",
+    "candidate_selector.hidden_projection": "selector_hidden",
+}  # fmt: skip
+_NAMES_IN_LAYER = {
+    "input_layernorm": "attn_norm", "hidden_norm": "attn_norm_2", "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "self_attn.sinks": "attn_sinks",
+    "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "attention_conv.base_kernel": "attn_conv_base",
+    "attention_conv.kernel_projection": "attn_conv_proj", "mlp_conv.base_kernel": "ffn_conv_base",
+    "mlp_conv.kernel_projection": "ffn_conv_proj",
+}  # fmt: skip
+_IDS = ("d2t", "t2d")
+_OTHER_FORMS = {  # a part of a tensor's name -> why it cannot be converted
+    r"hydra": "Hydra heads are published as pickles, with an output matrix for each network, which no Hydra file of "
+    "edgespec has",
+    r"^(medusa_head\.|heads\.)?\d+\.(\d+\.)?linear\.": "a published Medusa head has an output matrix for each of its "
+    "networks, each as large as the target's; a Medusa file of edgespec has one for all",
+    r"^(model\.)?layers\.0\.self_attn\.": "it is an EAGLE or EAGLE-2 head: its layer reads the sum of embedding and "
+    "state without a norm, for which llama.cpp has no graph",
+}
+
+
+def convert_head(
+    folder: Path, target: Header, out: Path, type: str, progress: Callable[[float], None] = lambda done: None
+) -> None:
+    """Write the head in `folder` as a file for `target`, with weights of `type`.
+
+    Raises UsageError, ModelFileError, PairError, and EdgespecError if the file cannot be written.
+    """
+    head = read_published(folder)
+    names = _names(head)
+    check_destination(out, [], b"GGUF")
+    architecture = EAGLE3 if "blk.0.attn_norm_2.weight" in names else DFLASH
+    make = _eagle3_entries if architecture == EAGLE3 else _dflash_entries
+    try:
+        own = _common(head, target) | make(head, names, target)
+        factors = _llama3_factors(head)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(f"{folder / 'config.json'} cannot be used", why=repr(error)) from error
+    entries = {f"{architecture}.{key}": value for key, value in own.items()}
+    entries |= {
+        "general.name": folder.resolve().name,
+        "general.base_model.count": 1,
+        "general.base_model.0.name": target.name,
+        PRINT_KEY: target_print(target).tolist(),
+    }
+    if architecture == DFLASH and (mask := _dflash_setting(head, "mask_token_id")) is not None:
+        entries[MASK_TOKEN] = int(mask)
+    planned = _planned(head, names, architecture, entries)
+    check_head_fits(target, planned)
+    _check_shapes(head, names, planned, target)
+    vocabulary = [entry for entry in open_file(target)[0] if _is_vocabulary(entry[0]) and entry[0] not in entries]
+    tensors = _stored(head, names, planned, target, type, progress)
+    if factors is not None:
+        tensors["rope_freqs.weight"] = stored(factors, "F32")
+    write_file(out, architecture, [*typed(entries), *vocabulary], tensors)
+
+
+def _planned(head: Published, names: Mapping[str, str], architecture: str, entries: Mapping[str, Any]) -> Header:
+    """Return the header that the file will have."""
+    metadata = {key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()}
+    shapes = {ours: TensorInfo(head.tensors[name].shape[::-1], "", 0, 0) for ours, name in names.items()}
+    return Header(head.folder, {**metadata, "general.architecture": architecture}, shapes, 32, 0)
+
+
+def _is_vocabulary(key: str) -> bool:
+    return key.startswith("tokenizer.") and "chat_template" not in key
+
+
+def _names(head: Published) -> dict[str, str]:
+    """Return the published name of each tensor of the file. Raises UsageError for heads of another form."""
+    names: dict[str, str] = {}
+    unknown = []
+    for name in head.tensors:
+        ours = _our_name(name.removeprefix("model.").replace("midlayer.", "layers.0."))
+        if ours:
+            names[ours] = name
+        elif name.removeprefix("model.") not in _IDS:
+            unknown.append(name)
+    is_eagle3 = "blk.0.attn_norm_2.weight" in names
+    if "fc.weight" not in names or not (is_eagle3 or "enc.output_norm.weight" in names):
+        forms = (why for form, why in _OTHER_FORMS.items() if any(re.search(form, name) for name in head.tensors))
+        why = next(forms, "its tensors are not those of an EAGLE-3, DFlash or DSpark head")
+        raise UsageError(
+            f"{head.folder} cannot be converted", why=why, hint="'edgespec draft train' trains other heads"
+        )
+    if unknown:
+        raise UsageError(
+            f"{head.folder} cannot be converted",
+            why=f"llama.cpp's {EAGLE3 if is_eagle3 else DFLASH} has nothing like its tensor {unknown[0]!r}",
+        )
+    return names
+
+
+def _our_name(name: str) -> str:
+    """Return the name in a GGUF file, empty for another tensor."""
+    layer = re.fullmatch(r"layers\.(\d+)\.(.*)", name)
+    stem, _, end = (layer[2] if layer else name).rpartition(".")
+    if end not in ("weight", "bias"):  # parameters without a module
+        stem, end = (layer[2] if layer else name), "" if name.endswith("base_kernel") else "weight"
+    ours = (_NAMES_IN_LAYER if layer else _NAMES).get(stem)
+    if ours is None or (end == "bias" and ours != "conf_proj"):
+        return ""
+    return f"{f'blk.{layer[1]}.' if layer else ''}{ours}{end and f'.{end}'}"
+
+
+# --- metadata ---------------------------------------------------------------------------------------------------------
+
+
+def _number(head: Published, key: str, default: int = 0) -> int:
+    value = head.config.get(key) or default
+    if not isinstance(value, int) or value < 1:
+        raise ModelFileError(f"{head.folder / 'config.json'} cannot be used", why=f"{key} is {value!r}")
+    return value
+
+
+def _head_size(head: Published) -> int:
+    return _number(head, "head_dim", _number(head, "hidden_size") // _number(head, "num_attention_heads"))
+
+
+def _common(head: Published, target: Header) -> dict[str, Any]:
+    """Return the metadata that both architectures have."""
+    size, rope = _head_size(head), _rope(head)
+    entries: dict[str, Any] = {
+        "context_length": _number(head, "max_position_embeddings", target.number("context_length") or 2048),
+        "embedding_length": _number(head, "hidden_size"),
+        "block_count": _number(head, "num_hidden_layers", 1),
+        "feed_forward_length": _number(head, "intermediate_size"),
+        "attention.head_count": _number(head, "num_attention_heads"),
+        "attention.head_count_kv": _number(head, "num_key_value_heads", _number(head, "num_attention_heads")),
+        "attention.key_length": size,
+        "attention.value_length": size,
+        "attention.layer_norm_rms_epsilon": float(head.config.get("rms_norm_eps", 1e-6)),
+        "rope.dimension_count": int(size * float(rope.get("partial_rotary_factor", 1.0))),
+        "rope.freq_base": _rope_base(head),
+        "vocab_size": target.n_vocab,
+    }
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind in ("linear", "yarn"):
+        entries |= {"rope.scaling.type": str(kind), "rope.scaling.factor": float(rope["factor"])}
+        if kind == "yarn":
+            entries["rope.scaling.original_context_length"] = int(rope["original_max_position_embeddings"])
+    elif kind not in ("default", "llama3"):
+        raise UsageError(f"{head.folder} cannot be converted", why=f"its rotary embeddings are scaled by {kind!r}")
+    return entries
+
+
+def _rope(head: Published) -> dict[str, Any]:
+    """Return the rotary settings; newer versions of transformers call them `rope_parameters`."""
+    rope = head.config.get("rope_parameters") or head.config.get("rope_scaling")
+    return rope if isinstance(rope, dict) else {}
+
+
+def _rope_base(head: Published) -> float:
+    return float(_rope(head).get("rope_theta") or head.config.get("rope_theta") or 10000.0)
+
+
+def _eagle3_entries(head: Published, names: Mapping[str, str], target: Header) -> dict[str, Any]:
+    n_layers = target.number("block_count") - target.number("nextn_predict_layers")
+    layers = head.config.get("eagle_aux_hidden_state_layer_ids") or head.config.get("aux_hidden_state_layer_ids")
+    nested = head.config.get("eagle_config")
+    if not layers and isinstance(nested, dict) and nested.get("eagle_aux_hidden_state_layer_ids"):
+        # SGLang counts outputs of layers here, vLLM and llama.cpp count inputs in the keys above
+        layers = [layer + 1 for layer in nested["eagle_aux_hidden_state_layer_ids"]]
+    entries = {
+        "target_layers": [int(layer) for layer in layers or (2, n_layers // 2, n_layers - 3)],
+        "target_hidden_size": head.tensors[names["fc.weight"]].shape[-1] // N_LAYERS_READ,
+        "norm_before_residual": bool(head.config.get("norm_before_residual", False)),
+        "norm_before_fc": "enc.output_norm.weight" in names,
+    }
+    if len(entries["target_layers"]) != N_LAYERS_READ or min(entries["target_layers"]) < 0:
+        raise UsageError(f"{head.folder} cannot be converted", why=f"it reads the layers {entries['target_layers']}")
+    return entries
+
+
+def _dflash_setting(head: Published, key: str, default: Any = None) -> Any:
+    nested = head.config.get("dflash_config")
+    value = nested.get(key) if isinstance(nested, dict) else None
+    return head.config.get(key, default) if value is None else value
+
+
+def _dflash_entries(head: Published, names: Mapping[str, str], target: Header) -> dict[str, Any]:
+    if (head.folder / "mask_embedding.pt").exists():
+        raise UsageError(f"{head.folder} cannot be converted", why="the embedding of its mask token is a pickle")
+    if (kind := head.config.get("markov_head_type", "vanilla")) != "vanilla":
+        raise UsageError(f"{head.folder} cannot be converted", why=f"llama.cpp has no {kind!r} Markov head")
+    inputs, outputs = head.config.get("aux_hidden_state_layer_ids"), _dflash_setting(head, "target_layer_ids")
+    layers = inputs or [layer + 1 for layer in outputs or ()]
+    if not layers or min(layers) < 0 or max(layers) >= target.number("block_count"):
+        raise UsageError(f"{head.folder} cannot be converted", why=f"it reads the layers {layers} of its target")
+    entries: dict[str, Any] = {
+        "block_size": int(_dflash_setting(head, "block_size", 16)),
+        "target_layers": [int(layer) for layer in layers],
+    }
+    causal = head.config.get("is_causal", _dflash_setting(head, "causal"))
+    if causal is not None:
+        entries["attention.causal"] = bool(causal)
+    if "markov_w1.weight" in names:
+        # The block of a draft in the form of an EAGLE-3 head begins with a token that it does not predict
+        is_lineage = "transformer_layer_config" not in head.config and inputs is None
+        entries["sample_from_anchor"] = bool(head.config.get("sample_from_anchor", is_lineage))
+        entries["has_confidence_head"] = "conf_proj.weight" in names
+    for key in ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"):
+        if (value := _dflash_setting(head, key)) is not None:
+            entries[key] = int(value)
+    numbers = {"logit_scale": "output_multiplier", "final_logit_softcapping": "final_logit_softcapping"}
+    for key, theirs in (numbers | {"embedding_scale": "input_embedding_scale"}).items():
+        if value := _dflash_setting(head, theirs):
+            entries[key] = float(value)
+    window, everywhere = _dflash_setting(head, "swa_window_size"), bool(_dflash_setting(head, "use_swa", False))
+    window = window or head.config.get("sliding_window")
+    if window and (everywhere or head.config.get("use_sliding_window")):
+        kinds = head.config.get("layer_types") or []
+        entries["attention.sliding_window"] = int(window)
+        n_layers = _number(head, "num_hidden_layers", 1)
+        entries["attention.sliding_window_pattern"] = (
+            [True] * n_layers if everywhere else [kind == "sliding_attention" for kind in kinds]
+        )
+    if f"{target.architecture}.rope.dimension_sections" in target.metadata:  # the draft only has positions in time
+        entries["rope.dimension_sections"] = [_head_size(head) // 2, 0, 0, 0]
+    return entries
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def _check_shapes(head: Published, names: Mapping[str, str], planned: Header, target: Header) -> None:
+    """Raise ModelFileError for tensors that are missing or have another shape than the configuration says."""
+    number, is_eagle3 = planned.number, planned.architecture == EAGLE3
+    width, target_width = number("embedding_length"), target.number("embedding_length")
+    n_ff, (size, _) = number("feed_forward_length"), planned.head_sizes
+    n_queries, n_keys = number("attention.head_count") * size, number("attention.head_count_kv") * size
+    n_read = len(planned.numbers(f"{planned.architecture}.target_layers"))
+    n_inputs = 2 * width if is_eagle3 else width
+    fused = width if is_eagle3 else target_width
+    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (fused, n_read * target_width), "output_norm.weight": (width,)}
+    for layer in range(number("block_count")):
+        block = {
+            "attn_norm": (width,), "attn_q": (n_queries, n_inputs), "attn_k": (n_keys, n_inputs),
+            "attn_v": (n_keys, n_inputs), "attn_output": (width, n_queries), "ffn_norm": (width,),
+            "ffn_gate": (n_ff, width), "ffn_up": (n_ff, width), "ffn_down": (width, n_ff),
+        }  # fmt: skip
+        block |= {"attn_norm_2": (width,)} if is_eagle3 else {"attn_q_norm": (size,), "attn_k_norm": (size,)}
+        shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in block.items()}
+    n_rows = target.n_vocab
+    if "d2t" in head.tensors:
+        n_rows = head.tensors["d2t"].shape[0]
+        shapes["output.weight"] = (n_rows, width)
+    optional = {
+        "output.weight": (n_rows, width),
+        "token_embd.weight": (target.n_vocab, width),
+        "enc.output_norm.weight": (n_read * target_width,) if is_eagle3 else (width,),
+    }
+    for ours, shape in (shapes | {ours: shape for ours, shape in optional.items() if ours in names}).items():
+        found = head.tensors[names[ours]].shape if ours in names else None
+        if found != shape:
+            what = "is missing" if found is None else f"has the shape {list(found)}"
+            raise ModelFileError(
+                f"{head.folder} is not a head for {target.path.name}",
+                why=f"its tensor {names.get(ours, ours)!r} {what}, where {list(shape)} is needed",
+            )
+
+
+def _stored(
+    head: Published,
+    names: Mapping[str, str],
+    planned: Header,
+    target: Header,
+    type: str,
+    progress: Callable[[float], None],
+) -> dict[str, Stored]:
+    """Return the tensors of the file. Raises ModelFileError for weights that are not numbers, and wrong ids."""
+    size, architecture = planned.head_sizes[0], planned.architecture
+    tensors: dict[str, Stored] = {}
+    for ours, name in names.items():
+        values = head.values(name)
+        if not np.isfinite(values).all():
+            raise ModelFileError(f"{head.folder} cannot be converted", why=f"{name} has values that are not numbers")
+        part = ours.split(".")[-2]
+        if ours == "token_embd.weight" and is_copy(values, target):
+            continue  # llama.cpp then uses the target's own embeddings
+        if ours == "token_embd.weight" and architecture == DFLASH and "output.weight" not in names:
+            continue  # otherwise llama.cpp would use them as the output too
+        if part in ("attn_q", "attn_k", "attn_q_norm", "attn_k_norm"):
+            values = _rotated(head, values, size, architecture)
+        tensors[ours] = stored(values, "F32" if ours.endswith("conv_base") else type)
+        progress(len(tensors) / len(names))
+    if "d2t" in head.tensors:
+        offsets = head.values("d2t").astype(np.int64)
+        ids = offsets + np.arange(len(offsets))
+        if ids.min() < 0 or ids.max() >= target.n_vocab or len(np.unique(ids)) < len(ids):
+            raise ModelFileError(f"{head.folder} cannot be converted", why="its list 'd2t' does not name tokens")
+        tensors["d2t"] = stored_ids(ids)
+    return tensors
+
+
+def _rotated(head: Published, weights: NDArray[Any], size: int, architecture: str) -> NDArray[Any]:
+    """Order the rows of each attention head as the architecture's rotary embeddings expect.
+
+    `eagle3` rotates neighbouring rows, transformers the two halves of a head, as `dflash` does. Drafts with
+    `rope_is_neox_style` = false have neighbouring rows.
+    """
+    if architecture == EAGLE3:
+        pairs = weights.reshape(-1, 2, size // 2, *weights.shape[1:])
+    elif head.config.get("rope_is_neox_style", True):
+        return weights
+    else:
+        pairs = weights.reshape(-1, size // 2, 2, *weights.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(weights.shape)
+
+
+def _llama3_factors(head: Published) -> NDArray[np.float32] | None:
+    """Return what Llama 3 divides the frequencies by, float32[size / 2] (`generate_extra_tensors` of llama.cpp); None
+    for another scaling."""
+    rope = _rope(head)
+    if (rope.get("rope_type") or rope.get("type")) != "llama3":
+        return None
+    size = _head_size(head)
+    wavelengths = 2 * math.pi * _rope_base(head) ** (np.arange(0, size, 2) / size)
+    factor, context = float(rope.get("factor", 8.0)), float(rope.get("original_max_position_embeddings", 8192))
+    low, high = float(rope.get("low_freq_factor", 1.0)), float(rope.get("high_freq_factor", 4.0))
+    smooth = np.clip((context / wavelengths - low) / (high - low), 0.0, 1.0)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)

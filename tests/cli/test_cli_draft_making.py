@@ -1,0 +1,73 @@
+"""`edgespec draft convert`, `graft` and `trim`, each up to what tune says of its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_program import edgespec_here
+from published_heads import config, eagle3, write_head
+from tiny_gguf import CHATML, write_model
+from tiny_mtp import LAYERS, write_mtp
+
+from edgespec.cli.commands import draft_making
+from edgespec.gguf_file.head_check import check_draft_file
+from edgespec.models.pair.self_draft import slice_layers
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft_making, "CHECK_S", 0.1)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "target.gguf", "llama", n_layers=4, chat_template=CHATML)
+
+
+@pytest.mark.slow
+def test_a_published_head_is_converted_and_tried(target: Path, tmp_path: Path) -> None:
+    folder, out = write_head(tmp_path / "published", config(), eagle3([3, 9, 60, 97])), tmp_path / "head.gguf"
+    done = edgespec_here("draft", "convert", str(folder), str(target), "-o", str(out), "--type", "F16", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"head.gguf: eagle3, " in done.stdout
+    assert b"Speedup over plain decoding" in done.stdout and b"recommendation" in done.stdout
+    assert check_draft_file(out).tensors["fc.weight"].type == "F16"
+
+
+def test_a_folder_without_a_head_is_refused(target: Path, tmp_path: Path) -> None:
+    done = edgespec_here("draft", "convert", str(tmp_path), str(target), "-o", str(tmp_path / "h.gguf"), home=tmp_path)
+    assert done.returncode == 2
+    assert b"is not a published draft head: there is no config.json\n  download the whole" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_block_is_grafted_and_tried(tmp_path: Path) -> None:
+    base, tuned, out = (tmp_path / f"{name}.gguf" for name in ("base", "tuned", "out"))
+    write_mtp(base, knows_bigrams=True)
+    slice_layers(base, tuned, LAYERS)
+    done = edgespec_here("draft", "graft", str(base), str(tuned), "-o", str(out), home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"tuned.gguf with the MTP block of base.gguf" in done.stdout
+    assert b"recommendation" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_draft_is_trimmed_and_tried(target: Path, tmp_path: Path) -> None:
+    draft, text = tmp_path / "draft.gguf", tmp_path / "text.txt"
+    slice_layers(target, draft, 2)
+    text.write_text("return self.print(the class)")
+    command = ["draft", "trim", str(draft), "--tokens", "280", "--texts", str(text), "--target", str(target)]
+    done = edgespec_here(*command, "-o", str(tmp_path / "t.gguf"), home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"t.gguf: 280 of " in done.stdout
+    assert b"recommendation" in done.stdout
+
+
+def test_without_a_check_the_file_is_only_written(target: Path, tmp_path: Path) -> None:
+    command = ["draft", "trim", str(target), "--tokens", "280", "--target", str(target), "--no-check"]
+    done = edgespec_here(*command, "-o", str(tmp_path / "t.gguf"), home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"recommendation" not in done.stdout
+    assert b"the tokens with the lowest ids are kept" in done.stderr
+    assert edgespec_here(*command, "-o", "x", "--tokens", "ak", home=tmp_path).returncode == 2

@@ -1,0 +1,86 @@
+"""Draft models with fewer tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_gguf import EXACT, write_model
+
+import edgespec
+from edgespec.errors import UsageError
+from edgespec.gguf_file.header import read_header
+from edgespec.gguf_file.model_check import check_model
+from edgespec.gguf_file.weights import read_rows
+from edgespec.llama.model import Model
+from edgespec.models.pair.trim import trim
+
+TEXT = "def return self.x for the class in print(1): naïve 東京\n"
+
+
+def ids_of(model: Path, text: str) -> list[int]:
+    with Model.load_vocabulary(model) as vocabulary:
+        return vocabulary.tokenize(text)
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with byte-level BPE, or with SentencePiece."""
+    return write_model(tmp_path_factory.mktemp("trim") / "m.gguf", request.param, n_layers=2, type="Q8_0")
+
+
+def trimmed(model: Path, out: Path, n_tokens: int, ids: Sequence[int]) -> Path:
+    header = check_model(model)
+    trim(header, header, out, n_tokens, np.bincount(ids, minlength=header.n_vocab))
+    return out
+
+
+def test_frequent_tokens_are_kept_and_every_text_can_be_spelled(model: Path, tmp_path: Path) -> None:
+    n_vocab = read_header(model).n_vocab
+    path = trimmed(model, tmp_path / "t.gguf", n_vocab - 20, ids_of(model, " return self"))
+    header = check_model(path)
+    with Model.load_vocabulary(model) as whole, Model.load_vocabulary(path) as part:
+        assert part.n_vocab == n_vocab - 20
+        texts = {whole.token_bytes(id) for id in whole.tokenize(" return self")}
+        assert texts <= {part.token_bytes(id) for id in range(part.n_vocab)}
+        assert b"".join(map(part.token_bytes, part.tokenize(TEXT))) == TEXT.encode()
+        for role in ("bos", "eos"):
+            old, new = getattr(whole, role), getattr(part, role)
+            assert whole.token_bytes(old, special=True) == part.token_bytes(new, special=True)
+        pieces = {part.token_bytes(id, special=True): id for id in range(part.n_vocab)}
+        kept = [(id, pieces[whole.token_bytes(id, special=True)]) for id in whole.tokenize(" return self")]
+    rows = {name: read_rows(read_header(model), name) for name in ("token_embd.weight", "output.weight")}
+    for name, old in rows.items():
+        new = read_rows(header, name)
+        assert len(new) == n_vocab - 20
+        assert all((old[before] == new[after]).all() for before, after in kept)
+
+
+def test_a_trimmed_draft_agrees_with_the_model_that_it_was_made_of(model: Path, tmp_path: Path) -> None:
+    """It drafts what the whole model drafts, where the text has kept tokens; the text never changes."""
+    with edgespec.load(str(model), ctx_size=256, **EXACT, spec_type="none") as llm:
+        plain = llm.complete("def the class for", max_tokens=32, temperature=0, ignore_eos=True)
+    ids = [*ids_of(model, "def the class for"), *plain.tokens]
+    path = trimmed(model, tmp_path / "t.gguf", read_header(model).n_vocab - 20, ids)
+    settings: dict[str, Any] = {"spec_type": "draft", "draft_model": str(path), "pace": "fixed:3"}
+    with edgespec.load(str(model), ctx_size=256, **EXACT, **settings) as llm:
+        drafted = llm.complete("def the class for", max_tokens=32, temperature=0, ignore_eos=True)
+    assert drafted.text == plain.text
+    assert drafted.stats.accepted > 0.8 * drafted.stats.proposed > 0
+
+
+def test_what_cannot_be_trimmed_is_refused(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.gguf", "llama")
+    header, none = check_model(model), np.zeros(read_header(model).n_vocab, np.int64)
+    for n_tokens, why in ((20, "needs"), (100, "are needed to spell every text"), (len(none), "it has")):
+        with pytest.raises(UsageError, match=why):
+            trim(header, header, tmp_path / "t.gguf", n_tokens, none)
+    with pytest.raises(UsageError, match="with itself"):
+        trim(header, header, model, len(none) - 20, none)
+    other = read_header(write_model(tmp_path / "o.gguf", "llama", metadata={"tokenizer.ggml.model": "rwkv"}))
+    with pytest.raises(UsageError, match="'rwkv', not BPE"):
+        trim(other, other, tmp_path / "t.gguf", len(none) - 20, none)
+    assert not (tmp_path / "t.gguf").exists()
