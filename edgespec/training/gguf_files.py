@@ -27,7 +27,7 @@ from edgespec.training.heads import EPS, Hydra, Medusa, Shape, Weights
 from edgespec.training.layers import LayerShape
 
 NETWORKS = 3  # of a Hydra or Medusa head
-BLOCK_LAYERS, MARKOV_RANK = 2, 64  # of a DFlash or DSpark head
+BLOCK_LAYERS, MARKOV_RANK = 1, 64  # of a DFlash or DSpark head
 
 
 @dataclass(frozen=True, slots=True)
