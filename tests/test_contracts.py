@@ -28,7 +28,7 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "gguf_file": "errors files",
     "llama": f"{PLAIN} core gguf_file files text",
     "drafters": "core",
-    "datastore": f"{PLAIN} core llama files text",
+    "datastore": f"{PLAIN} core gguf_file llama files text",
     "engine": f"{PLAIN} core llama drafters files text",
     "models": f"{PLAIN} core gguf_file llama drafters files text",
     "batch": f"{PLAIN} core gguf_file llama models files text",
@@ -39,7 +39,7 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "remote": f"{PLAIN} core runtime text",
     "cluster": f"{PLAIN} core gguf_file llama models runtime batch remote text",
     "serve": f"{PLAIN} core gguf_file models runtime edgespec batch files text",
-    "training": f"{PLAIN} core gguf_file llama runtime history bench files text",
+    "training": f"{PLAIN} core gguf_file llama datastore runtime history bench files text",
     "chat": f"{PLAIN} core gguf_file llama models runtime edgespec history files text",
     "tui": f"{PLAIN} core drafters gguf_file models runtime edgespec history chat files text",
     "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch"

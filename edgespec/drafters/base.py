@@ -48,6 +48,10 @@ class Outcome:
     #: The target's float32[n_vocab] after a node, accepted or not, or after the last token before the step (-1); valid
     #: until its next pass.
     logits: Callable[[int], FloatRow]
+    #: The token before `tokens`; -1: there is none.
+    before: int = -1
+    #: False if nothing of this answer may be saved.
+    is_remembered: bool = True
 
 
 class Drafter(ABC):

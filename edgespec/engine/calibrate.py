@@ -221,6 +221,15 @@ class CostModelCache:
             self._paces[key] = MeasuredPolicy(self.costs, self._least_width, leaves, max(1, len(names)))
         return self._paces[key]
 
+    def steps_without_gain(self, drafter: str) -> int | None:
+        """Return the steps since the start if a drafter was backed off in them; 0 if it gains time, None if unknown."""
+        used = ((names.split(","), pace) for (names, _), pace in self._paces.items() if pace.n_steps)
+        paces = [pace for names, pace in used if drafter in names]
+        known = [(pace.n_steps, gained) for pace in paces if (gained := pace.has_gained(drafter)) is not None]
+        if any(gained for _, gained in known):
+            return 0
+        return sum(steps for steps, _ in known) if known else None
+
     def save(self, *, now: bool = True) -> None:
         """Save all measurements; unless `now`, at most once a minute."""
         if not self._paces or not (now or perf_counter() - self._saved_s > SAVE_EVERY_S):

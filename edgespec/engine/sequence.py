@@ -70,6 +70,8 @@ class Sequence:
     reuse: Reuse = "running"
     #: Overrides the engine's drafters and policy for this sequence; None: the engine's.
     drafting: Drafting | None = None
+    #: False if nothing of the answer may be saved.
+    is_remembered: bool = True
     #: The slot of the KV cache; NO_SLOT while the sequence waits for one.
     slot: int = NO_SLOT
     stats: Stats = field(default_factory=Stats)

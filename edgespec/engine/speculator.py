@@ -272,9 +272,11 @@ class Speculator:
             and (drafter.name not in part.backed_off or part.sequence.round % OBSERVE_EVERY == 0)
         ]
         if looking:
-            last = part.sequence.tokens[part.sequence.n_decoded + part.n_pending - 1]
-            tokens = [last, *(part.draft.tokens[node] for node in path)]
-            outcome = Outcome(part.sequence, tokens, part.draft, path, partial(runner.logits, part))
+            sequence, last = part.sequence, part.sequence.n_decoded + part.n_pending - 1
+            tokens = [sequence.tokens[last], *(part.draft.tokens[node] for node in path)]
+            before = sequence.tokens[last - 1] if last else -1
+            rows, is_remembered = partial(runner.logits, part), sequence.is_remembered
+            outcome = Outcome(sequence, tokens, part.draft, path, rows, before, is_remembered)
             for drafter in looking:
                 started_s = perf_counter()
                 self._tell(drafter, part.sequence, drafter.observe, outcome)

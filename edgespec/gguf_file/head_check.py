@@ -27,6 +27,7 @@ MARKOV, LATTICE = "markov_w1.weight", "selector_hidden.weight"  # the tensors by
 BIASES = "markov_w2.weight"
 MASK_TOKEN = "tokenizer.ggml.mask_token_id"
 MOST_BLOCK = 64  # tokens of a block, so that it fits into a pass
+HEAD_ARCHITECTURES = (EAGLE3, DFLASH, *NETWORKS)
 # Our key of an `eagle3` that reads the final state in place of three layers' inputs (EAGLE-1), and its only value
 READS, FINAL_STATE = "edgespec.head.reads", "final_state"
 N_LAYERS_READ = 3
@@ -247,6 +248,19 @@ def kind_of_head(header: Header) -> str:
 
 def is_head(header: Header) -> bool:
     return bool(kind_of_head(header))
+
+
+def may_be_head(path: Path) -> bool:
+    """Return whether the first key of a file, by convention its architecture, can be that of a head.
+
+    Unlike `read_header`, this takes no time for large vocabularies, so a folder with many models can be searched.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(128)
+    except OSError:
+        return False
+    return start.startswith(b"GGUF") and any(name.encode() in start for name in HEAD_ARCHITECTURES)
 
 
 def layers_read(header: Header) -> tuple[int, ...]:

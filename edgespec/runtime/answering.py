@@ -46,7 +46,6 @@ class _Running:
     sequence: Sequence
     model: Model
     text: TextStream
-    is_remembered: bool
     proposed: int = 0
 
     def events(self, output: StepOutput) -> Iterator[TokenEvent]:
@@ -159,8 +158,9 @@ class Answering(Loop):
         reuse, drafting = self._reuse(request), self._loaded.drafting.of(request)
         sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting)
         sequence.ends = frozenset(request.stop_token_ids)
+        sequence.is_remembered = request.remembered and not request.reference
         self.stats = sequence.stats
-        self._answers[sequence] = _Running(stream, number, sequence, self.model, text, request.remembered)
+        self._answers[sequence] = _Running(stream, number, sequence, self.model, text)
 
     def _reuse(self, request: Request) -> Reuse:
         """Return how much of the KV cache a request may use.
@@ -198,14 +198,14 @@ class Answering(Loop):
         finished = self.engine.scheduler.finished()
         for sequence in finished:
             answer = self._answers.pop(sequence)
-            if sequence.error is None and answer.is_remembered:
+            if sequence.error is None and sequence.is_remembered:
                 self._remember(sequence)
             if sequence.finish == "length" and len(sequence.tokens) >= self.context.n_ctx:
                 self._note(CONTEXT_FULL.format(self.context.n_ctx))
             self.engine.finish(sequence)
             answer.stream.put(answer.number, sequence.error or answer.last_event())
         if finished and not self._answers:
-            self._loaded.tuning.save(now=False)
+            self._loaded.save(now=False)
 
     def _break_off(self, error: EdgespecError) -> None:
         """End the answers that had a slot, since the KV cache is in an unknown state; the others continue to wait."""
@@ -219,7 +219,7 @@ class Answering(Loop):
     def _remember(self, sequence: Sequence) -> None:
         """Add an answer to the store that the suffix drafter reads."""
         store = self._loaded.answers
-        if store is not None and not isinstance(sequence.sampler, ReferenceSampler):
+        if store is not None:
             store.add(sequence.tokens[sequence.n_prompt :])
 
 

@@ -31,6 +31,7 @@ from edgespec.events import Progress
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.head_check import BLOCK_DRAFTERS, is_head, kind_of_head, mtp_mismatch, read_ids
 from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.block_context import BlockContext
 from edgespec.llama.context import Context
@@ -38,7 +39,8 @@ from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
-from edgespec.models.pair.check import overlap_of, shipped_head, vocabulary_difference
+from edgespec.models.pair.check import overlap_of, vocabulary_difference
+from edgespec.runtime.near_draft import near_draft
 from edgespec.settings import AUTO_DRAFT, DRAFT_N_MAX, HEADS, MODEL_DRAFTERS, MTP, LoadSettings, Request, fixed_length
 from edgespec.validation import check_load_settings
 
@@ -60,10 +62,14 @@ def find_draft(
         return None
     if settings.draft_model not in (None, AUTO_DRAFT):
         return resolve(settings.draft_model).path
-    if default is not None and _can_be(settings, read_header(default)):
+    near = near_draft(settings, header, note)
+    is_better = near is not None and bool(near.found.kind) and settings.spec_type == "auto"  # than a draft model
+    if default is not None and not is_better and _can_be(settings, read_header(default)):
         return default
-    if settings.spec_type != "auto" and (head := shipped_head(header, settings.drafters)):
-        return head
+    if near is not None:
+        if not near.is_bundled:
+            note(f"{near.what}: found near {header.path.name}, {near.found.why}")
+        return near.path
     return _best_draft(settings, header, note) if settings.draft_model else None
 
 
@@ -93,6 +99,8 @@ def drafters_here(settings: LoadSettings) -> set[str]:
     if settings.draft_model == AUTO_DRAFT:
         return here | {"draft"}
     draft = resolve(settings.draft_model).path if settings.draft_model else found.default_draft
+    if draft is None and (near := near_draft(settings, check_model(found.path), lambda text: None, untried=True)):
+        draft = near.path
     return here | {kind_of_head(read_header(draft)) or "draft"} if draft else here
 
 

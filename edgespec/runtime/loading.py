@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from edgespec.cancel import CancelFlag
@@ -10,15 +11,24 @@ from edgespec.closable import Closable
 from edgespec.core import exactness
 from edgespec.datastore.answer_store import AnswerStore
 from edgespec.datastore.corpus import Corpus, check_fits, find
+from edgespec.datastore.successor_store import SuccessorStore
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.registry import REGISTRY, Parts
 from edgespec.drafters.successors import Successors
 from edgespec.engine.calibrate import CostModelCache, warm_up
 from edgespec.engine.engine import Engine
 from edgespec.engine.width_classes import WIDEST
-from edgespec.errors import UsageError
+from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
 from edgespec.events import Progress
-from edgespec.gguf_file.head_check import NETWORKS, check_draft_file, check_head_fits, is_head, n_features
+from edgespec.files.paths import models_dir
+from edgespec.gguf_file.head_check import (
+    NETWORKS,
+    check_draft_file,
+    check_head_fits,
+    is_head,
+    kind_of_head,
+    n_features,
+)
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import rpc
@@ -32,6 +42,7 @@ from edgespec.llama.template import ChatTemplate
 from edgespec.llama.workers import RemoteDevice, parse_addresses
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
+from edgespec.models.names.source import HEADS as BUNDLED_HEADS
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.drafting import (
     LoadedDrafters,
@@ -43,6 +54,7 @@ from edgespec.runtime.drafting import (
 )
 from edgespec.runtime.fitting import cache_bytes, fitted, open_model, sequences_that_fit, uses_gpu
 from edgespec.runtime.guarantee import Guarantee, may_pad
+from edgespec.runtime.near_draft import remember
 from edgespec.settings import (
     HEADS,
     MAX_LEAVES,
@@ -67,6 +79,7 @@ class ModelSession(Closable):
     draft: Model | None = None
     draft_header: Header | None = None  # also of a head, which is not a model
     answers: AnswerStore | None = None
+    learned: SuccessorStore | None = None
     context: Context
     guarantee: Guarantee
     engine: Engine
@@ -99,6 +112,19 @@ class ModelSession(Closable):
             while opened:
                 opened.pop().close()
 
+    def save(self, *, now: bool = True) -> None:
+        """Save what was measured and learned; unless `now`, at most once a minute, and neither answers, of which the
+        store itself saves many at once, nor the result of a draft."""
+        self.tuning.save(now=now)
+        if self.learned is not None:
+            self.learned.save(now=now)
+        if now and self.draft_header is not None:
+            steps = self.tuning.steps_without_gain(kind_of_head(self.draft_header) or "draft")
+            if steps is not None:
+                remember(self._settings, self.model.path, self.draft_header.path, steps)
+        if now and self.answers is not None:
+            self.answers.save()
+
     def watch(self, cancel: CancelFlag | None) -> None:
         """Let `cancel` stop passes of all models."""
         if cancel is not self._watched:
@@ -114,6 +140,7 @@ class ModelSession(Closable):
         draft_path = find_draft(settings, header, found.default_draft, progress, note)
         if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
             raise no_draft_model(settings, header, found.missing_draft)
+        is_found = draft_path != found.default_draft and not settings.draft_model and settings.spec_type == "auto"
         # Check both headers first: an error in the draft should not appear only after the target is loaded.
         draft_header = check_draft_file(draft_path) if draft_path else None
         if draft_header is not None and is_head(draft_header):
@@ -121,7 +148,16 @@ class ModelSession(Closable):
         names = drafters_with(settings, header, draft_header) if self.n_max > 0 else []
         drafts = bool(names)
         leaves = settings.spec_tree if set(names) - CHAINS else 1
-        plan = self._plan(header, draft_header, leaves, names)
+        try:
+            plan = self._plan(header, draft_header, leaves, names, must_fit=is_found)
+        except OutOfMemoryError as error:
+            if not is_found or draft_header is None:
+                raise
+            note(f"{draft_header.path.name} is not used: {error.why or error.what}")
+            self._settings, draft_header = settings, None
+            names = drafters_with(settings, header, None)
+            leaves = settings.spec_tree if set(names) - CHAINS else 1
+            plan = self._plan(header, None, leaves, names)
         settings = self._settings
         renderer().start()  # while the weights load
         self.model = self._open_model(plan, self._workers)
@@ -145,7 +181,7 @@ class ModelSession(Closable):
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
         if self.guarantee.warning and (names or not have_bounds()):
             note(self.guarantee.warning)
-        if found.missing_draft and settings.uses_draft and not settings.draft_model and not self._why_plain():
+        if found.missing_draft and settings.uses_draft and draft_path is None and not self._why_plain():
             self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")
         self.draft_header = draft_header
         for drafter in self._make_drafters(names, plan, leaves, corpus):
@@ -202,8 +238,12 @@ class ModelSession(Closable):
         if settings.overlap == "on" and not {"draft", "self"} & {*names}:
             self._note("drafting is not overlapped: only a draft model can draft ahead")
 
-    def _plan(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
+    def _plan(
+        self, header: Header, draft: Header | None, leaves: int, names: Sequence[str], *, must_fit: bool = False
+    ) -> Plan:
         """Return what is loaded, in which contexts and where; decide the number of sequences and their context.
+
+        With `must_fit`, everything has to be in memory, with the whole context.
 
         Raises OutOfMemoryError.
         """
@@ -219,8 +259,8 @@ class ModelSession(Closable):
             one = self._wanted(header, draft, leaves, names)
             self._settings = replace(settings, sequences=sequences_that_fit(one, *offload, self._workers))
         wanted = self._wanted(header, draft, leaves, names)
-        may_shrink = not settings.ctx_size and not settings.must_fit
-        fits = {"may_shrink": may_shrink, "must_fit": settings.must_fit}
+        must_fit = must_fit or settings.must_fit
+        fits = {"may_shrink": not settings.ctx_size and not must_fit, "must_fit": must_fit}
         return fitted(wanted, self._note, *offload, **fits, workers=self._workers)
 
     def _wanted(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
@@ -291,7 +331,7 @@ class ModelSession(Closable):
         """Yield the drafters in the order in which they are asked."""
         if "suffix" in names and self._settings.store:
             self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
-        successors = Successors(self.model.n_vocab)
+        successors = self._open_successors(is_used=not {"recycling", *HEADS}.isdisjoint(names))
         parts = Parts(successors, self.answers, None if corpus is None else corpus.index)
         yield from (entry.make(parts) for entry in map(REGISTRY.__getitem__, names) if entry.make is not None)
         if self.draft_header is not None and self.draft_header.architecture in NETWORKS:
@@ -301,6 +341,14 @@ class ModelSession(Closable):
             yield self._make_model_drafter(self.draft, plan.draft, leaves, successors)
         if MTP in names:
             yield self._make_model_drafter(self.model, plan.of_block, leaves, successors)
+
+    def _open_successors(self, *, is_used: bool) -> Successors:
+        """Return the table of successors; if a drafter uses it, with the rows of bundled and saved tables."""
+        successors, folders = Successors(self.model.n_vocab), (BUNDLED_HEADS, models_dir(), self.model.path.parent)
+        if is_used:
+            with suppress(ModelFileError):  # weights that cannot be read have no print
+                self.learned = SuccessorStore(self.model.header, successors, folders, saves=self._settings.store)
+        return successors
 
     def _make_model_drafter(self, draft: Model, plan: Plan, leaves: int, successors: Successors) -> Drafter:
         drafter, context = model_drafter(self._settings, self.context, draft, plan, leaves, successors, self._note)

@@ -101,9 +101,7 @@ class Runtime(Backend):
         with self.loop.alone() as is_alone:
             if not is_alone:
                 raise UsageError("a model cannot be closed in the middle of a step")
-            self._loaded.tuning.save()
-            if self._loaded.answers is not None:
-                self._loaded.answers.save()
+            self._loaded.save()
             self._loaded.close()
 
     # --- answering ------------------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from edgespec.cancel import CancelFlag
 
-KINDS = ("eagle3", "eagle1", "dspark", "dflash", "hydra", "medusa")
+NGRAM = "ngram"  # not a head, but a table for token recycling
+KINDS = ("eagle3", "eagle1", "dspark", "dflash", "hydra", "medusa", NGRAM)
+TOKENS, TOKENS_OF_TABLE = 500_000, 200_000
 TYPES = ("F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 LICENCE = "apache-2.0"
 
@@ -26,7 +28,7 @@ class Settings:
     #: Training time, without the time that the answers take.
     minutes: float = 60.0
     #: Tokens of answers to learn from.
-    tokens: int = 500_000
+    tokens: int = TOKENS
     #: The number of tokens that the head can draft.
     vocabulary: int = 8192
     #: The longest draft of a DFlash or DSpark head.

@@ -6,10 +6,10 @@ PyTorch is loaded only when training begins.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -22,11 +22,13 @@ from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import is_same_target, target_print
 from edgespec.llama.batch import check_layers
+from edgespec.llama.model import Model
 from edgespec.runtime.runtime import Runtime
 from edgespec.text.figures import count_of, size_of
 from edgespec.training.answers import Answers, load_settings
 from edgespec.training.features import default_layers, load, n_learned, read_rows, read_states, record
-from edgespec.training.job import LICENCE, Listener, Progress, Result, Settings
+from edgespec.training.job import LICENCE, NGRAM, Listener, Progress, Result, Settings
+from edgespec.training.ngram import write_table
 from edgespec.training.prompts import Passages, from_files
 
 PROMPT_SHARE = 1.0  # prompt tokens for each token of an answer; they take disk space too
@@ -34,24 +36,30 @@ ABOUT = "about.json"
 INSTALL = "pip install 'edgespec[train]', or in a clone: .venv/bin/pip install torch"
 OTHER_WORK = "choose another folder with --work"
 
+Made = TypeVar("Made")
+
 
 def train_head(settings: Settings, listener: Listener) -> Result | None:
-    """Train a head and write its file. Return None if the listener cancelled it; the same call resumes.
+    """Train a head, or make a table of successors, and write its file. Return None if the listener cancelled it; the
+    same call resumes.
 
     Raises UsageError, EdgespecError, ModelFileError.
     """
-    if find_spec("torch") is None:
+    is_table = settings.kind == NGRAM
+    if not is_table and find_spec("torch") is None:
         raise UsageError("training needs PyTorch, which is not installed", hint=INSTALL)
     header = check_model(settings.target)
-    check_destination(settings.out, (header.path,), b"GGUF")
+    check_destination(settings.out, (header.path,), b"PK" if is_table else b"GGUF")
     layers = _layers(settings, header)
     work = settings.work or cache_dir() / "training" / f"{header.path.stem}-{header.path.stat().st_size}"
     _claim(work, header, layers)
     with told_as(UsageError, f"another training uses {work}", hint=f"wait for it, or {OTHER_WORK}"):
         lock = FileLock(work / ".lock", blocking=False).acquire()
     with lock:
+        if is_table:
+            return _collect(work, settings, listener, lambda model: write_table(model, work, settings, listener))
         _check_room(work, header, layers, settings, listener)
-        _collect(work, layers, settings, listener)
+        _collect(work, settings, listener, lambda model: read_states(model, work, layers, listener, settings.threads))
         return None if listener.cancel.is_set() else _train(header, layers, work, settings, listener)
 
 
@@ -99,8 +107,8 @@ def _check_room(work: Path, header: Header, layers: Sequence[int], settings: Set
         listener.note(f"the answers and what the target computes for them take about {size_of(needed)} in {work}")
 
 
-def _collect(work: Path, layers: Sequence[int], settings: Settings, listener: Listener) -> None:
-    """Let the target answer, then read its answers to compute the states.
+def _collect(work: Path, settings: Settings, listener: Listener, read: Callable[[Model], Made]) -> Made | None:
+    """Let the target answer, then read its answers; return the result of `read`, or None if it was cancelled before.
 
     Reading takes about half as long as answering. In return, answers come from the engine as everywhere else, and
     answers that were kept without their states are treated in the same way.
@@ -113,8 +121,7 @@ def _collect(work: Path, layers: Sequence[int], settings: Settings, listener: Li
 
     with Runtime(load_settings(settings), loading) as llm:
         Answers(llm, work, settings, own, Passages(texts)).collect(listener)
-        if not listener.cancel.is_set():
-            read_states(llm.model, work, layers, listener, settings.threads)
+        return None if listener.cancel.is_set() else read(llm.model)
 
 
 def _train(header: Header, layers: Sequence[int], work: Path, settings: Settings, listener: Listener) -> Result | None:

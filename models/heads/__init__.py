@@ -1,1 +1,1 @@
-"""Bundled draft heads; the card next to each describes its origin."""
+"""Bundled draft heads, and tables for token recycling; the card next to each describes its origin."""

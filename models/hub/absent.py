@@ -198,10 +198,11 @@ def _absent(entry: Entry, wanted: Source) -> Absent:
 def _usual_bytes(entry: Entry) -> int:
     """Estimate the size of a model's file from the number of parameters in its name; 0 if it has none."""
     match = _PARAMS.search(entry.name) or _PARAMS.search(entry.about.lower())
-    if match is None or entry.quant not in QUANT_BITS:
+    bits = QUANT_BITS.get(entry.quant.removeprefix("UD-"))
+    if match is None or bits is None:
         return 0
     n_params = float(match[1]) * (1e9 if match[2] == "b" else 1e6)
-    return round(n_params * ABOVE_NAME * QUANT_BITS[entry.quant] / 8)
+    return round(n_params * ABOVE_NAME * bits / 8)
 
 
 def about_size(n_bytes: int) -> str:

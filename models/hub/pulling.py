@@ -19,6 +19,7 @@ from edgespec.models.hub.cache import hub_cache, is_offline
 from edgespec.models.hub.disk import DownloadCancelled, Progress
 from edgespec.models.hub.fetch import fetch
 from edgespec.models.hub.package import fetch_package
+from edgespec.models.hub.quants import quant_of
 from edgespec.models.hub.repository import Download, plan
 from edgespec.models.hub.requests import DownloadError, missing_offline
 from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, Source, cached, is_path
@@ -94,6 +95,21 @@ def items_of(specs: Sequence[str], *, drafts_of: Collection[str]) -> list[Item]:
     wanted = [item.wanted for item in named]
     further = [draft for draft in drafts.values() if draft.wanted not in wanted]
     return [each for item in named for each in (item, *(draft for draft in further if draft.targets[0] is item))]
+
+
+def offered_draft(item: Item) -> tuple[Item, int] | None:
+    """Return the draft in the repository of a model that was planned, as an item to plan, and its size; None without
+    one.
+
+    It is the draft with the quantisation of the model, else the smallest.
+    """
+    download = item.download
+    if item.is_draft or item.error is not None or not isinstance(download, Download) or not download.drafts:
+        return None
+    quant = quant_of(download.files[0].name)
+    best = min(download.drafts, key=lambda file: (quant_of(file.name) != quant, file.size_bytes, file.name))
+    wanted = HubSpec(download.wanted.repository, best.name, revision=download.wanted.revision)
+    return Item(str(wanted), wanted, targets=[item]), best.size_bytes
 
 
 def plan_item(item: Item, display: Display) -> None:

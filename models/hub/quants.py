@@ -24,6 +24,9 @@ _SPELLINGS = {"FP16": "F16", "FP32": "F32"}
 _QUANT = re.compile(rf"(?:^|[-._/ ])({'|'.join(_QUANTS)})(?=$|[-._/ ])", re.IGNORECASE)
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 _NO_MODELS = re.compile("mmproj|imatrix", re.IGNORECASE)
+# As in llama.cpp's `common/download.cpp`: "mtp-..." is an MTP block alone, and "...-MTP-..." a whole model with one
+_MTP = re.compile(r"(?:^|/)mtp-[^/]*$", re.IGNORECASE)
+_DRAFTS = re.compile(rf"{_MTP.pattern}|(?:^|[-_./])(?:eagle-?3|dflash2?|dspark|draft)[-_.][^/]*$", re.IGNORECASE)
 
 
 def quant_of(name: str) -> str:
@@ -50,9 +53,28 @@ def parts_of(name: str) -> list[str]:
 
 
 def models_in(names: Sequence[str]) -> list[str]:
-    """Return the files that are models, without projectors and the like; of a split model the first part."""
+    """Return the files that are models, without projectors, drafts and the like; of a split model the first part.
+
+    Drafts for a model are left out only where there is a model: other repositories hold nothing but drafts.
+    """
     ggufs = [name for name in names if name.lower().endswith(".gguf") and not _NO_MODELS.search(name)]
+    ggufs = [name for name in ggufs if not is_named_as_draft(name)] or ggufs
     return sorted(name for name in ggufs if part_of(name)[0] == 1)
+
+
+def is_named_as_draft(name: str) -> bool:
+    """Return whether the name of a file says that it is a draft head or a draft model."""
+    return _DRAFTS.search(name) is not None
+
+
+def drafts_in(names: Sequence[str]) -> list[str]:
+    """Return the files that by their names draft for the models of a repository.
+
+    MTP blocks in separate files are left out: edgespec runs them only in the file of their model.
+    """
+    models = models_in(names)
+    drafts = (name for name in names if is_named_as_draft(name) and name.lower().endswith(".gguf"))
+    return sorted(name for name in drafts if name not in models and not _MTP.search(name) and part_of(name) == (1, 1))
 
 
 def choose(names: Sequence[str], quant: str = "", *, where: str = "this repository") -> str:

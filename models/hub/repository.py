@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub import requests
 from edgespec.models.hub.cache import is_offline, repository_folder
-from edgespec.models.hub.quants import choose, models_in, parts_of
+from edgespec.models.hub.quants import choose, drafts_in, models_in, parts_of
 from edgespec.models.hub.requests import (
     DownloadError,
     Patience,
@@ -64,12 +64,14 @@ class Download:
     Attributes:
         files: All parts of the model, in order.
         here_bytes: How much of each file is here already.
+        drafts: Files of the repository that by their names draft for this model; they are not a part of the download.
     """
 
     wanted: HubSpec
     commit: str
     files: tuple[RemoteFile, ...]
     here_bytes: tuple[int, ...]
+    drafts: tuple[RemoteFile, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -117,7 +119,8 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
         if not file.size_bytes:
             why = "it is empty" if file.etag else f"{host()} does not give its size and hash"
             raise DownloadError(f"{file.name} of {repository.name} cannot be downloaded", why=why)
-    empty = Download(wanted, repository.commit, files, ())
+    drafts = tuple(repository.files[name] for name in drafts_in(names) if name not in parts)
+    empty = Download(wanted, repository.commit, files, (), drafts)
     return replace(empty, here_bytes=tuple(_here_bytes(empty, file) for file in files))
 
 

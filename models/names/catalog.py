@@ -26,6 +26,7 @@ VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
     "repository": ('a repository on the hub, such as "Qwen/Qwen3-8B-GGUF"', r"[A-Za-z0-9][\w.-]*/[\w.-]+"),
     "quant": (f'a quantisation, such as "{DEFAULT_QUANT}"', r"[\w.-]+"),
     "drafts": ('a list of other models in the catalogue, best first, such as ["qwen3-0.6b"]', None),
+    "heads": ('a list of draft heads, such as ["mtp", "eagle3 owner/name"]', None),
     "licence": ("a string", "(?s).*"),
     "about": ("a string", "(?s).*"),
     "system": ("a string, the system prompt of chats that set none", "(?s).*"),
@@ -54,6 +55,7 @@ class Entry:
     Attributes:
         quant: The quantisation to download; for a package the type to convert its file to.
         drafts: Names of other entries that can draft for the model, best first.
+        heads: The published draft heads: "mtp" for an MTP block in the files, or a kind and a repository of the hub.
         licence: The licence of the weights; empty if unknown.
         system: The system prompt of chats that set none. `temperature` and `top_p` are defaults, too.
         package: The package with its version, "name==version".
@@ -75,6 +77,7 @@ class Entry:
     member: str = ""
     sha256: str = ""
     size_bytes: int = 0
+    heads: tuple[str, ...] = ()
 
     @property
     def settings(self) -> dict[str, str | float]:
@@ -158,7 +161,7 @@ def _check_value(name: str, key: str, value: Any) -> None:
     if isinstance(range_or_pattern, str):
         fits = isinstance(value, str) and re.fullmatch(range_or_pattern, value, re.ASCII) is not None
     elif range_or_pattern is None:
-        fits = isinstance(value, list) and all(isinstance(draft, str) for draft in value)
+        fits = isinstance(value, list) and all(isinstance(element, str) for element in value)
     else:
         low, high = range_or_pattern
         fits = type(value) in ((int, float) if isinstance(high, float) else (int,)) and low <= value <= high
@@ -170,6 +173,8 @@ def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:
     given = dict(table)
     if "drafts" in given:
         given["drafts"] = tuple(name.lower() for name in given["drafts"])
+    if "heads" in given:
+        given["heads"] = tuple(given["heads"])
     if "repository" in given:
         base = replace(base, package="")
     elif "package" in given and not base.package:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgespec.errors import UsageError
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_of
-from edgespec.models.hub.quants import models_in, quant_of
+from edgespec.models.hub.quants import drafts_in, models_in, quant_of
 from edgespec.models.names.catalog import catalogue, near
 from edgespec.models.names.folders import gguf_files
 from edgespec.models.names.source import NAMES, HubSpec, cached, is_path, packaged_at
@@ -69,7 +69,9 @@ def known_names() -> Iterator[str]:
     with suppress(UsageError):
         yield from catalogue()
     for repository in filter(_can_be_typed, cached_repositories()):
-        wanted = {quant_of(name) or name: name for name in models_in(list(cached_files(repository)))}
+        files = list(cached_files(repository))
+        yield from (_short(HubSpec(repository, name)) for name in drafts_in(files))
+        wanted = {quant_of(name) or name: name for name in models_in(files)}
         for quant, name in wanted.items():
             yield _short(HubSpec(repository, name) if quant == name else HubSpec(repository, quant=quant))
 

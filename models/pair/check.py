@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import compress
 from operator import ne
-from pathlib import Path
 from typing import Literal
 
 from edgespec.drafters.translation import LEAST_OVERLAP
-from edgespec.gguf_file.head_check import NETWORKS, head_mismatch, is_head, kind_of_head
-from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.head_check import NETWORKS, head_mismatch, is_head
+from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
-from edgespec.models.names.source import HEADS
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import percent
 
@@ -176,12 +173,3 @@ def read_bytes(header: Header) -> int:
         elif name != "per_layer_token_embd.weight" and not (name == "token_embd.weight" and has_output):
             n_bytes += tensor.size_bytes
     return n_bytes
-
-
-def shipped_head(target: Header, kinds: Collection[str]) -> Path | None:
-    """Return the file of a head for this target, of one of these kinds; None if there is none."""
-    for file in sorted(HEADS.glob("*.gguf")):
-        head = read_header(file)
-        if kind_of_head(head) in kinds and not head_mismatch(target, head):
-            return file
-    return None

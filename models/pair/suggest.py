@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgespec.errors import EdgespecError
+from edgespec.gguf_file.head_check import kind_of_head
 from edgespec.gguf_file.header import Header
 from edgespec.models.hub.cache import repository_of
 from edgespec.models.names.catalog import Entry, catalogue
@@ -31,6 +32,7 @@ class Suggestion:
         times_smaller: The relative size; None if unknown, like `size_bytes`.
         reasons: All obstacles and limits, as in `check_pair`.
         slows_down: True for a draft that is no smaller than the target: it is not suggested, even if compatible.
+        kind: The kind of a draft head, such as "eagle3"; empty for a draft model.
     """
 
     spec: str
@@ -41,6 +43,7 @@ class Suggestion:
     size_bytes: int | None = None
     reasons: tuple[str, ...] = ()
     slows_down: bool = False
+    kind: str = ""
 
     @property
     def label(self) -> str:
@@ -72,16 +75,17 @@ def assessed(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Sugge
     spec = name_of(model.path)
     if model.header is None:
         return Suggestion(spec, "no", model.problem, is_here=True, size_bytes=model.size_bytes)
-    size = relative_size(target, model.header)
+    size, kind = relative_size(target, model.header), kind_of_head(model.header)
     if size.slows_down:  # and its tokens need not be compared
-        return Suggestion(spec, "no", str(size), True, size.times_smaller, model.size_bytes, slows_down=True)
+        return Suggestion(spec, "no", str(size), True, size.times_smaller, model.size_bytes, slows_down=True, kind=kind)
     try:
         found = check_pair(target, model.header, vocabulary)
         why = _why(found)
     except EdgespecError as error:  # it has been deleted meanwhile
         return Suggestion(spec, "no", error.why or error.what, is_here=True)
     verdict: Compatibility = "no" if found.overlap < LEAST_OFFERED else found.verdict
-    return Suggestion(spec, verdict, why, True, size.times_smaller, model.size_bytes, tuple(found.reasons))
+    reasons = tuple(found.reasons)
+    return Suggestion(spec, verdict, why, True, size.times_smaller, model.size_bytes, reasons, kind=kind)
 
 
 def to_fetch(entries: Iterable[Entry]) -> Iterator[Suggestion]:

@@ -171,6 +171,22 @@ def test_all_that_is_here_is_counted_together(home: Path, kept: Repository) -> N
     assert said.endswith(f"\n4 models, {n_bytes / 1e6:.1f} MB; 2.3 MB in files that cannot be loaded\n")
 
 
+def test_draft_heads_are_listed_apart_from_models_and_shown_with_their_model(home: Path) -> None:
+    write_model(home / "deep.gguf", "llama", n_layers=8)
+    write_head(home / "head.gguf", draft_tokens=[1, 2, 3], has_vocabulary=False)
+    write_hydra(home / "misfit.gguf", n_vocab=5)
+    (home / "eagle3-broken.gguf").write_bytes(b"<html>")
+    table, _, rest = text_of(home, "ls").partition("draft heads, which draft for their model (-md):\n")
+    assert "deep.gguf" in table and "head.gguf" not in table
+    assert "head.gguf: eagle3, " in rest and rest.rstrip().endswith("in files that cannot be loaded")
+    assert "3 models, " in rest and "; 2 draft heads; " in rest
+    shown = text_of(home, "show", "deep.gguf")
+    assert re.search(r"\ndrafts near it +head.gguf: eagle3 head, fits, [\d.]+ times smaller than the target\n", shown)
+    assert re.search(r"\n +misfit.gguf: hydra head, does not fit: .* 5 tokens", shown)
+    assert re.search(r"\n +eagle3-broken.gguf: does not fit: it is a web page", shown)
+    assert "smollm2" not in shown
+
+
 def test_only_models_with_the_text_in_their_names_are_listed(home: Path, kept: Repository) -> None:
     assert [each["model"] for each in objects(home, "ls", "TINY-gguf:q8")] == ["owner/tiny-GGUF:Q8_0"]
     done = edgespec(home, "ls", "nothing like it")
@@ -260,7 +276,8 @@ def test_the_catalogue_is_listed_with_what_is_here(home: Path) -> None:
     entries = {each["name"]: each for each in objects(home, "ls", "--catalog")}
     assert (entries["qwen2.5-7b"]["here"], entries["qwen2.5-14b"]["here"]) == (["Q8_0"], [])
     lines = text_of(home, "ls", "--catalog").splitlines()
-    assert lines[0].split() == ["model", "weights", "here", "licence", "about", "drafts"]
+    assert lines[0].split() == ["model", "weights", "here", "licence", "about", "drafts", "heads"]
+    assert next(line for line in lines if line.startswith("qwen3.5-9b ")).split()[-2:] == ["mtp", "eagle3"]
     [entry] = [line for line in lines if line.startswith("qwen2.5-7b ")]
     about = r"Apache-2.0 +Qwen 2.5 7B Instruct +qwen2.5-0.5b qwen2.5-1.5b"
     assert re.fullmatch(rf"qwen2.5-7b +Q4_K_M +Q8_0 +{about}", entry)

@@ -218,6 +218,45 @@ def test_what_is_named_twice_is_reported_once_and_a_folder_is_no_model(hub: Fake
     assert done.stderr.decode().splitlines()[0] == "edgespec: ./folder.gguf is not a file"
 
 
+HEAD = "eagle3-tiny-Q8_0.gguf"
+
+
+@pytest.fixture
+def headed(hub: FakeHub) -> None:
+    """The repository holds drafts next to the model."""
+    drafts = {HEAD: b"a head", "eagle3-tiny-F16.gguf": b"a larger head", "mtp-tiny-Q8_0.gguf": b"a block"}
+    hub.add(NAME, hub.repositories[NAME].files | drafts)
+
+
+def test_a_draft_in_the_repository_is_named_and_pulled_if_wanted(hub: FakeHub, headed: None, tmp_path: Path) -> None:
+    """Without a terminal to ask, nothing but the model is downloaded."""
+    done = pull(hub, tmp_path, SPEC)
+    offered = f"note: {SPEC}/{HEAD} (6 B) drafts for {SPEC}: edgespec pull {SPEC}/{HEAD}"
+    assert offered in " ".join(done.stderr.decode().split())
+    assert not [*tmp_path.rglob(HEAD)]
+    assert HEAD.encode() not in pull(hub, tmp_path, SPEC, "--no-draft").stderr
+    listed = pull(hub, tmp_path, SPEC, "--list", COLUMNS="120").stdout.decode()
+    assert f"drafts for these: {SPEC}/{HEAD}, 6 B" in listed and "mtp-" not in listed
+    assert [line.partition(": ")[0] for line in pulled(hub, tmp_path, SPEC, "--head")] == [SPEC, f"{SPEC}/{HEAD}"]
+    [head] = tmp_path.rglob(HEAD)
+    assert head.read_bytes() == b"a head"
+    assert HEAD.encode() not in pull(hub, tmp_path, SPEC).stderr  # it is here
+
+
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize(("answer", "comes"), [(b"\n", True), (b"n\n", False)])
+def test_on_a_terminal_the_draft_of_a_repository_is_offered(
+    hub: FakeHub, headed: None, tmp_path: Path, answer: bytes, comes: bool
+) -> None:
+    on = at_terminal(tmp_path, ["pull", SPEC], streams=["stdin", "stderr"], **hub.environment(tmp_path))
+    with on as (program, master):
+        assert HEAD in read_until(master, "[Y/n]")
+        os.write(master, answer)
+        read_rest(master)
+        assert program.wait(60) == 0
+    assert bool([*tmp_path.rglob(HEAD)]) == comes
+
+
 def test_where_one_cannot_be_fetched_none_is(hub: FakeHub, tmp_path: Path) -> None:
     specs = ["hf:owner/missing", "nonsense", SPEC, "demo", "hf:owner/draft-GGUF"]
     done = pull(hub, tmp_path, *specs, "--no-draft")

@@ -11,7 +11,7 @@ import pytest
 from cli_program import COMMAND, edgespec_here, environment
 from tiny_gguf import CHATML, write_model
 
-from edgespec.training import pipeline
+from edgespec.training import answers, pipeline
 from edgespec.training.features import read_rows
 
 PYTORCH = pytest.mark.skipif(find_spec("torch") is None, reason="heads are trained with PyTorch")
@@ -43,6 +43,32 @@ def test_without_pytorch_one_line_says_how_to_get_it(
     done = edgespec_here("draft", "train", str(target), "-o", str(tmp_path / "h.gguf"), home=tmp_path)
     assert done.returncode == 2
     assert b"training needs PyTorch, which is not installed\n  pip install 'edgespec[train]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("t.gguf", [], b"t.gguf does not end with .ngram"),
+        ("t.ngram", ["--minutes", "5"], b"--kind ngram does not use --minutes"),
+    ],
+)
+def test_a_table_is_refused_before_anything_is_answered(
+    target: Path, tmp_path: Path, name: str, options: list[str], said: bytes
+) -> None:
+    command = ["draft", "train", str(target), "--kind", "ngram", "-o", str(tmp_path / name), *options]
+    done = edgespec_here(*command, home=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_table_is_one_command(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "held_out", lambda *, chat: [])
+    monkeypatch.setattr(answers, "MAX_TOKENS", 16)
+    out = tmp_path / "t.ngram"
+    command = ["draft", "train", str(target), "--kind", "ngram", "-o", str(out), "--tokens", "40", "-t", "1"]
+    done = edgespec_here(*command, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert out.is_file() and b"--spec-type recycling" in done.stdout
 
 
 @PYTORCH

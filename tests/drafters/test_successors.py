@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from edgespec.core.draft import Draft
+from edgespec.core.index.successor_table import SuccessorTable, successors_in
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import Outcome
 from edgespec.drafters.successors import BLENDED, Successors
@@ -15,15 +18,20 @@ from edgespec.drafters.successors import BLENDED, Successors
 V = 12
 
 
-def outcome(row: list[float], token: int = 3) -> Outcome:
+def outcome(row: list[float], token: int = 3, before: int = -1, *, is_remembered: bool = True) -> Outcome:
     rows = np.array(row, np.float32)
-    return Outcome(None, [token], Draft.empty(), [], lambda node: rows)  # type: ignore[arg-type]
+    return Outcome(None, [token], Draft.empty(), [], lambda node: rows, before, is_remembered)  # type: ignore[arg-type]
+
+
+def likely(token: int) -> list[float]:
+    """A row in which one token is likely."""
+    return [9.0 * (other == token) for other in range(V)]
 
 
 def test_the_likeliest_follow_with_their_shares() -> None:
     table = Successors(V)
     table.learn(outcome([0.0] * 5 + [np.log(3.0)] + [-np.inf] * 6))
-    ids, weights = table.of(3)
+    ids, weights, _ = table.of(3)
     assert ids[0] == 5 and weights[0] == pytest.approx(3 / 8)
     assert not len(table.of(4)[0])
 
@@ -54,3 +62,65 @@ def test_blending_gives_log_probabilities(scattered: bool) -> None:
     before = row.copy()
     table.blend(row, 4)
     assert (row == before).all()
+
+
+def test_two_tokens_say_more_than_one() -> None:
+    table = Successors(V)
+    table.learn(outcome(likely(5), before=1))
+    table.learn(outcome(likely(6), before=2))
+    assert [table.of(3, before=before)[0].tolist() for before in (1, 2, 4)] == [[5], [6], [6]]
+    assert table.of(3, before=1)[2] > table.of(3, before=4)[2]
+
+
+def test_what_is_learned_replaces_earlier_tables() -> None:
+    earlier, table = Successors(V), Successors(V)
+    earlier.learn(outcome(likely(5), before=1))
+    kept = SuccessorTable()
+    for context, row in earlier.unsaved().items():
+        kept.put(context, row)
+    table.restore(kept.state())
+    assert table.of(3, before=1)[0].tolist() == [5]
+    assert table.of(3, before=1)[2] < earlier.of(3, before=1)[2]
+    table.learn(outcome(likely(6), before=2))
+    assert table.of(3, before=1)[0].tolist() == [5]  # an earlier row after two tokens before a new one after one
+    table.learn(outcome(likely(7), before=1))
+    assert table.of(3, before=1)[0].tolist() == [7]
+
+
+def test_answers_that_are_not_to_be_remembered_are_not_saved() -> None:
+    table = Successors(V)
+    table.learn(outcome(likely(5), before=1))
+    table.learn(outcome(likely(6), before=2, is_remembered=False))
+    assert {*table.unsaved()} == {(1, 3)}  # the row after token 3 alone is now that of the second answer
+    assert table.of(3, before=2)[0].tolist() == [6]
+    assert not table.unsaved()
+
+
+def test_a_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.core.index.successor_table.MOST_CONTEXTS", 2)
+    table, row = SuccessorTable(), successors_in(np.array(likely(5), np.float32))
+    for token in (1, 2, 1, 3):
+        table.put((-1, token), row)
+    assert len(table) == 2
+    assert [table.get(-1, token) is not None for token in (1, 2, 3)] == [True, False, True]
+
+
+def test_tables_of_other_data_are_refused() -> None:
+    table = SuccessorTable()
+    table.put((1, 2), successors_in(np.array(likely(5), np.float32)))
+    state = table.state()
+    changes: list[dict[str, NDArray[Any]]] = [
+        {"ids": np.array([V], np.int32)},
+        {"ids": np.array([5.0])},
+        {"contexts": np.array([[-2, 3]], np.int32)},
+        {"contexts": np.array([1, 2], np.int32)},
+        {"lengths": np.array([0], np.uint8)},
+        {"lengths": np.array([2], np.uint8)},
+        {"logits": np.array([np.nan], np.float16)},
+    ]
+    for change in changes:
+        with pytest.raises(ValueError, match="a table of successors"):
+            SuccessorTable().restore(state | change, V)
+    again = SuccessorTable()
+    again.restore(state, V)
+    assert again.get(1, 2) is not None and not SuccessorTable().state()["contexts"].size

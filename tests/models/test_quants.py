@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of
+from edgespec.models.hub.quants import choose, drafts_in, models_in, parts_of, quant_of
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,15 @@ NAMES = ["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-Q6_K-00001-of-00002.ggu
 
 def test_models_are_distinguished_from_their_companions() -> None:
     assert models_in(NAMES) == ["m-Q4_K_M.gguf", "m-Q6_K-00001-of-00002.gguf", "m-Q8_0.gguf"]
+
+
+def test_drafts_are_told_from_models_by_their_names() -> None:
+    models = ["m-MTP-Q4_K_M.gguf", "m-Q8_0.gguf"]
+    drafts = ["deep/dspark-m-Q8_0.gguf", "eagle3-m-Q8_0.gguf", "m-DFlash-Q4_K_M.gguf", "m-draft.gguf"]
+    names = [*models, *drafts, "MTP/mtp-m-Q4_K_M.gguf", "eagle3.md"]
+    assert (models_in(names), drafts_in(names)) == (models, drafts)
+    assert choose(names, "Q4_K_M") == models[0]
+    assert (models_in(drafts), drafts_in(drafts)) == (drafts, [])  # a repository of drafts
 
 
 def test_a_split_model_is_all_its_parts() -> None:

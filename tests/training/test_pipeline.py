@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,25 @@ from filelock import FileLock
 from tiny_gguf import CHATML, EXACT, write_model
 
 import edgespec
+from edgespec.core.index.successor_table import NONE, Context
+from edgespec.core.sampling import SamplingSettings
+from edgespec.datastore.successor_store import SUFFIX, read_table
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files import paths
 from edgespec.gguf_file.head_check import check_draft_file, kind_of_head
 from edgespec.gguf_file.header import read_header
 from edgespec.runtime.runtime import Runtime
+from edgespec.settings import LoadSettings, Message, Request
 from edgespec.training import answers, pipeline
 from edgespec.training.answers import Answers, end_token, load_settings, user_header
-from edgespec.training.features import Features, Row, default_layers, load, read_rows, read_states
-from edgespec.training.job import Listener, Settings
+from edgespec.training.features import Features, Row, default_layers, load, n_learned, read_rows, read_states
+from edgespec.training.job import NGRAM, Listener, Settings
+from edgespec.training.ngram import Averages, acceptance
 from edgespec.training.pipeline import train_head
 from edgespec.training.prompts import Passages, held_out
 
 TOKENS = 150
+GREEDY = SamplingSettings(temperature=0)
 NEEDS_PYTORCH = pytest.mark.skipif(
     find_spec("torch") is None, reason="heads are trained with PyTorch (pip install 'edgespec[train]')"
 )
@@ -188,6 +195,44 @@ def test_two_trainings_do_not_share_a_folder(target: Path, tmp_path: Path, monke
     monkeypatch.setattr(pipeline, "find_spec", lambda name: name)
     with FileLock(tmp_path / ".lock"), pytest.raises(UsageError, match="another training uses"):
         train_head(Settings(target, tmp_path / "h.gguf", tokens=TOKENS, work=tmp_path), Listener())
+
+
+def test_a_table_needs_no_pytorch_and_is_found_next_to_its_model(
+    target: Path, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "find_spec", lambda name: None)
+    model = Path(shutil.copy(target, tmp_path))
+    settings = Settings(model, tmp_path / f"t{SUFFIX}", NGRAM, tokens=TOKENS, work=work, threads=1)
+    done, rows = train_head(settings, Listener()), read_rows(work)
+    assert done is not None and done.size_bytes == settings.out.stat().st_size
+    assert (done.answers, done.tokens) == (len(rows), n_learned(rows))
+    contexts = set[Context]()
+    for row in rows:
+        tokens = row.prompt[-2:] + row.answer[:-1]
+        contexts |= {*pairwise(tokens), *((NONE, token) for token in tokens[1:])} if not row.is_held_out else set()
+    about, arrays = read_table(settings.out)
+    assert {(before, token) for before, token in arrays["contexts"].tolist()} == contexts
+    assert about["acceptance"] == done.progress.acceptance.greedy
+    greedy = next(row for row in rows if row.temperature == 0 and not row.is_held_out)
+    with Runtime(LoadSettings(str(model), spec_type="recycling", pace="fixed:3", threads=1, store=False)) as llm:
+        list(llm.submit(Request(messages=(Message("user", greedy.text),), max_tokens=16, sampling=GREEDY)))
+        assert llm.stats.accepted and llm.stats.rounds < 12
+    stopped = Listener()
+    stopped.cancel.set()
+    assert train_head(replace(settings, out=tmp_path / f"x{SUFFIX}"), stopped) is None
+
+
+def test_the_table_holds_the_average_of_all_places() -> None:
+    averages = Averages()
+    averages.add((1, 2), {5: 0.5, 6: 0.25})
+    averages.add((1, 2), {5: 0.25, 7: 0.75})
+    averages.add((1, 3), {8: 1.0})
+    table = averages.table()
+    ids, logits = table.get(1, 2) or pytest.fail("missing")
+    assert ids.tolist() == [5, 7, 6] or ids.tolist() == [7, 5, 6]
+    assert np.exp(logits).tolist() == pytest.approx([0.375, 0.375, 0.125])
+    row = Row("chat", 0.0, True, [1, 2], [5, 9, 1, 3, 8, 4])
+    assert acceptance(table, [row]) == [0.3333, 0.0, 0.0]
 
 
 @NEEDS_PYTORCH

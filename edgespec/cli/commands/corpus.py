@@ -91,21 +91,22 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
 @click.group(cls=Group)
 def store() -> None:
-    """Earlier answers that suffix drafting copies from.
+    """Earlier answers that suffix drafting copies from, and what token recycling learned from them.
 
-    Answers are stored as token ids, one file per vocabulary; the oldest are dropped first. With --no-store, a command
-    neither reads nor writes them.
+    Answers are stored as token ids, one file per vocabulary; the oldest are dropped first. Of each model, a table holds
+    the tokens that were likely after the last two tokens. With --no-store, a command neither reads nor writes them.
     """
 
 
 @store.command("ls")
 def list_answers() -> None:
-    """List the vocabularies that have stored answers."""
+    """List stored answers by vocabulary, and tables by model."""
+    from edgespec.datastore import successor_store
     from edgespec.datastore.answer_store import stored
 
     output = Output(quiet=False)
-    found = stored()
-    if not found:
+    found, tables = stored(), successor_store.stored()
+    if not found and not tables:
         output.line("no answers are stored yet")
         return
     rows = [
@@ -113,14 +114,18 @@ def list_answers() -> None:
         for each in found
     ]
     header = ("vocabulary", "last model", "answers", "tokens", "size")
-    output.table(header, rows, right=("answers", "tokens", "size"))
+    if rows:
+        output.table(header, rows, right=("answers", "tokens", "size"))
+    if tables:
+        known = [(str(each["model"]), str(each["contexts"]), size_of(each["bytes"])) for each in tables]
+        output.table(("likely tokens of", "contexts", "size"), known, right=("contexts", "size"))
 
 
 @store.command()
 @YES
 def clear(yes: bool) -> None:
-    """Delete all stored answers."""
-    from edgespec.datastore.answer_store import clear as forget
+    """Delete all stored answers and tables."""
+    from edgespec.datastore import answer_store, successor_store
 
-    if agreed("Delete the answers of all vocabularies?", yes=yes):
-        Output(quiet=False).note(f"{forget()} deleted")
+    if agreed("Delete the answers of all vocabularies, and all tables learned from answers?", yes=yes):
+        Output(quiet=False).note(f"{answer_store.clear() + successor_store.clear()} deleted")

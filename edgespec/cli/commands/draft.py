@@ -1,4 +1,4 @@
-"""`edgespec draft`: drafts made from a model, and trained draft heads."""
+"""`edgespec draft`: drafts made from a model, trained draft heads, and tables for token recycling."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Integer, ModelSpec, Number
 from edgespec.cli.terminal.output import Output
+from edgespec.errors import UsageError
 from edgespec.text.figures import clock, count_of, size_of
-from edgespec.training.job import KINDS, TYPES, Listener, Progress, Settings
+from edgespec.training.job import KINDS, NGRAM, TOKENS, TOKENS_OF_TABLE, TYPES, Listener, Progress, Settings
 
 
 @click.group(cls=Group)
@@ -53,14 +54,21 @@ def self_(model: str, what: str, out: Path, quiet: bool) -> None:
     output.line(f"{out}: {f'the first {what} layers of {model}' if what.isdecimal() else f'{model} as {what.upper()}'}")
 
 
+ONLY_HEADS = ("minutes", "vocabulary", "type")
 # fmt: off
 TRAINING = [
-    option("Training", "--kind", type=click.Choice(KINDS), default="eagle3", help="Kind of head."),
+    option(
+        "Training", "--kind", type=click.Choice(KINDS), default="eagle3",
+        help="Kind of head; ngram: a table for --spec-type recycling.",
+    ),
     option(
         "Training", "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N",
         help="Time to train, after the answers have been generated.",
     ),
-    option("Training", "--tokens", type=Integer(1), default=500_000, help="Tokens of answers to learn from."),
+    option(
+        "Training", "--tokens", type=Integer(1), show_default=f"{TOKENS}, of ngram {TOKENS_OF_TABLE}", metavar="N",
+        help="Tokens of answers to learn from.",
+    ),
     option(
         "Training", "--vocab", "vocabulary", type=Integer(16), default=8192,
         help="Number of tokens that the head can draft: the most frequent ones.",
@@ -91,12 +99,22 @@ def train(call: Call) -> None:
 
     The model answers bundled prompts and prompts that it writes itself. The head learns to predict these answers. Then
     its acceptance rate is measured. Ctrl-C stops, and the same command resumes. Needs PyTorch.
+
+    --kind ngram counts instead of training, and does not need PyTorch. No option takes its file: token recycling reads
+    it if it is next to the model, or in edgespec's folder of models ('edgespec doctor' shows where).
     """
+    from edgespec.datastore.successor_store import SUFFIX
     from edgespec.models.names.spec import resolve
     from edgespec.training.pipeline import train_head
 
     output, out = call.output, call.values["out"]
     given = {name: value for name, value in call.values.items() if name != "quiet"}
+    is_table = given["kind"] == NGRAM
+    if is_table and (unused := [option for option in call.typed_options() if option.name in ONLY_HEADS]):
+        raise UsageError(f"--kind {NGRAM} does not use {unused[0].opts[0]}", hint="leave it out")
+    if is_table and out.suffix != SUFFIX:
+        raise UsageError(f"{out} does not end with {SUFFIX}", why="recycling would not find it")
+    given["tokens"] = given["tokens"] or (TOKENS_OF_TABLE if is_table else TOKENS)
     settings = Settings(**given | {"target": resolve(given["target"]).path})
 
     def show_step(progress: Progress) -> None:
@@ -117,5 +135,6 @@ def train(call: Call) -> None:
     shares = ", ".join(f"{share:.0%}" for share in greedy)
     output.line(f"Drafts of 1, 2, ... tokens for held-out answers are accepted completely in {shares}")
     output.line(f"Drafts of {len(greedy)} tokens give {1 + sum(greedy):.2f} tokens per step")
-    tune = shlex.join(["edgespec", "tune", call.values["target"], "-md", str(out), "--spec-type", settings.kind])
+    drafter = ["--spec-type", "recycling"] if is_table else ["-md", str(out), "--spec-type", settings.kind]
+    tune = shlex.join(["edgespec", "tune", call.values["target"], *drafter])
     output.line(f"Measure its speedup on this machine with: {tune}")

@@ -58,11 +58,14 @@ def _list_models(output: Output, part: str, *, as_json: bool) -> None:
     if not (found or begun):
         output.note(f"no model on this machine has '{part}' in its name")
         return
-    usable = [each for each in found if not each[1].problem]
+    usable = [each for each in found if not each[1].problem and not each[1].is_head]
+    heads = [each for each in found if each[1].is_head]
     unusable = [each for each in found if each[1].problem]
     if usable:
         _print_table(output, usable)
         output.line("")
+    if heads:
+        output.line("\n".join(["draft heads, which draft for their model (-md):", *map(_head_line, heads), ""]))
     problems = [line for name, model in unusable for line in _reason(name, model)]
     for heading, lines in (("cannot be loaded:", problems), ("incomplete downloads:", _unfinished_lines(begun))):
         if lines:
@@ -70,6 +73,7 @@ def _list_models(output: Output, part: str, *, as_json: bool) -> None:
     lost_bytes = sum(model.size_bytes for _, model in unusable) + sum(size_bytes for _, _, size_bytes in begun)
     size = size_of(sum(model.size_bytes for _, model in usable))
     total = [f"{counted(len(usable), 'model')}, {size}"] if usable else []
+    total += [counted(len(heads), "draft head")] if heads else []
     total += [f"{size_of(lost_bytes)} in files that cannot be loaded"] if lost_bytes else []
     output.line("; ".join(total))
 
@@ -120,6 +124,13 @@ def _print_table(output: Output, usable: Iterable[Found]) -> None:
     ]
     header = ("model", "parameters", "weights", "size", "context", "modified")
     output.table(header, rows, right=("parameters", "size", "context"))
+
+
+def _head_line(found: Found) -> str:
+    from edgespec.models.names.known import short_spec
+
+    name, head = found
+    return one_line(f"{INDENT}{short_spec(name)}: {head.architecture}, {size_of(head.size_bytes)}")
 
 
 def _reason(name: str, model: LocalModel) -> list[str]:
@@ -173,13 +184,16 @@ def _list_catalogue(output: Output, part: str, *, as_json: bool) -> None:
         for entry in entries:
             output.json(asdict(entry) | {"here": _quants_here(entry)})
     elif entries:
-        rows = [
-            (each.name, each.quant, " ".join(_quants_here(each)), each.licence, each.about, " ".join(each.drafts))
-            for each in entries
-        ]
-        output.table(("model", "weights", "here", "licence", "about", "drafts"), rows)
+        rows = [_entry_row(each) for each in entries]
+        output.table(("model", "weights", "here", "licence", "about", "drafts", "heads"), rows)
     else:
         output.note(f"no model of the catalogue has '{part}' in its name")
+
+
+def _entry_row(entry: Entry) -> tuple[str, ...]:
+    kinds = (head.partition(" ")[0] for head in entry.heads)
+    here, drafts = " ".join(_quants_here(entry)), " ".join(entry.drafts)
+    return entry.name, entry.quant, here, entry.licence, entry.about, drafts, " ".join(kinds)
 
 
 def _quants_here(entry: Entry) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -25,7 +26,16 @@ from edgespec.models.names.known import short_spec
 from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.pair.check import PairVerdict, check_pair
-from edgespec.models.pair.suggest import LEAST_OFFERED, Suggestion, catalogue_drafts, instead, of_catalogue, suggestions
+from edgespec.models.pair.near import drafts_near, models_near
+from edgespec.models.pair.suggest import (
+    LEAST_OFFERED,
+    Suggestion,
+    catalogue_drafts,
+    instead,
+    of_catalogue,
+    place,
+    suggestions,
+)
 from edgespec.text.figures import count_of, size_of
 
 if TYPE_CHECKING:
@@ -65,8 +75,8 @@ def check(call: Call) -> None:
 def suggest(call: Call) -> None:
     """List compatible drafts for MODEL, best first.
 
-    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Models on this machine come first, then drafts that can
-    be downloaded, then models that are too large or incompatible, and why.
+    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Models on this machine come first, also draft heads, then
+    drafts that can be downloaded, then models that are too large or incompatible, and why.
     """
     target, output = call.values["target"], call.output
     try:
@@ -93,7 +103,10 @@ def _compared(target: str, output: Output) -> list[Suggestion]:
     with output.showing_progress():
         output.progress("reading headers", None)
         header = check_model(resolve(target).path)
-        return suggestions(header, local_models(), catalogue_drafts(target, header.path))
+        models = (*local_models(), *models_near(header.path, bundled=False))
+        each_once = {os.path.realpath(model.path): model for model in models}.values()
+        bundled = [draft.found for draft in drafts_near(header) if draft.is_bundled]
+        return sorted([*suggestions(header, each_once, catalogue_drafts(target, header.path)), *bundled], key=place)
 
 
 def _line(suggestion: Suggestion, *, compared: bool) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import QUIET, VERBOSE, flag, option
 from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.types import ModelSpec
-from edgespec.cli.setup.models import tell_stopped
+from edgespec.cli.setup.models import can_ask, confirmed, tell_stopped
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import free_in
@@ -26,16 +27,19 @@ from edgespec.models.hub.pulling import (
     free_bytes,
     items_of,
     lack_of_room,
+    offered_draft,
     plan_item,
 )
+from edgespec.models.hub.quants import drafts_in
 from edgespec.models.hub.repository import Download, look_up
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.source import NAMES, PackageSpec, is_path
+from edgespec.models.names.source import NAMES, PackageSpec, cached, is_path
 from edgespec.models.names.spec import sources
 from edgespec.text.figures import clock, size_of
 
 OPTIONS = [
-    option("Model", "--no-draft", is_flag=True, help="Do not download the catalogue's draft of a model."),
+    option("Model", "--no-draft", is_flag=True, help="Do not download the catalogue's draft of a model; offer none."),
+    option("Model", "--head", is_flag=True, help="Also download a draft head or draft model in the same repository."),
     OFFLINE,
     flag("--dry-run", help="Only show what would be downloaded, and whether space is sufficient."),
     flag("--list", "only_list", help="Only list the models in MODEL's repository, with sizes."),
@@ -51,7 +55,8 @@ def pull(call: Call) -> None:
 
     MODEL is a repository (hf:owner/name:Q4_K_M), a file of one (hf:owner/name/file.gguf), or a catalogue name (smollm2,
     qwen2.5-7b), which includes a draft model. The same command resumes an interrupted download. If one of several
-    models is not available, none is downloaded.
+    models is not available, none is downloaded. A draft head in the repository of a model is offered, or only named if
+    there is no terminal.
     """
     values, output, specs = call.values, call.output, call.values["specs"]
     if values["only_list"]:
@@ -60,6 +65,8 @@ def pull(call: Call) -> None:
     items = items_of(specs, drafts_of=() if values["no_draft"] else specs)
     for item in items:
         plan_item(item, output)
+    if not values["no_draft"]:
+        items += _offered(items, output, yes=values["head"], may_ask=not (values["quiet"] or values["dry_run"]))
     _withhold(items)
     if not values["dry_run"]:
         for item in items:
@@ -71,6 +78,27 @@ def pull(call: Call) -> None:
         _show(item, output, dry_run=values["dry_run"])
     call.interrupts.raise_if_received()
     _raise_failures(items, output, values)
+
+
+def _offered(items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool) -> list[Item]:
+    """Return the planned drafts in the repositories of the models that the user wants; without a terminal to ask, a
+    note names the others."""
+    wanted = []
+    for item in items:
+        if (offer := offered_draft(item)) is None:
+            continue
+        draft, size_bytes = offer
+        is_here = draft.wanted is not None and cached(draft.wanted) is not None
+        if any(each.wanted == draft.wanted for each in items) or (is_here and not yes):
+            continue
+        may_ask = may_ask and can_ask(output)
+        what = f"{draft.spec} ({size_of(size_bytes)})"
+        if yes or (may_ask and confirmed(f"Also download {what}, which drafts for {item.spec}?")):
+            plan_item(draft, output)
+            wanted.append(draft)
+        elif not may_ask:
+            output.note(f"{what} drafts for {item.spec}: edgespec pull {draft.spec}")
+    return wanted
 
 
 def _withhold(items: Sequence[Item]) -> None:
@@ -144,3 +172,6 @@ def _list_offers(specs: Sequence[str], output: Output) -> None:
             rows.append((each.spec, size_of(each.size_bytes), str(each.n_parts), here))
         output.line(f"{repository.name}, {size_of(free)} free here")
         output.table(("model", "size", "files", "here"), rows, right=("size", "files"))
+        for name in drafts_in(list(repository.files)):
+            draft = replace(wanted, file=name, quant="")
+            output.line(f"drafts for these: {draft}, {size_of(repository.files[name].size_bytes)}")

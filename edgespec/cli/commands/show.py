@@ -35,7 +35,7 @@ ABOUT = {  # facts from the metadata: the value of the first key that exists
 @click.argument("model", type=ModelSpec())
 @click.option("--template", is_flag=True, help="Also print the chat template.")
 def show(model: str, template: bool) -> None:
-    """Show the details of MODEL.
+    """Show the details of MODEL, and the draft heads near it.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'; it may be a draft head. The model is not loaded.
     'edgespec pair suggest MODEL' lists the models that can draft for it; 'gguf-dump FILE' prints all metadata.
@@ -46,7 +46,9 @@ def show(model: str, template: bool) -> None:
     found = local_model(model)
     header = found.header
     assert header is not None  # a file without a valid header is an error
-    output.facts([(label, text or "-") for label, text in [*_rows(found, header), *_catalogue_rows(model)]])
+    output.facts(
+        [(label, text or "-") for label, text in [*_rows(found, header), *_catalogue_rows(model), *_near_rows(header)]]
+    )
     text = header.metadata.get("tokenizer.chat_template")
     if template and text:
         output.line(f"\n{text}")
@@ -171,9 +173,24 @@ def _catalogue_rows(model: str) -> Rows:
     entry = catalogued(model)
     if entry is not None and entry.package:
         yield "made from", f"{PurePosixPath(entry.member).name} of the package {entry.package}"
+    if entry is not None and entry.heads:
+        yield "published heads", ", ".join(entry.heads)
     if entry is not None and entry.settings:
         settings = (f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in entry.settings.items())
         yield "answers with", f"{', '.join(settings)} (unless you set them)"
+
+
+def _near_rows(header: Header) -> Rows:
+    """Yield the drafts near a model, and whether they can draft for it."""
+    from edgespec.gguf_file.head_check import is_head
+    from edgespec.models.names.known import short_spec
+    from edgespec.models.pair.near import drafts_near
+
+    drafts = [] if is_head(header) else drafts_near(header)
+    for place, draft in enumerate(drafts):
+        fits = f"does not fit: {draft.problem}" if draft.problem else f"fits, {draft.found.why}"
+        kind = f"{draft.found.kind} head, " if draft.found.kind else ""
+        yield "" if place else "drafts near it", f"{short_spec(draft.found.spec)}: {kind}{fits}"
 
 
 def _first(header: Header, keys: Sequence[str]) -> str:

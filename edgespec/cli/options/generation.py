@@ -213,7 +213,7 @@ SPECULATION = [
     CORPUS,
     _speculation(
         "--store/--no-store store",
-        "Let the suffix drafter use earlier answers, and save this answer for it ('edgespec store').",
+        "Let drafters use earlier answers, and save this answer for them ('edgespec store').",
     ),
     _verification(
         "--verify",

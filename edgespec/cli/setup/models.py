@@ -149,6 +149,11 @@ def confirmed(question: str) -> bool:
     return click.confirm(question, default=True, err=True)
 
 
+def can_ask(output: Output) -> bool:
+    """Return whether there is a terminal on which the user can answer a question."""
+    return sys.stdin is not None and sys.stdin.isatty() and output.stderr_is_terminal
+
+
 def fetch_models(
     call: Call, settings: LoadSettings, *, modes: Sequence[str] = (), ask: Ask = confirmed
 ) -> LoadSettings:
@@ -204,8 +209,7 @@ def fetch_missing(
 
     output, yes = call.output, yes or call.values["yes"]
     refusal = next(iter(missing.values()))
-    can_ask = sys.stdin is not None and sys.stdin.isatty() and output.stderr_is_terminal
-    if is_offline() or not (yes or can_ask):
+    if is_offline() or not (yes or can_ask(output)):
         raise refusal
     items = items_of(list(missing), drafts_of=drafts_of)
     possible = plan_all(items, output)

@@ -1,0 +1,161 @@
+"""Files of likely successors, as token recycling uses them: the table that a model's drafter learned, saved between
+runs, and tables made from a model's answers.
+
+A file is a numpy archive of arrays; it names its model by a print of the weights. All quantisations of a model share
+its tables, since most of their successors are the same and no draft changes a text. Another model has none of it, even
+with the same vocabulary. Lost or damaged content is learned again, so nothing in here ends a program.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from edgespec.core.index.successor_table import Context, Row, SuccessorTable
+from edgespec.errors import EdgespecError, told_as
+from edgespec.files.bounded_folder import BoundedFolder, used
+from edgespec.files.paths import cache_dir
+from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.weights import is_same_target, target_print
+
+VERSION = 1
+SUFFIX = ".ngram"
+MOST_BYTES = 1 << 25  # of all tables in the cache
+MOST_IN_A_FILE = 1 << 24  # when unpacked
+SAVE_EVERY_S = 60.0
+LOCK_S = 2.0
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+
+Arrays = dict[str, NDArray[Any]]
+
+log = logging.getLogger(__name__)
+
+
+class Learned(Protocol):
+    """What a drafter knows: it takes tables, and returns the rows that are not saved yet."""
+
+    n_vocab: int
+
+    def restore(self, state: Arrays) -> None: ...
+
+    def unsaved(self) -> Mapping[Context, Row]: ...
+
+
+def store() -> BoundedFolder:
+    return BoundedFolder(cache_dir() / "successors", MOST_BYTES)
+
+
+def stored() -> list[dict[str, Any]]:
+    """Describe the saved tables as plain data. Files that cannot be read are left out."""
+    found = []
+    for file, size in store().files():
+        with suppress(*UNREADABLE):
+            about, arrays = read_table(file)
+            found.append({"model": about["model"], "contexts": len(arrays["contexts"]), "bytes": size})
+    return found
+
+
+def clear() -> int:
+    """Delete all saved tables; return how many. Raises EdgespecError if one cannot be deleted."""
+    folder = store()
+    n_tables = sum(file.suffix == SUFFIX for file, _ in folder.files())
+    with told_as(EdgespecError, f"{folder.folder} cannot be cleared"):
+        folder.clear()
+    return n_tables
+
+
+def read_table(file: Path) -> tuple[dict[str, Any], Arrays]:
+    """Return the description of a table and its arrays. Raises one of `UNREADABLE`."""
+    with zipfile.ZipFile(file) as archive:
+        if sum(member.file_size for member in archive.infolist()) > MOST_IN_A_FILE:
+            raise ValueError("it is too large")
+    with np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    about = json.loads(str(arrays.pop("about")))
+    if about["version"] != VERSION:
+        raise ValueError("it was written by another version of edgespec")
+    about["print"] = np.array(about["print"], np.float32)
+    return about, arrays
+
+
+def table_bytes(model: Header, arrays: Arrays, **about: Any) -> bytes:
+    """Return the content of a file with the table of a model. Raises ModelFileError if its weights cannot be read."""
+    known = {"version": VERSION, "model": model.path.name, "print": target_print(model).tolist(), **about}
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=False, about=np.array(json.dumps(known)), **arrays)
+    return packed.getvalue()
+
+
+def find_table(files: Iterable[Path], own: NDArray[np.float32]) -> tuple[Path, Arrays] | None:
+    """Return the first of these files with a table of the model that has the print `own`, and its arrays."""
+    for file in files:
+        try:
+            about, arrays = read_table(file)
+            if is_same_target(about["print"], own):
+                return file, arrays
+        except UNREADABLE as error:
+            log.debug("the table of successors %s cannot be read: %s", file, error)
+    return None
+
+
+class SuccessorStore:
+    """The tables of one model for `learned`: those in `folders`, whose rows are replaced by those of later folders, and
+    the saved one. Without `saves`, the saved table is neither read nor written.
+
+    Raises ModelFileError if the model's weights have no print.
+    """
+
+    def __init__(self, model: Header, learned: Learned, folders: Iterable[Path], *, saves: bool) -> None:
+        self._model, self._learned, self._folder, self._saves = model, learned, store(), saves
+        self._saved_s = perf_counter()
+        own = target_print(model)
+        self._file = self._folder.folder / f"{sha256(own.tobytes()).hexdigest()[:16]}{SUFFIX}"
+        for folder in folders:
+            self._restore(find_table(sorted(folder.glob(f"*{SUFFIX}")), own))
+        saved = [file for file, _ in self._folder.files() if file.suffix == SUFFIX] if saves else []
+        if found := find_table(saved, own):
+            self._file = found[0]
+            used(self._file)
+            self._restore(found)
+
+    def _restore(self, found: tuple[Path, Arrays] | None) -> None:
+        if found is not None:
+            try:
+                self._learned.restore(found[1])
+            except UNREADABLE as error:
+                log.debug("the table of successors %s cannot be used: %s", found[0], error)
+
+    def save(self, *, now: bool = True) -> None:
+        """Write what was learned, with what other processes have saved; unless `now`, at most once a minute. If that
+        fails, these rows are not saved."""
+        if not self._saves or not (now or perf_counter() - self._saved_s > SAVE_EVERY_S):
+            return
+        self._saved_s = perf_counter()
+        if not (unsaved := self._learned.unsaved()):
+            return
+        try:
+            self._folder.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with FileLock(self._folder.folder / ".lock", timeout=LOCK_S):
+                table = SuccessorTable()
+                with suppress(*UNREADABLE):  # a file that is missing or damaged is replaced
+                    table.restore(read_table(self._file)[1], self._learned.n_vocab)
+                for context, row in unsaved.items():
+                    table.put(context, row)
+                content = table_bytes(self._model, table.state())
+                with self._folder.writing(self._file, len(content)) as out:
+                    out.write(content)
+        except (OSError, Timeout) as error:
+            log.debug("the table of successors %s cannot be written: %s", self._file, error)

@@ -1,0 +1,80 @@
+"""The drafts near a model: in its folder or repository, in edgespec's folder of models, or bundled with edgespec."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec.files.paths import models_dir
+from edgespec.gguf_file.head_check import may_be_head
+from edgespec.gguf_file.header import Header
+from edgespec.models.hub.cache import repository_folder, repository_of
+from edgespec.models.hub.quants import is_named_as_draft
+from edgespec.models.names.local import LocalModel, read_model
+from edgespec.models.names.source import HEADS
+from edgespec.models.pair.suggest import LEAST_RATIO, Suggestion, assessed
+from edgespec.models.pair.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class NearDraft:
+    """A draft near a model. `problem` says why it cannot draft for the model; empty if it can."""
+
+    path: Path
+    found: Suggestion
+    problem: str
+
+    @property
+    def is_bundled(self) -> bool:
+        return self.path.parent == HEADS
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the file cannot be read."""
+        return self.found.times_smaller is None
+
+    @property
+    def what(self) -> str:
+        """The draft in a few words."""
+        return f"draft {'head' if self.found.kind else 'model'} {self.found.spec}"
+
+
+def models_near(target: Path, *, bundled: bool = True) -> Iterator[LocalModel]:
+    """Yield the drafts near a model, and unreadable files with the names of drafts, each once."""
+    folders = {target.absolute().parent, target.resolve().parent}
+    files = [path for folder in folders for path in folder.glob("*.gguf")]
+    if place := repository_of(target):
+        files += (repository_folder(place[0]) / "snapshots").rglob("*.gguf")
+    files += [*models_dir().glob("*.gguf"), *models_dir().glob("*/*.gguf")]
+    files += HEADS.glob("*.gguf") if bundled else ()
+    seen = {os.path.realpath(target)}
+    for path in sorted(files):
+        file = os.path.realpath(path)
+        if file not in seen and (is_named_as_draft(path.name) or may_be_head(path)):
+            seen.add(file)
+            yield from read_model(path, str(path))
+
+
+def drafts_near(target: Header, *, bundled: bool = True) -> list[NearDraft]:
+    """Return the drafts near a model, those that can draft for it first, and heads before draft models.
+
+    Draft models must be much smaller than the target. Of the heads that come with edgespec, only those for this target
+    are included, and none without `bundled`. Raises ModelFileError if the target can no longer be read.
+    """
+    models = list(models_near(target.path, bundled=bundled))
+    if not models:
+        return []
+    vocabulary = Vocabulary.of(target)
+    drafts = [_near(target, vocabulary, model) for model in models]
+    drafts = [draft for draft in drafts if not (draft.is_bundled and draft.problem)]
+    return sorted(drafts, key=lambda each: (bool(each.problem), not each.found.kind, each.is_bundled))
+
+
+def _near(target: Header, vocabulary: Vocabulary, model: LocalModel) -> NearDraft:
+    found = assessed(target, vocabulary, model)
+    problem = "" if found.verdict == "works" else found.why
+    if not (problem or found.kind) and (found.times_smaller or 0.0) < LEAST_RATIO:
+        problem = f"it is {found.why}"
+    return NearDraft(model.path, found, problem)
