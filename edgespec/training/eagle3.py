@@ -16,23 +16,15 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
 from edgespec.training.batches import Batch
-from edgespec.training.heads import UNSURE, Shape, Weights
+from edgespec.training.heads import UNSURE, Drafted, Weights
+from edgespec.training.layers import LayerShape, feed_forward, fuse, norm, rotate, rows_at, split_heads
 
 DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # fractions of the time after which the loss covers one more token of a draft
 
 
 @dataclass(frozen=True, slots=True)
-class Eagle3(Shape):
-    """`vocab` is V'; `rope_base` and `eps` are the target's."""
-
-    width: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    vocab: int
-    rope_base: float
-    eps: float
+class Eagle3(LayerShape):
+    """One layer that continues from its own states."""
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         q, kv, d = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.width
@@ -53,13 +45,10 @@ class Eagle3(Shape):
         }
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
-        """The first g is the last of the three inputs, with a little of the others. Dividing by `rms` gives all
-        features the same weight: a few are a hundred times larger than the rest."""
-        weights, n_read = self._random(seed), self.n_read
+        weights = self._random(seed)
         for name in ("blk.0.attn_output", "blk.0.ffn_down"):
             weights[name] *= 0.5
-        weights["fc"] = 0.3 * weights["fc"] + torch.eye(self.width, n_read).roll(n_read - self.width, 1)
-        weights["fc"][:, n_read - len(rms) :] /= rms.clamp(min=1e-6)
+        fuse(weights, rms)
         weights["output"], weights["output_norm"] = output.float().clone(), UNSURE * output_norm.float()
         return weights
 
@@ -77,9 +66,9 @@ class Eagle3(Shape):
 
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
-    ) -> Iterator[Tensor]:
+    ) -> Iterator[Drafted]:
         for state in unroll(weights, self, embedding, batch, depth, dropout):
-            yield logits(weights, self, state)
+            yield Drafted(logits(weights, self, state))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,39 +96,29 @@ def unroll(
     anchors = batch.start[:, None] + torch.arange(n_anchors, device=fused.device)  # [B, A]
     keys_in = _joined(weights, shape, F.embedding(batch.tokens[:, 1:], embedding).to(fused.dtype), fused)
     keys_in = F.dropout(keys_in, dropout)
-    k = rotate(_heads(F.linear(keys_in, weights["blk.0.attn_k"]), shape.kv_heads), cells[None], shape.rope_base)
-    v = _heads(F.linear(keys_in, weights["blk.0.attn_v"]), shape.kv_heads)
+    k = rotate(split_heads(F.linear(keys_in, weights["blk.0.attn_k"]), shape.kv_heads), cells[None], shape.rope_base)
+    v = split_heads(F.linear(keys_in, weights["blk.0.attn_v"]), shape.kv_heads)
     hidden = (cells[None, None] > anchors[:, :, None])[:, None]  # [B, 1, A, L - 1]: cells after an anchor
-    state = _rows(fused, anchors)
+    state = rows_at(fused, anchors)
     own: list[tuple[Tensor, Tensor]] = []
     for step in range(depth):
-        embedded = F.embedding(_rows(batch.tokens, anchors + 1 + step), embedding).to(state.dtype)
+        embedded = F.embedding(rows_at(batch.tokens, anchors + 1 + step), embedding).to(state.dtype)
         joined = F.dropout(_joined(weights, shape, embedded, state), dropout)
         positions = anchors + step
         if step:
-            own_k = _heads(F.linear(joined, weights["blk.0.attn_k"]), shape.kv_heads)
-            own_v = _heads(F.linear(joined, weights["blk.0.attn_v"]), shape.kv_heads)
+            own_k = split_heads(F.linear(joined, weights["blk.0.attn_k"]), shape.kv_heads)
+            own_v = split_heads(F.linear(joined, weights["blk.0.attn_v"]), shape.kv_heads)
             own.append((rotate(own_k, positions, shape.rope_base), own_v))
-        q = rotate(_heads(F.linear(joined, weights["blk.0.attn_q"]), shape.heads), positions, shape.rope_base)
+        q = rotate(split_heads(F.linear(joined, weights["blk.0.attn_q"]), shape.heads), positions, shape.rope_base)
         attended = _attend(q, k, v, hidden, own)
         state = state + F.linear(attended, weights["blk.0.attn_output"])
-        state = state + _feed_forward(weights, F.dropout(_norm(state, weights["blk.0.ffn_norm"], shape), dropout))
+        state = state + feed_forward(weights, shape, 0, state, dropout)
         yield state
 
 
 def logits(weights: Weights, shape: Eagle3, state: Tensor) -> Tensor:
     """Logits float[..., V'] of states [..., D]."""
-    return F.linear(_norm(state, weights["output_norm"], shape), weights["output"])
-
-
-def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
-    """Rotary positions over adjacent pairs: x [B, H, N, d], positions [B or 1, N]."""
-    size = x.shape[-1]
-    frequencies = base ** (-torch.arange(0, size, 2, device=x.device) / size)
-    angles = (positions[..., None].float() * frequencies)[:, None]
-    cos, sin = angles.cos(), angles.sin()
-    even, odd = x[..., 0::2].float(), x[..., 1::2].float()
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)
+    return F.linear(norm(state, weights["output_norm"], shape), weights["output"])
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, own: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -158,26 +137,5 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, own: list[tuple[Ten
 
 
 def _joined(weights: Weights, shape: Eagle3, embedded: Tensor, g: Tensor) -> Tensor:
-    tokens = _norm(embedded, weights["blk.0.attn_norm"], shape)
-    return torch.cat((tokens, _norm(g, weights["blk.0.attn_norm_2"], shape)), dim=-1)
-
-
-def _feed_forward(weights: Weights, x: Tensor) -> Tensor:
-    gate = F.silu(F.linear(x, weights["blk.0.ffn_gate"]))
-    return F.linear(gate * F.linear(x, weights["blk.0.ffn_up"]), weights["blk.0.ffn_down"])
-
-
-def _norm(x: Tensor, weight: Tensor, shape: Eagle3) -> Tensor:
-    return F.rms_norm(x.float(), x.shape[-1:], weight, shape.eps)
-
-
-def _heads(x: Tensor, heads: int) -> Tensor:
-    """[B, N, H d] -> [B, H, N, d]."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def _rows(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of x [B, N, ...] at index [B, A]; the last row for an index beyond the end."""
-    index = index.clamp(max=x.shape[1] - 1)
-    batch = torch.arange(x.shape[0], device=x.device)[:, None]
-    return x[batch, index]
+    tokens = norm(embedded, weights["blk.0.attn_norm"], shape)
+    return torch.cat((tokens, norm(g, weights["blk.0.attn_norm_2"], shape)), dim=-1)

@@ -1,6 +1,6 @@
 """GGUF files in training: what is read of the target, and the head that is written.
 
-Heads are in llama.cpp's architecture `eagle3`, or in edgespec's own for Hydra and Medusa heads.
+Heads are in llama.cpp's architectures `eagle3` and `dflash`, or in edgespec's own for Hydra and Medusa heads.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.gguf_file.head_check import FINAL_STATE, HYDRA, MEDUSA, READS
+from edgespec.gguf_file.head_check import DFLASH, EAGLE3, FINAL_STATE, HYDRA, MASK_TOKEN, MEDUSA, READS
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import PRINT_KEY, read_rows, target_print
 from edgespec.gguf_file.writing import stored, stored_ids, typed, write_file
+from edgespec.training.dflash import DFlash, DSpark
 from edgespec.training.eagle3 import Eagle1, Eagle3
 from edgespec.training.features import Features
 from edgespec.training.heads import EPS, Hydra, Medusa, Shape, Weights
+from edgespec.training.layers import LayerShape
 
-NETWORKS = 3
+NETWORKS = 3  # of a Hydra or Medusa head
+BLOCK_LAYERS, MARKOV_RANK = 1, 64  # of a DFlash or DSpark head
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def read_teacher(header: Header, vocabulary: NDArray[np.int64]) -> Teacher:
     )
 
 
-def shape_of(header: Header, vocab: int, kind: str = "eagle3") -> Shape:
+def shape_of(header: Header, vocab: int, kind: str = "eagle3", block: int = 4) -> Shape:
     """Return the dimensions of a head for this target: as wide, and with as many attention heads."""
     width, (head_dim, _) = header.number("embedding_length"), header.head_sizes
     if kind in ("hydra", "medusa"):
@@ -71,23 +74,34 @@ def shape_of(header: Header, vocab: int, kind: str = "eagle3") -> Shape:
         value = header.metadata.get(f"{header.architecture}.{name}")
         return float(value) if isinstance(value, int | float) else usual
 
-    return (Eagle1 if kind == "eagle1" else Eagle3)(
-        width=width,
-        heads=max(header.head_counts("attention.head_count")),
-        kv_heads=max(header.head_counts("attention.head_count_kv") or header.head_counts("attention.head_count")),
-        head_dim=head_dim,
-        ffn=header.number("feed_forward_length"),
-        vocab=vocab,
-        rope_base=setting("rope.freq_base", 10000.0),
-        eps=setting("attention.layer_norm_rms_epsilon", 1e-5),
-    )
+    layer: dict[str, Any] = {
+        "width": width,
+        "heads": max(header.head_counts("attention.head_count")),
+        "kv_heads": max(header.head_counts("attention.head_count_kv") or header.head_counts("attention.head_count")),
+        "head_dim": head_dim,
+        "ffn": header.number("feed_forward_length"),
+        "vocab": vocab,
+        "rope_base": setting("rope.freq_base", 10000.0),
+        "eps": setting("attention.layer_norm_rms_epsilon", 1e-5),
+        "layers": 1 if kind.startswith("eagle") else BLOCK_LAYERS,
+    }
+    if kind.startswith("eagle"):
+        return (Eagle1 if kind == "eagle1" else Eagle3)(**layer)
+    end = header.metadata.get("tokenizer.ggml.eos_token_id")
+    layer |= {
+        "kv_heads": layer["heads"],  # a block knows the text through its attention only: fewer values would lose a part
+        "block": block,
+        "n_read": 3 * width,
+        "mask": end if isinstance(end, int) else 0,  # nothing is drafted after it, so it is not needed for itself
+    }
+    return DFlash(**layer) if kind == "dflash" else DSpark(**layer, rank=MARKOV_RANK, tokens=header.n_vocab)
 
 
 def inputs_for(shape: Shape, features: Features) -> Features:
     """The features with the inputs that this kind of head reads."""
     if isinstance(shape, Eagle1):
         return replace(features, inputs=features.hidden)
-    return features if isinstance(shape, Eagle3) else replace(features, inputs=features.inputs[:, :0])
+    return features if isinstance(shape, LayerShape) else replace(features, inputs=features.inputs[:, :0])
 
 
 def write_head(
@@ -125,12 +139,12 @@ def _entries(shape: Shape, target: Header, layers: Sequence[int]) -> tuple[str, 
             "attention.layer_norm_rms_epsilon": EPS,
         }
         return architecture, {f"{architecture}.{name}": value for name, value in entries.items()}
-    assert isinstance(shape, Eagle3)
+    assert isinstance(shape, LayerShape)
     reads_state = isinstance(shape, Eagle1)
     entries = {
         **common,
         "context_length": target.number("context_length"),
-        "block_count": 1,
+        "block_count": shape.layers,
         "feed_forward_length": shape.ffn,
         "attention.head_count": shape.heads,
         "attention.head_count_kv": shape.kv_heads,
@@ -140,7 +154,12 @@ def _entries(shape: Shape, target: Header, layers: Sequence[int]) -> tuple[str, 
         "rope.dimension_count": shape.head_dim,
         "rope.freq_base": shape.rope_base,
         "target_layers": [0, 0, 0] if reads_state else list(layers),
-        "target_hidden_size": shape.n_read // 3,  # llama.cpp reads three times as many numbers
     }
+    if isinstance(shape, DFlash):
+        own = {"block_size": shape.n_places, "attention.causal": True, "sample_from_anchor": isinstance(shape, DSpark)}
+        others: dict[str, Any] = {MASK_TOKEN: shape.mask}
+        return DFLASH, others | {f"{DFLASH}.{name}": value for name, value in (entries | own).items()}
+    assert isinstance(shape, Eagle3)
+    entries["target_hidden_size"] = shape.n_read // 3  # llama.cpp reads three times as many numbers
     reads = {READS: FINAL_STATE} if reads_state else {}
-    return "eagle3", reads | {f"eagle3.{name}": value for name, value in entries.items()}
+    return EAGLE3, reads | {f"{EAGLE3}.{name}": value for name, value in entries.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
@@ -25,9 +26,21 @@ EPS = 1e-5
 UNSURE = 0.4  # factor on the logits in the beginning: without it, an untrained head would be sure of its guesses
 
 
+class Drafted(NamedTuple):
+    """The prediction of one token of the drafts from all anchors."""
+
+    #: float[B, A, V']
+    logits: Tensor
+    #: float[B, A], the logit of the chance that the likeliest token is the target's choice; None if the head does not
+    #: estimate it.
+    confidence: Tensor | None = None
+
+
 class Shape(ABC):
     """The dimensions of a head (a dataclass), and what it computes. V' is its vocabulary, D the target's width."""
 
+    #: The number of anchors in a step of the training.
+    step_anchors: ClassVar[int] = 1024
     width: int
 
     @property
@@ -51,9 +64,11 @@ class Shape(ABC):
     @abstractmethod
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
-    ) -> Iterator[Tensor]:
-        """Yield the logits float[B, A, V'] of the first `depth` tokens of a draft from each anchor, each after
-        the text's own tokens. `embedding` [V, D] is the target's; `dropout` is the share of inputs to drop."""
+    ) -> Iterator[Drafted]:
+        """Yield the first `depth` tokens of the drafts from all anchors, each after the text's own tokens.
+
+        `embedding` [V, D] is the target's; `dropout` is the share of inputs to drop.
+        """
 
     def _random(self, seed: int) -> Weights:
         """Matrices of random numbers that keep the scale of their input, and vectors of ones."""
@@ -91,10 +106,10 @@ class Medusa(Shape):
 
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
-    ) -> Iterator[Tensor]:
+    ) -> Iterator[Drafted]:
         state = _states(batch)
         for k in range(depth):
-            yield _predicted(weights, k, state, state, dropout)
+            yield Drafted(_predicted(weights, k, state, state, dropout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +122,7 @@ class Hydra(Medusa):
 
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
-    ) -> Iterator[Tensor]:
+    ) -> Iterator[Drafted]:
         state, tokens = _states(batch), batch.tokens
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         anchors = batch.start[:, None] + torch.arange(state.shape[1], device=tokens.device)
@@ -116,7 +131,7 @@ class Hydra(Medusa):
             following = tokens[rows, (anchors + 1 + k).clamp(max=tokens.shape[1] - 1)]
             embedded = F.embedding(following, embedding).float()
             seen.append(F.rms_norm(embedded, (self.width,), weights["embd_norm"], EPS))
-            yield _predicted(weights, k, state, torch.cat(seen, -1), dropout)
+            yield Drafted(_predicted(weights, k, state, torch.cat(seen, -1), dropout))
 
 
 def _states(batch: Batch) -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 from edgespec.cancel import CancelFlag
 
 NGRAM = "ngram"  # not a head, but a table for token recycling
-KINDS = ("eagle3", "eagle1", "hydra", "medusa", NGRAM)
+KINDS = ("eagle3", "eagle1", "dspark", "dflash", "hydra", "medusa", NGRAM)
 TOKENS, TOKENS_OF_TABLE = 500_000, 200_000
 TYPES = ("F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 LICENCE = "apache-2.0"
@@ -31,6 +31,8 @@ class Settings:
     tokens: int = TOKENS
     #: The number of tokens that the head can draft.
     vocabulary: int = 8192
+    #: The longest draft of a DFlash or DSpark head.
+    block: int = 4
     #: Type of the weights in the file, one of `TYPES`.
     type: str = "Q8_0"
     #: Folder for answers and checkpoints; None: a folder in the cache.

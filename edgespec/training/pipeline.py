@@ -70,10 +70,10 @@ def _layers(settings: Settings, header: Header) -> Sequence[int]:
     try:
         check_layers(header.architecture, n_layers, [*layers])
     except UsageError as error:
-        if settings.kind != "eagle3":
+        if settings.kind not in ("eagle3", "dspark", "dflash"):
             return ()
-        hint = "--kind eagle1 makes a head that does not need them; llama, qwen3 and some others support eagle3"
-        raise UsageError(error.what, why="an eagle3 head reads them", hint=hint) from error
+        hint = "--kind eagle1 makes a head that does not need them; llama, qwen3 and some others have them"
+        raise UsageError(error.what, why=f"a head of kind {settings.kind} reads them", hint=hint) from error
     return layers
 
 
@@ -137,7 +137,7 @@ def _train(header: Header, layers: Sequence[int], work: Path, settings: Settings
             f"the head in {work} was begun with a vocabulary of {len(vocabulary)} tokens",
             hint=f"use --vocab {len(vocabulary)}, or delete {checkpoint} to start training over",
         )
-    shape = shape_of(header, size, settings.kind)
+    shape = shape_of(header, size, settings.kind, settings.block)
     features = inputs_for(shape, load(work, header.number("embedding_length"), len(layers)))
     weights, progress = train(shape, read_teacher(header, vocabulary), features, settings, checkpoint, listener)
     if listener.cancel.is_set():

@@ -1,8 +1,8 @@
 """Training of a head until the time is up, from a checkpoint if there is one.
 
 Learning rates follow the clock, not a number of steps, so a run ends on time on any machine. Muon trains the layer's
-matrices: its steps take longer, but are worth it here. AdamW trains the norms and, slowly, the output rows, which begin
-as the target's.
+matrices: its steps take longer, but are worth it here. AdamW trains the norms, rows of tokens and, slowly, the output
+rows, which begin as the target's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
 from edgespec.errors import EdgespecError, UsageError
@@ -27,9 +28,9 @@ from edgespec.training.heads import Shape, Weights
 from edgespec.training.job import Acceptance, Listener, Progress, Settings
 
 MATRIX_RATE, NORM_RATE, OUTPUT_RATE = 3e-3, 2e-3, 1e-4
+TABLES = ("markov_w1", "markov_w2", "conf_proj")  # not made for Muon: they have a row per token, or one row only
 DROPOUT = 0.15  # without dropout, a head memorises its 100k tokens in five epochs
 DECAY = 0.8  # weight of a step of a draft in the loss, relative to the step before, as in the EAGLE-3 paper
-BATCH_TOKENS = 1024  # anchors in a step
 WARM_UP = 40  # steps
 CLIP = 1.0
 SAVE_EVERY_S, TELL_EVERY_S = 120.0, 2.0
@@ -68,20 +69,18 @@ def train(
     saved = read_checkpoint(checkpoint)
     progress = saved["progress"] if saved else Progress()
     weights = saved["weights"] if saved else _initial(shape, teacher, features)
-    weights = {name: weight.to(device).requires_grad_() for name, weight in weights.items()}
-    optimizers = _optimizers(weights)
-    for (optimizer, _), state in zip(optimizers, saved["optimizers"] if saved else (), strict=False):
-        optimizer.load_state_dict(state)
+    weights = {name: weight.to(device).float().requires_grad_() for name, weight in weights.items()}
+    optimizers, first_step = _optimizers(weights), progress.step
 
     def measure(most: int) -> None:
-        judged = _judged(features, shape.deepest, most, device)
+        judged = _judged(features, shape, most, device)
         with torch.autocast(device, torch.bfloat16), torch.no_grad():
             progress.acceptance = acceptance(weights, shape, teacher, judged, shape.deepest)
 
     def save() -> None:
-        _save(checkpoint, weights, optimizers, progress, teacher.vocabulary)
+        _save(checkpoint, weights, progress, teacher.vocabulary)
 
-    budget_s, upcoming = settings.minutes * 60, _endless(features, shape.deepest, settings.seed, progress)
+    budget_s, upcoming = settings.minutes * 60, _endless(features, shape, settings.seed, progress)
     saved_s = told_s = progress.elapsed_s
     measure_at_s = max(JUDGED_FIRST_S, progress.elapsed_s)
     while progress.elapsed_s < budget_s and not listener.cancel.is_set():
@@ -90,7 +89,7 @@ def train(
             measure(FEW_JUDGED)
             measure_at_s = progress.elapsed_s + (time.monotonic() - started) / JUDGED_SHARE
         batch, done = next(upcoming).to(device), progress.elapsed_s / budget_s
-        _set_rates(optimizers, progress.step, done)
+        _set_rates(optimizers, progress.step - first_step, done)
         with torch.autocast(device, torch.bfloat16):
             loss = loss_of(weights, shape, teacher, batch, shape.depth(done), DROPOUT)
         _step(loss, weights, optimizers, progress, checkpoint)
@@ -134,54 +133,56 @@ def _step(loss: Tensor, weights: Weights, optimizers: Any, progress: Progress, c
 
 def _optimizers(weights: Weights) -> list[tuple[Any, float]]:
     """Each optimizer with its highest learning rate."""
-    matrices = [weight for name, weight in weights.items() if weight.dim() == 2 and name != "output"]
+    output, tables = [weights["output"]], [weights[name] for name in TABLES if name in weights]
     norms = [weight for weight in weights.values() if weight.dim() != 2]
+    matrices = [weight for name, weight in weights.items() if weight.dim() == 2 and name not in ("output", *TABLES)]
     muon = torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
-    others = [(norms, NORM_RATE), ([weights["output"]], OUTPUT_RATE)]
+    others = [(norms + tables, NORM_RATE), (output, OUTPUT_RATE)]
     return [(muon, MATRIX_RATE)] + [
         (torch.optim.AdamW(some, lr=rate, betas=(0.9, 0.95), weight_decay=0.0), rate) for some, rate in others if some
     ]
 
 
 def _set_rates(optimizers: list[tuple[Any, float]], step: int, done: float) -> None:
+    """Set the learning rates after `step` steps since the start or the last resumption."""
     rate = min(1.0, (step + 1) / WARM_UP) * max(0.02, 0.5 + 0.5 * math.cos(math.pi * min(1.0, done)))
     for optimizer, highest in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = highest * rate
 
 
-def _endless(features: Features, depth: int, seed: int, progress: Progress) -> Iterator[Batch]:
+def _endless(features: Features, shape: Shape, seed: int, progress: Progress) -> Iterator[Batch]:
     """Batches of the answers to learn from, again and again; `progress.epoch` counts."""
     documents = [document for document in features.documents if not document.is_held_out]
     total = sum(max(0, document.n_anchors) for document in documents)
     epoch = int(progress.epoch)
     while True:
         n_batches = 0
-        for batch in batches(features, documents, BATCH_TOKENS, depth, seed=seed + epoch):
+        for batch in batches(features, documents, shape.step_anchors, shape.deepest, seed=seed + epoch):
             n_batches += 1
-            progress.epoch = epoch + min(1.0, n_batches * BATCH_TOKENS / max(1, total))
+            progress.epoch = epoch + min(1.0, n_batches * shape.step_anchors / max(1, total))
             yield batch
         if not n_batches:
             raise UsageError("there are no answers to learn from", why="all of them are too short")
         epoch += 1
 
 
-def _judged(features: Features, depth: int, most: int, device: str) -> Iterator[tuple[float, Batch]]:
+def _judged(features: Features, shape: Shape, most: int, device: str) -> Iterator[tuple[float, Batch]]:
     """Held-out answers in batches of about `most` anchors in all: first the greedy answers, then the sampled ones."""
     for is_sampled in (False, True):
         documents = [d for d in features.documents if d.is_held_out and bool(d.temperature) == is_sampled]
         n = 0
-        for batch in batches(features, documents, BATCH_TOKENS, depth, seed=0):
+        for batch in batches(features, documents, shape.step_anchors, shape.deepest, seed=0):
             n += batch.n_anchors
             yield float(is_sampled), batch.to(device)
             if n >= most / 2:
                 break
 
 
-def _save(checkpoint: Path, weights: Weights, optimizers: Any, progress: Progress, vocabulary: Tensor) -> None:
+def _save(checkpoint: Path, weights: Weights, progress: Progress, vocabulary: Tensor) -> None:
+    """Write a file small enough to keep: the moments of the optimizers, four times as large, are soon found again."""
     state = {
-        "weights": {name: weight.detach().cpu() for name, weight in weights.items()},
-        "optimizers": [optimizer.state_dict() for optimizer, _ in optimizers],
+        "weights": {name: weight.detach().half().cpu() for name, weight in weights.items()},
         "progress": asdict(progress),
         "vocabulary": vocabulary.cpu(),
     }
@@ -199,14 +200,19 @@ def _save(checkpoint: Path, weights: Weights, optimizers: Any, progress: Progres
 
 def loss_of(weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, depth: int, dropout: float = 0.0) -> Tensor:
     """Return the cross-entropy in nats with the target's distribution over the head's vocabulary: a mean over anchors
-    and, with falling weights, over the steps of a draft."""
+    and, with falling weights, over the steps of a draft. That of the head's own confidence is added."""
     wanted = _distribution(teacher, batch)
     mass = wanted.sum(-1)
     total, weight = torch.zeros((), device=wanted.device), 0.0
     n_anchors = batch.is_text.shape[2]
     for step, drafted in enumerate(shape.drafts(weights, teacher.embedding, batch, depth, dropout)):
-        rows, cells = drafted.float(), slice(step, step + n_anchors)
+        rows, cells = drafted.logits.float(), slice(step, step + n_anchors)
         entropy = mass[:, cells] * rows.logsumexp(-1) - (wanted[:, cells] * rows).sum(-1)
+        if drafted.confidence is not None:
+            is_right = teacher.vocabulary[rows.argmax(-1)] == batch.best[:, cells]
+            entropy = entropy + F.binary_cross_entropy_with_logits(
+                drafted.confidence.float(), is_right.float(), reduction="none"
+            )
         judged = batch.is_text[step]
         total = total + DECAY**step * (entropy * judged).sum() / judged.sum().clamp(min=1)
         weight += DECAY**step
@@ -223,7 +229,7 @@ def acceptance(
         wanted = _distribution(teacher, batch, SAMPLED)
         is_right = torch.ones_like(batch.is_text[0])
         for step, drafted in enumerate(shape.drafts(weights, teacher.embedding, batch, depth)):
-            rows, cells = drafted.float(), slice(step, step + n_anchors)
+            rows, cells = drafted.logits.float(), slice(step, step + n_anchors)
             if is_sampled:
                 share = torch.minimum((rows / SAMPLED).softmax(-1), wanted[:, cells]).sum(-1)
             else:
@@ -238,5 +244,5 @@ def _distribution(teacher: Teacher, batch: Batch, temperature: float = 1.0) -> T
     """The target's probabilities of the tokens in the head's vocabulary; with the tokens left out, they sum to 1."""
     normaliser = batch.normalisers[..., 1 if temperature != 1.0 else 0, None]
     with torch.no_grad():
-        rows = torch.nn.functional.linear(batch.hidden[:, 1:], teacher.output).float()
+        rows = F.linear(batch.hidden[:, 1:], teacher.output).float()
         return (rows / temperature - normaliser).exp_().clamp_(max=1.0)

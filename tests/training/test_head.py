@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from edgespec.errors import EdgespecError  # noqa: E402
 from edgespec.gguf_file.head_check import check_draft_file  # noqa: E402
 from edgespec.gguf_file.header import Header, read_header  # noqa: E402
 from edgespec.gguf_file.weights import read_rows  # noqa: E402
+from edgespec.llama.block_context import BlockContext  # noqa: E402
 from edgespec.llama.context import Context  # noqa: E402
 from edgespec.llama.head_context import HeadContext  # noqa: E402
 from edgespec.llama.model import Model  # noqa: E402
 from edgespec.runtime.drafting import network_drafter  # noqa: E402
 from edgespec.training.batches import Batch  # noqa: E402
+from edgespec.training.dflash import DFlash  # noqa: E402
 from edgespec.training.eagle3 import Eagle3, logits, unroll  # noqa: E402
 from edgespec.training.gguf_files import read_teacher, shape_of, write_head  # noqa: E402
 from edgespec.training.heads import Shape, Weights  # noqa: E402
@@ -101,6 +104,55 @@ def test_llama_cpp_computes_what_pytorch_does(target: Path, tmp_path: Path, type
         assert difference(path, shape, model) < most
 
 
+@pytest.mark.parametrize("kind", ["dflash", "dspark"])
+@pytest.mark.parametrize(("type", "most"), [("F16", 0.01), ("Q8_0", 0.04)])
+def test_a_block_of_llama_cpp_is_what_pytorch_computes(
+    target: Path, tmp_path: Path, kind: str, type: str, most: float
+) -> None:
+    """The logits, and the estimates of DSpark, of a block after a text, whatever its length."""
+    header, path, n, block = read_header(target), tmp_path / "head.gguf", len(TOKENS), 5
+    teacher, shape = read_teacher(header, VOCABULARY), shape_of(header, len(VOCABULARY), kind, block)
+    assert isinstance(shape, DFlash)
+    shape = replace(shape, layers=2)
+    weights = shape.initial(teacher.output, teacher.output_norm, torch.ones(shape.n_read), seed=3)
+    zeros = {
+        name: 0.3 * torch.randn(of.shape, generator=torch.manual_seed(4))
+        for name, of in weights.items()
+        if not of.any()
+    }
+    write_head(path, shape, weights | zeros, VOCABULARY, header, LAYERS, type, ABOUT)
+    settings = {"n_ctx": HEAD_BATCH, "n_batch": HEAD_BATCH, "max_outputs": HEAD_BATCH}
+    with (
+        Model(target) as model,
+        Context(model, n_ctx=n, max_outputs=n, threads=1) as context,
+        Model(check_draft_file(path).path) as loaded,
+        BlockContext(loaded, context, threads=1, **settings) as head,
+    ):
+        context.watch_layers(head.reads)
+        context.decode(TOKENS, range(n), [(0,)] * n, [True] * n)
+        features = np.concatenate([context.layer_inputs(layer) for layer in head.reads], axis=1)
+        batch = Cells.empty()
+        batch.add(TOKENS[:-1], 0, (0,), wanted=False)
+        head.read_states(batch, features[:-1])
+        [long], drafted = head.draft([(0, TOKENS[-1], n - 1)], block), list[int]()
+        for _ in range(block):
+            drafted.append(int(long.row(drafted).argmax()))
+        found = np.stack([long.row(drafted[:place])[VOCABULARY] for place in range(block)])
+        estimates = [long.confidence(place) for place in range(block)]
+        [short] = head.draft([(0, TOKENS[-1], n - 1)], 2)
+        start = np.stack([short.row(drafted[:place])[VOCABULARY] for place in range(2)])
+    text = a_batch([*TOKENS, *drafted], 1, inputs=torch.from_numpy(np.pad(features, ((0, block), (0, 0))))[None])
+    text.start[:] = n - 2  # the anchor is the token before the last one, whose features are known
+    with torch.no_grad():
+        steps = [*shape.drafts(read_head(path, shape), teacher.embedding.float(), text, block)]
+    wanted = np.stack([step.logits[0, 0].numpy() for step in steps])
+    assert np.sqrt(np.mean((found - wanted) ** 2)) < most * wanted.std()
+    assert np.allclose(start, found[:2], atol=1e-3)
+    if kind == "dspark":
+        wanted = np.array([step.confidence.sigmoid().item() for step in steps if step.confidence is not None])
+        assert np.allclose(np.array(estimates), wanted, atol=most / 4) and np.ptp(wanted) > most
+
+
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
 def test_an_eagle1_head_reads_the_final_state_of_any_target(tmp_path: Path, architecture: str) -> None:
     target, path = write_model(tmp_path / "target.gguf", architecture, n_layers=4), tmp_path / "head.gguf"
@@ -129,7 +181,7 @@ def test_networks_draft_what_pytorch_predicts(target: Path, tmp_path: Path, kind
     [draft] = drafter.propose([text], [Budget(3)])
     batch = a_batch([*text.tokens, *draft.tokens], 1, hidden=torch.from_numpy(state)[None].expand(1, 4, 64))
     predicted = shape.drafts(read_head(path, shape), teacher.embedding.float(), batch, 3)
-    assert draft.tokens == [int(VOCABULARY[rows[0, 0].argmax()]) for rows in predicted]
+    assert draft.tokens == [int(VOCABULARY[rows.logits[0, 0].argmax()]) for rows in predicted]
 
 
 def test_the_order_of_rows_matters(target: Path, tmp_path: Path) -> None:

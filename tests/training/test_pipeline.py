@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from edgespec.datastore.successor_store import SUFFIX, read_table
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files import paths
 from edgespec.gguf_file.head_check import check_draft_file, kind_of_head
+from edgespec.gguf_file.header import read_header
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.training import answers, pipeline
@@ -246,6 +248,8 @@ class TestTraining:
         [
             ("eagle3", "eagle3", "fc", (192, 64)),
             ("eagle1", "eagle3", "fc", (96, 64)),
+            ("dspark", "dflash", "markov_w2", (64, 64)),
+            ("dflash", "dflash", "fc", (192, 64)),
             ("hydra", "edgespec-hydra", "head.2.up", (4 * 64, 64)),
             ("medusa", "edgespec-medusa", "head.2.up", (64, 64)),
         ],
@@ -255,7 +259,7 @@ class TestTraining:
     ) -> None:
         settings = self.settings(target, work, kind)
         done = train_head(settings, Listener())
-        assert done is not None and len(done.progress.acceptance.greedy) == (4 if "eagle" in kind else 3)
+        assert done is not None and len(done.progress.acceptance.greedy) == (3 if kind in ("hydra", "medusa") else 4)
         again = train_head(replace(settings, minutes=0.02), Listener())
         assert again is not None and again.progress.step > done.progress.step
         assert len(read_rows(work)) == done.answers == again.answers
@@ -277,6 +281,26 @@ class TestTraining:
             found = llm.complete("One, two", max_tokens=30, ignore_eos=True, temperature=0)
             assert kind in llm.describe()["drafters"]
         assert found.tokens == wanted.tokens
+
+    @pytest.mark.parametrize("kind", ["dspark", "dflash"])
+    def test_a_trained_block_drafter_changes_no_text(self, target: Path, work: Path, kind: str) -> None:
+        settings = replace(self.settings(target, work, kind), block=5)
+        done = train_head(settings, Listener())
+        assert done is not None and len(done.progress.acceptance.greedy) == 5
+        given: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "temperature": 0}
+        with edgespec.load(str(target), spec_type="none", ctx_size=512, **EXACT) as plain:
+            wanted = plain.complete("One, two", **given)
+        with edgespec.load(str(target), draft_model=str(settings.out), pace="fixed:5", ctx_size=512, **EXACT) as llm:
+            found = llm.complete("One, two", **given)
+            assert kind in llm.describe()["drafters"] and found.stats.proposed >= 5
+        assert found.tokens == wanted.tokens
+
+    def test_a_checkpoint_is_as_small_as_its_weights_in_half_precision(self, target: Path, work: Path) -> None:
+        assert train_head(self.settings(target, work), Listener()) is not None
+        n_weights = sum(
+            int(np.prod(tensor.shape)) for tensor in read_header(work.parent / "eagle3.gguf").tensors.values()
+        )
+        assert (work / "eagle3.pt").stat().st_size < 2 * n_weights + 20_000
 
     def test_a_cancelled_training_writes_no_head(self, target: Path, work: Path) -> None:
         settings, listener = replace(self.settings(target, work), minutes=1.0), Listener()

@@ -73,6 +73,9 @@ TRAINING = [
         "Training", "--vocab", "vocabulary", type=Integer(16), default=8192,
         help="Number of tokens that the head can draft: the most frequent ones.",
     ),
+    option(
+        "Training", "--block", type=Integer(2, 63), default=4, help="Longest draft of a dspark or dflash head.",
+    ),
     option("Training", "--type", type=click.Choice(TYPES), default="Q8_0", help="Type of weights."),
     option("Training", "-t", "--threads", type=Integer(0, 512), default=0, show_default="cores", help="CPU threads."),
     option(
