@@ -2,7 +2,7 @@
 
 Cell P of the cache holds the target's states at position P, for every token of the text but the last. A block begins
 with the last token. Its rows are the distributions of the tokens after it, from which a chain or a tree is grown
-without further passes. So the cost of a draft hardly depends on its length.
+without further passes.
 """
 
 from __future__ import annotations
