@@ -16,7 +16,6 @@ from edgespec.drafters.base import DraftContext
 from edgespec.drafters.decoding import BlockDecodingContext, DraftBlock
 from edgespec.drafters.model import Growth, Slot
 from edgespec.drafters.states import StatesDrafter
-from edgespec.drafters.successors import Successors
 
 UNLIKELY = 0.02  # nodes with a smaller path probability get children only if the policy wants them anyway
 
@@ -25,12 +24,7 @@ class BlockDrafter(StatesDrafter):
     """Drafts all tokens in one pass of the head."""
 
     context: BlockDecodingContext
-
-    def __init__(
-        self, context: BlockDecodingContext, width: int = 1, name: str = "dflash", successors: Successors | None = None
-    ) -> None:
-        super().__init__(context, width, name, successors)
-        self._blocks: Sequence[DraftBlock] = ()
+    _blocks: Sequence[DraftBlock] = ()
 
     def n_unread(self, sequence: DraftContext) -> int:
         n = super().n_unread(sequence)

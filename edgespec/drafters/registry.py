@@ -84,7 +84,7 @@ _ENTRIES = (
     ),
     Entry(
         "recycling",
-        "tokens that the target found likely after the last token",
+        "tokens that the target found likely after the last two tokens",
         make=lambda parts: _new("successors.RecyclingDrafter", parts.successors),
         style="bold underline $text-accent",
     ),

@@ -9,13 +9,15 @@ usually not causal, and the cells of the block are removed after the pass.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.batch import Batch
+from edgespec.core.features import MOST_EMBEDDINGS
 from edgespec.core.sampling import FloatRow, largest
 from edgespec.gguf_file.head_check import (
     BIASES,
@@ -33,7 +35,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 
-MOST_BIASES = 2**20  # numbers to multiply, if the token before a place is another one than llama.cpp assumed
+MOST_BIASES = 2**15  # numbers to multiply, if the token before a place is another one than llama.cpp assumed
 
 
 class BlockContext(Context):
@@ -42,7 +44,12 @@ class BlockContext(Context):
     `reads` are the layers of the target whose inputs it reads, and `longest` is the number of tokens of its longest
     draft. `settings` are those of `Context`, `n_batch` being `HEAD_BATCH`. Raises UsageError if the target does not
     provide these inputs, or this build no states.
+
+    Attributes:
+        before: Returns float32[rank], the row of a token in the first matrix of the Markov head, if there is one.
     """
+
+    before: Callable[[int], FloatRow]
 
     def __init__(
         self, model: Model, target: Context, threads: int = 0, threads_batch: int = 0, **settings: Any
@@ -57,13 +64,14 @@ class BlockContext(Context):
         # The place of the first draft token in a block: that of the last token of the text, or the first mask token.
         self._first, self._mask = (0 if anchored else 1), mask_token(header)
         self.longest = block_length(header) - self._first
-        if self._has_markov:
-            self._biases = read_rows(header, BIASES).astype(np.float16)
-            self._places: NDArray[np.int64] = np.arange(model.n_vocab)
-            if "d2t" in header.tensors:
-                ids = read_ids(header)
-                self._places[ids] = np.arange(len(ids))
         try:
+            if self._has_markov:
+                self.before = lru_cache(MOST_EMBEDDINGS)(lambda token: read_rows(header, MARKOV, [token])[0])
+                self._biases = read_rows(header, BIASES).astype(np.float16)
+                self._places: NDArray[np.int64] = np.arange(model.n_vocab)
+                if "d2t" in header.tensors:
+                    ids = read_ids(header)
+                    self._places[ids] = np.arange(len(ids))
             switch_states(self._handle, wanted_only=not self._has_lattice)
             api.llama_set_causal_attn(self._handle, bool(header.metadata.get(f"{DFLASH}.attention.causal", False)))
         except BaseException:
@@ -145,16 +153,16 @@ class MarkovBlock(Block):
     """DSpark: a row is biased by the token before it.
 
     llama.cpp assumes the likeliest token of each row as the one before the next. For another token, the biases of the
-    likeliest tokens are exchanged. In a very large vocabulary the others are not drafted then.
+    likeliest tokens are exchanged. The others are not drafted then.
     """
 
     def row(self, path: Sequence[int]) -> FloatRow:
         row = super().row(path)
         assumed = self._assumed(len(path))
         if path and path[-1] != assumed:
-            before = read_rows(self._context.model.header, MARKOV, [path[-1], assumed])
-            best = largest(row, MOST_BIASES // before.shape[1])
-            values = row[best] + self._context.biases(best) @ (before[0] - before[1])
+            before = self._context.before(path[-1]) - self._context.before(assumed)
+            best = largest(row, max(1, MOST_BIASES // len(before)))
+            values = row[best] + self._context.biases(best) @ before
             row.fill(-np.inf)
             row[best] = values
         return row

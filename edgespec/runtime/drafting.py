@@ -62,7 +62,7 @@ def find_draft(
         return None
     if settings.draft_model not in (None, AUTO_DRAFT):
         return resolve(settings.draft_model).path
-    near = near_draft(settings, header, note)
+    near = near_draft(settings, header, note, only_heads=default is not None)
     is_better = near is not None and bool(near.found.kind) and settings.spec_type == "auto"  # than a draft model
     if default is not None and not is_better and _can_be(settings, read_header(default)):
         return default

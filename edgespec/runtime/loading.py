@@ -18,7 +18,7 @@ from edgespec.drafters.successors import Successors
 from edgespec.engine.calibrate import CostModelCache, warm_up
 from edgespec.engine.engine import Engine
 from edgespec.engine.width_classes import WIDEST
-from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
+from edgespec.errors import EdgespecError, ModelFileError, OutOfMemoryError, UsageError
 from edgespec.events import Progress
 from edgespec.files.paths import models_dir
 from edgespec.gguf_file.head_check import (
@@ -95,7 +95,7 @@ class ModelSession(Closable):
         self.contexts: list[Context] = []
         self.drafters: dict[str, Drafter] = {}
         self._watched: CancelFlag | None = None
-        self._on_gpu = False
+        self._on_gpu = self._is_found = False
         try:
             self._load()
         except BaseException:
@@ -140,7 +140,8 @@ class ModelSession(Closable):
         draft_path = find_draft(settings, header, found.default_draft, progress, note)
         if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
             raise no_draft_model(settings, header, found.missing_draft)
-        is_found = draft_path != found.default_draft and not settings.draft_model and settings.spec_type == "auto"
+        is_named = settings.draft_model or settings.spec_type != "auto" or draft_path == found.default_draft
+        self._is_found = draft_path is not None and not is_named
         # Check both headers first: an error in the draft should not appear only after the target is loaded.
         draft_header = check_draft_file(draft_path) if draft_path else None
         if draft_header is not None and is_head(draft_header):
@@ -149,9 +150,9 @@ class ModelSession(Closable):
         drafts = bool(names)
         leaves = settings.spec_tree if set(names) - CHAINS else 1
         try:
-            plan = self._plan(header, draft_header, leaves, names, must_fit=is_found)
+            plan = self._plan(header, draft_header, leaves, names, must_fit=self._is_found)
         except OutOfMemoryError as error:
-            if not is_found or draft_header is None:
+            if not self._is_found or draft_header is None:
                 raise
             note(f"{draft_header.path.name} is not used: {error.why or error.what}")
             self._settings, draft_header = settings, None
@@ -337,8 +338,9 @@ class ModelSession(Closable):
         if self.draft_header is not None and self.draft_header.architecture in NETWORKS:
             yield network_drafter(self.draft_header, self.model, leaves, successors)
         elif self.draft_header is not None and plan.draft is not None:
-            self.draft = self._open_model(plan.draft)
-            yield self._make_model_drafter(self.draft, plan.draft, leaves, successors)
+            drafter = self._open_draft(plan.draft, leaves, successors)
+            if drafter is not None:
+                yield drafter
         if MTP in names:
             yield self._make_model_drafter(self.model, plan.of_block, leaves, successors)
 
@@ -349,6 +351,22 @@ class ModelSession(Closable):
             with suppress(ModelFileError):  # weights that cannot be read have no print
                 self.learned = SuccessorStore(self.model.header, successors, folders, saves=self._settings.store)
         return successors
+
+    def _open_draft(self, plan: Plan, leaves: int, successors: Successors) -> Drafter | None:
+        """Return the drafter of a draft model or head. None, with a note, if nobody asked for this draft and it cannot
+        be loaded."""
+        n_models = len(self._models)
+        try:
+            self.draft = self._open_model(plan)
+            return self._make_model_drafter(self.draft, plan, leaves, successors)
+        except EdgespecError as error:
+            if not self._is_found:
+                raise
+            self._note(f"{plan.header.path.name} is not used: {error.why or error.what}")
+            while len(self._models) > n_models:
+                self._models.pop().close()
+            self.draft = self.draft_header = None
+            return None
 
     def _make_model_drafter(self, draft: Model, plan: Plan, leaves: int, successors: Successors) -> Drafter:
         drafter, context = model_drafter(self._settings, self.context, draft, plan, leaves, successors, self._note)

@@ -17,7 +17,12 @@ TRIED = 1000  # steps without a gain, about five answers, after which a draft is
 
 
 def near_draft(
-    settings: LoadSettings, target: Header, note: Callable[[str], None], *, untried: bool = False
+    settings: LoadSettings,
+    target: Header,
+    note: Callable[[str], None],
+    *,
+    untried: bool = False,
+    only_heads: bool = False,
 ) -> NearDraft | None:
     """Return the best draft near the target that the requested drafters can use, or None.
 
@@ -26,6 +31,8 @@ def near_draft(
     """
     is_auto, has_noted = settings.spec_type == "auto", False
     for draft in drafts_near(target, bundled=not is_auto):
+        if only_heads and not draft.found.kind:
+            continue
         if draft.is_broken and not has_noted:
             has_noted = True
             note(f"{draft.path.name} is not used as a draft: {draft.problem}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from edgespec.errors import UsageError, told_as
 from edgespec.events import PROGRESS
@@ -53,8 +53,12 @@ def train_head(settings: Settings, listener: Listener) -> Result | None:
     layers = _layers(settings, header)
     work = settings.work or cache_dir() / "training" / f"{header.path.stem}-{header.path.stat().st_size}"
     _claim(work, header, layers)
-    with told_as(UsageError, f"another training uses {work}", hint=f"wait for it, or {OTHER_WORK}"):
+    try:
         lock = FileLock(work / ".lock", blocking=False).acquire()
+    except Timeout as error:
+        raise UsageError(f"another training uses {work}", hint=f"wait for it, or {OTHER_WORK}") from error
+    except OSError as error:
+        raise UsageError(f"{work} cannot be used", why=str(error), hint=OTHER_WORK) from error
     with lock:
         if is_table:
             return _collect(work, settings, listener, lambda model: write_table(model, work, settings, listener))

@@ -67,6 +67,11 @@ def is_named_as_draft(name: str) -> bool:
     return _DRAFTS.search(name) is not None
 
 
+def is_mtp_block(name: str) -> bool:
+    """Return whether the name of a file says that it is an MTP block without its model."""
+    return _MTP.search(name) is not None
+
+
 def drafts_in(names: Sequence[str]) -> list[str]:
     """Return the files that by their names draft for the models of a repository.
 
@@ -74,7 +79,7 @@ def drafts_in(names: Sequence[str]) -> list[str]:
     """
     models = models_in(names)
     drafts = (name for name in names if is_named_as_draft(name) and name.lower().endswith(".gguf"))
-    return sorted(name for name in drafts if name not in models and not _MTP.search(name) and part_of(name) == (1, 1))
+    return sorted(name for name in drafts if name not in models and not is_mtp_block(name) and part_of(name) == (1, 1))
 
 
 def choose(names: Sequence[str], quant: str = "", *, where: str = "this repository") -> str:

@@ -106,8 +106,9 @@ class Plan:
         )
 
     def as_head(self, features: int) -> Plan:
-        """The plan of a draft head's context: every token of its passes gives a row."""
-        return replace(self, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH, features=features)
+        """The plan of a draft head's context: every token of its passes gives a row, and each sequence has two."""
+        n_batch = max(HEAD_BATCH, 2 * self.sequences)
+        return replace(self, n_batch=n_batch, max_outputs=n_batch, features=features)
 
 
 @dataclass(slots=True, frozen=True)

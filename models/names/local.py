@@ -13,7 +13,7 @@ from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.header import Header, quantisation, read_header
 from edgespec.models.hub.quants import part_of, parts_of
 from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.source import PAIR
+from edgespec.models.names.source import HEADS, PAIR
 from edgespec.models.names.spec import resolve
 
 
@@ -49,9 +49,9 @@ def local_models() -> Iterator[LocalModel]:
     """Yield the bundled pair, then the files in the usual folders (`gguf_files`).
 
     Each file is yielded once, as soon as it is read. Files that are not language models, such as projectors, are left
-    out.
+    out, and so are the bundled heads, which are found with their target.
     """
-    seen: set[str] = set()
+    seen = {os.path.realpath(head) for head in HEADS.glob("*.gguf")}
     for spec, path in PAIR.items():
         seen.add(os.path.realpath(path))
         yield from read_model(path, spec)

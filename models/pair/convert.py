@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.files.unfinished import check_destination
-from edgespec.gguf_file.head_check import DFLASH, EAGLE3, MASK_TOKEN, N_LAYERS_READ, check_head_fits
+from edgespec.gguf_file.head_check import DFLASH, EAGLE3, MASK_TOKEN, N_LAYERS_READ, check_draft_file, check_head_fits
 from edgespec.gguf_file.header import Header, TensorInfo
 from edgespec.gguf_file.weights import PRINT_KEY, is_copy, target_print
 from edgespec.gguf_file.writing import Stored, open_file, stored, stored_ids, typed, write_file
@@ -48,7 +48,7 @@ _OTHER_FORMS = {  # a part of a tensor's name -> why it cannot be converted
     "edgespec has",
     r"^(medusa_head\.|heads\.)?\d+\.(\d+\.)?linear\.": "a published Medusa head has an output matrix for each of its "
     "networks, each as large as the target's; a Medusa file of edgespec has one for all",
-    r"^(model\.)?layers\.0\.self_attn\.": "it is an EAGLE or EAGLE-2 head: its layer reads the sum of embedding and "
+    r"^(model\.)?fc\.weight$": "it is an EAGLE or EAGLE-2 head: its layer reads the sum of embedding and "
     "state without a norm, for which llama.cpp has no graph",
 }
 
@@ -87,6 +87,11 @@ def convert_head(
     if factors is not None:
         tensors["rope_freqs.weight"] = stored(factors, "F32")
     write_file(out, architecture, [*typed(entries), *vocabulary], tensors)
+    try:
+        check_draft_file(out)
+    except ModelFileError as error:
+        out.unlink()
+        raise ModelFileError(f"{folder} cannot be converted", why=error.why) from error
 
 
 def _planned(head: Published, names: Mapping[str, str], architecture: str, entries: Mapping[str, Any]) -> Header:
@@ -142,7 +147,7 @@ def _our_name(name: str) -> str:
 
 def _number(head: Published, key: str, default: int = 0) -> int:
     value = head.config.get(key) or default
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or not 0 < value < 2**32:
         raise ModelFileError(f"{head.folder / 'config.json'} cannot be used", why=f"{key} is {value!r}")
     return value
 

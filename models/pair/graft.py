@@ -50,7 +50,7 @@ def _is_in_block(header: Header, name: str) -> bool:
 def _mismatch(base: Header, tuned: Header) -> str:
     """Return why the block of `base` does not fit `tuned`; empty if it does."""
     if why := mtp_mismatch(base):
-        return f"{base.path.name} cannot give one: {why}"
+        return why
     if base.architecture != tuned.architecture:
         return f"one is a {base.architecture} model, the other a {tuned.architecture} model"
     if any(_is_in_block(tuned, name) for name in tuned.tensors):

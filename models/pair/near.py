@@ -11,7 +11,7 @@ from edgespec.files.paths import models_dir
 from edgespec.gguf_file.head_check import may_be_head
 from edgespec.gguf_file.header import Header
 from edgespec.models.hub.cache import repository_folder, repository_of
-from edgespec.models.hub.quants import is_named_as_draft
+from edgespec.models.hub.quants import is_mtp_block, is_named_as_draft
 from edgespec.models.names.local import LocalModel, read_model
 from edgespec.models.names.source import HEADS
 from edgespec.models.pair.suggest import LEAST_RATIO, Suggestion, assessed
@@ -20,11 +20,17 @@ from edgespec.models.pair.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class NearDraft:
-    """A draft near a model. `problem` says why it cannot draft for the model; empty if it can."""
+    """A draft near a model.
+
+    Attributes:
+        problem: The reason why it cannot draft for the model; empty if it can.
+        accepted: The mean number of accepted tokens of a draft, from the training of a head; 0 if it is unknown.
+    """
 
     path: Path
     found: Suggestion
     problem: str
+    accepted: float = 0.0
 
     @property
     def is_bundled(self) -> bool:
@@ -52,7 +58,8 @@ def models_near(target: Path, *, bundled: bool = True) -> Iterator[LocalModel]:
     seen = {os.path.realpath(target)}
     for path in sorted(files):
         file = os.path.realpath(path)
-        if file not in seen and (is_named_as_draft(path.name) or may_be_head(path)):
+        is_draft = is_named_as_draft(path.name) and not is_mtp_block(path.name)  # which llama.cpp does not run alone
+        if file not in seen and (is_draft or may_be_head(path)):
             seen.add(file)
             yield from read_model(path, str(path))
 
@@ -60,8 +67,9 @@ def models_near(target: Path, *, bundled: bool = True) -> Iterator[LocalModel]:
 def drafts_near(target: Header, *, bundled: bool = True) -> list[NearDraft]:
     """Return the drafts near a model, those that can draft for it first, and heads before draft models.
 
-    Draft models must be much smaller than the target. Of the heads that come with edgespec, only those for this target
-    are included, and none without `bundled`. Raises ModelFileError if the target can no longer be read.
+    Of several heads, the one that was accepted most when it was trained is first, if the files say so. Draft models
+    must be much smaller than the target. Of the heads that come with edgespec, only those for this target are included,
+    and none without `bundled`. Raises ModelFileError if the target can no longer be read.
     """
     models = list(models_near(target.path, bundled=bundled))
     if not models:
@@ -69,7 +77,7 @@ def drafts_near(target: Header, *, bundled: bool = True) -> list[NearDraft]:
     vocabulary = Vocabulary.of(target)
     drafts = [_near(target, vocabulary, model) for model in models]
     drafts = [draft for draft in drafts if not (draft.is_bundled and draft.problem)]
-    return sorted(drafts, key=lambda each: (bool(each.problem), not each.found.kind, each.is_bundled))
+    return sorted(drafts, key=lambda each: (bool(each.problem), not each.found.kind, each.is_bundled, -each.accepted))
 
 
 def _near(target: Header, vocabulary: Vocabulary, model: LocalModel) -> NearDraft:
@@ -77,4 +85,5 @@ def _near(target: Header, vocabulary: Vocabulary, model: LocalModel) -> NearDraf
     problem = "" if found.verdict == "works" else found.why
     if not (problem or found.kind) and (found.times_smaller or 0.0) < LEAST_RATIO:
         problem = f"it is {found.why}"
-    return NearDraft(model.path, found, problem)
+    shares = model.header.numbers("edgespec.head.acceptance") if model.header else ()
+    return NearDraft(model.path, found, problem, float(sum(shares)))

@@ -241,6 +241,11 @@ def test_a_draft_in_the_repository_is_named_and_pulled_if_wanted(hub: FakeHub, h
     [head] = tmp_path.rglob(HEAD)
     assert head.read_bytes() == b"a head"
     assert HEAD.encode() not in pull(hub, tmp_path, SPEC).stderr  # it is here
+    assert b"contradict" in pull(hub, tmp_path, SPEC, "--head", "--no-draft").stderr
+
+
+def test_a_repository_without_a_draft_says_so_if_one_is_wanted(hub: FakeHub, tmp_path: Path) -> None:
+    assert f"no draft was found next to {SPEC}".encode() in pull(hub, tmp_path, SPEC, "--head").stderr
 
 
 @pytest.mark.long(but=1)

@@ -28,6 +28,7 @@ def target(tmp_path: Path) -> Path:
         (["--tokens", "many"], b"'many' is not a valid integer"),
         (["--kind", "eagle9"], b"'eagle9' is not"),
         (["--prompts", "nowhere.jsonl"], b"'nowhere.jsonl' does not exist"),
+        (["--kind", "hydra", "--block", "8"], b"--kind hydra does not use --block"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(target: Path, tmp_path: Path, options: list[str], said: bytes) -> None:

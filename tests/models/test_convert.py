@@ -278,3 +278,11 @@ def test_files_that_end_early_are_refused(target: Path, tmp_path: Path, cut: int
     file.write_bytes(file.read_bytes()[: -cut if cut == 1000 else cut])
     with pytest.raises(ModelFileError, match="cannot be read"):
         converted(folder, target)
+
+
+@pytest.mark.parametrize("setting", [{"rms_norm_eps": -1.0}, {"max_position_embeddings": 2**40}])
+def test_settings_that_no_model_can_have_leave_no_file(target: Path, tmp_path: Path, setting: dict[str, Any]) -> None:
+    settings, tensors = layouts()["authors"]
+    with pytest.raises(ModelFileError, match=r"cannot be (used|converted)"):
+        converted(write_head(tmp_path / "published", settings | setting, tensors), target)
+    assert not (tmp_path / "head.gguf").exists()

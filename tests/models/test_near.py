@@ -37,8 +37,16 @@ def test_the_header_makes_a_head_and_the_name_makes_a_draft_model(home: Path) ->
     target = target_in(home / "models")
     write_model(home / "models" / "another.gguf", "llama", n_layers=1)
     write_model(home / "models" / "tiny-draft.gguf", "llama", n_layers=1)
+    write_model(home / "models" / "mtp-target.gguf", "llama", n_layers=1)  # named as a block without its model
     write_head(home / "models" / "x.gguf", draft_tokens=[1, 2])
     assert list(near(target).items()) == [("x.gguf", ""), ("tiny-draft.gguf", "")]
+
+
+def test_of_several_heads_the_one_with_the_best_training_is_first(home: Path) -> None:
+    target = target_in(home)
+    for name, share in (("a", 0.4), ("b", 0.6), ("c", 0.5)):
+        write_head(home / f"{name}.gguf", metadata={"edgespec.head.acceptance": [share, share / 2]})
+    assert [*near(target)] == ["b.gguf", "c.gguf", "a.gguf"]
 
 
 def test_what_cannot_draft_comes_last_with_the_reason(home: Path) -> None:

@@ -12,14 +12,15 @@ from tiny_gguf import write_model
 from tiny_head import write_head, write_hydra
 
 from edgespec.core.policy.measured import DRAFTS, MeasuredPolicy, Record, SamplingMode
-from edgespec.errors import OutOfMemoryError
+from edgespec.errors import ModelFileError, OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan
 from edgespec.runtime import fitting
 from edgespec.runtime.drafting import drafters_here
+from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.near_draft import TRIED, does_not_pay, near_draft
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import LoadSettings
+from edgespec.settings import LoadSettings, Request
 
 
 @pytest.fixture
@@ -120,3 +121,36 @@ def test_the_kind_that_is_asked_for_is_taken(settings: LoadSettings, folder: Pat
     write_head(folder / "another.gguf", draft_tokens=[1, 2, 3])
     assert opened(replace(settings, spec_type="eagle3"))[0] == "eagle3"
     assert opened(replace(settings, spec_type="hydra"))[0] == "hydra"
+
+
+@pytest.mark.parametrize("missing", ["blk.0.attn_q.weight", "blk.0.ffn_up.weight"])
+def test_a_head_that_llama_cpp_does_not_load_is_left_out(settings: LoadSettings, folder: Path, missing: str) -> None:
+    (folder / "head.gguf").unlink()
+    write_head(folder / "broken.gguf", tensors={missing: None})
+    with Runtime(settings) as llm:
+        assert "eagle3" not in llm._loaded.drafters
+        assert any("broken.gguf is not used: " in note for note in llm.notes)
+        assert sum(event.id >= 0 for event in llm.generate("to be", max_tokens=8, ignore_eos=True)) == 8
+    with pytest.raises(ModelFileError):
+        Runtime(replace(settings, draft_model=str(folder / "broken.gguf")))
+
+
+def test_a_model_with_a_default_draft_and_no_drafts_may_have_less_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, plan = [], ModelSession._plan
+
+    def spy(*given: Any, must_fit: bool = False) -> Plan:
+        asked.append(must_fit)
+        return plan(*given, must_fit=must_fit)
+
+    monkeypatch.setattr(ModelSession, "_plan", spy)
+    with Runtime(LoadSettings("demo", spec_draft_n_max=0, store=False, threads=1)):
+        assert asked == [False]
+
+
+def test_more_sequences_than_a_pass_of_a_head_has_tokens(settings: LoadSettings, folder: Path) -> None:
+    (folder / "head.gguf").unlink()
+    write_head(folder / "eagle3.gguf")
+    with Runtime(replace(settings, ctx_size=32, sequences=70)) as llm:
+        requests = [Request(prompt=f"to be {n}", max_tokens=6, ignore_eos=True) for n in range(70)]
+        assert "eagle3" in llm._loaded.drafters
+        assert sum(event.id >= 0 for _, event in llm.stream(iter(requests))) == 70 * 6  # type: ignore[union-attr]

@@ -14,6 +14,7 @@ from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Integer, ModelSpec, Number
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
+from edgespec.files.paths import models_dir
 from edgespec.text.figures import clock, count_of, size_of
 from edgespec.training.job import KINDS, NGRAM, TOKENS, TOKENS_OF_TABLE, TYPES, Listener, Progress, Settings
 
@@ -54,7 +55,8 @@ def self_(model: str, what: str, out: Path, quiet: bool) -> None:
     output.line(f"{out}: {f'the first {what} layers of {model}' if what.isdecimal() else f'{model} as {what.upper()}'}")
 
 
-ONLY_HEADS = ("minutes", "vocabulary", "type")
+OF_BLOCKS = ("dspark", "dflash")
+ONLY_HEADS = ("minutes", "vocabulary", "type")  # options that a table does not use
 # fmt: off
 TRAINING = [
     option(
@@ -110,8 +112,10 @@ def train(call: Call) -> None:
     output, out = call.output, call.values["out"]
     given = {name: value for name, value in call.values.items() if name != "quiet"}
     is_table = given["kind"] == NGRAM
-    if is_table and (unused := [option for option in call.typed_options() if option.name in ONLY_HEADS]):
-        raise UsageError(f"--kind {NGRAM} does not use {unused[0].opts[0]}", hint="leave it out")
+    unused = (*(ONLY_HEADS if is_table else ()), *(() if given["kind"] in OF_BLOCKS else ("block",)))
+    for typed in call.typed_options():
+        if typed.name in unused:
+            raise UsageError(f"--kind {given['kind']} does not use {typed.opts[0]}", hint="leave it out")
     if is_table and out.suffix != SUFFIX:
         raise UsageError(f"{out} does not end with {SUFFIX}", why="recycling would not find it")
     given["tokens"] = given["tokens"] or (TOKENS_OF_TABLE if is_table else TOKENS)
@@ -135,6 +139,8 @@ def train(call: Call) -> None:
     shares = ", ".join(f"{share:.0%}" for share in greedy)
     output.line(f"Drafts of 1, 2, ... tokens for held-out answers are accepted completely in {shares}")
     output.line(f"Drafts of {len(greedy)} tokens give {1 + sum(greedy):.2f} tokens per step")
+    if is_table and out.resolve().parent not in (models_dir().resolve(), settings.target.resolve().parent):
+        output.line(f"Move it to {models_dir()} or to the folder of the model, where recycling finds it")
     drafter = ["--spec-type", "recycling"] if is_table else ["-md", str(out), "--spec-type", settings.kind]
     tune = shlex.join(["edgespec", "tune", call.values["target"], *drafter])
     output.line(f"Measure its speedup on this machine with: {tune}")

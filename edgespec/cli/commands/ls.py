@@ -127,10 +127,12 @@ def _print_table(output: Output, usable: Iterable[Found]) -> None:
 
 
 def _head_line(found: Found) -> str:
+    from edgespec.gguf_file.head_check import kind_of_head
     from edgespec.models.names.known import short_spec
 
     name, head = found
-    return one_line(f"{INDENT}{short_spec(name)}: {head.architecture}, {size_of(head.size_bytes)}")
+    assert head.header is not None  # else it would not be known as a head
+    return one_line(f"{INDENT}{short_spec(name)}: {kind_of_head(head.header)}, {size_of(head.size_bytes)}")
 
 
 def _reason(name: str, model: LocalModel) -> list[str]:

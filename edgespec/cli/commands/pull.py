@@ -62,6 +62,8 @@ def pull(call: Call) -> None:
     if values["only_list"]:
         _list_offers(specs, output)
         return
+    if values["head"] and values["no_draft"]:
+        raise UsageError("--head and --no-draft contradict each other", hint="leave one of them out")
     items = items_of(specs, drafts_of=() if values["no_draft"] else specs)
     for item in items:
         plan_item(item, output)
@@ -86,6 +88,8 @@ def _offered(items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool)
     wanted = []
     for item in items:
         if (offer := offered_draft(item)) is None:
+            if yes and not item.is_draft and item.error is None:
+                output.note(f"no draft was found next to {item.spec}")
             continue
         draft, size_bytes = offer
         is_here = draft.wanted is not None and cached(draft.wanted) is not None

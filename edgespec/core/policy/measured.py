@@ -326,15 +326,14 @@ class MeasuredPolicy:
         return sum(mode.step for mode in self._modes.values())
 
     def has_gained(self, drafter: str) -> bool | None:
-        """Return whether the drafts of a drafter gain time in a sampling mode.
+        """Return whether the drafts of a drafter gain time in a sampling mode that was used since the start.
 
-        False if it was backed off in all modes in which it was considered since the start; None if unknown.
+        False if it was backed off in all of them; None if unknown.
         """
-        records = [(mode.step, mode.records[drafter]) for mode in self._modes.values() if drafter in mode.records]
-        if any(record.gain > 0 and record.count >= DRAFTS for _, record in records):
+        records = [mode.records[drafter] for mode in self._modes.values() if mode.step and drafter in mode.records]
+        if any(record.gain > 0 and record.count >= DRAFTS for record in records):
             return True
-        considered = [record for step, record in records if step]
-        return False if considered and all(record.due for record in considered) else None
+        return False if records and all(record.due for record in records) else None
 
     def state(self) -> dict[str, Any]:
         """Return the results of all drafters as plain data, without the costs, which have a separate state."""
