@@ -18,7 +18,6 @@ from edgespec.models.names.source import PackageSpec, files_here, packaged_at
 from edgespec.models.names.spec import sources
 from edgespec.models.pair.check import USUAL_RATIO, Compatibility, PairVerdict, check_pair, overlap_of, relative_size
 from edgespec.models.pair.vocabulary import Vocabulary
-from edgespec.text.figures import size_of
 
 LEAST_RATIO = 3.0  # times a draft must be smaller to be used without being requested
 LEAST_OFFERED = 0.5  # of the target's tokens that a draft must share to be suggested; -md accepts fewer
@@ -81,7 +80,7 @@ def assessed(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Sugge
         return Suggestion(spec, "no", str(size), True, size.times_smaller, model.size_bytes, slows_down=True, kind=kind)
     try:
         found = check_pair(target, model.header, vocabulary)
-        why = size_of(model.size_bytes) if kind and found.verdict == "works" else _why(found)
+        why = f"{kind} head" if kind and found.verdict == "works" else _why(found)
     except EdgespecError as error:  # it has been deleted meanwhile
         return Suggestion(spec, "no", error.why or error.what, is_here=True)
     verdict: Compatibility = "no" if found.overlap < LEAST_OFFERED else found.verdict

@@ -189,10 +189,9 @@ def _near_rows(header: Header) -> Rows:
     drafts = [] if is_head(header) else drafts_near(header)
     for place, draft in enumerate(drafts):
         fits = f"does not fit: {draft.problem}" if draft.problem else f"fits, {draft.found.why}"
-        kind = f"{draft.found.kind} head, " if draft.found.kind else ""
         if draft.is_bundled:
             fits += f" (bundled: --spec-type {draft.found.kind} uses it)"
-        yield "" if place else "drafts near it", f"{short_spec(draft.found.spec)}: {kind}{fits}"
+        yield "" if place else "drafts near it", f"{short_spec(draft.found.spec)}: {fits}"
 
 
 def _first(header: Header, keys: Sequence[str]) -> str:
