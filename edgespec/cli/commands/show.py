@@ -188,7 +188,8 @@ def _near_rows(header: Header) -> Rows:
 
     drafts = [] if is_head(header) else drafts_near(header)
     for place, draft in enumerate(drafts):
-        fits = f"does not fit: {draft.problem}" if draft.problem else f"fits, {draft.found.why}"
+        of_head = f"{draft.found.kind} head, " if draft.found.kind else ""
+        fits = f"{of_head}does not fit: {draft.problem}" if draft.problem else f"fits, {draft.found.why}"
         if draft.is_bundled:
             fits += f" (bundled: --spec-type {draft.found.kind} uses it)"
         yield "" if place else "drafts near it", f"{short_spec(draft.found.spec)}: {fits}"
