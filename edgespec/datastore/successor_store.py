@@ -12,7 +12,6 @@ import io
 import json
 import logging
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -37,7 +36,6 @@ MOST_BYTES = 1 << 25  # of all tables in the cache
 MOST_IN_A_FILE = 1 << 24  # when unpacked
 SAVE_EVERY_S = 60.0
 LOCK_S = 2.0
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -62,7 +60,7 @@ def stored() -> list[dict[str, Any]]:
     """Describe the saved tables as plain data. Files that cannot be read are left out."""
     found = []
     for file, size in store().files():
-        with suppress(*UNREADABLE):
+        with suppress(Exception):
             about, arrays = read_table(file)
             found.append({"model": about["model"], "contexts": len(arrays["contexts"]), "bytes": size})
     return found
@@ -78,7 +76,8 @@ def clear() -> int:
 
 
 def read_table(file: Path) -> tuple[dict[str, Any], Arrays]:
-    """Return the description of a table and its arrays. Raises one of `UNREADABLE`."""
+    """Return the description of a table and its arrays. A damaged file may raise any `Exception`: zipfile, numpy and
+    json have many."""
     with zipfile.ZipFile(file) as archive:
         if sum(member.file_size for member in archive.infolist()) > MOST_IN_A_FILE:
             raise ValueError("it is too large")
@@ -106,7 +105,7 @@ def find_table(files: Iterable[Path], own: NDArray[np.float32]) -> tuple[Path, A
             about, arrays = read_table(file)
             if is_same_target(about["print"], own):
                 return file, arrays
-        except UNREADABLE as error:
+        except Exception as error:
             log.debug("the table of successors %s cannot be read: %s", file, error)
     return None
 
@@ -135,7 +134,7 @@ class SuccessorStore:
         if found is not None:
             try:
                 self._learned.restore(found[1])
-            except UNREADABLE as error:
+            except Exception as error:
                 log.debug("the table of successors %s cannot be used: %s", found[0], error)
 
     def save(self, *, now: bool = True) -> None:
@@ -150,7 +149,7 @@ class SuccessorStore:
             self._folder.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with FileLock(self._folder.folder / ".lock", timeout=LOCK_S):
                 table = SuccessorTable()
-                with suppress(*UNREADABLE):  # a file that is missing or damaged is replaced
+                with suppress(Exception):  # a file that is missing or damaged is replaced
                     table.restore(read_table(self._file)[1], self._learned.n_vocab)
                 for context, row in unsaved.items():
                     table.put(context, row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Mapping
@@ -116,7 +117,7 @@ def test_tables_in_folders_come_before_what_was_learned(model: Header) -> None:
     assert len(opened(model)[1]) == 2  # the table in the folder is not copied
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "text", "old", "large"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "deep", "old", "large"])
 def test_a_damaged_table_is_begun_anew(model: Header, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     save(model, (1, 2))
     [file] = successor_store.store().folder.glob(f"*{SUFFIX}")
@@ -126,12 +127,28 @@ def test_a_damaged_table_is_begun_anew(model: Header, damage: str, monkeypatch: 
     elif damage == "large":
         monkeypatch.setattr(successor_store, "MOST_IN_A_FILE", 10)
     else:
-        file.write_bytes({"cut": data[: len(data) // 2], "empty": b"", "text": b"no table"}[damage])
+        np.savez(deep := io.BytesIO(), about=np.array("[" * 100_000))
+        damaged = {"cut": data[: len(data) // 2], "empty": b"", "text": b"no table", "deep": deep.getvalue()}
+        file.write_bytes(damaged[damage])
     assert not len(opened(model)[1]) and not stored()
     monkeypatch.undo()
     monkeypatch.setenv("EDGESPEC_HOME", str(file.parents[2]))
     save(model, (3, 4))
     assert opened(model)[1].get(3, 4) is not None
+
+
+def test_no_damaged_byte_is_an_error(model: Header) -> None:
+    save(model, (1, 2))
+    [file] = successor_store.store().folder.glob(f"*{SUFFIX}")
+    whole, n_read = file.read_bytes(), 0
+    places = [*range(1024), *range(len(whole) - 1024, len(whole))]
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        file.write_bytes(damaged)
+        n_read += len(opened(model)[1])
+        assert len(stored()) <= 1
+    assert 0 < n_read < len(places)
 
 
 def test_a_full_disk_is_no_error(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:
