@@ -90,9 +90,9 @@ def read_table(file: Path) -> tuple[dict[str, Any], Arrays]:
     return about, arrays
 
 
-def table_bytes(model: Header, arrays: Arrays, **about: Any) -> bytes:
-    """Return the content of a file with the table of a model. Raises ModelFileError if its weights cannot be read."""
-    known = {"version": VERSION, "model": model.path.name, "print": target_print(model).tolist(), **about}
+def table_bytes(model: Path, own: NDArray[np.float32], arrays: Arrays, **about: Any) -> bytes:
+    """Return the content of a file with the table of a model that has the print `own`."""
+    known = {"version": VERSION, "model": model.name, "print": own.tolist(), **about}
     packed = io.BytesIO()
     np.savez_compressed(packed, allow_pickle=False, about=np.array(json.dumps(known)), **arrays)
     return packed.getvalue()
@@ -118,9 +118,9 @@ class SuccessorStore:
     """
 
     def __init__(self, model: Header, learned: Learned, folders: Iterable[Path], *, saves: bool) -> None:
-        self._model, self._learned, self._folder, self._saves = model, learned, store(), saves
+        self._model, self._learned, self._folder, self._saves = model.path, learned, store(), saves
         self._saved_s = perf_counter()
-        own = target_print(model)
+        self._print = own = target_print(model)  # kept, because the model file may be replaced
         self._file = self._folder.folder / f"{sha256(own.tobytes()).hexdigest()[:16]}{SUFFIX}"
         for folder in folders:
             self._restore(find_table(sorted(folder.glob(f"*{SUFFIX}")), own))
@@ -153,7 +153,7 @@ class SuccessorStore:
                     table.restore(read_table(self._file)[1], self._learned.n_vocab)
                 for context, row in unsaved.items():
                     table.put(context, row)
-                content = table_bytes(self._model, table.state())
+                content = table_bytes(self._model, self._print, table.state())
                 with self._folder.writing(self._file, len(content)) as out:
                     out.write(content)
         except (OSError, Timeout) as error:

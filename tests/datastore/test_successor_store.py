@@ -151,6 +151,16 @@ def test_no_damaged_byte_is_an_error(model: Header) -> None:
     assert 0 < n_read < len(places)
 
 
+def test_what_a_replaced_model_learned_is_saved(model: Header) -> None:
+    store, known = opened(model)
+    known.new[1, 2] = ROW
+    whole = model.path.read_bytes()
+    model.path.write_bytes(whole[:100])
+    store.save()
+    model.path.write_bytes(whole)
+    assert len(opened(model)[1]) == 1
+
+
 def test_a_full_disk_is_no_error(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.files.bounded_folder.free_in", lambda folder: 0)
     save(model, (1, 2))
