@@ -38,6 +38,8 @@ SAVE_EVERY_S = 60.0
 LOCK_S = 2.0
 
 Arrays = dict[str, NDArray[Any]]
+Print = NDArray[np.float32]
+"""Numbers that identify a model, as `target_print` returns them."""
 
 log = logging.getLogger(__name__)
 
@@ -75,22 +77,22 @@ def clear() -> int:
     return n_tables
 
 
-def read_table(file: Path) -> tuple[dict[str, Any], Arrays]:
-    """Return the description of a table and its arrays. A damaged file may raise any `Exception`: zipfile, numpy and
-    json have many."""
+def read_table(file: Path, own: Print | None = None) -> tuple[dict[str, Any], Arrays]:
+    """Return the description of a table and its arrays; none if it is not of the model that has the print `own`. A
+    damaged file may raise any `Exception`: zipfile, numpy and json have many."""
     with zipfile.ZipFile(file) as archive:
         if sum(member.file_size for member in archive.infolist()) > MOST_IN_A_FILE:
             raise ValueError("it is too large")
     with np.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    about = json.loads(str(arrays.pop("about")))
-    if about["version"] != VERSION:
-        raise ValueError("it was written by another version of edgespec")
-    about["print"] = np.array(about["print"], np.float32)
-    return about, arrays
+        about = json.loads(str(archive["about"]))
+        if about["version"] != VERSION:
+            raise ValueError("it was written by another version of edgespec")
+        about["print"] = np.array(about["print"], np.float32)
+        is_own = own is None or is_same_target(about["print"], own)
+        return about, {name: archive[name] for name in archive.files if name != "about"} if is_own else {}
 
 
-def table_bytes(model: Path, own: NDArray[np.float32], arrays: Arrays, **about: Any) -> bytes:
+def table_bytes(model: Path, own: Print, arrays: Arrays, **about: Any) -> bytes:
     """Return the content of a file with the table of a model that has the print `own`."""
     known = {"version": VERSION, "model": model.name, "print": own.tolist(), **about}
     packed = io.BytesIO()
@@ -98,12 +100,11 @@ def table_bytes(model: Path, own: NDArray[np.float32], arrays: Arrays, **about: 
     return packed.getvalue()
 
 
-def find_table(files: Iterable[Path], own: NDArray[np.float32]) -> tuple[Path, Arrays] | None:
+def find_table(files: Iterable[Path], own: Print) -> tuple[Path, Arrays] | None:
     """Return the first of these files with a table of the model that has the print `own`, and its arrays."""
     for file in files:
         try:
-            about, arrays = read_table(file)
-            if is_same_target(about["print"], own):
+            if arrays := read_table(file, own)[1]:
                 return file, arrays
         except Exception as error:
             log.debug("the table of successors %s cannot be read: %s", file, error)
@@ -124,8 +125,8 @@ class SuccessorStore:
         self._file = self._folder.folder / f"{sha256(own.tobytes()).hexdigest()[:16]}{SUFFIX}"
         for folder in folders:
             self._restore(find_table(sorted(folder.glob(f"*{SUFFIX}")), own))
-        saved = [file for file, _ in self._folder.files() if file.suffix == SUFFIX] if saves else []
-        if found := find_table(saved, own):
+        recent = [file for file, _ in reversed(self._folder.files()) if file.suffix == SUFFIX]
+        if saves and (found := find_table([self._file, *recent], own)):
             self._file = found[0]
             used(self._file)
             self._restore(found)

@@ -161,6 +161,28 @@ def test_what_a_replaced_model_learned_is_saved(model: Header) -> None:
     assert len(opened(model)[1]) == 1
 
 
+def test_only_the_table_of_the_model_is_unpacked(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(3):
+        other = write_model(model.path.with_name(f"{seed}.gguf"), "llama", seed=seed + 5)
+        save(check_model(other), (1, 2))
+    others = successor_store.store().files()
+    shown = list[str]()
+    read = np.lib.npyio.NpzFile.__getitem__
+
+    def show(archive: Any, name: str) -> Any:
+        shown.append(name)
+        return read(archive, name)
+
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", show)
+    save(model, (1, 2))
+    assert shown == ["about"] * 3
+    shown.clear()
+    for file, _ in {*successor_store.store().files()} - {*others}:
+        os.utime(file, (1, 1))
+    assert len(opened(model)[1]) == 1
+    assert shown[0] == "about" and {*shown[1:]} == {"contexts", "ids", "lengths", "logits"}  # first its own file
+
+
 def test_a_full_disk_is_no_error(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.files.bounded_folder.free_in", lambda folder: 0)
     save(model, (1, 2))
