@@ -24,9 +24,9 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from edgespec.core.index.successor_table import Context, Row, SuccessorTable
-from edgespec.errors import EdgespecError, told_as
+from edgespec.errors import EdgespecError, ModelFileError, told_as
 from edgespec.files.bounded_folder import BoundedFolder, used
-from edgespec.files.paths import cache_dir
+from edgespec.files.paths import cache_dir, cache_name, file_facts, read_cache, write_cache
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import is_same_target, target_print
 
@@ -111,6 +111,22 @@ def find_table(files: Iterable[Path], own: Print) -> tuple[Path, Arrays] | None:
     return None
 
 
+def known_print(model: Header) -> Print:
+    """Return the print of a model, from the cache if its files are as they were. Raises ModelFileError.
+
+    To read weights, Python's package `gguf` is imported, which takes longer than all else in here.
+    """
+    with told_as(ModelFileError, f"{model.path} cannot be read"):
+        files = [file_facts(part) for part in model.parts or (model.path,)]
+    name = cache_name("prints", {"version": VERSION, "files": files})
+    try:
+        return np.array(json.loads(read_cache(name) or ""), np.float32)
+    except (ValueError, TypeError):  # not there, or damaged
+        own = target_print(model)
+        write_cache(name, json.dumps(own.tolist()))
+        return own
+
+
 class SuccessorStore:
     """The tables of one model for `learned`: those in `folders`, whose rows are replaced by those of later folders, and
     the saved one. Without `saves`, the saved table is neither read nor written.
@@ -121,7 +137,7 @@ class SuccessorStore:
     def __init__(self, model: Header, learned: Learned, folders: Iterable[Path], *, saves: bool) -> None:
         self._model, self._learned, self._folder, self._saves = model.path, learned, store(), saves
         self._saved_s = perf_counter()
-        self._print = own = target_print(model)  # kept, because the model file may be replaced
+        self._print = own = known_print(model)  # kept, because the model file may be replaced
         self._file = self._folder.folder / f"{sha256(own.tobytes()).hexdigest()[:16]}{SUFFIX}"
         for folder in folders:
             self._restore(find_table(sorted(folder.glob(f"*{SUFFIX}")), own))

@@ -21,6 +21,7 @@ from edgespec.datastore import successor_store
 from edgespec.datastore.successor_store import SUFFIX, SuccessorStore, clear, stored
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
+from edgespec.gguf_file.weights import target_print
 from edgespec.models.names.source import HEADS
 
 ROW: Row = np.array([7, 8], np.int32), np.array([1.0, 0.5], np.float32)
@@ -159,6 +160,23 @@ def test_what_a_replaced_model_learned_is_saved(model: Header) -> None:
     store.save()
     model.path.write_bytes(whole)
     assert len(opened(model)[1]) == 1
+
+
+def test_the_weights_are_read_again_only_for_another_file(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[Path]()
+
+    def print_of(header: Header) -> NDArray[np.float32]:
+        read.append(header.path)
+        return target_print(header)
+
+    monkeypatch.setattr(successor_store, "target_print", print_of)
+    save(model, (1, 2))
+    assert len(opened(model)[1]) == 1 and read == [model.path]
+    [cached] = (successor_store.store().folder.parent / "prints").iterdir()
+    cached.write_text("{}")
+    assert len(opened(model)[1]) == 1 and read == [model.path] * 2
+    other = check_model(write_model(model.path, "llama", seed=5))
+    assert not len(opened(other)[1]) and read == [model.path] * 3
 
 
 def test_only_the_table_of_the_model_is_unpacked(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:
