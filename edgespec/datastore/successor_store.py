@@ -12,7 +12,6 @@ import io
 import json
 import logging
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -25,9 +24,9 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from edgespec.core.index.successor_table import Context, Row, SuccessorTable
-from edgespec.errors import EdgespecError, told_as
+from edgespec.errors import EdgespecError, ModelFileError, told_as
 from edgespec.files.bounded_folder import BoundedFolder, used
-from edgespec.files.paths import cache_dir
+from edgespec.files.paths import cache_dir, cache_name, file_facts, read_cache, write_cache
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import is_same_target, target_print
 
@@ -37,9 +36,10 @@ MOST_BYTES = 1 << 25  # of all tables in the cache
 MOST_IN_A_FILE = 1 << 24  # when unpacked
 SAVE_EVERY_S = 60.0
 LOCK_S = 2.0
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 Arrays = dict[str, NDArray[Any]]
+Print = NDArray[np.float32]
+"""Numbers that identify a model, as `target_print` returns them."""
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def stored() -> list[dict[str, Any]]:
     """Describe the saved tables as plain data. Files that cannot be read are left out."""
     found = []
     for file, size in store().files():
-        with suppress(*UNREADABLE):
+        with suppress(Exception):
             about, arrays = read_table(file)
             found.append({"model": about["model"], "contexts": len(arrays["contexts"]), "bytes": size})
     return found
@@ -77,38 +77,54 @@ def clear() -> int:
     return n_tables
 
 
-def read_table(file: Path) -> tuple[dict[str, Any], Arrays]:
-    """Return the description of a table and its arrays. Raises one of `UNREADABLE`."""
+def read_table(file: Path, own: Print | None = None) -> tuple[dict[str, Any], Arrays]:
+    """Return the description of a table and its arrays; none if it is not of the model that has the print `own`. A
+    damaged file may raise any `Exception`: zipfile, numpy and json have many."""
     with zipfile.ZipFile(file) as archive:
         if sum(member.file_size for member in archive.infolist()) > MOST_IN_A_FILE:
             raise ValueError("it is too large")
     with np.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    about = json.loads(str(arrays.pop("about")))
-    if about["version"] != VERSION:
-        raise ValueError("it was written by another version of edgespec")
-    about["print"] = np.array(about["print"], np.float32)
-    return about, arrays
+        about = json.loads(str(archive["about"]))
+        if about["version"] != VERSION:
+            raise ValueError("it was written by another version of edgespec")
+        about["print"] = np.array(about["print"], np.float32)
+        is_own = own is None or is_same_target(about["print"], own)
+        return about, {name: archive[name] for name in archive.files if name != "about"} if is_own else {}
 
 
-def table_bytes(model: Header, arrays: Arrays, **about: Any) -> bytes:
-    """Return the content of a file with the table of a model. Raises ModelFileError if its weights cannot be read."""
-    known = {"version": VERSION, "model": model.path.name, "print": target_print(model).tolist(), **about}
+def table_bytes(model: Path, own: Print, arrays: Arrays, **about: Any) -> bytes:
+    """Return the content of a file with the table of a model that has the print `own`."""
+    known = {"version": VERSION, "model": model.name, "print": own.tolist(), **about}
     packed = io.BytesIO()
     np.savez_compressed(packed, allow_pickle=False, about=np.array(json.dumps(known)), **arrays)
     return packed.getvalue()
 
 
-def find_table(files: Iterable[Path], own: NDArray[np.float32]) -> tuple[Path, Arrays] | None:
+def find_table(files: Iterable[Path], own: Print) -> tuple[Path, Arrays] | None:
     """Return the first of these files with a table of the model that has the print `own`, and its arrays."""
     for file in files:
         try:
-            about, arrays = read_table(file)
-            if is_same_target(about["print"], own):
+            if arrays := read_table(file, own)[1]:
                 return file, arrays
-        except UNREADABLE as error:
+        except Exception as error:
             log.debug("the table of successors %s cannot be read: %s", file, error)
     return None
+
+
+def known_print(model: Header) -> Print:
+    """Return the print of a model, from the cache if its files are as they were. Raises ModelFileError.
+
+    To read weights, Python's package `gguf` is imported, which takes longer than all else in here.
+    """
+    with told_as(ModelFileError, f"{model.path} cannot be read"):
+        files = [file_facts(part) for part in model.parts or (model.path,)]
+    name = cache_name("prints", {"version": VERSION, "files": files})
+    try:
+        return np.array(json.loads(read_cache(name) or ""), np.float32)
+    except (ValueError, TypeError):  # not there, or damaged
+        own = target_print(model)
+        write_cache(name, json.dumps(own.tolist()))
+        return own
 
 
 class SuccessorStore:
@@ -119,14 +135,14 @@ class SuccessorStore:
     """
 
     def __init__(self, model: Header, learned: Learned, folders: Iterable[Path], *, saves: bool) -> None:
-        self._model, self._learned, self._folder, self._saves = model, learned, store(), saves
+        self._model, self._learned, self._folder, self._saves = model.path, learned, store(), saves
         self._saved_s = perf_counter()
-        own = target_print(model)
+        self._print = own = known_print(model)  # kept, because the model file may be replaced
         self._file = self._folder.folder / f"{sha256(own.tobytes()).hexdigest()[:16]}{SUFFIX}"
         for folder in folders:
             self._restore(find_table(sorted(folder.glob(f"*{SUFFIX}")), own))
-        saved = [file for file, _ in self._folder.files() if file.suffix == SUFFIX] if saves else []
-        if found := find_table(saved, own):
+        recent = [file for file, _ in reversed(self._folder.files()) if file.suffix == SUFFIX]
+        if saves and (found := find_table([self._file, *recent], own)):
             self._file = found[0]
             used(self._file)
             self._restore(found)
@@ -135,7 +151,7 @@ class SuccessorStore:
         if found is not None:
             try:
                 self._learned.restore(found[1])
-            except UNREADABLE as error:
+            except Exception as error:
                 log.debug("the table of successors %s cannot be used: %s", found[0], error)
 
     def save(self, *, now: bool = True) -> None:
@@ -150,11 +166,11 @@ class SuccessorStore:
             self._folder.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with FileLock(self._folder.folder / ".lock", timeout=LOCK_S):
                 table = SuccessorTable()
-                with suppress(*UNREADABLE):  # a file that is missing or damaged is replaced
+                with suppress(Exception):  # a file that is missing or damaged is replaced
                     table.restore(read_table(self._file)[1], self._learned.n_vocab)
                 for context, row in unsaved.items():
                     table.put(context, row)
-                content = table_bytes(self._model, table.state())
+                content = table_bytes(self._model, self._print, table.state())
                 with self._folder.writing(self._file, len(content)) as out:
                     out.write(content)
         except (OSError, Timeout) as error:

@@ -101,8 +101,10 @@ class Runtime(Backend):
         with self.loop.alone() as is_alone:
             if not is_alone:
                 raise UsageError("a model cannot be closed in the middle of a step")
-            self._loaded.save()
-            self._loaded.close()
+            try:
+                self._loaded.save()
+            finally:
+                self._loaded.close()
 
     # --- answering ------------------------------------------------------------------------------------------------
 

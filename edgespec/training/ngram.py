@@ -16,6 +16,7 @@ from edgespec.core.sampling import FloatRow
 from edgespec.datastore.successor_store import table_bytes
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.paths import write_whole
+from edgespec.gguf_file.weights import target_print
 from edgespec.llama.context import Context as ModelContext
 from edgespec.llama.model import Model
 from edgespec.training.features import N_BATCH, Row, log_sum, n_learned, read_rows
@@ -74,7 +75,7 @@ def write_table(model: Model, folder: Path, settings: Settings, listener: Listen
     accepted = acceptance(table, [row for row in rows if row.is_held_out and row.temperature == 0])
     about = {"tokens": tokens, "acceptance": accepted, "licence": LICENCE}
     with told_as(EdgespecError, f"{settings.out} cannot be written"):
-        write_whole(settings.out, table_bytes(model.header, table.state(), **about))
+        write_whole(settings.out, table_bytes(model.header.path, target_print(model.header), table.state(), **about))
     progress = Progress(tokens=tokens, acceptance=Acceptance(greedy=accepted))
     return Result(settings.out.stat().st_size, len(rows), tokens, progress)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from edgespec.datastore import successor_store
 from edgespec.datastore.successor_store import SUFFIX, SuccessorStore, clear, stored
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
+from edgespec.gguf_file.weights import target_print
 from edgespec.models.names.source import HEADS
 
 ROW: Row = np.array([7, 8], np.int32), np.array([1.0, 0.5], np.float32)
@@ -116,7 +118,7 @@ def test_tables_in_folders_come_before_what_was_learned(model: Header) -> None:
     assert len(opened(model)[1]) == 2  # the table in the folder is not copied
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "text", "old", "large"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "deep", "old", "large"])
 def test_a_damaged_table_is_begun_anew(model: Header, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     save(model, (1, 2))
     [file] = successor_store.store().folder.glob(f"*{SUFFIX}")
@@ -126,12 +128,77 @@ def test_a_damaged_table_is_begun_anew(model: Header, damage: str, monkeypatch: 
     elif damage == "large":
         monkeypatch.setattr(successor_store, "MOST_IN_A_FILE", 10)
     else:
-        file.write_bytes({"cut": data[: len(data) // 2], "empty": b"", "text": b"no table"}[damage])
+        np.savez(deep := io.BytesIO(), about=np.array("[" * 100_000))
+        damaged = {"cut": data[: len(data) // 2], "empty": b"", "text": b"no table", "deep": deep.getvalue()}
+        file.write_bytes(damaged[damage])
     assert not len(opened(model)[1]) and not stored()
     monkeypatch.undo()
     monkeypatch.setenv("EDGESPEC_HOME", str(file.parents[2]))
     save(model, (3, 4))
     assert opened(model)[1].get(3, 4) is not None
+
+
+def test_no_damaged_byte_is_an_error(model: Header) -> None:
+    save(model, (1, 2))
+    [file] = successor_store.store().folder.glob(f"*{SUFFIX}")
+    whole, n_read = file.read_bytes(), 0
+    places = [*range(1024), *range(len(whole) - 1024, len(whole))]
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        file.write_bytes(damaged)
+        n_read += len(opened(model)[1])
+        assert len(stored()) <= 1
+    assert 0 < n_read < len(places)
+
+
+def test_what_a_replaced_model_learned_is_saved(model: Header) -> None:
+    store, known = opened(model)
+    known.new[1, 2] = ROW
+    whole = model.path.read_bytes()
+    model.path.write_bytes(whole[:100])
+    store.save()
+    model.path.write_bytes(whole)
+    assert len(opened(model)[1]) == 1
+
+
+def test_the_weights_are_read_again_only_for_another_file(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[Path]()
+
+    def print_of(header: Header) -> NDArray[np.float32]:
+        read.append(header.path)
+        return target_print(header)
+
+    monkeypatch.setattr(successor_store, "target_print", print_of)
+    save(model, (1, 2))
+    assert len(opened(model)[1]) == 1 and read == [model.path]
+    [cached] = (successor_store.store().folder.parent / "prints").iterdir()
+    cached.write_text("{}")
+    assert len(opened(model)[1]) == 1 and read == [model.path] * 2
+    other = check_model(write_model(model.path, "llama", seed=5))
+    assert not len(opened(other)[1]) and read == [model.path] * 3
+
+
+def test_only_the_table_of_the_model_is_unpacked(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(3):
+        other = write_model(model.path.with_name(f"{seed}.gguf"), "llama", seed=seed + 5)
+        save(check_model(other), (1, 2))
+    others = successor_store.store().files()
+    shown = list[str]()
+    read = np.lib.npyio.NpzFile.__getitem__
+
+    def show(archive: Any, name: str) -> Any:
+        shown.append(name)
+        return read(archive, name)
+
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", show)
+    save(model, (1, 2))
+    assert shown == ["about"] * 3
+    shown.clear()
+    for file, _ in {*successor_store.store().files()} - {*others}:
+        os.utime(file, (1, 1))
+    assert len(opened(model)[1]) == 1
+    assert shown[0] == "about" and {*shown[1:]} == {"contexts", "ids", "lengths", "logits"}  # first its own file
 
 
 def test_a_full_disk_is_no_error(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,19 +108,23 @@ def test_a_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tables_of_other_data_are_refused() -> None:
     table = SuccessorTable()
     table.put((1, 2), successors_in(np.array(likely(5), np.float32)))
+    table.put((1, 3), successors_in(np.array([9.0, 8.0, *[0.0] * 10], np.float32)))
     state = table.state()
     changes: list[dict[str, NDArray[Any]]] = [
-        {"ids": np.array([V], np.int32)},
-        {"ids": np.array([5.0])},
-        {"contexts": np.array([[-2, 3]], np.int32)},
-        {"contexts": np.array([1, 2], np.int32)},
-        {"lengths": np.array([0], np.uint8)},
-        {"lengths": np.array([2], np.uint8)},
-        {"logits": np.array([np.nan], np.float16)},
+        {"ids": np.array([5, 0, V], np.int32)},
+        {"ids": np.array([5.0, 0.0, 1.0])},
+        {"contexts": np.array([[1, 2], [-2, 3]], np.int32)},
+        {"contexts": np.array([1, 2, 1, 3], np.int32)},
+        {"lengths": np.array([0, 3], np.uint8)},
+        {"lengths": np.array([1, 3], np.uint8)},
+        {"lengths": np.array([1.0, 2.0])},
+        {"lengths": np.array([[1, 2]], np.uint8)},
+        {"logits": np.array([9.0, np.nan, np.nan], np.float16)},
+        {"logits": np.array([9.0, 8.0, 9.0], np.float16)},
     ]
     for change in changes:
         with pytest.raises(ValueError, match="a table of successors"):
             SuccessorTable().restore(state | change, V)
     again = SuccessorTable()
     again.restore(state, V)
-    assert again.get(1, 2) is not None and not SuccessorTable().state()["contexts"].size
+    assert again.get(1, 2) is not None and again.get(1, 3) is not None and not SuccessorTable().state()["contexts"].size

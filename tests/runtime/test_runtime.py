@@ -325,6 +325,18 @@ def test_all_layers_on_a_gpu_that_is_not_there_is_said(llm: Runtime) -> None:
         assert list(runtime.generate("def", max_tokens=2))
 
 
+def test_a_model_is_freed_even_if_saving_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = edgespec.load("demo", spec_type="none", threads=1)
+
+    def fail() -> None:
+        raise ValueError
+
+    monkeypatch.setattr(llm._loaded, "save", fail)
+    with pytest.raises(ValueError):
+        llm.close()
+    assert not llm._loaded.contexts
+
+
 def test_closing_ends_the_answer_in_the_making() -> None:
     llm = edgespec.load("demo", threads=1)
     events = llm.generate("def", max_tokens=30, ignore_eos=True)

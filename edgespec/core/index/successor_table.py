@@ -58,15 +58,19 @@ class SuccessorTable:
     def restore(self, state: Mapping[str, NDArray[Any]], n_vocab: int) -> None:
         """Put all rows of a table that `state` returned. Raises ValueError, TypeError or KeyError for other data."""
         contexts, ids, logits = state["contexts"], state["ids"], state["logits"].astype(np.float32)
-        ends = np.cumsum([0, *state["lengths"].tolist()])
-        is_whole = contexts.shape == (len(ends) - 1, 2) and ids.shape == logits.shape == (ends[-1],)
-        if not is_whole or state["lengths"].min(initial=1) < 1:
+        lengths = state["lengths"]
+        if lengths.dtype != np.uint8 or lengths.ndim != 1 or lengths.min(initial=1) < 1:
+            raise ValueError("a table of successors has other lengths")
+        ends = np.cumsum([0, *lengths.tolist()])
+        if contexts.shape != (len(lengths), 2) or not ids.shape == logits.shape == (ends[-1],):
             raise ValueError("a table of successors has another shape")
         for tokens, least in ((contexts, NONE), (ids, 0)):
             if tokens.dtype != np.int32 or tokens.min(initial=0) < least or tokens.max(initial=0) >= n_vocab:
                 raise ValueError("a table of successors has tokens that are not in the vocabulary")
         if not np.isfinite(logits).all():
             raise ValueError("a table of successors has values that are not numbers")
+        if not (np.delete(np.diff(logits), ends[1:-1] - 1) <= 0).all():
+            raise ValueError("a table of successors has rows in another order")
         ends = (len(self._ids) + ends).tolist()
         self._ids, self._logits = np.concatenate([self._ids, ids]), np.concatenate([self._logits, logits])
         for (before, token), place in zip(contexts.tolist(), map(slice, ends, ends[1:]), strict=True):
