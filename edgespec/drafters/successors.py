@@ -45,7 +45,9 @@ class Successors:
             for context in ((before, token), (NONE, token)):
                 self._own.put(context, row)
                 self._unsaved.pop(context, None)
-                if outcome.is_remembered and len(self._unsaved) < MOST_CONTEXTS:
+                if outcome.is_remembered:
+                    if len(self._unsaved) == MOST_CONTEXTS:
+                        del self._unsaved[next(iter(self._unsaved))]
                     self._unsaved[context] = row
             before = token
 

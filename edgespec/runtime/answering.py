@@ -204,7 +204,7 @@ class Answering(Loop):
                 self._note(CONTEXT_FULL.format(self.context.n_ctx))
             self.engine.finish(sequence)
             answer.stream.put(answer.number, sequence.error or answer.last_event())
-        if finished and not self._answers:
+        if finished:
             self._loaded.save(now=False)
 
     def _break_off(self, error: EdgespecError) -> None:

@@ -96,6 +96,14 @@ def test_answers_that_are_not_to_be_remembered_are_not_saved() -> None:
     assert not table.unsaved()
 
 
+def test_the_oldest_of_many_unsaved_rows_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.drafters.successors.MOST_CONTEXTS", 2)
+    table = Successors(V)
+    for token in (1, 2):
+        table.learn(outcome(likely(5), token, before=3))
+    assert {*table.unsaved()} == {(3, 2), (-1, 2)}
+
+
 def test_a_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.core.index.successor_table.MOST_CONTEXTS", 2)
     table, row = SuccessorTable(), successors_in(np.array(likely(5), np.float32))

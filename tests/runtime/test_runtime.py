@@ -325,6 +325,16 @@ def test_all_layers_on_a_gpu_that_is_not_there_is_said(llm: Runtime) -> None:
         assert list(runtime.generate("def", max_tokens=2))
 
 
+def test_what_was_learned_is_saved_while_other_answers_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    with edgespec.load("demo", spec_type="none", threads=1, sequences=2) as llm:
+        saved = list[bool]()
+        monkeypatch.setattr(llm._loaded, "save", lambda *, now=True: saved.append(now))
+        events = llm.generate("def", max_tokens=30, ignore_eos=True)
+        next(events)
+        list(llm.generate("import", max_tokens=2, ignore_eos=True))
+        assert saved == [False] and len(list(events)) > 1
+
+
 def test_a_model_is_freed_even_if_saving_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     llm = edgespec.load("demo", spec_type="none", threads=1)
 
