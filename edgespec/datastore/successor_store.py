@@ -58,6 +58,11 @@ def store() -> BoundedFolder:
     return BoundedFolder(cache_dir() / "successors", MOST_BYTES)
 
 
+def lock() -> FileLock:
+    """Return the lock of all tables. Its file is not among them, so that it is never deleted while it is held."""
+    return FileLock(cache_dir() / "successors.lock", timeout=LOCK_S)
+
+
 def stored() -> list[dict[str, Any]]:
     """Describe the saved tables as plain data. Files that cannot be read are left out."""
     found = []
@@ -72,8 +77,9 @@ def clear() -> int:
     """Delete all saved tables; return how many. Raises EdgespecError if one cannot be deleted."""
     folder = store()
     n_tables = sum(file.suffix == SUFFIX for file, _ in folder.files())
-    with told_as(EdgespecError, f"{folder.folder} cannot be cleared"):
-        folder.clear()
+    if n_tables:
+        with told_as(EdgespecError, f"{folder.folder} cannot be cleared"), lock():
+            folder.clear()
     return n_tables
 
 
@@ -164,7 +170,7 @@ class SuccessorStore:
             return
         try:
             self._folder.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with FileLock(self._folder.folder / ".lock", timeout=LOCK_S):
+            with lock():
                 table = SuccessorTable()
                 with suppress(Exception):  # a file that is missing or damaged is replaced
                     table.restore(read_table(self._file)[1], self._learned.n_vocab)

@@ -19,6 +19,7 @@ import edgespec
 from edgespec.core.index.successor_table import Context, Row, SuccessorTable
 from edgespec.datastore import successor_store
 from edgespec.datastore.successor_store import SUFFIX, SuccessorStore, clear, stored
+from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import target_print
@@ -199,6 +200,14 @@ def test_only_the_table_of_the_model_is_unpacked(model: Header, monkeypatch: pyt
         os.utime(file, (1, 1))
     assert len(opened(model)[1]) == 1
     assert shown[0] == "about" and {*shown[1:]} == {"contexts", "ids", "lengths", "logits"}  # first its own file
+
+
+def test_tables_are_not_deleted_while_they_are_saved(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(model, (1, 2))
+    monkeypatch.setattr(successor_store, "LOCK_S", 0.0)
+    with successor_store.lock(), pytest.raises(EdgespecError, match="cannot be cleared"):
+        clear()
+    assert clear() == 1
 
 
 def test_a_full_disk_is_no_error(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:
