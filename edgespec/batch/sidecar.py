@@ -90,7 +90,7 @@ def of_model(header: Header, load: LoadSettings) -> dict[str, Any]:
 def _digest(header: Header) -> str:
     """Return a digest of the header and of samples of the weights. Raises UsageError."""
     digest = sha256()
-    for file in header.parts or (header.path,):
+    for file in header.files:
         with told_as(UsageError, f"cannot read {header.path}"), file.open("rb") as data:
             size_bytes = data.seek(0, os.SEEK_END)
             data.seek(0)

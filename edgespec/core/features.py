@@ -1,7 +1,7 @@
 """Which hidden states of the target draft heads read, and how much at a time."""
 
 HEAD_BATCH = 64
-"""Tokens of a head's pass. All of them are outputs, with a row of logits each."""
+"""Tokens of a head's pass, unless more sequences share it. All are outputs, with a row of logits each."""
 MOST_UNREAD = 2**29
 """Bytes of hidden states kept until a head reads them, of all sequences together."""
 MOST_EMBEDDINGS = 4096

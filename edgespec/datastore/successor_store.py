@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Learned(Protocol):
-    """What a drafter knows: it takes tables, and returns the rows that are not saved yet."""
+    """The part of a drafter that learns successors: it takes tables, and returns the rows that are not saved yet."""
 
     n_vocab: int
 
@@ -98,11 +98,12 @@ def read_table(file: Path, own: Print | None = None) -> tuple[dict[str, Any], Ar
         return about, {name: archive[name] for name in archive.files if name != "about"} if is_own else {}
 
 
-def table_bytes(model: Path, own: Print, arrays: Arrays, **about: Any) -> bytes:
-    """Return the content of a file with the table of a model that has the print `own`."""
+def table_bytes(model: Path, own: Print, arrays: Arrays, *, small: bool = True, **about: Any) -> bytes:
+    """Return the content of a file with the table of a model that has the print `own`. Compressing it, to make it
+    `small`, takes much longer than all else."""
     known = {"version": VERSION, "model": model.name, "print": own.tolist(), **about}
-    packed = io.BytesIO()
-    np.savez_compressed(packed, allow_pickle=False, about=np.array(json.dumps(known)), **arrays)
+    packed, write = io.BytesIO(), np.savez_compressed if small else np.savez
+    write(packed, allow_pickle=False, about=np.array(json.dumps(known)), **arrays)
     return packed.getvalue()
 
 
@@ -123,7 +124,7 @@ def known_print(model: Header) -> Print:
     To read weights, Python's package `gguf` is imported, which takes longer than all else in here.
     """
     with told_as(ModelFileError, f"{model.path} cannot be read"):
-        files = [file_facts(part) for part in model.parts or (model.path,)]
+        files = [file_facts(part) for part in model.files]
     name = cache_name("prints", {"version": VERSION, "files": files})
     try:
         return np.array(json.loads(read_cache(name) or ""), np.float32)
@@ -176,7 +177,7 @@ class SuccessorStore:
                     table.restore(read_table(self._file)[1], self._learned.n_vocab)
                 for context, row in unsaved.items():
                     table.put(context, row)
-                content = table_bytes(self._model, self._print, table.state())
+                content = table_bytes(self._model, self._print, table.state(), small=False)
                 with self._folder.writing(self._file, len(content)) as out:
                     out.write(content)
         except (OSError, Timeout) as error:

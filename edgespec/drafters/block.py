@@ -34,14 +34,15 @@ class BlockDrafter(StatesDrafter):
         """Read the target's states of these tokens. If drafts are wanted, the last token of each text begins a block;
         returns the indices of the blocks."""
         batch, features = Batch.empty(), []
-        for slot, tokens in parts:
-            if read := tokens[: len(tokens) - wanted]:
-                batch.add(read, len(slot.held), (slot.number,), wanted=False)
-                features.append(self._features[slot.number].take(len(slot.held), len(read)))
+        unread = [(slot, tokens[:-1] if wanted else tokens) for slot, tokens in parts]
+        for slot, tokens in unread:
+            if tokens:
+                batch.add(tokens, len(slot.held), (slot.number,), wanted=False)
+                features.append(self._features[slot.number].take(len(slot.held), len(tokens)))
         if features:
             self.context.read_states(batch, np.concatenate(features))
-        for slot, tokens in parts:
-            slot.held += tokens[: len(tokens) - wanted]
+        for slot, tokens in unread:
+            slot.held += tokens
         if wanted:
             lasts = [(slot.number, tokens[-1], len(slot.held)) for slot, tokens in parts]
             self._blocks = self.context.draft(lasts, self._length([slot for slot, _ in parts]))

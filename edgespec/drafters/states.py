@@ -1,4 +1,4 @@
-"""What draft heads have in common: they read the target's hidden states."""
+"""The base of the drafters with heads that read the target's hidden states."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ EAGLE3, DFLASH, HYDRA, MEDUSA = "eagle3", "dflash", "edgespec-hydra", "edgespec-
 NETWORKS = (HYDRA, MEDUSA)
 # Kinds of heads that draft a whole block of tokens in one pass; all have the architecture `dflash`
 BLOCK_DRAFTERS = ("dflash", "dspark")
+KINDS_THAT_READ_LAYERS = ("eagle3", *BLOCK_DRAFTERS)
 MARKOV, LATTICE = "markov_w1.weight", "selector_hidden.weight"  # the tensors by which DSpark and DFlash2 are recognised
 BIASES = "markov_w2.weight"
 MASK_TOKEN = "tokenizer.ggml.mask_token_id"
@@ -293,7 +294,7 @@ def mask_token(header: Header) -> int:
 def head_mismatch(target: Header, head: Header) -> str:
     """Return why the head cannot draft for this target; empty if it can."""
     kind, width, head_width = kind_of_head(head), target.number("embedding_length"), width_of_target(head)
-    reads_layers = kind in ("eagle3", *BLOCK_DRAFTERS)
+    reads_layers = kind in KINDS_THAT_READ_LAYERS
     if reads_layers and target.architecture not in GIVE_LAYERS:
         missing = f"llama.cpp does not give the inputs of layers of a {target.architecture} model"
         return f"{missing}, which an eagle1 head does without (draft train --kind eagle1)"

@@ -73,6 +73,11 @@ class Header:
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the model: all parts of a split one."""
+        return self.parts or (self.path,)
+
+    @property
     def head_sizes(self) -> tuple[int, int]:
         """The sizes of an attention head's key and value; 0 for a model without attention."""
         heads = max(self.head_counts("attention.head_count"), default=0)

@@ -77,7 +77,7 @@ def open_file(header: Header) -> tuple[list[tuple[Any, ...]], dict[str, Stored]]
     """Return the entries, without information about parts, and the tensors of a file, memory-mapped, to be copied."""
     import gguf
 
-    readers = [gguf.GGUFReader(part) for part in header.parts or (header.path,)]
+    readers = [gguf.GGUFReader(part) for part in header.files]
     entries = []
     for name, field in readers[0].fields.items():
         if not name.startswith(("GGUF.", "split.")) and name != "general.architecture":

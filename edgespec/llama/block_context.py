@@ -42,7 +42,7 @@ class BlockContext(Context):
     """KV cache and decoding of `model`, a block drafter for the target that `target` decodes.
 
     `reads` are the layers of the target whose inputs it reads, and `longest` is the number of tokens of its longest
-    draft. `settings` are those of `Context`, `n_batch` being `HEAD_BATCH`. Raises UsageError if the target does not
+    draft. `settings` are those of `Context`, as `Plan.as_head` has them. Raises UsageError if the target does not
     provide these inputs, or this build no states.
 
     Attributes:
@@ -179,18 +179,15 @@ class LatticeBlock(Block):
     """DFlash2: a few candidates at each place, scored after each candidate of the place before."""
 
     def row(self, path: Sequence[int]) -> FloatRow:
-        assert self._states is not None
-        k = self._context.model.header.number("selector_top_k")
-        ids, scores = self._at(len(path), k)
-        before = 0  # the only token before the first place is the last one of the text
-        if path:
-            before = int((self._at(len(path) - 1, k)[0] == path[-1]).argmax())
+        ids, scores = self._at(len(path))
+        # The only token before the first place is the last one of the text
+        before = int((self._at(len(path) - 1)[0] == path[-1]).argmax()) if path else 0
         row: FloatRow = np.full(self._context.model.n_vocab, -np.inf, np.float32)
         row[ids] = scores[before]
         return row
 
-    def _at(self, depth: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the candidates int64[k] of a place, and their scores float32[k, k] by the candidate before."""
+    def _at(self, depth: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the k candidates of a place, int64[k], and their scores float32[k, k] by the candidate before."""
         assert self._states is not None
-        packed = self._states[self._start + depth]
+        packed, k = self._states[self._start + depth], self._context.model.header.number("selector_top_k")
         return packed[:k].astype(np.int64), packed[k : k + k * k].reshape(k, k)

@@ -28,8 +28,8 @@ from edgespec.llama.model import Model
 class HeadContext(Context):
     """KV cache and decoding of `model`: a head for the target that `target` decodes, or the MTP block of this target.
 
-    `reads` are the layers of the target whose inputs the head reads; `settings` are those of `Context`, `n_batch` being
-    `HEAD_BATCH`. Raises UsageError if the target does not provide these inputs, or this build no states.
+    `reads` are the layers of the target whose inputs the head reads; `settings` are those of `Context`, as
+    `Plan.as_head` has them. Raises UsageError if the target does not provide these inputs, or this build no states.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class HeadContext(Context):
             raise
 
     def encode(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return float32[n, D], the states of at most `HEAD_BATCH` tokens, from float32[n, F], the inputs of the layers
+        """Return float32[n, D], the states of at most `n_batch` tokens, from float32[n, F], the inputs of the layers
         `reads`.
 
         Raises GenerationError.

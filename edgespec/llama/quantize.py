@@ -53,7 +53,7 @@ def quantize(
     if type not in TYPES:
         raise UsageError(f"cannot quantise to {type!r}", hint=f"use one of {', '.join(TYPES)}")
     header = check_model(source)
-    check_destination(destination, header.parts or (header.path,), b"GGUF")
+    check_destination(destination, header.files, b"GGUF")
     if not again and (small := sorted(lossy_types(header))):
         raise ModelFileError(
             f"cannot quantise {header.path}",

@@ -146,20 +146,21 @@ class ModelSession(Closable):
         draft_header = check_draft_file(draft_path) if draft_path else None
         if draft_header is not None and is_head(draft_header):
             check_head_fits(header, draft_header)
-        names = drafters_with(settings, header, draft_header) if self.n_max > 0 else []
-        drafts = bool(names)
-        leaves = settings.spec_tree if set(names) - CHAINS else 1
+
+        def planned() -> tuple[list[str], int, Plan]:
+            names = drafters_with(settings, header, draft_header) if self.n_max > 0 else []
+            leaves = settings.spec_tree if set(names) - CHAINS else 1
+            return names, leaves, self._plan(header, draft_header, leaves, names, must_fit=self._is_found)
+
         try:
-            plan = self._plan(header, draft_header, leaves, names, must_fit=self._is_found)
+            names, leaves, plan = planned()
         except OutOfMemoryError as error:
             if not self._is_found or draft_header is None:
                 raise
             note(f"{draft_header.path.name} is not used: {error.why or error.what}")
-            self._settings, draft_header = settings, None
-            names = drafters_with(settings, header, None)
-            leaves = settings.spec_tree if set(names) - CHAINS else 1
-            plan = self._plan(header, None, leaves, names)
-        settings = self._settings
+            self._settings, self._is_found, draft_header = settings, False, None
+            names, leaves, plan = planned()
+        drafts, settings = bool(names), self._settings
         renderer().start()  # while the weights load
         self.model = self._open_model(plan, self._workers)
         self.template = ChatTemplate(self.model)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from edgespec.llama.model import Model
 from edgespec.training.features import N_BATCH, Row, log_sum, n_learned, read_rows
 from edgespec.training.job import LICENCE, Acceptance, Listener, Progress, Result, Settings
 
+MOST_AVERAGED = 8 * MOST_CONTEXTS  # contexts in memory; the rarest leave
 DRAFTED = 3  # tokens of the drafts that are measured
 
 
@@ -37,6 +39,9 @@ class Averages:
         sums = self._sums.setdefault(context, {})
         for token, probability in probabilities.items():
             sums[token] = sums.get(token, 0.0) + probability
+        if len(self._counts) > MOST_AVERAGED:  # a context takes about a kilobyte
+            for rare in sorted(self._counts, key=self._counts.__getitem__)[: MOST_AVERAGED // 2]:
+                del self._counts[rare], self._sums[rare]
 
     def table(self) -> SuccessorTable:
         """Return the averages of the most frequent contexts, these last."""
@@ -73,7 +78,7 @@ def write_table(model: Model, folder: Path, settings: Settings, listener: Listen
             listener.progress("reading the answers", (number + 1) / len(learned))
     table, tokens = averages.table(), n_learned(rows)
     accepted = acceptance(table, [row for row in rows if row.is_held_out and row.temperature == 0])
-    about = {"tokens": tokens, "acceptance": accepted, "licence": LICENCE}
+    about: dict[str, Any] = {"tokens": tokens, "acceptance": accepted, "licence": LICENCE}
     with told_as(EdgespecError, f"{settings.out} cannot be written"):
         write_whole(settings.out, table_bytes(model.header.path, target_print(model.header), table.state(), **about))
     progress = Progress(tokens=tokens, acceptance=Acceptance(greedy=accepted))

@@ -26,15 +26,11 @@ def graft(base: Header, tuned: Header, out: Path, progress: Callable[[float], No
     """
     if why := _mismatch(base, tuned):
         raise PairError(f"{tuned.path.name} cannot get the MTP block of {base.path.name}", why=why)
-    check_destination(out, [*_files(base), *_files(tuned)], b"GGUF")
+    check_destination(out, [*base.files, *tuned.files], b"GGUF")
     entries, tensors = open_file(tuned)
     base_entries, base_tensors = open_file(base)
     added = {name: tensor for name, tensor in base_tensors.items() if _is_in_block(base, name)}
     write_file(out, tuned.architecture, _metadata(entries, base_entries, tuned, base), tensors | added, progress)
-
-
-def _files(header: Header) -> tuple[Path, ...]:
-    return header.parts or (header.path,)
 
 
 def _depth(header: Header) -> int:

@@ -47,7 +47,7 @@ def slice_layers(
     depth = header.number("block_count")
     if not 1 <= layers < depth:
         raise UsageError(f"{source.name} has {depth} layers: a draft can have the first 1 to {depth - 1}, not {layers}")
-    check_destination(destination, header.parts or (header.path,), b"GGUF")
+    check_destination(destination, header.files, b"GGUF")
     entries, tensors = open_file(header)
     kept = {name: tensor for name, tensor in tensors.items() if _layer(name) < layers}
     write_file(destination, header.architecture, _metadata(entries, header, layers), kept, progress)

@@ -53,7 +53,7 @@ def trim(
             f"{draft.path.name} cannot be trimmed to {n_tokens:,} tokens",
             why=f"it has {draft.n_vocab:,}, and a draft for {target.path.name} needs {least:,}",
         )
-    check_destination(out, draft.parts or (draft.path,), b"GGUF")
+    check_destination(out, draft.files, b"GGUF")
     kept = _kept(Vocabulary.of(draft), n_tokens, _in_draft(counts, Vocabulary.of(target), Vocabulary.of(draft)))
     entries, tensors = open_file(draft)
     rows = {name: (tensor[0][kept], tensor[1]) for name, tensor in tensors.items() if name in _BY_TOKEN}

@@ -14,9 +14,8 @@ import edgespec
 from edgespec.core.draft import Draft
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Drafter
-from edgespec.errors import ModelFileError, PairError
+from edgespec.errors import ModelFileError
 from edgespec.gguf_file.head_check import check_draft_file, kind_of_head
-from edgespec.models.pair.check import check_pair
 from edgespec.settings import Message, Request
 
 KINDS = ["dflash", "dspark", "dflash2"]
@@ -197,21 +196,3 @@ def test_a_broken_head_is_refused(
 ) -> None:
     with pytest.raises(ModelFileError, match=why):
         check_draft_file(write_block_drafter(tmp_path / "head.gguf", kind, metadata=metadata, tensors=tensors))
-
-
-@pytest.mark.parametrize(
-    ("architecture", "width", "layers", "why"),
-    [
-        ("llama", 128, (1, 2, 3), "a head for models of width 64"),
-        ("llama", 64, (1, 2, 9), "it reads layer 9"),
-        ("qwen2", 64, (1, 2, 3), "does not give the inputs of layers of a qwen2"),
-    ],
-)
-def test_a_head_of_another_target_is_refused(
-    tmp_path: Path, architecture: str, width: int, layers: tuple[int, ...], why: str
-) -> None:
-    target = write_model(tmp_path / "target.gguf", architecture, width=width, n_layers=4)
-    head = write_block_drafter(tmp_path / "head.gguf", "dflash", layers=layers)
-    with pytest.raises(PairError, match=why):
-        load(target, head)
-    assert why in " ".join(check_pair(check_draft_file(target), check_draft_file(head)).reasons)

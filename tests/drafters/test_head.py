@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny_gguf import EXACT, write_model
-from tiny_head import write_bigram, write_head, write_networks
+from tiny_head import write_bigram, write_block_drafter, write_head, write_networks
 from tiny_mtp import ARCHITECTURES, SEVERAL, write_mtp
 
 import edgespec
@@ -212,13 +212,15 @@ def test_a_head_with_weights_that_are_not_numbers_is_off(deep: Path, tmp_path: P
         ("qwen2", 64, (1, 2, 3), "does not give the inputs of layers of a qwen2"),
     ],
 )
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
 def test_a_head_of_another_target_is_refused(
-    tmp_path: Path, architecture: str, width: int, layers: tuple[int, ...], why: str
+    tmp_path: Path, kind: str, architecture: str, width: int, layers: tuple[int, ...], why: str
 ) -> None:
-    target = write_model(tmp_path / "target.gguf", architecture, width=width, n_layers=4)
-    head = write_head(tmp_path / "head.gguf", layers=layers)
+    target, path = write_model(tmp_path / "target.gguf", architecture, width=width, n_layers=4), tmp_path / "head.gguf"
+    is_block = kind == "dflash"
+    head = write_block_drafter(path, kind, layers=layers) if is_block else write_head(path, layers=layers)
     with pytest.raises(PairError, match=why):
-        load(target, head)
+        load(target, head, spec_type=kind)
     assert why in " ".join(check_pair(check_draft_file(target), check_draft_file(head)).reasons)
 
 

@@ -235,6 +235,17 @@ def test_the_table_holds_the_average_of_all_places() -> None:
     assert acceptance(table, [row]) == [0.3333, 0.0, 0.0]
 
 
+def test_rare_contexts_leave_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.training.ngram.MOST_AVERAGED", 10)
+    averages = Averages()
+    for token in range(50):
+        averages.add((1, token), {2: 1.0})
+        averages.add((9, 9), {3: 1.0})
+    table = averages.table()
+    assert len(table) <= 10
+    assert table.get(9, 9) is not None and table.get(1, 49) is not None
+
+
 @NEEDS_PYTORCH
 class TestTraining:
     """With PyTorch."""

@@ -55,7 +55,6 @@ def self_(model: str, what: str, out: Path, quiet: bool) -> None:
     output.line(f"{out}: {f'the first {what} layers of {model}' if what.isdecimal() else f'{model} as {what.upper()}'}")
 
 
-OF_BLOCKS = ("dspark", "dflash")
 ONLY_HEADS = ("minutes", "vocabulary", "type")  # options that a table does not use
 # fmt: off
 TRAINING = [
@@ -106,13 +105,14 @@ def train(call: Call) -> None:
     it if it is next to the model, or in edgespec's folder of models ('edgespec doctor' shows where).
     """
     from edgespec.datastore.successor_store import SUFFIX
+    from edgespec.gguf_file.head_check import BLOCK_DRAFTERS
     from edgespec.models.names.spec import resolve
     from edgespec.training.pipeline import train_head
 
     output, out = call.output, call.values["out"]
     given = {name: value for name, value in call.values.items() if name != "quiet"}
     is_table = given["kind"] == NGRAM
-    unused = (*(ONLY_HEADS if is_table else ()), *(() if given["kind"] in OF_BLOCKS else ("block",)))
+    unused = (*(ONLY_HEADS if is_table else ()), *(() if given["kind"] in BLOCK_DRAFTERS else ("block",)))
     for typed in call.typed_options():
         if typed.name in unused:
             raise UsageError(f"--kind {given['kind']} does not use {typed.opts[0]}", hint="leave it out")

@@ -26,7 +26,7 @@ from edgespec.models.names.known import short_spec
 from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.pair.check import PairVerdict, check_pair
-from edgespec.models.pair.near import drafts_near, models_near
+from edgespec.models.pair.near import drafts_near
 from edgespec.models.pair.suggest import (
     LEAST_OFFERED,
     Suggestion,
@@ -103,10 +103,10 @@ def _compared(target: str, output: Output) -> list[Suggestion]:
     with output.showing_progress():
         output.progress("reading headers", None)
         header = check_model(resolve(target).path)
-        models = (*local_models(), *models_near(header.path, bundled=False))
-        each_once = {os.path.realpath(model.path): model for model in models}.values()
-        bundled = [draft.found for draft in drafts_near(header) if draft.is_bundled]
-        return sorted([*suggestions(header, each_once, catalogue_drafts(target, header.path)), *bundled], key=place)
+        near = {os.path.realpath(draft.path): draft.found for draft in drafts_near(header)}
+        others = (model for model in local_models() if os.path.realpath(model.path) not in near)
+        found = suggestions(header, others, catalogue_drafts(target, header.path))
+        return sorted([*found, *near.values()], key=place)
 
 
 def _line(suggestion: Suggestion, *, compared: bool) -> tuple[str, str]:
