@@ -2,8 +2,8 @@
 
 From the target's final state h after token P, network k predicts token P + k + 2:
 `output (h + down_k silu(up_k [h; e(P + 1); ..; e(P + k + 1)]))`, where e are the normed embeddings of the target. The
-head has no cache and works with almost every architecture; numpy computes it in float32. The networks know the text
-through h only, so the tokens that the target found likely earlier (`Successors`) are mixed into the draft.
+head has no cache and works with almost every architecture. The networks know the text through h only, so the tokens
+that the target found likely earlier (`Successors`) are mixed into the draft.
 """
 
 from __future__ import annotations
@@ -22,42 +22,28 @@ from edgespec.drafters.growing import GrowingDrafter
 from edgespec.drafters.successors import Successors
 from edgespec.drafters.tree import ROOT, Tree
 
-ONE_THREAD = 9000  # numbers of a matrix: from 9,216 on OpenBLAS uses threads
-LARGE = 2**24  # numbers of a matrix from which several threads pay off
+Product = Callable[[FloatRow], FloatRow]
+"""Multiplies a matrix with a vector (`llama/product.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """`up` float32[D, (k + 2) D] (of Medusa [D, D]) and `down` float32[D, D] of each network, `output` float32[V', D]
-    whose rows stand for the tokens `ids` int64[V'], and the embeddings' `norm` float32[D] with its `epsilon`."""
+    """Products with the matrices `up` [D, (k + 2) D] (of Medusa [D, D]) and `down` [D, D] of each network, and with
+    `output` [V', D], whose rows stand for the tokens `ids` int64[V']; the embeddings' `norm` float32[D] with its
+    `epsilon`."""
 
-    up: list[FloatRow]
-    down: list[FloatRow]
-    output: FloatRow
+    up: list[Product]
+    down: list[Product]
+    output: Product
     ids: NDArray[np.int64]
     norm: FloatRow
     epsilon: float
 
     def predicted(self, k: int, state: FloatRow, inputs: FloatRow) -> FloatRow:
         """The logits float32[V'] of network k."""
-        inner = product(self.up[k], inputs)
+        inner = self.up[k](inputs)
         inner /= 1 + np.exp(-inner)
-        return product(self.output, state + product(self.down[k], inner))
-
-
-def product(matrix: FloatRow, x: FloatRow) -> FloatRow:
-    """Return float32[M, D] times float32[D], computed in pieces that are so small that numpy uses this thread only.
-
-    The threads of numpy's BLAS would compete for the cores with those of llama.cpp, which spin for a while after each
-    pass. Large matrices are worth them.
-    """
-    rows, width = matrix.shape
-    piece = ONE_THREAD // width
-    if not piece or matrix.size > LARGE:
-        whole: FloatRow = matrix @ x
-        return whole
-    end = rows - rows % piece
-    return np.concatenate([(matrix[:end].reshape(-1, piece, width) @ x).ravel(), matrix[end:] @ x])
+        return self.output(state + self.down[k](inner))
 
 
 class HydraDrafter(GrowingDrafter):

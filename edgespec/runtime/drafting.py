@@ -15,6 +15,7 @@ from edgespec.core import exactness
 from edgespec.core.features import MOST_EMBEDDINGS
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy
+from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.block import BlockDrafter
 from edgespec.drafters.head import HeadDrafter
@@ -37,6 +38,7 @@ from edgespec.llama.block_context import BlockContext
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
+from edgespec.llama.product import Product
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
@@ -215,18 +217,25 @@ def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: in
     return not why_not and (settings.overlap == "on" or (settings.overlap == "auto" and not shared))
 
 
-def network_drafter(head: Header, target: Model, width: int, successors: Successors) -> HydraDrafter:
+def network_drafter(head: Header, target: Model, width: int, successors: Successors, threads: int = 1) -> HydraDrafter:
     """Return the drafter of a Hydra or Medusa head, which is read into memory. Raises ModelFileError."""
-    rows = {name: read_rows(head, name) for name in head.tensors if name != "d2t"}
-    if not all(np.isfinite(values).all() for values in rows.values()):
-        raise ModelFileError(f"{head.path} cannot be used as a draft head", why="it holds values that are not numbers")
+
+    def values(name: str) -> FloatRow:
+        found = read_rows(head, name)
+        if not np.isfinite(found).all():
+            raise ModelFileError(f"{head.path} cannot be used as a draft head", why=f"{name} has invalid numbers")
+        return found
+
+    def product(name: str) -> Product:
+        return Product(values(f"{name}.weight"), threads)
+
     count = head.number("block_count")
     network = Network(
-        [rows[f"head.{k}.up.weight"] for k in range(count)],
-        [rows[f"head.{k}.down.weight"] for k in range(count)],
-        rows["output.weight"],
+        [product(f"head.{k}.up") for k in range(count)],
+        [product(f"head.{k}.down") for k in range(count)],
+        product("output"),
         read_ids(head),
-        rows.get("embd_norm.weight", np.empty(0, np.float32)),
+        values("embd_norm.weight") if "embd_norm.weight" in head.tensors else np.empty(0, np.float32),
         float(str(head.metadata.get(f"{head.architecture}.attention.layer_norm_rms_epsilon", 1e-5))),
     )
     embedding = lru_cache(MOST_EMBEDDINGS)(lambda token: read_rows(target.header, "token_embd.weight", [token])[0])

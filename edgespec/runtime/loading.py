@@ -337,7 +337,8 @@ class ModelSession(Closable):
         parts = Parts(successors, self.answers, None if corpus is None else corpus.index)
         yield from (entry.make(parts) for entry in map(REGISTRY.__getitem__, names) if entry.make is not None)
         if self.draft_header is not None and self.draft_header.architecture in NETWORKS:
-            yield network_drafter(self.draft_header, self.model, leaves, successors)
+            threads = self._settings.threads_draft or self.context.threads
+            yield network_drafter(self.draft_header, self.model, leaves, successors, threads)
         elif self.draft_header is not None and plan.draft is not None:
             drafter = self._open_draft(plan.draft, leaves, successors)
             if drafter is not None:

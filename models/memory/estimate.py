@@ -196,8 +196,8 @@ def _kept_by_head(plan: Plan) -> int:
 
 
 def _of_networks(plan: Plan) -> Estimate:
-    """Estimate a head that numpy computes: F32 weights, some of the target's embeddings, and a row of logits."""
-    weights, output = plan.header.n_params * _F32, n_tokens(plan.header) * _F32
+    """Estimate a head of networks: Q8_0 weights, some of the target's embeddings, and a row of logits."""
+    weights, output = plan.header.n_params * 34 // 32, n_tokens(plan.header) * _F32
     embeddings = min(MOST_EMBEDDINGS, n_tokens(plan.header)) * plan.header.number("embedding_length")
     return Estimate(weights=weights, kv=0, compute=0, output=output, work=embeddings * _F32, mapped=0)
 
