@@ -65,12 +65,13 @@ class Successors:
     def blend(self, row: FloatRow, token: int, drafted: FloatRow | None = None) -> None:
         """Mix the successors of `token` into a draft's logits float32[n_vocab] for the next token, in place.
 
-        The logits become log-probabilities. `drafted` are the logits that are not -inf, if the caller knows them.
+        `drafted` are the logits that are not -inf, if the caller knows them.
         """
         ids, weights, _ = self.of(token)
         if len(ids):
-            row -= log_sum_exp(row if drafted is None else drafted) - np.log(1 - BLENDED)
-            row[ids] = np.logaddexp(row[ids], np.log(BLENDED * weights))
+            # Softmax ignores what all logits have in common, so only these few change
+            share = log_sum_exp(row if drafted is None else drafted) + np.log(BLENDED / (1 - BLENDED))
+            row[ids] = np.logaddexp(row[ids], share + np.log(weights))
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Add the rows of a table, in place of earlier ones. Raises ValueError, TypeError, KeyError for other data."""

@@ -223,7 +223,9 @@ def network_drafter(head: Header, target: Model, width: int, successors: Success
     def values(name: str) -> FloatRow:
         found = read_rows(head, name)
         if not np.isfinite(found).all():
-            raise ModelFileError(f"{head.path} cannot be used as a draft head", why=f"{name} has invalid numbers")
+            raise ModelFileError(
+                f"{head.path} cannot be used as a draft head", why=f"{name} has values that are not numbers"
+            )
         return found
 
     def product(name: str) -> Product:
