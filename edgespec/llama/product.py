@@ -57,4 +57,5 @@ class Product:
 def _array(tensor: Any, n_bytes: int, type: Any) -> NDArray[Any]:
     """Return a view of a tensor's data."""
     address = ggml_function("ggml_get_data", _pointer, _pointer)(tensor)
-    return np.frombuffer((ctypes.c_uint8 * n_bytes).from_address(address), type)
+    memory: Any = (ctypes.c_uint8 * n_bytes).from_address(address)
+    return np.frombuffer(memory, type)
