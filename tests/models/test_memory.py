@@ -187,7 +187,7 @@ def test_what_a_head_has_not_read_is_kept(tmp_path: Path) -> None:
     assert both.output - alone.output == 512 * 192 * 4  # of a pass
 
 
-def test_a_hydra_head_is_kept_as_f32(tmp_path: Path) -> None:
+def test_a_hydra_head_is_kept_as_q8_0(tmp_path: Path) -> None:
     head = check_draft_file(write_hydra(tmp_path / "head.gguf"))
     plan = Plan(head, n_ctx=1024)
     found = estimate(plan)
