@@ -36,10 +36,20 @@ class SuccessorTable:
 
     def put(self, context: Context, row: Row | slice) -> None:
         """Store the successors of a context in place of those it had."""
-        self._rows.pop(context, None)
+        self.remove(context)
         if len(self._rows) == MOST_CONTEXTS:
             del self._rows[next(iter(self._rows))]
         self._rows[context] = row
+
+    def remove(self, context: Context) -> None:
+        """Remove the successors of a context, if it has any."""
+        self._rows.pop(context, None)
+
+    def update(self, newer: SuccessorTable) -> None:
+        """Put all rows of another table."""
+        for context in newer._rows:
+            if (row := newer.get(*context)) is not None:
+                self.put(context, row)
 
     def get(self, before: int, token: int) -> Row | None:
         row = self._rows.get((before, token))
