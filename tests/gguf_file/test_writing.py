@@ -21,7 +21,7 @@ def test_a_file_that_the_disk_has_no_room_for_is_an_error_of_ours(tmp_path: Path
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
-        with pytest.raises(EdgespecError, match="cannot write .*: (the disk is full|File too large)"):
+        with pytest.raises(EdgespecError, match=r"cannot write .*: (the disk is full|File too large)"):
             write_file(tmp_path / "x.gguf", "llama", [], tensors)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
