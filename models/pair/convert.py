@@ -31,6 +31,7 @@ from edgespec.gguf_file.head_check import (
 from edgespec.gguf_file.header import Header, TensorInfo
 from edgespec.gguf_file.weights import PRINT_KEY, is_copy, target_print
 from edgespec.gguf_file.writing import Stored, open_file, stored, stored_ids, typed, write_file
+from edgespec.models.hub.cache import repository_of
 from edgespec.models.pair.published import Published, read_published
 
 _NAMES = {
@@ -79,8 +80,9 @@ def convert_head(
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ModelFileError(f"{folder / 'config.json'} cannot be used", why=repr(error)) from error
     entries = {f"{architecture}.{key}": value for key, value in own.items()}
+    repository = repository_of(folder / "config.json")  # the folder of a download is named after a commit
     entries |= {
-        "general.name": folder.resolve().name,
+        "general.name": repository[0].rpartition("/")[2] if repository else folder.resolve().name,
         "general.base_model.count": 1,
         "general.base_model.0.name": target.name,
         PRINT_KEY: target_print(target).tolist(),
