@@ -83,8 +83,12 @@ class SuccessorTable:
             raise ValueError("a table of successors has rows in another order")
         ends = (len(self._ids) + ends).tolist()
         self._ids, self._logits = np.concatenate([self._ids, ids]), np.concatenate([self._logits, logits])
-        for (before, token), place in zip(contexts.tolist(), map(slice, ends, ends[1:]), strict=True):
-            self.put((before, token), place)
+        rows = zip(zip(*contexts.T.tolist(), strict=True), map(slice, ends, ends[1:]), strict=True)
+        if not self._rows and len(lengths) <= MOST_CONTEXTS:  # at each start: much faster than to put each row
+            self._rows = dict(rows)
+            return
+        for context, place in rows:
+            self.put(context, place)
 
 
 def successors_in(row: FloatRow) -> Row:
