@@ -86,8 +86,8 @@ def _decided(pace: Sequence[PolicyVerdict], setting: str) -> str:
     active = ", ".join(verdict.drafter for verdict in pace if not verdict.rests)
     backed_off = ", ".join(verdict.drafter for verdict in pace if verdict.rests)
     if pace:
-        parts = [f"{names} {state}" for names, state in ((active, "active"), (backed_off, "backed off")) if names]
-        return ", ".join(parts)
+        parts = [f"{state}: {names}" for state, names in (("active", active), ("backed off", backed_off)) if names]
+        return "; ".join(parts)
     return "" if setting == "auto" else f"draft length {setting}"
 
 

@@ -12,7 +12,7 @@ import io
 import json
 import logging
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from edgespec.core.index.successor_table import Context, Row, SuccessorTable
+from edgespec.core.index.successor_table import SuccessorTable
 from edgespec.errors import EdgespecError, ModelFileError, told_as
 from edgespec.files.bounded_folder import BoundedFolder, used
 from edgespec.files.paths import cache_dir, cache_name, file_facts, read_cache, write_cache
@@ -51,7 +51,7 @@ class Learned(Protocol):
 
     def restore(self, state: Arrays) -> None: ...
 
-    def unsaved(self) -> Mapping[Context, Row]: ...
+    def unsaved(self) -> SuccessorTable: ...
 
 
 def store() -> BoundedFolder:
@@ -175,8 +175,7 @@ class SuccessorStore:
                 table = SuccessorTable()
                 with suppress(Exception):  # a file that is missing or damaged is replaced
                     table.restore(read_table(self._file)[1], self._learned.n_vocab)
-                for context, row in unsaved.items():
-                    table.put(context, row)
+                table.update(unsaved)
                 content = table_bytes(self._model, self._print, table.state(), small=False)
                 with self._folder.writing(self._file, len(content)) as out:
                     out.write(content)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.index.successor_table import MOST_CONTEXTS, NONE, Context, Row, SuccessorTable, successors_in
+from edgespec.core.index.successor_table import NONE, Context, SuccessorTable, successors_in
 from edgespec.core.sampler import log_sum_exp
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import DraftContext, Outcome
@@ -30,8 +30,7 @@ class Successors:
 
     def __init__(self, n_vocab: int) -> None:
         self.n_vocab = n_vocab
-        self._own, self._earlier = SuccessorTable(), SuccessorTable()
-        self._unsaved: dict[Context, Row] = {}
+        self._own, self._earlier, self._unsaved = SuccessorTable(), SuccessorTable(), SuccessorTable()
         self._learnt: Outcome | None = None
 
     def learn(self, outcome: Outcome) -> None:
@@ -44,11 +43,10 @@ class Successors:
             row = successors_in(outcome.logits(node))
             for context in ((before, token), (NONE, token)):
                 self._own.put(context, row)
-                self._unsaved.pop(context, None)
                 if outcome.is_remembered:
-                    if len(self._unsaved) == MOST_CONTEXTS:
-                        del self._unsaved[next(iter(self._unsaved))]
-                    self._unsaved[context] = row
+                    self._unsaved.put(context, row)
+                else:
+                    self._unsaved.remove(context)
             before = token
 
     def of(self, token: int, temperature: float = 1.0, before: int = NONE) -> tuple[NDArray[np.int32], FloatRow, float]:
@@ -77,9 +75,9 @@ class Successors:
         """Add the rows of a table, in place of earlier ones. Raises ValueError, TypeError, KeyError for other data."""
         self._earlier.restore(state, self.n_vocab)
 
-    def unsaved(self) -> dict[Context, Row]:
+    def unsaved(self) -> SuccessorTable:
         """Return the new rows of answers that may be remembered, and regard them as saved."""
-        unsaved, self._unsaved = self._unsaved, {}
+        unsaved, self._unsaved = self._unsaved, SuccessorTable()
         return unsaved
 
 

@@ -81,7 +81,7 @@ def check_draft_file(draft: Header | str | Path) -> Header:
 
 def _check_eagle(header: Header) -> None:
     width, target_width = header.number("embedding_length"), header.number("target_hidden_size")
-    n_rows, layers = n_draft_tokens(header), layers_read(header)
+    layers = layers_read(header)
     if header.number("block_count") != 1 or width < 1 or target_width < 1:
         raise _broken(header, "it has to have one layer, a width and its target's width")
     if len(layers) != N_LAYERS_READ or min(layers) < 0:
@@ -90,20 +90,11 @@ def _check_eagle(header: Header) -> None:
         raise _broken(header, f"what it reads ({READS}) is unknown")
     if kind_of_head(header) == "eagle1" and N_LAYERS_READ * target_width < width:
         raise _broken(header, f"it has to read {width} numbers of its target, not {N_LAYERS_READ * target_width}")
-    shapes = {
-        "fc.weight": (N_LAYERS_READ * target_width, width),
-        "output_norm.weight": (width,),
-        "blk.0.attn_norm.weight": (width,),
-        "blk.0.attn_norm_2.weight": (width,),
-        "token_embd.weight": (width, n_tokens(header)),
-        "output.weight": (width, n_rows),
-    }
-    of_target = {"token_embd.weight", "output.weight"} - header.tensors.keys()
-    _check_shapes(header, {name: shape for name, shape in shapes.items() if name not in of_target})
+    _check_shapes(header, head_shapes(header))
 
 
 def _check_block_drafter(header: Header) -> None:
-    width, n_layers, n_rows = header.number("embedding_length"), header.number("block_count"), n_draft_tokens(header)
+    width, n_layers = header.number("embedding_length"), header.number("block_count")
     if header.number("hyper_connection.count"):
         raise _broken(header, "its layers are those of DeepSeek-V4, which edgespec does not draft with yet")
     if not 0 < n_layers <= MOST_NETWORKS or width < 1:
@@ -120,29 +111,55 @@ def _check_block_drafter(header: Header) -> None:
     heads, kv_heads = (header.head_counts(f"attention.head_count{of}") for of in ("", "_kv"))
     if not heads or not kv_heads or any(n % max(1, of) for n, of in zip(heads, kv_heads, strict=False)):
         raise _broken(header, "its attention heads cannot share its keys and values equally")
-    shapes: dict[str, tuple[int, ...]] = {
-        "fc.weight": (len(layers_read(header)) * width, width),
-        "enc.output_norm.weight": (width,),
-        "output_norm.weight": (width,),
-    }
-    for layer in range(n_layers):
-        shapes |= {f"blk.{layer}.attn_{name}_norm.weight": (size,) for name in "qk"}
-        shapes[f"blk.{layer}.attn_q.weight"] = (width, size * heads[0])
-        shapes[f"blk.{layer}.attn_k.weight"] = (width, size * kv_heads[0])
-        shapes[f"blk.{layer}.attn_output.weight"] = (size * heads[0], width)
-    if MARKOV in header.tensors:
-        rank = header.tensors[MARKOV].shape[0]
-        shapes |= {MARKOV: (rank, n_tokens(header)), BIASES: (rank, n_rows)}
-        if f"{DFLASH}.block_size" not in header.metadata:
-            raise _broken(header, "it does not say how long its blocks are")
+    if MARKOV in header.tensors and f"{DFLASH}.block_size" not in header.metadata:
+        raise _broken(header, "it does not say how long its blocks are")
     if LATTICE in header.tensors:
         rank, k, group = (header.number(key) for key in ("selector_rank", "selector_top_k", "conv_group_size"))
         if min(rank, k, group, header.number("conv_kernel_size")) < 1 or width % group or width < k * (k + 1):
             raise _broken(header, "the sizes of its convolutions and of its selector do not fit its width")
-        shapes |= {f"selector_{name}.weight": (rank, n_tokens(header)) for name in ("predecessor", "successor")}
-        shapes[LATTICE] = (width, rank)
-    optional = {"token_embd.weight": (width, n_tokens(header)), "output.weight": (width, n_rows)}
-    _check_shapes(header, shapes | {name: shape for name, shape in optional.items() if name in header.tensors})
+    _check_shapes(header, head_shapes(header))
+
+
+def head_shapes(header: Header) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that the tensors of an EAGLE head or of a block drafter need, according to its metadata.
+
+    A tensor that may be missing is included if the head has it.
+    """
+    is_block, width = header.architecture == DFLASH, header.number("embedding_length")
+    n_ff, (size, value_size) = header.number("feed_forward_length"), header.head_sizes
+    heads = header.head_counts("attention.head_count") or [0]
+    n_heads, n_shared = heads[0], (header.head_counts("attention.head_count_kv") or heads)[0]
+    n_read = len(layers_read(header)) * (width if is_block else header.number("target_hidden_size"))
+    n_inputs = width if is_block else 2 * width  # an EAGLE layer reads a token's embedding and a state
+    n_rows = n_draft_tokens(header)
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc.weight": (n_read, width),
+        "enc.output_norm.weight": (width if is_block else n_read,),
+        "output_norm.weight": (width,),
+        "token_embd.weight": (width, n_tokens(header)),
+        "output.weight": (width, n_rows),
+    }
+    optional = {"token_embd.weight"} | ({"output.weight"} if n_rows == n_tokens(header) else set())
+    if not is_block and not header.metadata.get(f"{EAGLE3}.norm_before_fc"):
+        optional.add("enc.output_norm.weight")
+    for layer in range(header.number("block_count")):
+        block = {
+            "attn_norm": (width,), "attn_q": (n_inputs, n_heads * size), "attn_k": (n_inputs, n_shared * size),
+            "attn_v": (n_inputs, n_shared * value_size), "attn_output": (n_heads * size, width),
+            "ffn_norm": (width,), "ffn_gate": (width, n_ff), "ffn_up": (width, n_ff), "ffn_down": (n_ff, width),
+        }  # fmt: skip
+        block |= {f"attn_{name}_norm": (size,) for name in "qk"} if is_block else {"attn_norm_2": (width,)}
+        shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in block.items()}
+        if is_block:  # without values, the keys are used
+            optional.add(f"blk.{layer}.attn_v.weight")
+    if MARKOV in header.tensors:
+        rank = header.tensors[MARKOV].shape[:1]
+        shapes |= {MARKOV: (*rank, n_tokens(header)), BIASES: (*rank, n_rows)}
+    if LATTICE in header.tensors:
+        rank = (header.number("selector_rank"),)
+        shapes |= {f"selector_{name}.weight": (*rank, n_tokens(header)) for name in ("predecessor", "successor")}
+        shapes[LATTICE] = (width, *rank)
+    return {name: shape for name, shape in shapes.items() if name in header.tensors or name not in optional}
 
 
 def _check_attention(header: Header, width: int) -> None:

@@ -44,6 +44,11 @@ def write_file(
             for number, (data, _) in enumerate(tensors.values(), 1):
                 writer.write_tensor_data(data)
                 progress(number / len(tensors))
+        except OSError as error:
+            if error.errno is None:  # numpy only says how much it wrote
+                why = "the disk is full, or a file on it cannot be as large"
+                raise EdgespecError(f"cannot write {path}", why=why) from error
+            raise
         finally:
             writer.close()
 

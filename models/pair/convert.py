@@ -19,10 +19,19 @@ from numpy.typing import NDArray
 
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.files.unfinished import check_destination
-from edgespec.gguf_file.head_check import DFLASH, EAGLE3, MASK_TOKEN, N_LAYERS_READ, check_draft_file, check_head_fits
+from edgespec.gguf_file.head_check import (
+    DFLASH,
+    EAGLE3,
+    MASK_TOKEN,
+    N_LAYERS_READ,
+    check_draft_file,
+    check_head_fits,
+    head_shapes,
+)
 from edgespec.gguf_file.header import Header, TensorInfo
 from edgespec.gguf_file.weights import PRINT_KEY, is_copy, target_print
 from edgespec.gguf_file.writing import Stored, open_file, stored, stored_ids, typed, write_file
+from edgespec.models.hub.cache import repository_of
 from edgespec.models.pair.published import Published, read_published
 
 _NAMES = {
@@ -71,8 +80,9 @@ def convert_head(
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ModelFileError(f"{folder / 'config.json'} cannot be used", why=repr(error)) from error
     entries = {f"{architecture}.{key}": value for key, value in own.items()}
+    repository = repository_of(folder / "config.json")  # the folder of a download is named after a commit
     entries |= {
-        "general.name": folder.resolve().name,
+        "general.name": repository[0].rpartition("/")[2] if repository else folder.resolve().name,
         "general.base_model.count": 1,
         "general.base_model.0.name": target.name,
         PRINT_KEY: target_print(target).tolist(),
@@ -94,11 +104,14 @@ def convert_head(
         raise ModelFileError(f"{folder} cannot be converted", why=error.why) from error
 
 
-def _planned(head: Published, names: Mapping[str, str], architecture: str, entries: Mapping[str, Any]) -> Header:
+def _planned(head: Published, names: dict[str, str], architecture: str, entries: Mapping[str, Any]) -> Header:
     """Return the header that the file will have."""
     metadata = {key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()}
-    shapes = {ours: TensorInfo(head.tensors[name].shape[::-1], "", 0, 0) for ours, name in names.items()}
-    return Header(head.folder, {**metadata, "general.architecture": architecture}, shapes, 32, 0)
+    ids = {"d2t": "d2t"} if "d2t" in head.tensors else {}
+    tensors = {
+        ours: TensorInfo(tuple(head.tensors[name].shape[::-1]), "", 0, 0) for ours, name in (names | ids).items()
+    }
+    return Header(head.folder, {**metadata, "general.architecture": architecture}, tensors, 32, 0)
 
 
 def _is_vocabulary(key: str) -> bool:
@@ -264,38 +277,13 @@ def _dflash_entries(head: Published, names: Mapping[str, str], target: Header) -
 
 def _check_shapes(head: Published, names: Mapping[str, str], planned: Header, target: Header) -> None:
     """Raise ModelFileError for tensors that are missing or have another shape than the configuration says."""
-    number, is_eagle3 = planned.number, planned.architecture == EAGLE3
-    width, target_width = number("embedding_length"), target.number("embedding_length")
-    n_ff, (size, _) = number("feed_forward_length"), planned.head_sizes
-    n_queries, n_keys = number("attention.head_count") * size, number("attention.head_count_kv") * size
-    n_read = len(planned.numbers(f"{planned.architecture}.target_layers"))
-    n_inputs = 2 * width if is_eagle3 else width
-    fused = width if is_eagle3 else target_width
-    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (fused, n_read * target_width), "output_norm.weight": (width,)}
-    for layer in range(number("block_count")):
-        block = {
-            "attn_norm": (width,), "attn_q": (n_queries, n_inputs), "attn_k": (n_keys, n_inputs),
-            "attn_v": (n_keys, n_inputs), "attn_output": (width, n_queries), "ffn_norm": (width,),
-            "ffn_gate": (n_ff, width), "ffn_up": (n_ff, width), "ffn_down": (width, n_ff),
-        }  # fmt: skip
-        block |= {"attn_norm_2": (width,)} if is_eagle3 else {"attn_q_norm": (size,), "attn_k_norm": (size,)}
-        shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in block.items()}
-    n_rows = target.n_vocab
-    if "d2t" in head.tensors:
-        n_rows = head.tensors["d2t"].shape[0]
-        shapes["output.weight"] = (n_rows, width)
-    optional = {
-        "output.weight": (n_rows, width),
-        "token_embd.weight": (target.n_vocab, width),
-        "enc.output_norm.weight": (n_read * target_width,) if is_eagle3 else (width,),
-    }
-    for ours, shape in (shapes | {ours: shape for ours, shape in optional.items() if ours in names}).items():
-        found = head.tensors[names[ours]].shape if ours in names else None
-        if found != shape:
-            what = "is missing" if found is None else f"has the shape {list(found)}"
+    for ours, shape in head_shapes(planned).items():
+        tensor = planned.tensors.get(ours)
+        if tensor is None or tensor.shape != shape:
+            found = "is missing" if tensor is None else f"has the shape {list(tensor.shape[::-1])}"
             raise ModelFileError(
                 f"{head.folder} is not a head for {target.path.name}",
-                why=f"its tensor {names.get(ours, ours)!r} {what}, where {list(shape)} is needed",
+                why=f"its tensor {names.get(ours, ours)!r} {found}, where {list(shape[::-1])} is needed",
             )
 
 

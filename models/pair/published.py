@@ -44,7 +44,7 @@ def read_published(folder: Path) -> Published:
         raise UsageError(
             f"{folder} is not a published draft head",
             why="there is no config.json" if folder.is_dir() else "there is no such folder",
-            hint="download the whole repository first: hf download REPOSITORY --local-dir FOLDER",
+            hint="give the folder of a downloaded repository, or the repository itself: owner/name",
         )
     files = sorted(folder.glob("*.safetensors"))
     if not files:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_program import edgespec_here
+from fake_hub import FakeHub, edgespec_with
 from published_heads import config, eagle3, write_head
 from tiny_gguf import CHATML, write_model
 from tiny_mtp import LAYERS, write_mtp
@@ -38,7 +39,28 @@ def test_a_published_head_is_converted_and_tried(target: Path, tmp_path: Path) -
 def test_a_folder_without_a_head_is_refused(target: Path, tmp_path: Path) -> None:
     done = edgespec_here("draft", "convert", str(tmp_path), str(target), "-o", str(tmp_path / "h.gguf"), home=tmp_path)
     assert done.returncode == 2
-    assert b"is not a published draft head: there is no config.json\n  download the whole" in done.stderr
+    assert b"is not a published draft head: there is no config.json\n  give the folder" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_repository_is_downloaded_and_converted(target: Path, tmp_path: Path) -> None:
+    folder, out = write_head(tmp_path / "published", config(), eagle3([3, 9, 60, 97])), tmp_path / "head.gguf"
+    names = ("config.json", "model.safetensors")
+    command = ("draft", "convert", "owner/head", str(target), "-o", str(out), "--no-check")
+    with FakeHub() as hub:
+        hub.add("owner/head", {name: (folder / name).read_bytes() for name in names} | {"training.pt": b"large"})
+        done = edgespec_with(hub, *command, home=tmp_path, HF_HUB_OFFLINE="1")
+        assert done.returncode == 3 and b"owner/head is not on this machine: --offline or HF_HUB_OFFLINE" in done.stderr
+        done = edgespec_with(hub, *command, home=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert b"owner/head is config.json and 1 more file, " in done.stderr
+        assert {file.name for file in tmp_path.rglob("snapshots/*/*")} == {*names}
+        assert check_draft_file(out).name == "head"
+        out.unlink()
+        assert edgespec_with(hub, *command, home=tmp_path, HF_HUB_OFFLINE="1").returncode == 0
+        hub.add("owner/pickled", {"config.json": b"{}", "pytorch_model.bin": b"PK"})
+        done = edgespec_with(hub, "draft", "convert", "owner/pickled", *command[3:], home=tmp_path)
+        assert done.returncode == 3 and b"owner/pickled has no published draft head" in done.stderr
 
 
 @pytest.mark.slow

@@ -59,6 +59,15 @@ def test_quiet_is_quiet_also_when_interrupted(home: Path) -> None:
     assert (program.returncode, said) == (130, b"")
 
 
+def test_an_explained_answer_has_no_further_statistics_when_interrupted(home: Path) -> None:
+    with started([*COMMAND, *ENDLESS, "--explain"], home) as program:
+        read_some(program)
+        program.send_signal(signal.SIGINT)
+        _, said = program.communicate(timeout=60)
+    assert program.returncode == 130
+    assert said.count(b" tok/s; ") == 1 and b" tok/s \xc2\xb7 " not in said
+
+
 def test_json_is_whole_also_when_interrupted(home: Path) -> None:
     with started([*COMMAND, *ENDLESS, "--json", "-v"], home) as program:
         assert program.stderr is not None

@@ -489,6 +489,6 @@ def test_a_cache_that_cannot_be_written_is_noted_and_no_more(
 def test_what_the_policy_decided_is_said_and_explained(home: Path) -> None:
     drafting = ("-md", "draft.gguf", "--spec-type", "draft", "--stats", "--explain")
     said = edgespec_here("run", PROMPT, *FIRST, *drafting, home=home).stderr.decode()
-    state = "draft backed off" if "draft: backed off" in said else "draft active"
+    state = "backed off: draft" if "draft: backed off" in said else "active: draft"
     assert said.splitlines()[-1].startswith(f"{state} · ")
     assert said.count("passes of the target: 1 token in 1, ") == 1

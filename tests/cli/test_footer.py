@@ -52,7 +52,7 @@ def test_three_lines_say_how_fast_what_drafting_earned_and_why() -> None:
     assert lines(stats()) == [
         "40 tokens · 20 tok/s · first token after 0.35 s",
         "speculative decoding: acceptance rate 67 % · 2.0 tokens per step · predicted speed-up 1.54x",
-        "suffix, recycling active, draft backed off · "
+        "active: suffix, recycling; backed off: draft · "
         "same text as plain decoding up to rounding; --strict makes it exact",
     ]
 

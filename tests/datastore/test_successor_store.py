@@ -34,13 +34,13 @@ class Known(SuccessorTable):
     def __init__(self, n_vocab: int) -> None:
         super().__init__()
         self.n_vocab = n_vocab
-        self.new: dict[Context, Row] = {}
+        self.new = SuccessorTable()
 
     def restore(self, state: Mapping[str, NDArray[Any]], n_vocab: int = 0) -> None:
         super().restore(state, self.n_vocab)
 
-    def unsaved(self) -> dict[Context, Row]:
-        new, self.new = self.new, {}
+    def unsaved(self) -> SuccessorTable:
+        new, self.new = self.new, SuccessorTable()
         return new
 
 
@@ -58,7 +58,7 @@ def opened(model: Header, *folders: Path, saves: bool = True) -> tuple[Successor
 
 def save(model: Header, context: Context) -> None:
     store, known = opened(model)
-    known.new[context] = ROW
+    known.new.put(context, ROW)
     store.save()
 
 
@@ -92,7 +92,8 @@ def test_the_command_shows_and_deletes_tables(model: Header, tmp_path: Path) -> 
 
 def test_two_processes_lose_nothing(model: Header) -> None:
     (one, known), (other, others) = opened(model), opened(model)
-    known.new[1, 2] = others.new[3, 4] = ROW
+    known.new.put((1, 2), ROW)
+    others.new.put((3, 4), ROW)
     one.save()
     other.save()
     assert len(opened(model)[1]) == 2
@@ -102,7 +103,7 @@ def test_without_the_store_nothing_is_read_or_written(model: Header) -> None:
     save(model, (1, 2))
     store, known = opened(model, saves=False)
     assert not len(known)
-    known.new[3, 4] = ROW
+    known.new.put((3, 4), ROW)
     store.save()
     assert len(opened(model)[1]) == 1
 
@@ -114,7 +115,7 @@ def test_tables_in_folders_come_before_what_was_learned(model: Header) -> None:
     save(model, (3, 4))
     store, known = opened(model, folder, folder / "missing")
     assert len(known) == 2
-    known.new[5, 6] = ROW
+    known.new.put((5, 6), ROW)
     store.save()
     assert len(opened(model)[1]) == 2  # the table in the folder is not copied
 
@@ -155,7 +156,7 @@ def test_no_damaged_byte_is_an_error(model: Header) -> None:
 
 def test_what_a_replaced_model_learned_is_saved(model: Header) -> None:
     store, known = opened(model)
-    known.new[1, 2] = ROW
+    known.new.put((1, 2), ROW)
     whole = model.path.read_bytes()
     model.path.write_bytes(whole[:100])
     store.save()
@@ -218,7 +219,7 @@ def test_a_full_disk_is_no_error(model: Header, monkeypatch: pytest.MonkeyPatch)
 
 def test_it_is_saved_now_and_then(model: Header, monkeypatch: pytest.MonkeyPatch) -> None:
     store, known = opened(model)
-    known.new[1, 2] = ROW
+    known.new.put((1, 2), ROW)
     store.save(now=False)
     assert not stored()
     monkeypatch.setattr(successor_store, "SAVE_EVERY_S", -1.0)

@@ -180,6 +180,8 @@ def test_passes_of_a_block_drafter_without_texts_are_timed(bigram: Path, tmp_pat
         ("dflash", {"dflash.attention.head_count_kv": 3}, {}, "equally"),
         ("dflash", {"dflash.rope.dimension_count": 400}, {}, "400 rotary dimensions"),
         ("dflash", {}, {"fc.weight": None}, "is missing"),
+        ("dflash", {}, {"blk.1.ffn_down.weight": None}, "is missing"),
+        ("dflash", {"dflash.attention.head_count": 2}, {}, "'blk.0.attn_q.weight' has the shape"),
         ("dflash", {}, {"blk.1.attn_q_norm.weight": None}, "is missing"),
         ("dflash", {}, {"enc.output_norm.weight": np.full(64, np.nan, np.float32)}, "not numbers"),
         ("dflash", {}, {"output.weight": np.zeros((7, 64), np.float32)}, "has the shape"),

@@ -95,7 +95,7 @@ def work(answered: Path, tmp_path: Path) -> Path:
 
 def test_the_target_answers_prompts_of_all_origins(work: Path) -> None:
     rows = read_rows(work)
-    assert sum(len(row.answer) for row in rows if not row.is_held_out) >= TOKENS
+    assert TOKENS <= n_learned(rows) < TOKENS + 16  # less than one answer more
     assert sum(row.is_held_out for row in rows) == 6  # each greedy and sampled
     assert {row.temperature for row in rows} == {0.0, 0.8}
     for line in (work / "answers.jsonl").read_text(encoding="utf-8").splitlines():

@@ -116,6 +116,8 @@ def list_answers() -> None:
     header = ("vocabulary", "last model", "answers", "tokens", "size")
     if rows:
         output.table(header, rows, right=("answers", "tokens", "size"))
+    if rows and tables:
+        output.line("")
     if tables:
         known = [(str(each["model"]), str(each["contexts"]), size_of(each["bytes"])) for each in tables]
         output.table(("likely tokens of", "contexts", "size"), known, right=("contexts", "size"))

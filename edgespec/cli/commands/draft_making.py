@@ -12,6 +12,7 @@ from edgespec.cli.commands.tune import MODEL_N_MAX, measure
 from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.types import ModelSpec, Parsed
+from edgespec.cli.setup.models import tell_stopped
 from edgespec.errors import UsageError, told_as
 from edgespec.settings import MTP, LoadSettings
 from edgespec.text.figures import count_of, size_of
@@ -54,13 +55,14 @@ TOKENS = option(
 
 
 @click.command(cls=Command, params=[TYPE, OUT, NO_CHECK, QUIET])
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("head", metavar="HEAD")
 @click.argument("target", type=ModelSpec(), metavar="MODEL")
 def convert(call: Call) -> None:
     """Convert a published draft head to a file for MODEL.
 
-    FOLDER holds config.json and .safetensors files: an EAGLE-3 head of its authors, of SpecForge or of speculators, a
-    DFlash or a DSpark draft. Then the acceptance rate and the speed are measured, as 'edgespec tune' does.
+    HEAD is a folder, or a repository of the hub (owner/name), with config.json and .safetensors files: an EAGLE-3 head
+    of its authors, of SpecForge or of speculators, a DFlash or a DSpark draft. Then the acceptance rate and the speed
+    are measured, as 'edgespec tune' does.
     """
     from edgespec.gguf_file.head_check import kind_of_head
     from edgespec.gguf_file.header import read_header
@@ -70,12 +72,28 @@ def convert(call: Call) -> None:
 
     values, out, output = call.values, call.values["out"], call.output
     target = check_model(resolve(values["target"]).path)
+    folder = _published(values["head"], call)
     with output.showing_progress():
-        convert_head(values["folder"], target, out, values["type"], lambda done: output.progress("converting", done))
+        convert_head(folder, target, out, values["type"], lambda done: output.progress("converting", done))
     head = read_header(out)
     kind = kind_of_head(head)
     output.line(f"{out}: {kind}, {count_of(head.n_params)} parameters, {size_of(out.stat().st_size)}")
     _check(call, values["target"], out, kind)
+
+
+def _published(head: str, call: Call) -> Path:
+    """Return the folder of a published head, which is downloaded if it is a repository."""
+    from edgespec.models.hub.pulling import fetch_head
+    from edgespec.models.names.source import is_path
+
+    folder = Path(head)
+    if folder.is_dir() or is_path(head):
+        return folder
+    with call.output.showing_progress(), call.cancelling() as cancel:
+        item = fetch_head(head, call.output, cancel)
+    tell_stopped([item], call.output)
+    call.interrupts.raise_if_received()
+    return item.path or folder
 
 
 @click.command(cls=Command, params=[OUT, NO_CHECK, QUIET])

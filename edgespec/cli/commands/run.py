@@ -221,7 +221,8 @@ def _account(llm: Runtime, asked: Request, shown: _Samples, call: Call) -> None:
     """Show the statistics of the answer if requested. Raises Interrupted if the user stopped the answer."""
     output, details = call.output, call.values["stats"]
     interrupted = call.interrupts.received is not None
-    if details or (not output.quiet and (interrupted or output.stderr_is_terminal)):
+    is_short = not call.values["explain"] and not output.quiet  # --explain has shown more than the short line
+    if details or (is_short and (interrupted or output.stderr_is_terminal)):
         about, verify, verdicts = llm.describe(), asked.verify, llm.pace_verdicts(asked)
         n_looped = sum(found.tokens for found in shown.repetitions if found)
         for line in footer(shown.stats, about, details=details, verify=verify, pace=verdicts, n_looped=n_looped):

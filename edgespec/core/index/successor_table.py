@@ -36,10 +36,20 @@ class SuccessorTable:
 
     def put(self, context: Context, row: Row | slice) -> None:
         """Store the successors of a context in place of those it had."""
-        self._rows.pop(context, None)
+        self.remove(context)
         if len(self._rows) == MOST_CONTEXTS:
             del self._rows[next(iter(self._rows))]
         self._rows[context] = row
+
+    def remove(self, context: Context) -> None:
+        """Remove the successors of a context, if it has any."""
+        self._rows.pop(context, None)
+
+    def update(self, newer: SuccessorTable) -> None:
+        """Put all rows of another table."""
+        for context in newer._rows:
+            if (row := newer.get(*context)) is not None:
+                self.put(context, row)
 
     def get(self, before: int, token: int) -> Row | None:
         row = self._rows.get((before, token))
@@ -73,8 +83,12 @@ class SuccessorTable:
             raise ValueError("a table of successors has rows in another order")
         ends = (len(self._ids) + ends).tolist()
         self._ids, self._logits = np.concatenate([self._ids, ids]), np.concatenate([self._logits, logits])
-        for (before, token), place in zip(contexts.tolist(), map(slice, ends, ends[1:]), strict=True):
-            self.put((before, token), place)
+        rows = zip(zip(*contexts.T.tolist(), strict=True), map(slice, ends, ends[1:]), strict=True)
+        if not self._rows and len(lengths) <= MOST_CONTEXTS:  # at each start: much faster than to put each row
+            self._rows = dict(rows)
+            return
+        for context, place in rows:
+            self.put(context, place)
 
 
 def successors_in(row: FloatRow) -> Row:
