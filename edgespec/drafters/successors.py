@@ -49,6 +49,10 @@ class Successors:
                     self._unsaved.remove(context)
             before = token
 
+    def forget(self) -> None:
+        """Forget the rows of this process, but not those of tables; rows that are to be saved are still saved."""
+        self._own, self._learnt = SuccessorTable(), None
+
     def of(self, token: int, temperature: float = 1.0, before: int = NONE) -> tuple[NDArray[np.int32], FloatRow, float]:
         """Return the successors of a token after the token `before`, likeliest first, their probabilities, which sum to
         1, and the assumed probability that they are right; empty if none are known."""

@@ -80,6 +80,7 @@ class ModelSession(Closable):
     draft_header: Header | None = None  # also of a head, which is not a model
     answers: AnswerStore | None = None
     learned: SuccessorStore | None = None
+    successors: Successors | None = None  # of recycling and heads
     context: Context
     guarantee: Guarantee
     engine: Engine
@@ -348,7 +349,8 @@ class ModelSession(Closable):
 
     def _open_successors(self, *, is_used: bool) -> Successors:
         """Return the table of successors; if a drafter uses it, with the rows of bundled and saved tables."""
-        successors, folders = Successors(self.model.n_vocab), (BUNDLED_HEADS, models_dir(), self.model.path.parent)
+        self.successors = successors = Successors(self.model.n_vocab)
+        folders = (BUNDLED_HEADS, models_dir(), self.model.path.parent)
         if is_used:
             with suppress(ModelFileError):  # weights that cannot be read have no print
                 self.learned = SuccessorStore(self.model.header, successors, folders, saves=self._settings.store)

@@ -147,11 +147,13 @@ class Runtime(Backend):
         return pace.verdicts(_mode(request)) if isinstance(pace, MeasuredPolicy) else []
 
     def forget(self) -> None:
-        """Clear the KV caches."""
+        """Clear the KV caches, and what recycling learned from the answers of this process."""
         with self.loop.alone():
             self.engine.scheduler.forget()
             for drafter in self._draft_models():
                 drafter.forget()
+            if self._loaded.successors is not None:
+                self._loaded.successors.forget()
 
     def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
         """Write the KV cache of a chat to a file, for `recall_state` in another process.

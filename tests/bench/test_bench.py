@@ -193,6 +193,15 @@ def test_an_answer_begins_with_empty_caches(llm: Runtime) -> None:
     assert decodes[0] == decodes[1]
 
 
+def test_an_answer_is_not_drafted_from_the_answer_of_another_mode(home: Path) -> None:
+    mode = Mode("recycling", "fixed:2")
+    with Runtime(settings_for(LoadSettings("demo", threads=1), [mode])) as llm:
+        [question], _ = ask(llm, ITEMS[:1], 16, reference=False)
+        with Runner(llm, [mode], CancelFlag()) as runner:
+            accepted = [runner.answer(mode, question, 0.0).stats.accepted for _ in range(2)]
+    assert accepted[0] == accepted[1]
+
+
 @pytest.mark.long
 def test_a_reference_is_the_answer_and_the_suffix_drafter_drafts_what_it_repeats(llm: Runtime) -> None:
     modes = [*MODES[:2], Mode("draft", rule="rejection")]

@@ -140,3 +140,13 @@ def test_tables_of_other_data_are_refused() -> None:
     again = SuccessorTable()
     again.restore(state, V)
     assert again.get(1, 2) is not None and again.get(1, 3) is not None and not SuccessorTable().state()["contexts"].size
+
+
+def test_forgetting_leaves_tables_and_rows_to_be_saved() -> None:
+    table, earlier = Successors(V), SuccessorTable()
+    earlier.put((-1, 3), successors_in(np.array(likely(7), np.float32)))
+    table.restore(earlier.state())
+    table.learn(outcome(likely(5)))
+    table.forget()
+    assert table.of(3)[0][0] == 7
+    assert len(table.unsaved()) == 1
