@@ -70,7 +70,7 @@ def train(
     progress = saved["progress"] if saved else Progress()
     weights = saved["weights"] if saved else _initial(shape, teacher, features)
     weights = {name: weight.to(device).float().requires_grad_() for name, weight in weights.items()}
-    optimizers, first_step = _optimizers(weights), progress.step
+    steps, first_step = optimizers(weights), progress.step
 
     def measure(most: int) -> None:
         judged = _judged(features, shape, most, device)
@@ -89,10 +89,10 @@ def train(
             measure(FEW_JUDGED)
             measure_at_s = progress.elapsed_s + (time.monotonic() - started) / JUDGED_SHARE
         batch, done = next(upcoming).to(device), progress.elapsed_s / budget_s
-        _set_rates(optimizers, progress.step - first_step, done)
+        set_rates(steps, progress.step - first_step, done)
         with torch.autocast(device, torch.bfloat16):
             loss = loss_of(weights, shape, teacher, batch, shape.depth(done), DROPOUT)
-        _step(loss, weights, optimizers, progress, checkpoint)
+        _step(loss, weights, steps, progress, checkpoint)
         progress.tokens += batch.n_anchors
         progress.elapsed_s += min(time.monotonic() - started, LONGEST_STEP_S)
         if progress.elapsed_s - told_s >= TELL_EVERY_S:
@@ -131,19 +131,19 @@ def _step(loss: Tensor, weights: Weights, optimizers: Any, progress: Progress, c
     progress.step += 1
 
 
-def _optimizers(weights: Weights) -> list[tuple[Any, float]]:
+def optimizers(weights: Weights, output_rate: float = OUTPUT_RATE) -> list[tuple[Any, float]]:
     """Each optimizer with its highest learning rate."""
     output, tables = [weights["output"]], [weights[name] for name in TABLES if name in weights]
     norms = [weight for weight in weights.values() if weight.dim() != 2]
     matrices = [weight for name, weight in weights.items() if weight.dim() == 2 and name not in ("output", *TABLES)]
     muon = torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
-    others = [(norms + tables, NORM_RATE), (output, OUTPUT_RATE)]
+    others = [(norms + tables, NORM_RATE), (output, output_rate)]
     return [(muon, MATRIX_RATE)] + [
         (torch.optim.AdamW(some, lr=rate, betas=(0.9, 0.95), weight_decay=0.0), rate) for some, rate in others if some
     ]
 
 
-def _set_rates(optimizers: list[tuple[Any, float]], step: int, done: float) -> None:
+def set_rates(optimizers: list[tuple[Any, float]], step: int, done: float) -> None:
     """Set the learning rates after `step` steps since the start or the last resumption."""
     rate = min(1.0, (step + 1) / WARM_UP) * max(0.02, 0.5 + 0.5 * math.cos(math.pi * min(1.0, done)))
     for optimizer, highest in optimizers:
@@ -243,6 +243,7 @@ def acceptance(
 def _distribution(teacher: Teacher, batch: Batch, temperature: float = 1.0) -> Tensor:
     """The target's probabilities of the tokens in the head's vocabulary; with the tokens left out, they sum to 1."""
     normaliser = batch.normalisers[..., 1 if temperature != 1.0 else 0, None]
-    with torch.no_grad():
-        rows = F.linear(batch.hidden[:, 1:], teacher.output).float()
+    # Logits of 16 bits would be rounded to steps of a sixteenth and more
+    with torch.no_grad(), torch.autocast(batch.hidden.device.type, enabled=False):
+        rows = F.linear(batch.hidden[:, 1:], teacher.output)
         return (rows / temperature - normaliser).exp_().clamp_(max=1.0)
