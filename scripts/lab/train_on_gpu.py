@@ -385,7 +385,8 @@ def main() -> None:
             Text(part, int(n), float(t), bool(h)) for part, (_, n, t, h) in zip(parts, saved["about"], strict=True)
         ]
     print(f"{sum(len(text.tokens) - text.n_prompt for text in texts)} tokens of {len(texts)} answers", flush=True)
-    counts = np.bincount(np.concatenate([text.tokens[text.n_prompt :] for text in texts]), minlength=header.n_vocab)
+    answers = [text.tokens[text.n_prompt :] for text in texts if not text.is_held_out]
+    counts = np.bincount(np.concatenate(answers), minlength=header.n_vocab)
     vocabulary = np.sort(np.argsort(-counts, kind="stable")[: args.vocab])
     layers = default_layers(header.number("block_count"))
     teacher, data = read_teacher(header, vocabulary).to(device), Data(target, layers)
