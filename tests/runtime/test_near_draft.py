@@ -124,12 +124,12 @@ def test_the_kind_that_is_asked_for_is_taken(settings: LoadSettings, folder: Pat
 
 
 @pytest.mark.parametrize("missing", ["blk.0.attn_q.weight", "blk.0.ffn_up.weight"])
-def test_a_head_that_llama_cpp_does_not_load_is_left_out(settings: LoadSettings, folder: Path, missing: str) -> None:
+def test_a_head_without_a_tensor_is_left_out(settings: LoadSettings, folder: Path, missing: str) -> None:
     (folder / "head.gguf").unlink()
     write_head(folder / "broken.gguf", tensors={missing: None})
     with Runtime(settings) as llm:
         assert "eagle3" not in llm._loaded.drafters
-        assert any("broken.gguf is not used: " in note for note in llm.notes)
+        assert any("broken.gguf is not used as a draft: " in note for note in llm.notes)
         assert sum(event.id >= 0 for event in llm.generate("to be", max_tokens=8, ignore_eos=True)) == 8
     with pytest.raises(ModelFileError):
         Runtime(replace(settings, draft_model=str(folder / "broken.gguf")))
@@ -154,3 +154,11 @@ def test_more_sequences_than_a_pass_of_a_head_has_tokens(settings: LoadSettings,
         requests = [Request(prompt=f"to be {n}", max_tokens=6, ignore_eos=True) for n in range(70)]
         assert "eagle3" in llm._loaded.drafters
         assert sum(event.id >= 0 for _, event in llm.stream(iter(requests))) == 70 * 6  # type: ignore[union-attr]
+
+
+def test_a_head_that_llama_cpp_does_not_load_is_left_out(settings: LoadSettings, folder: Path) -> None:
+    (folder / "head.gguf").unlink()
+    write_head(folder / "odd.gguf", metadata={"eagle3.attention.layer_norm_rms_epsilon": None})
+    with Runtime(settings) as llm:
+        assert "eagle3" not in llm._loaded.drafters
+        assert any("odd.gguf is not used: " in note for note in llm.notes)
