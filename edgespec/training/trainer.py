@@ -114,21 +114,32 @@ def _initial(shape: Shape, teacher: Teacher, features: Features) -> Weights:
 
 
 def _step(loss: Tensor, weights: Weights, optimizers: Any, progress: Progress, checkpoint: Path) -> None:
-    """One step of the optimizers. Raises EdgespecError, before any weight changes, if the loss has diverged."""
-    loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(list(weights.values()), CLIP)
-    value = float(loss.detach())
-    if not (math.isfinite(value) and torch.isfinite(norm)):
+    """Take a step, and count it. Raises EdgespecError, before any weight changes, if the loss has diverged."""
+    value = take_step(loss, weights, optimizers)
+    if not math.isfinite(value):
         raise EdgespecError(
             "the training has diverged: its loss is not a number any more",
             why=f"at step {progress.step}",
             hint=f"the same command resumes from the last good state, {checkpoint}",
         )
+    progress.loss = value if math.isnan(progress.loss) else 0.98 * progress.loss + 0.02 * value
+    progress.step += 1
+
+
+def take_step(loss: Tensor, weights: Weights, optimizers: list[tuple[Any, float]]) -> float:
+    """Change the weights by one step of the optimizers, and return the loss.
+
+    If the loss has diverged, return a value that is not finite, and change nothing.
+    """
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(list(weights.values()), CLIP)
+    value = float(loss.detach())
+    if not (math.isfinite(value) and torch.isfinite(norm)):
+        return math.nan
     for optimizer, _ in optimizers:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    progress.loss = value if math.isnan(progress.loss) else 0.98 * progress.loss + 0.02 * value
-    progress.step += 1
+    return value
 
 
 def optimizers(weights: Weights, output_rate: float = OUTPUT_RATE) -> list[tuple[Any, float]]:

@@ -204,9 +204,10 @@ _PASSING = ("TimeoutException", "NetworkError", "RemoteProtocolError", "Connecti
 
 
 class Patience:
-    """The waits between the failures of one request: they grow, and end once `patience_s` were waited without success.
+    """The waits between the failures of one request, each longer than the one before, up to `patience_s` in all.
 
-    Time asleep, of a laptop for instance, is not counted. `tell` is given each reason once; `told` has earlier ones.
+    The time in which a laptop sleeps is not counted. `tell` is called with each reason once, and never with a reason in
+    `told`.
     """
 
     def __init__(self, patience_s: float, tell: Tell, told: set[str] | None = None) -> None:

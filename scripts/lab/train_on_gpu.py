@@ -1,4 +1,4 @@
-"""Train draft heads for a target of the architecture `llama` on one GPU, without llama.cpp.
+"""Train draft heads for a target of the architecture `llama` on one GPU; needs PyTorch.
 
     python scripts/lab/train_on_gpu.py smollm2 --out heads --heads eagle3:325,hydra:50 --answers-s 95 --prompts-s 20
 
@@ -318,7 +318,8 @@ def train(
     sample = data.batch(learned[:32], shape.deepest).inputs.flatten(0, 1)
     initial = shape.initial(teacher.output.cpu(), teacher.output_norm.cpu(), sample.square().mean(0).sqrt().cpu())
     weights = {name: weight.to(device).float().contiguous().requires_grad_() for name, weight in initial.items()}
-    optimizers, step, seen, epoch, started = trainer.optimizers(weights, OUTPUT_RATE), 0, 0, 0, time.monotonic()
+    optimizers, value = trainer.optimizers(weights, OUTPUT_RATE), math.nan
+    step, seen, epoch, started = 0, 0, 0, time.monotonic()
     while (done := (time.monotonic() - started) / seconds) < 1:
         for group in data.groups(learned, n_tokens, epoch):
             if (done := (time.monotonic() - started) / seconds) >= 1:
@@ -327,11 +328,9 @@ def train(
             trainer.set_rates(optimizers, step, done)
             with torch.autocast(device, torch.bfloat16):
                 loss = trainer.loss_of(weights, shape, teacher, batch, shape.deepest)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(list(weights.values()), trainer.CLIP)
-            for optimizer, _ in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+            value = trainer.take_step(loss, weights, optimizers)
+            if not math.isfinite(value):
+                raise SystemExit(f"the training of the head has diverged at step {step}")
             step, seen = step + 1, seen + batch.n_anchors
         epoch += 1
     judged = (
@@ -341,7 +340,7 @@ def train(
     )
     with torch.autocast(device, torch.bfloat16), torch.no_grad():
         found = trainer.acceptance(weights, shape, teacher, judged, shape.deepest)
-    print(f"{step} steps, {seen} tokens seen, loss {float(loss.detach()):.2f}, accepted {found}", flush=True)
+    print(f"{step} steps, {seen} tokens seen, loss {value:.2f}, accepted {found}", flush=True)
     about = {
         "general.license": LICENCE,
         "edgespec.head.training_tokens": sum(len(text.tokens) - text.n_prompt for text in learned),
