@@ -6,7 +6,7 @@ with the same last token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from edgespec.core.sampling import FloatRow
 from edgespec.datastore.successor_store import table_bytes
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.paths import write_whole
+from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import target_print
 from edgespec.llama.context import Context as ModelContext
 from edgespec.llama.model import Model
@@ -44,14 +45,23 @@ class Averages:
                 del self._counts[rare], self._sums[rare]
 
     def table(self) -> SuccessorTable:
-        """Return the averages of the most frequent contexts, these last."""
+        """Return the averages of the contexts that gain most, these last."""
         table = SuccessorTable()
-        for context in sorted(self._counts, key=self._counts.__getitem__)[-MOST_CONTEXTS:]:
+        gains = {context: self._gain(context) for context in self._sums}
+        for context in sorted(gains, key=gains.__getitem__)[-MOST_CONTEXTS:]:
             sums = self._sums[context]
             best = sorted(sums, key=sums.__getitem__, reverse=True)[:MOST]
             shares = np.array([sums[token] for token in best], np.float32) / self._counts[context]
             table.put(context, (np.array(best, np.int32), np.log(shares)))
         return table
+
+    def _gain(self, context: Context) -> float:
+        """Return the expected number of tokens that the likeliest successor of a context predicts here, less those
+        that the likeliest successor of the last token alone would predict."""
+        before, token = context
+        sums, shorter = self._sums[context], self._sums.get((NONE, token), {})
+        known = 0.0 if before == NONE or not shorter else sums.get(max(shorter, key=shorter.__getitem__), 0.0)
+        return max(sums.values()) - known
 
 
 def write_table(model: Model, folder: Path, settings: Settings, listener: Listener) -> Result | None:
@@ -76,13 +86,23 @@ def write_table(model: Model, folder: Path, settings: Settings, listener: Listen
                 averages.add((NONE, token), likely)
                 before, token = token, following
             listener.progress("reading the answers", (number + 1) / len(learned))
-    table, tokens = averages.table(), n_learned(rows)
-    accepted = acceptance(table, [row for row in rows if row.is_held_out and row.temperature == 0])
-    about: dict[str, Any] = {"tokens": tokens, "acceptance": accepted, "licence": LICENCE}
-    with told_as(EdgespecError, f"{settings.out} cannot be written"):
-        write_whole(settings.out, table_bytes(model.header.path, target_print(model.header), table.state(), **about))
+    tokens = n_learned(rows)
+    accepted = save_table(averages, settings.out, model.header, rows, tokens)
     progress = Progress(tokens=tokens, acceptance=Acceptance(greedy=accepted))
     return Result(settings.out.stat().st_size, len(rows), tokens, progress)
+
+
+def save_table(averages: Averages, file: Path, target: Header, rows: Sequence[Row], tokens: int) -> list[float]:
+    """Write a table that was made from so many `tokens` of the target's answers, and return its `acceptance` in `rows`.
+
+    Raises EdgespecError if the file cannot be written.
+    """
+    table = averages.table()
+    accepted = acceptance(table, [row for row in rows if row.is_held_out and row.temperature == 0])
+    about: dict[str, Any] = {"tokens": tokens, "acceptance": accepted, "licence": LICENCE}
+    with told_as(EdgespecError, f"{file} cannot be written"):
+        write_whole(file, table_bytes(target.path, target_print(target), table.state(), **about))
+    return accepted
 
 
 def _logits(context: ModelContext, row: Row) -> Iterator[FloatRow]:

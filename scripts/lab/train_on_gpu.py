@@ -8,8 +8,8 @@ fed token by token, so that one CUDA graph is a step for all of them. Then heads
 a head reads are not stored, as `edgespec draft train` does, but computed again for every batch. On an H200,
 SmolLM2-135M writes 70,000 tokens of answers a second, and an eagle3 head learns from 100,000.
 
-The answers stay in `answers.npz` in the folder, and are used if they are there. An earlier form of this script made the
-heads in `models/heads`.
+The answers stay in `answers.npz` in the folder, and are used if they are there. A table for token recycling is counted
+from them. An earlier form of this script made the heads and the table in `models/heads`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgespec.core.index.successor_table import NONE
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import read_rows
@@ -38,11 +39,12 @@ from edgespec.settings import Message, Request
 from edgespec.training import trainer
 from edgespec.training.answers import end_token, load_settings
 from edgespec.training.batches import FEWEST_ANSWER, Batch
-from edgespec.training.features import SAMPLED, default_layers
+from edgespec.training.features import SAMPLED, Row, default_layers
 from edgespec.training.gguf_files import Teacher, read_teacher, shape_of, write_head
 from edgespec.training.heads import Shape, Weights
 from edgespec.training.job import LICENCE, Settings
 from edgespec.training.layers import rotate, split_heads
+from edgespec.training.ngram import Averages, save_table
 from edgespec.training.prompts import PASSAGE_KINDS, bundled_prompt, held_out
 
 TYPE = torch.float16  # of the target's weights; logits are float32, because those of 16 bits are often equal
@@ -350,6 +352,23 @@ def train(
     return {name: weight.detach().float().cpu() for name, weight in weights.items()}, about
 
 
+def write_ngram(file: Path, header: Header, texts: Sequence[Text]) -> None:
+    """Write a table for token recycling, from counts: the answers are so many that their probabilities add little."""
+    averages, rows, n_learned = Averages(), list[Row](), 0
+    for text in texts:
+        tokens, n = text.tokens.tolist(), text.n_prompt
+        if text.is_held_out:
+            rows.append(Row("", text.temperature, True, tokens[:n], tokens[n:]))
+            continue
+        for place in range(n, len(tokens)):
+            before, token, following = tokens[place - 2 : place + 1]
+            averages.add((before, token), {following: 1.0})
+            averages.add((NONE, token), {following: 1.0})
+        n_learned += len(tokens) - n
+    accepted = save_table(averages, file, header, rows, n_learned)
+    print(f"{file}: drafts of 1, 2, 3 tokens are right in {accepted}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train draft heads on one GPU")
     parser.add_argument("target", help="a model with a chat template, of the architecture llama")
@@ -389,6 +408,7 @@ def main() -> None:
     vocabulary = np.sort(np.argsort(-counts, kind="stable")[: args.vocab])
     layers = default_layers(header.number("block_count"))
     teacher, data = read_teacher(header, vocabulary).to(device), Data(target, layers)
+    write_ngram(args.out / "recycling.ngram", header, texts)
     for kind, seconds in (part.split(":") for part in args.heads.split(",")):
         shape = shape_of(header, len(vocabulary), kind)
         weights, about_head = train(shape, teacher, data, texts, float(seconds), args.anchors, device)

@@ -231,6 +231,35 @@ def test_a_drafter_becomes_active_again_when_the_text_becomes_predictable() -> N
         assert measured.verdicts("coupled")[0].rests == rests
 
 
+def test_one_text_without_gain_does_not_keep_a_drafter_from_the_next_text() -> None:
+    for n_accepted, is_tried in ((3, True), (0, False)):
+        measured = pace({1: 1.0, 2: 1.1, 4: 1.3, 64: 30.0}, step=0.5)
+        for accepted in [n_accepted] * 4 + [0]:  # answers
+            were_asked = [
+                step(measured, context(step=number), chain(0.8, 0.8, 0.8), accepted=accepted, seconds=0.5)[0]
+                for number in range(60)
+            ]
+        assert not any(were_asked[-20:])
+        assert step(measured, context(step=0), chain(0.8, 0.8, 0.8), seconds=0.5)[0] == is_tried
+
+
+def test_a_drafter_that_adds_nothing_to_the_draft_of_another_does_not_read_a_long_prompt() -> None:
+    for has_other, is_read in ((True, False), (False, True)):
+        measured = pace({1: 1.0, 2: 1.1, 4: 1.3, 64: 30.0})
+        measured.costs.observe_read("draft", 100, 10.0)
+        for number in range(100):
+            now = context(step=number, leaves=1)
+            if has_other:
+                asked(measured, now, "lookup")
+                now.proposals.append(Proposal("lookup", Draft.chain([0, 1], [0.5, 0.5], "lookup")))
+            if offered(measured, now) is not None:
+                now.proposals.append(Proposal("draft", Draft.chain([5, 6], [0.4, 0.4], "draft"), 0, 1, 0.02))
+            [draft] = selected(measured, now)
+            path = range(1)
+            measured.record([Verified(now, draft, path, [0, 0])], None)
+        assert (offered(measured, context(step=0), n_unread=100) is not None) == is_read
+
+
 def test_the_time_of_drafting_counts_in_the_rate() -> None:
     """Otherwise an expensive draft would seem to make the whole text faster, and each token of a draft too dear."""
     measured = pace(FLAT, step=0.5)
@@ -305,13 +334,13 @@ def test_an_untried_draft_does_not_read_more_than_a_try_is_worth() -> None:
 
 def test_a_long_prompt_is_not_read_for_answers_that_are_short() -> None:
     measured = pace(FLAT)
-    measured.costs.observe_read("draft", 1000, 10.0)
+    measured.costs.observe_read("draft", 1000, 30.0)
     for number in range(32):
-        step(measured, context(step=number), chain(0.9, 0.9), seconds=0.02)
+        step(measured, context(step=number), chain(0.9, 0.9), accepted=2, seconds=0.02)
     assert offered(measured, context(step=0, remaining=256), n_unread=1000) is not None
     for _ in range(20):
         for number in range(10):
-            step(measured, context(step=number), chain(0.9, 0.9), seconds=0.02)
+            step(measured, context(step=number), chain(0.9, 0.9), accepted=2, seconds=0.02)
     assert offered(measured, context(step=0, remaining=256), n_unread=50) is not None
     assert offered(measured, context(step=0, remaining=256), n_unread=1000) is None
 
@@ -449,7 +478,7 @@ def test_the_cost_of_a_proposal_is_in_tokens_of_plain_decoding() -> None:
 
 def test_while_a_drafter_is_backed_off_nothing_is_asked_of_it() -> None:
     """A drafter is considered again when it is due: when it has the credit for a trial, or after a pause."""
-    known = [-1.0, 0.1, 50, 0.5, 4.0, 4.0, 0.0]  # negative gain, no credit
+    known = [-1.0, 0.1, 50, 0.5, 4.0, 4.0, 0.0, 0.0, 0.0]  # negative gain, no credit
     measured = pace(STEEP, step=0.2, drafters=2)
     measured.costs.observe_read("lookup", 1000, 1000.0)
     measured.restore({"coupled": {"reached": [1, 1, 256], "drafters": {"draft": known, "lookup": known}}})
@@ -474,7 +503,7 @@ def test_drafters_share_the_credit() -> None:
         step(measured, context(), chain(0.9, 0.9, 0.9), accepted=3)
         asked(measured, context(), "lookup")
     drafters = measured.state()["coupled"]["drafters"]
-    assert drafters["draft"][-1] == drafters["lookup"][-1] == CREDIT / 4
+    assert drafters["draft"][6] == drafters["lookup"][6] == CREDIT / 4
 
 
 # --- a fixed length, and several drafters -----------------------------------------------------------------------------

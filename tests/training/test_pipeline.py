@@ -235,6 +235,17 @@ def test_the_table_holds_the_average_of_all_places() -> None:
     assert acceptance(table, [row]) == [0.3333, 0.0, 0.0]
 
 
+def test_two_tokens_have_no_row_if_the_last_one_alone_predicts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.training.ngram.MOST_CONTEXTS", 2)
+    averages = Averages()
+    for before, following, times in ((1, 5, 9), (2, 6, 3)):
+        for _ in range(times):
+            averages.add((before, 3), {following: 1.0})
+            averages.add((NONE, 3), {following: 1.0})
+    table = averages.table()
+    assert table.get(NONE, 3) is not None and table.get(2, 3) is not None and table.get(1, 3) is None
+
+
 def test_rare_contexts_leave_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.training.ngram.MOST_AVERAGED", 10)
     averages = Averages()

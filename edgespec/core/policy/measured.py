@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from statistics import fmean
 from typing import Any
 
@@ -78,15 +78,28 @@ class Record:
     expected: float = TRUST
     #: tokens that the drafter may lose; it may draft without credit as long as its mean gain is positive
     credit: float = CREDIT
+    #: tokens that the drafter's drafts gained over those of the drafters before it, and the steps of the answers in
+    #: which it drafted, with less weight for earlier answers
+    added: float = 0.0
+    steps: float = 0.0
     #: step until which the drafter is backed off
     due: float = 0
-    #: number of the step, within its answer, in which the drafter was last asked
-    step: float = 0
+    #: 1 if it has drafted in the current answer
+    drafts: float = 0
 
     @property
     def calibration_ratio(self) -> float:
         """Accepted tokens per expected token: below 1 if the drafter is overconfident."""
         return self.accepted / self.expected
+
+    def begin_answer(self) -> None:
+        """Give a drafter that gained in the recent answers another chance: the last text may have been unusual."""
+        self.accepted = self.expected = TRUST  # calibration differs between texts
+        self.drafts = 0
+        if self.added > 0:
+            self.gain, self.due = max(self.gain, self.added / max(1.0, self.steps)), 0
+        self.added -= self.added / ANSWERS
+        self.steps -= self.steps / ANSWERS
 
 
 @dataclass(slots=True)
@@ -110,13 +123,22 @@ class SamplingMode:
         """Tokens per plain pass, at least 1: plain decoding has 1, so a lower value is a disturbed measurement."""
         return max(1.0, self.tokens / self.passes)
 
+    def enter(self, context: ProposalContext) -> None:
+        """Notice the beginning of an answer."""
+        if context.step < self.last and context.sequences == 1:
+            self.answer += (self.last - self.answer) / ANSWERS
+            self.last = 0
+            for record in self.records.values():
+                record.begin_answer()
+
     def count(self, context: ProposalContext) -> None:
         """Count one more step of a sequence."""
+        self.enter(context)
         self.step += 1
         if context.sequences == 1:
-            if context.step < self.last:  # another answer has begun
-                self.answer += (self.last - self.answer) / ANSWERS
             self.last = context.step + 1
+        for record in self.records.values():
+            record.steps += record.drafts
 
 
 class MeasuredPolicy:
@@ -145,6 +167,7 @@ class MeasuredPolicy:
 
     def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
         mode = self._mode(context.mode)
+        mode.enter(context)
         record = mode.records.get(drafter)
         if record is None:
             record = mode.records[drafter] = Record(credit=self._share * CREDIT)
@@ -152,7 +175,7 @@ class MeasuredPolicy:
             return None
         step, reading = self._prices(context, drafter, n_unread())
         steps = min(context.remaining, mode.answer)  # in these steps the drafter's prefill has to pay off
-        expected = steps * (record.gain if record.count >= DRAFTS else UNTRIED)
+        expected = steps * (record.added / record.steps if record.steps >= DRAFTS else UNTRIED)
         wait, allowance = 0, self._share * TRIAL_SHARE
         if reading > max(0.0, record.credit + DEBT, expected):
             wait = PAUSE
@@ -164,9 +187,6 @@ class MeasuredPolicy:
             needed = max(self._share * CREDIT, step, reading - DEBT)
             record.credit = max(record.credit, min(needed, record.credit + wait * allowance))
             return None
-        if context.step < record.step and context.sequences == 1:
-            record.accepted = record.expected = TRUST  # a new answer: calibration differs between texts
-        record.step = context.step
         best = max((self._value(context, draft) for draft in context.drafts()), default=0.0)
         if best > 0 and (record.gain - best) * steps <= reading:
             return Budget(0)
@@ -199,10 +219,10 @@ class MeasuredPolicy:
         passes = self.target(n + drafted, depth) / self.target(n, depth) if drafted else 1.0
         for each in verified:
             mode = self._mode(each.context.mode)
-            mode.count(each.context)
             for proposal in each.context.proposals:
                 # The cost of the wider pass, in tokens of plain decoding, is shared equally by the drafted tokens.
                 self._count(each, proposal, mode, max(0.0, passes - 1) * n / max(1, drafted))
+            mode.count(each.context)
             mode.tokens += len(each.emitted) - mode.tokens / STEPS
             mode.passes += passes - mode.passes / STEPS
         self._plain += not drafted
@@ -224,6 +244,12 @@ class MeasuredPolicy:
         won = (record.calibration_ratio * expected if context.invariant else accepted) - wider * len(nodes)
         # If the draft of another drafter was verified, estimate the gain that this draft would have had.
         gain = (won if len(nodes) == len(draft) else self._value(context, proposal.draft)) - cost
+        if nodes:
+            earlier = takewhile(lambda other: other is not proposal, context.proposals)
+            best = max((self._value(context, other.draft) for other in earlier), default=0.0)
+            record.added += accepted - wider * len(nodes) - best
+        record.added -= cost
+        record.drafts = 1
         record.count += 1
         share = max(1 / DRAFTS, 1 / (record.count + 1))
         record.gain += share * (gain - record.gain)
@@ -356,7 +382,7 @@ class MeasuredPolicy:
         self._modes = modes
 
 
-LEAST = (-1e9, 0.0, 0.0, 0.0, 0.0, 0.01, -1e9)
+LEAST = (-1e9, 0.0, 0.0, 0.0, 0.0, 0.01, -1e9, -1e9, 0.0)
 """The least values of the first fields of a `Record`, which are saved."""
 _NONE = Draft.empty()
 
