@@ -1,3 +1,6 @@
+#define GGML_COMMON_IMPL_C /* the tables of types whose elements are looked up */
+#include "ggml-common.h"
+
 #include "kernels.h"
 
 #include "ggml-cpu.h"
@@ -29,14 +32,30 @@ void edgespec_yield(void) {
 #endif
 }
 
+/* The types of edgespec_chunk. */
 static bool is_own(int type) {
 #ifdef OWN_KERNELS
-    return edgespec_kernel_bounds[EDGESPEC_OWN] &&
-           (type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K);
-#else
+    if (!edgespec_kernel_bounds[EDGESPEC_OWN]) {
+        return false;
+    }
+    switch (type) {
+        case GGML_TYPE_Q8_0:
+        case GGML_TYPE_Q4_0:
+        case GGML_TYPE_Q4_1:
+        case GGML_TYPE_Q5_0:
+        case GGML_TYPE_Q5_1:
+        case GGML_TYPE_IQ4_NL:
+        case GGML_TYPE_MXFP4:
+        case GGML_TYPE_Q2_K:
+        case GGML_TYPE_Q3_K:
+        case GGML_TYPE_Q4_K:
+        case GGML_TYPE_Q5_K:
+        case GGML_TYPE_Q6_K:
+        case GGML_TYPE_IQ4_XS: return true;
+    }
+#endif
     (void) type;
     return false;
-#endif
 }
 
 bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices) {
@@ -162,7 +181,109 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
     return true;
 }
 
-/* Q8_0. As ggml_vec_dot_q8_0_q8_0 adds them up: eight sums a row, each of every fourth product of a block, scaled. */
+/* The products of unsigned bytes of A and signed ones of B, added up in fours. */
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+#define TALL 4 /* rows of A at once */
+#define FOURS(sum, a, b) _mm256_dpbusd_epi32(sum, a, b)
+#elif defined(__AVXVNNI__)
+#define TALL 2
+#define FOURS(sum, a, b) _mm256_dpbusd_avx_epi32(sum, a, b)
+#else
+#define TALL 2
+#endif
+#ifdef FOURS
+#define BROAD 4 /* columns of B at once */
+#else
+#define BROAD 3
+#endif
+#define MOST_BLOCKS 1024 /* in a row; longer ones would take too much of a thread's stack */
+
+/* Blocks of 32 elements: their bytes are unpacked once for all columns. As ggml_vec_dot_... adds them up: eight sums a
+   row, each of every fourth product of a block, scaled. */
+
+INLINE bool is_of_32(int type) {
+    return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q4_1 || type == GGML_TYPE_Q5_0 ||
+           type == GGML_TYPE_Q5_1 || type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4;
+}
+
+/* Whether a block has a least value, and its elements are unsigned: its activations are Q8_1. */
+INLINE bool has_least(int type) {
+    return type == GGML_TYPE_Q4_1 || type == GGML_TYPE_Q5_1;
+}
+
+/* Whether even and odd blocks have sums of their own. */
+INLINE bool has_pairs(int type) {
+    return type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4;
+}
+
+INLINE size_t size_of_block(int type) {
+    switch (type) {
+        case GGML_TYPE_Q4_0:   return sizeof(block_q4_0);
+        case GGML_TYPE_Q4_1:   return sizeof(block_q4_1);
+        case GGML_TYPE_Q5_0:   return sizeof(block_q5_0);
+        case GGML_TYPE_Q5_1:   return sizeof(block_q5_1);
+        case GGML_TYPE_IQ4_NL: return sizeof(block_iq4_nl);
+        case GGML_TYPE_MXFP4:  return sizeof(block_mxfp4);
+        default:               return sizeof(block_q8_0);
+    }
+}
+
+INLINE __m256i nibbles(const uint8_t * qs) {
+    const __m128i packed = _mm_loadu_si128((const __m128i *) qs);
+    const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(packed), _mm_srli_epi16(packed, 4), 1);
+    return _mm256_and_si256(both, _mm256_set1_epi8(0xF));
+}
+
+INLINE __m256i looked_up(const uint8_t * qs, const int8_t * values) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) values)), nibbles(qs));
+}
+
+/* `bit` in each byte whose fifth bit is set. */
+INLINE __m256i fifth_bits(const uint8_t * qh, int bit) {
+    uint32_t bits;
+    memcpy(&bits, qh, sizeof(bits));
+    const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i each = _mm256_set1_epi64x((long long) 0x8040201008040201);
+    const __m256i bytes = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int) bits), spread), each);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(bytes, each), _mm256_set1_epi8((char) bit));
+}
+
+/* The 32 elements of a block, without its scale. */
+INLINE __m256i unpacked(int type, const char * block) {
+    switch (type) {
+        case GGML_TYPE_Q4_0:
+            return _mm256_sub_epi8(nibbles(((const block_q4_0 *) block)->qs), _mm256_set1_epi8(8));
+        case GGML_TYPE_Q4_1:
+            return nibbles(((const block_q4_1 *) block)->qs);
+        case GGML_TYPE_Q5_0: {
+            const block_q5_0 * five = (const block_q5_0 *) block;
+            const __m256i whole = _mm256_or_si256(nibbles(five->qs), fifth_bits(five->qh, 0x10));
+            return _mm256_sub_epi8(whole, _mm256_set1_epi8(16));
+        }
+        case GGML_TYPE_Q5_1: {
+            const block_q5_1 * five = (const block_q5_1 *) block;
+            return _mm256_or_si256(nibbles(five->qs), fifth_bits(five->qh, 0x10));
+        }
+        case GGML_TYPE_IQ4_NL:
+            return looked_up(((const block_iq4_nl *) block)->qs, kvalues_iq4nl);
+        case GGML_TYPE_MXFP4:
+            return looked_up(((const block_mxfp4 *) block)->qs, kvalues_mxfp4);
+        default:
+            return _mm256_loadu_si256((const __m256i *) ((const block_q8_0 *) block)->qs);
+    }
+}
+
+INLINE float scale_of(int type, const char * block) {
+    if (type == GGML_TYPE_MXFP4) {
+        return GGML_CPU_E8M0_TO_FP32_HALF(((const block_mxfp4 *) block)->e);
+    }
+    return GGML_CPU_FP16_TO_FP32(*(const ggml_half *) block); /* the first member of all others */
+}
+
+/* The least value of a block that has one. */
+INLINE float least_of(const char * block) {
+    return GGML_CPU_FP16_TO_FP32(((const ggml_half *) block)[1]);
+}
 
 INLINE float sum_of_eight(__m256 sums) {
     __m128 four = _mm_add_ps(_mm256_extractf128_ps(sums, 1), _mm256_castps256_ps128(sums));
@@ -170,295 +291,400 @@ INLINE float sum_of_eight(__m256 sums) {
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 
-INLINE __m256i load(const block_q8_0 * block) {
-    return _mm256_loadu_si256((const __m256i *) block->qs);
-}
+/* Columns of activations: their bytes, and the scales and sums of their blocks as floats, which all rows need. */
+typedef struct {
+    const char * bytes[BROAD];
+    size_t size; /* from one block to the next */
+    float scales[MOST_BLOCKS][4];
+    float sums[MOST_BLOCKS][4];
+} columns_of_32;
 
-#if defined(__AVX512F__) && defined(__AVX512VNNI__)
-#define WIDTH 2 /* rows of A in a register */
-#define TALL 4  /* registers of rows at once, */
-#define BROAD 4 /* and columns of B */
-
-/* Instructions multiply unsigned bytes by signed ones: A gets 128 more, and the sums 128 times B less. */
-INLINE void tile(int tall, int broad, int blocks, const char * a, size_t nb_a, const block_q8_0 * const * b, float * c,
-                 int64_t ldc) {
-    const __m512i high = _mm512_set1_epi8((char) 0x80);
-    const __m512i halves = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
-    __m512 sums[TALL][BROAD];
-    for (int i = 0; i < tall; i++) {
-        for (int j = 0; j < broad; j++) {
-            sums[i][j] = _mm512_setzero_ps();
-        }
-    }
-    const char * ahead = a + 2 * tall * nb_a;
-    for (int block = 0; block < blocks; block++) {
-        for (int i = 0; i < 2 * tall * (int) sizeof(block_q8_0); i += 64, ahead += 64) {
-            _mm_prefetch(ahead, _MM_HINT_T0);
-        }
-        __m512i ax[TALL];
-        __m512 ad[TALL];
-        for (int i = 0; i < tall; i++) {
-            const block_q8_0 * one = (const block_q8_0 *) (a + 2 * i * nb_a) + block;
-            const block_q8_0 * other = (const block_q8_0 *) (a + (2 * i + 1) * nb_a) + block;
-            const __m128i d = _mm_cvtsi32_si128((int) (one->d | (uint32_t) other->d << 16));
-            ax[i] = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load(one)), load(other), 1), high);
-            ad[i] = _mm512_permutexvar_ps(halves, _mm512_castps128_ps512(_mm_cvtph_ps(d)));
-        }
-        for (int j = 0; j < broad; j++) {
-            const __m512i bx = _mm512_broadcast_i64x4(load(b[j] + block));
-            const __m512 bd = _mm512_set1_ps(GGML_CPU_FP16_TO_FP32(b[j][block].d));
-            const __m512i zero = _mm512_setzero_si512();
-            const __m512i less = _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, high, bx));
-            for (int i = 0; i < tall; i++) {
-                const __m512 products = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(less, ax[i], bx));
-                sums[i][j] = _mm512_fmadd_ps(_mm512_mul_ps(ad[i], bd), products, sums[i][j]);
+INLINE void convert(int type, columns_of_32 * b, int broad, int blocks, const char * B, size_t nb_b) {
+    b->size = has_least(type) ? sizeof(block_q8_1) : sizeof(block_q8_0);
+    for (int j = 0; j < broad; j++) {
+        const char * column = B + j * nb_b;
+        b->bytes[j] = column + (has_least(type) ? offsetof(block_q8_1, qs) : offsetof(block_q8_0, qs));
+        for (int block = 0; block < blocks; block++) {
+            const ggml_half * halves = (const ggml_half *) (column + block * b->size);
+            b->scales[block][j] = GGML_CPU_FP16_TO_FP32(halves[0]);
+            if (has_least(type)) {
+                b->sums[block][j] = GGML_CPU_FP16_TO_FP32(halves[1]);
             }
         }
     }
+}
+
+/* Each element of `sums` gets the products of a block of each row with those of each column. Signed bytes of A get 128
+   more, and the sums 128 times B less; or their signs are taken to B. */
+INLINE void add_block(int type, int tall, int broad, const char * a, size_t nb_a, const columns_of_32 * b, int block,
+                      __m256 (*sums)[BROAD], float (*least)[4]) {
+    __m256i ax[TALL];
+    float d[TALL][4];
+    for (int i = 0; i < tall; i++) {
+        const char * one = a + i * nb_a;
+        ax[i] = unpacked(type, one);
+        _mm_storeu_ps(d[i], _mm_mul_ps(_mm_set1_ps(scale_of(type, one)), _mm_loadu_ps(b->scales[block])));
+        for (int j = 0; j < 4 && has_least(type); j++) {
+            least[i][j] += least_of(one) * b->sums[block][j];
+        }
+    }
+#ifdef FOURS
+    const __m256i high = _mm256_set1_epi8((char) 0x80);
+    for (int i = 0; i < tall && !has_least(type); i++) {
+        ax[i] = _mm256_xor_si256(ax[i], high);
+    }
+#endif
     for (int j = 0; j < broad; j++) {
+        const __m256i bx = _mm256_loadu_si256((const __m256i *) (b->bytes[j] + block * b->size));
+#ifdef FOURS
+        const __m256i zero = _mm256_setzero_si256();
+        const __m256i less = has_least(type) ? zero : _mm256_sub_epi32(zero, FOURS(zero, high, bx));
+#endif
         for (int i = 0; i < tall; i++) {
-            c[j * ldc + 2 * i] = sum_of_eight(_mm512_castps512_ps256(sums[i][j]));
-            const __m512d other = _mm512_castps_pd(sums[i][j]);
-            c[j * ldc + 2 * i + 1] = sum_of_eight(_mm256_castpd_ps(_mm512_extractf64x4_pd(other, 1)));
+#ifdef FOURS
+            const __m256i products = FOURS(less, ax[i], bx);
+#else
+            const __m256i size = has_least(type) ? ax[i] : _mm256_sign_epi8(ax[i], ax[i]);
+            const __m256i twos = _mm256_maddubs_epi16(size, has_least(type) ? bx : _mm256_sign_epi8(bx, ax[i]));
+            const __m256i products = _mm256_madd_epi16(twos, _mm256_set1_epi16(1));
+#endif
+            sums[i][j] = _mm256_fmadd_ps(_mm256_set1_ps(d[i][j]), _mm256_cvtepi32_ps(products), sums[i][j]);
         }
     }
 }
 
-#else
-#define WIDTH 1
-#define TALL 2
-#define BROAD 3
-
-/* Instructions multiply unsigned bytes by signed ones: A's signs are taken to B. */
-INLINE void tile(int tall, int broad, int blocks, const char * a, size_t nb_a, const block_q8_0 * const * b, float * c,
-                 int64_t ldc) {
+INLINE void tile(int type, int tall, int broad, int blocks, const char * a, size_t nb_a, const columns_of_32 * b,
+                 char * c, size_t nb_c) {
+    const size_t size = size_of_block(type);
+    const int apart = has_pairs(type) ? 2 : 1;
     const char * ahead = a + tall * nb_a;
-    __m256 sums[TALL][BROAD];
-    for (int i = 0; i < tall; i++) {
-        for (int j = 0; j < broad; j++) {
-            sums[i][j] = _mm256_setzero_ps();
+    __m256 all[TALL][BROAD];
+    float least[TALL][4];
+    memset(least, 0, sizeof(least));
+    for (int first = 0; first < apart; first++) {
+        __m256 sums[TALL][BROAD];
+        for (int i = 0; i < tall; i++) {
+            for (int j = 0; j < broad; j++) {
+                sums[i][j] = _mm256_setzero_ps();
+            }
         }
-    }
-    for (int block = 0; block < blocks; block++) {
-        for (int i = 0; i < tall * (int) sizeof(block_q8_0); i += 64, ahead += 64) {
-            _mm_prefetch(ahead, _MM_HINT_T0);
+        for (int block = first; block < blocks; block += apart) {
+            for (int i = 0; i < tall * (int) size; i += 64, ahead += 64) {
+                _mm_prefetch(ahead, _MM_HINT_T0);
+            }
+            add_block(type, tall, broad, a + block * size, nb_a, b, block, sums, least);
         }
         for (int i = 0; i < tall; i++) {
-            const block_q8_0 * one = (const block_q8_0 *) (a + i * nb_a) + block;
-            const __m256i ax = load(one);
-            const __m256i size = _mm256_sign_epi8(ax, ax);
-            const float ad = GGML_CPU_FP16_TO_FP32(one->d);
             for (int j = 0; j < broad; j++) {
-                const __m256i bx = _mm256_sign_epi8(load(b[j] + block), ax);
-                const __m256 d = _mm256_set1_ps(ad * GGML_CPU_FP16_TO_FP32(b[j][block].d));
-#ifdef __AVXVNNI__
-                const __m256i products = _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), size, bx);
-#else
-                const __m256i products = _mm256_madd_epi16(_mm256_maddubs_epi16(size, bx), _mm256_set1_epi16(1));
-#endif
-                sums[i][j] = _mm256_fmadd_ps(d, _mm256_cvtepi32_ps(products), sums[i][j]);
+                all[i][j] = first ? _mm256_add_ps(all[i][j], sums[i][j]) : sums[i][j];
             }
         }
     }
     for (int j = 0; j < broad; j++) {
+        float * out = (float *) (c + j * nb_c);
         for (int i = 0; i < tall; i++) {
-            c[j * ldc + i] = sum_of_eight(sums[i][j]);
+            out[i] = has_least(type) ? sum_of_eight(all[i][j]) + least[i][j] : sum_of_eight(all[i][j]);
         }
     }
 }
-#endif
 
-/* All columns with so many rows of A. */
-INLINE void strip(int tall, int blocks, const char * a, size_t nb_a, int64_t rows, const char * b, size_t nb_b,
-                  int64_t columns, char * c, size_t nb_c) {
-    const block_q8_0 * bs[BROAD];
-    float out[BROAD * TALL * WIDTH];
-    if (rows < tall * WIDTH) {
-        nb_a = 0; /* the only row that is left, twice */
-    }
+INLINE void rows_of_32(int type, int blocks, const char * a, size_t nb_a, int64_t rows, const char * b, size_t nb_b,
+                       int64_t columns, char * c, size_t nb_c) {
+    columns_of_32 bs;
     for (int64_t column = 0, broad; column < columns; column += broad) {
         broad = part(columns - column, BROAD);
-        for (int j = 0; j < broad; j++) {
-            bs[j] = (const block_q8_0 *) (b + (column + j) * nb_b);
-        }
-        switch (broad) { /* constants, so that the sums stay in registers */
-            case 1: tile(tall, 1, blocks, a, nb_a, bs, out, TALL * WIDTH); break;
-            case 2: tile(tall, 2, blocks, a, nb_a, bs, out, TALL * WIDTH); break;
-            case 3: tile(tall, 3, blocks, a, nb_a, bs, out, TALL * WIDTH); break;
+        convert(type, &bs, (int) broad, blocks, b + column * nb_b, nb_b);
+        char * cs = c + column * nb_c;
+        for (int64_t row = 0, tall; row < rows; row += tall) {
+            tall = row + TALL <= rows ? TALL : 1;
+            const char * as = a + row * nb_a;
+            switch (4 * (tall > 1) + broad) { /* constants, so that the sums stay in registers */
+                case 1: tile(type, 1, 1, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
+                case 2: tile(type, 1, 2, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
+                case 3: tile(type, 1, 3, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
+                case 5: tile(type, TALL, 1, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
+                case 6: tile(type, TALL, 2, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
+                case 7: tile(type, TALL, 3, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
 #if BROAD > 3
-            case 4: tile(tall, 4, blocks, a, nb_a, bs, out, TALL * WIDTH); break;
+                case 4: tile(type, 1, 4, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
+                case 8: tile(type, TALL, 4, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
 #endif
-        }
-        for (int j = 0; j < broad; j++) {
-            memcpy(c + (column + j) * nb_c, out + j * TALL * WIDTH, rows * sizeof(float));
-        }
-    }
-}
-
-/* K-quants: one row of A, unpacked once for all columns. `scaled` adds products of 32 elements, times their scales. */
-
-INLINE __m256i scaled(__m256i sums, __m256i ax, const int8_t * b, __m256i scales) {
-    const __m256i products = _mm256_maddubs_epi16(ax, _mm256_loadu_si256((const __m256i *) b));
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(scales, products));
-}
-
-/* As ggml_vec_dot_q4_K_q8_K adds them up. */
-INLINE void row_of_q4_k(int broad, int blocks, const block_q4_K * a, const block_q8_K * const * b, float * c) {
-    const __m256i low = _mm256_set1_epi8(0xF);
-    __m256 sums[BROAD];
-    __m128 least[BROAD];
-    for (int j = 0; j < broad; j++) {
-        sums[j] = _mm256_setzero_ps();
-        least[j] = _mm_setzero_ps();
-    }
-    for (int block = 0; block < blocks; block++, a++) {
-        uint32_t packed[3];
-        memcpy(packed, a->scales, sizeof(packed));
-        union {
-            uint32_t words[4];
-            uint8_t bytes[16];
-        } six = {{
-            packed[0] & 0x3f3f3f3f,
-            (packed[2] & 0x0f0f0f0f) | ((packed[0] >> 6 & 0x03030303) << 4),
-            packed[1] & 0x3f3f3f3f,
-            (packed[2] >> 4 & 0x0f0f0f0f) | ((packed[1] >> 6 & 0x03030303) << 4),
-        }};
-        __m256i whole[BROAD];
-        for (int j = 0; j < broad; j++) {
-            whole[j] = _mm256_setzero_si256();
-        }
-        for (int pair = 0; pair < QK_K / 64; pair++) {
-            const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->qs + 32 * pair));
-            const __m256i first = _mm256_and_si256(bits, low);
-            const __m256i second = _mm256_and_si256(_mm256_srli_epi16(bits, 4), low);
-            const __m256i first_scale = _mm256_set1_epi16(six.bytes[2 * pair]);
-            const __m256i second_scale = _mm256_set1_epi16(six.bytes[2 * pair + 1]);
-            for (int j = 0; j < broad; j++) {
-                const int8_t * bx = b[j][block].qs + 64 * pair;
-                whole[j] = scaled(scaled(whole[j], first, bx, first_scale), second, bx + 32, second_scale);
             }
         }
-        const __m128i minima = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *) (six.bytes + 8)));
-        const float ad = GGML_CPU_FP16_TO_FP32(a->d), am = GGML_CPU_FP16_TO_FP32(a->dmin);
-        for (int j = 0; j < broad; j++) {
-            const float bd = b[j][block].d;
-            const __m128i * all = (const __m128i *) b[j][block].bsums;
-            const __m128i pairs = _mm_hadd_epi16(_mm_loadu_si128(all), _mm_loadu_si128(all + 1));
-            const __m128 products = _mm_cvtepi32_ps(_mm_madd_epi16(minima, pairs));
-            least[j] = _mm_fmadd_ps(_mm_set1_ps(-bd * am), products, least[j]);
-            sums[j] = _mm256_fmadd_ps(_mm256_set1_ps(bd * ad), _mm256_cvtepi32_ps(whole[j]), sums[j]);
-        }
-    }
-    for (int j = 0; j < broad; j++) {
-        least[j] = _mm_add_ps(least[j], _mm_movehl_ps(least[j], least[j]));
-        c[j] = sum_of_eight(sums[j]) + _mm_cvtss_f32(_mm_add_ss(least[j], _mm_movehdup_ps(least[j])));
     }
 }
 
-/* As ggml_vec_dot_q6_K_q8_K adds them up. */
-INLINE void row_of_q6_k(int broad, int blocks, const block_q6_K * a, const block_q8_K * const * b, float * c) {
-    const __m256i low = _mm256_set1_epi8(0xF);
-    const __m256i high = _mm256_set1_epi8(0x30);
-    __m256 sums[BROAD];
+/* K-quants and IQ4_XS: blocks of 256 elements, unpacked once for all columns. As ggml_vec_dot_... adds them up: eight
+   whole sums a block, each of four products of every 32, times their scales. */
+
+INLINE bool is_of_256(int type) {
+    return type == GGML_TYPE_Q2_K || type == GGML_TYPE_Q3_K || type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q5_K ||
+           type == GGML_TYPE_Q6_K || type == GGML_TYPE_IQ4_XS;
+}
+
+/* The sums of a row with each column. */
+typedef struct {
+    __m256i whole[BROAD]; /* of a block */
+    __m256 scaled[BROAD];
+    __m128 least[BROAD]; /* of the least values of Q4_K, */
+    float minima[BROAD]; /* and of Q5_K */
+} sums_of_256;
+
+INLINE void clear(sums_of_256 * sums, int broad) {
     for (int j = 0; j < broad; j++) {
-        sums[j] = _mm256_setzero_ps();
+        sums->whole[j] = _mm256_setzero_si256();
     }
-    for (int block = 0; block < blocks; block++, a++) {
-        __m256i whole[BROAD];
-        for (int j = 0; j < broad; j++) {
-            whole[j] = _mm256_setzero_si256();
+}
+
+/* Adds the products of 32 unsigned elements, from `at` on, times the scales of each pair. */
+INLINE void add_unsigned(sums_of_256 * sums, int broad, __m256i ax, const block_q8_K * const * b, int at, __m256i scales) {
+    for (int j = 0; j < broad; j++) {
+        const __m256i bx = _mm256_loadu_si256((const __m256i *) (b[j]->qs + at));
+        const __m256i fours = _mm256_madd_epi16(scales, _mm256_maddubs_epi16(ax, bx));
+        sums->whole[j] = _mm256_add_epi32(sums->whole[j], fours);
+    }
+}
+
+INLINE void add_signed(sums_of_256 * sums, int broad, __m256i ax, const block_q8_K * const * b, int at, __m256i scales) {
+    const __m256i size = _mm256_sign_epi8(ax, ax);
+    for (int j = 0; j < broad; j++) {
+        const __m256i bx = _mm256_sign_epi8(_mm256_loadu_si256((const __m256i *) (b[j]->qs + at)), ax);
+        const __m256i fours = _mm256_madd_epi16(scales, _mm256_maddubs_epi16(size, bx));
+        sums->whole[j] = _mm256_add_epi32(sums->whole[j], fours);
+    }
+}
+
+/* The scales of two groups of 16 elements for each pair of elements. */
+INLINE __m256i two_scales(const int8_t * scales) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi16(scales[0])), _mm_set1_epi16(scales[1]), 1);
+}
+
+/* The sum of each 16 elements of B, times a number. */
+INLINE __m256i sums_of_16(const block_q8_K * b, __m256i numbers) {
+    return _mm256_madd_epi16(numbers, _mm256_loadu_si256((const __m256i *) b->bsums));
+}
+
+/* The whole sums of a block, times its scale. */
+INLINE void add_scaled(sums_of_256 * sums, int j, float d, __m256i whole) {
+    sums->scaled[j] = _mm256_fmadd_ps(_mm256_set1_ps(d), _mm256_cvtepi32_ps(whole), sums->scaled[j]);
+}
+
+INLINE __m256i shifted(__m256i bits, int by, __m256i mask) {
+    return _mm256_and_si256(_mm256_srli_epi16(bits, by), mask);
+}
+
+INLINE void add_q2_k(sums_of_256 * sums, int broad, const block_q2_K * a, const block_q8_K * const * b) {
+    const __m128i both = _mm_loadu_si128((const __m128i *) a->scales), nibble = _mm_set1_epi8(0xF);
+    const __m256i minima = _mm256_cvtepi8_epi16(_mm_and_si128(_mm_srli_epi16(both, 4), nibble));
+    int8_t scales[16];
+    _mm_storeu_si128((__m128i *) scales, _mm_and_si128(both, nibble));
+    for (int half = 0; half < 2; half++) {
+        const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->qs + 32 * half));
+        for (int quarter = 0; quarter < 4; quarter++) {
+            const __m256i ax = shifted(bits, 2 * quarter, _mm256_set1_epi8(3));
+            const int at = 4 * half + quarter;
+            add_unsigned(sums, broad, ax, b, 32 * at, two_scales(scales + 2 * at));
         }
+    }
+    const float ad = GGML_CPU_FP16_TO_FP32(a->d), am = GGML_CPU_FP16_TO_FP32(a->dmin);
+    for (int j = 0; j < broad; j++) {
+        add_scaled(sums, j, -b[j]->d * am, sums_of_16(b[j], minima));
+        add_scaled(sums, j, b[j]->d * ad, sums->whole[j]);
+    }
+}
+
+INLINE void add_q3_k(sums_of_256 * sums, int broad, const block_q3_K * a, const block_q8_K * const * b) {
+    uint32_t packed[3];
+    memcpy(packed, a->scales, sizeof(packed));
+    int8_t scales[16];
+    const __m128i six = _mm_set_epi32((int) ((packed[1] >> 4 & 0x0f0f0f0f) | (packed[2] >> 6 & 0x03030303) << 4),
+                                      (int) ((packed[0] >> 4 & 0x0f0f0f0f) | (packed[2] >> 4 & 0x03030303) << 4),
+                                      (int) ((packed[1] & 0x0f0f0f0f) | (packed[2] >> 2 & 0x03030303) << 4),
+                                      (int) ((packed[0] & 0x0f0f0f0f) | (packed[2] & 0x03030303) << 4));
+    _mm_storeu_si128((__m128i *) scales, _mm_sub_epi8(six, _mm_set1_epi8(32)));
+    const __m256i four = _mm256_set1_epi8(4);
+    __m256i high = _mm256_loadu_si256((const __m256i *) a->hmask);
+    for (int half = 0; half < 2; half++) {
+        const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->qs + 32 * half));
+        for (int quarter = 0; quarter < 4; quarter++) {
+            const int at = 4 * half + quarter;
+            const __m256i third = _mm256_and_si256(at < 2 ? _mm256_slli_epi16(high, 2 - at) : _mm256_srli_epi16(high, at - 2), four);
+            const __m256i ax = _mm256_or_si256(shifted(bits, 2 * quarter, _mm256_set1_epi8(3)), third);
+            add_signed(sums, broad, _mm256_sub_epi8(ax, four), b, 32 * at, two_scales(scales + 2 * at));
+        }
+    }
+    const float ad = GGML_CPU_FP16_TO_FP32(a->d);
+    for (int j = 0; j < broad; j++) {
+        add_scaled(sums, j, b[j]->d * ad, sums->whole[j]);
+    }
+}
+
+/* Q4_K, and Q5_K with a fifth bit. */
+INLINE void add_q45_k(int type, sums_of_256 * sums, int broad, const void * a, const block_q8_K * const * b) {
+    const bool has_fifth = type == GGML_TYPE_Q5_K;
+    const block_q5_K * five = a;
+    const block_q4_K * four = a; /* d, dmin and scales come first in both */
+    const uint8_t * qs = has_fifth ? five->qs : four->qs;
+    uint32_t packed[3];
+    memcpy(packed, four->scales, sizeof(packed));
+    union {
+        uint32_t words[4];
+        uint8_t bytes[16]; /* eight scales, eight least values */
+    } six = {{
+        packed[0] & 0x3f3f3f3f,
+        (packed[2] & 0x0f0f0f0f) | ((packed[0] >> 6 & 0x03030303) << 4),
+        packed[1] & 0x3f3f3f3f,
+        (packed[2] >> 4 & 0x0f0f0f0f) | ((packed[1] >> 6 & 0x03030303) << 4),
+    }};
+    const __m256i low = _mm256_set1_epi8(0xF), bit = _mm256_set1_epi8(16);
+    const __m256i top = has_fifth ? _mm256_loadu_si256((const __m256i *) five->qh) : low;
+    for (int pair = 0; pair < QK_K / 64; pair++) {
+        const __m256i bits = _mm256_loadu_si256((const __m256i *) (qs + 32 * pair));
         for (int half = 0; half < 2; half++) {
-            const __m256i one = _mm256_loadu_si256((const __m256i *) (a->ql + 64 * half));
-            const __m256i two = _mm256_loadu_si256((const __m256i *) (a->ql + 64 * half + 32));
-            const __m256i top = _mm256_loadu_si256((const __m256i *) (a->qh + 32 * half));
-            const __m256i ax[4] = {
-                _mm256_or_si256(_mm256_and_si256(one, low), _mm256_and_si256(_mm256_slli_epi16(top, 4), high)),
-                _mm256_or_si256(_mm256_and_si256(two, low), _mm256_and_si256(_mm256_slli_epi16(top, 2), high)),
-                _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(one, 4), low), _mm256_and_si256(top, high)),
-                _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(two, 4), low),
-                                _mm256_and_si256(_mm256_srli_epi16(top, 2), high)),
-            };
-            for (int quarter = 0; quarter < 4; quarter++) {
-                const int8_t * scales = a->scales + 8 * half + 2 * quarter;
-                const __m256i scale = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi16(scales[0])),
-                                                              _mm_set1_epi16(scales[1]), 1);
-                for (int j = 0; j < broad; j++) {
-                    whole[j] = scaled(whole[j], ax[quarter], b[j][block].qs + 128 * half + 32 * quarter, scale);
-                }
+            const int at = 2 * pair + half;
+            __m256i ax = shifted(bits, 4 * half, low);
+            if (has_fifth) {
+                const __m256i fifth = at < 4 ? _mm256_slli_epi16(top, 4 - at) : _mm256_srli_epi16(top, at - 4);
+                ax = _mm256_or_si256(ax, _mm256_and_si256(fifth, bit));
             }
+            add_unsigned(sums, broad, ax, b, 32 * at, _mm256_set1_epi16(six.bytes[at]));
         }
-        const __m256i all = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) a->scales));
-        const float ad = GGML_CPU_FP16_TO_FP32(a->d);
-        for (int j = 0; j < broad; j++) { /* elements are 32 less */
-            const __m256i of_16 = _mm256_loadu_si256((const __m256i *) b[j][block].bsums);
-            const __m256i less = _mm256_slli_epi32(_mm256_madd_epi16(of_16, all), 5);
-            const __m256 products = _mm256_cvtepi32_ps(_mm256_sub_epi32(whole[j], less));
-            sums[j] = _mm256_fmadd_ps(_mm256_set1_ps(b[j][block].d * ad), products, sums[j]);
+    }
+    const __m128i minima = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *) (six.bytes + 8)));
+    const float ad = GGML_CPU_FP16_TO_FP32(four->d), am = GGML_CPU_FP16_TO_FP32(four->dmin);
+    for (int j = 0; j < broad; j++) {
+        const float dmin = -b[j]->d * am;
+        const __m128i * all = (const __m128i *) b[j]->bsums;
+        const __m128i pairs = _mm_hadd_epi16(_mm_loadu_si128(all), _mm_loadu_si128(all + 1));
+        __m128i least = _mm_madd_epi16(minima, pairs);
+        if (has_fifth) {
+            least = _mm_add_epi32(least, _mm_unpackhi_epi64(least, least));
+            sums->minima[j] += dmin * (_mm_cvtsi128_si32(least) + _mm_extract_epi32(least, 1));
+        } else {
+            sums->least[j] = _mm_fmadd_ps(_mm_set1_ps(dmin), _mm_cvtepi32_ps(least), sums->least[j]);
+        }
+        add_scaled(sums, j, b[j]->d * ad, sums->whole[j]);
+    }
+}
+
+INLINE void add_q6_k(sums_of_256 * sums, int broad, const block_q6_K * a, const block_q8_K * const * b) {
+    const __m256i low = _mm256_set1_epi8(0xF), high = _mm256_set1_epi8(0x30);
+    for (int half = 0; half < 2; half++) {
+        const __m256i top = _mm256_loadu_si256((const __m256i *) (a->qh + 32 * half));
+        for (int quarter = 0; quarter < 4; quarter++) {
+            const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->ql + 64 * half + 32 * (quarter % 2)));
+            const __m256i two = quarter < 2 ? _mm256_slli_epi16(top, 4 - 2 * quarter) : _mm256_srli_epi16(top, 2 * quarter - 4);
+            const __m256i ax = _mm256_or_si256(shifted(bits, quarter < 2 ? 0 : 4, low), _mm256_and_si256(two, high));
+            const int at = 4 * half + quarter;
+            add_unsigned(sums, broad, ax, b, 32 * at, two_scales(a->scales + 2 * at));
+        }
+    }
+    const __m256i all = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) a->scales));
+    const float ad = GGML_CPU_FP16_TO_FP32(a->d);
+    for (int j = 0; j < broad; j++) { /* elements are 32 less */
+        const __m256i less = _mm256_slli_epi32(sums_of_16(b[j], all), 5);
+        add_scaled(sums, j, b[j]->d * ad, _mm256_sub_epi32(sums->whole[j], less));
+    }
+}
+
+INLINE void add_iq4_xs(sums_of_256 * sums, int broad, const block_iq4_xs * a, const block_q8_K * const * b) {
+    for (int at = 0; at < QK_K / 32; at++) {
+        const int low = a->scales_l[at / 2] >> 4 * (at % 2) & 0xf, high = (a->scales_h >> 2 * at & 3) << 4;
+        const __m256i scales = _mm256_set1_epi16((short) ((low | high) - 32));
+        add_signed(sums, broad, looked_up(a->qs + 16 * at, kvalues_iq4nl), b, 32 * at, scales);
+    }
+    const float ad = GGML_CPU_FP16_TO_FP32(a->d);
+    for (int j = 0; j < broad; j++) {
+        add_scaled(sums, j, ad * b[j]->d, sums->whole[j]);
+    }
+}
+
+INLINE void row_of_256(int type, int broad, int blocks, const char * a, const block_q8_K * const * b, char * c,
+                       size_t nb_c) {
+    const block_q8_K * at[BROAD];
+    sums_of_256 sums;
+    for (int j = 0; j < broad; j++) {
+        at[j] = b[j];
+        sums.scaled[j] = _mm256_setzero_ps();
+        sums.least[j] = _mm_setzero_ps();
+        sums.minima[j] = 0;
+    }
+    for (int block = 0; block < blocks; block++) {
+        clear(&sums, broad);
+        switch (type) {
+            case GGML_TYPE_Q2_K: add_q2_k(&sums, broad, (const block_q2_K *) a + block, at); break;
+            case GGML_TYPE_Q3_K: add_q3_k(&sums, broad, (const block_q3_K *) a + block, at); break;
+            case GGML_TYPE_Q4_K: add_q45_k(type, &sums, broad, (const block_q4_K *) a + block, at); break;
+            case GGML_TYPE_Q5_K: add_q45_k(type, &sums, broad, (const block_q5_K *) a + block, at); break;
+            case GGML_TYPE_Q6_K: add_q6_k(&sums, broad, (const block_q6_K *) a + block, at); break;
+            default:             add_iq4_xs(&sums, broad, (const block_iq4_xs *) a + block, at); break;
+        }
+        for (int j = 0; j < broad; j++) {
+            at[j]++;
         }
     }
     for (int j = 0; j < broad; j++) {
-        c[j] = sum_of_eight(sums[j]);
+        float * out = (float *) (c + j * nb_c);
+        const __m128 least = _mm_add_ps(sums.least[j], _mm_movehl_ps(sums.least[j], sums.least[j]));
+        *out = sum_of_eight(sums.scaled[j]);
+        if (type == GGML_TYPE_Q4_K) {
+            *out += _mm_cvtss_f32(_mm_add_ss(least, _mm_movehdup_ps(least)));
+        } else if (type == GGML_TYPE_Q5_K) {
+            *out += sums.minima[j];
+        }
     }
 }
 
-INLINE void row_of_k(int type, int broad, int blocks, const void * a, const block_q8_K * const * b, float * c) {
-    if (type == GGML_TYPE_Q4_K) {
-        row_of_q4_k(broad, blocks, a, b, c);
-    } else {
-        row_of_q6_k(broad, blocks, a, b, c);
-    }
-}
-
-static void rows_of_k(int type, int blocks, const char * a, size_t nb_a, int64_t rows, const char * b, size_t nb_b,
-                      int64_t columns, char * c, size_t nb_c) {
+INLINE void rows_of_256(int type, int blocks, const char * a, size_t nb_a, int64_t rows, const char * b, size_t nb_b,
+                        int64_t columns, char * c, size_t nb_c) {
     for (int64_t column = 0, broad; column < columns; column += broad) {
         broad = part(columns - column, BROAD);
         const block_q8_K * bs[BROAD];
-        float out[BROAD];
         for (int j = 0; j < broad; j++) {
             bs[j] = (const block_q8_K *) (b + (column + j) * nb_b);
         }
         for (int64_t row = 0; row < rows; row++) {
-            const char * ax = a + row * nb_a;
+            const char * as = a + row * nb_a;
+            char * out = c + column * nb_c + row * sizeof(float);
             switch (broad) {
-                case 1: row_of_k(type, 1, blocks, ax, bs, out); break;
-                case 2: row_of_k(type, 2, blocks, ax, bs, out); break;
-                case 3: row_of_k(type, 3, blocks, ax, bs, out); break;
+                case 1: row_of_256(type, 1, blocks, as, bs, out, nb_c); break;
+                case 2: row_of_256(type, 2, blocks, as, bs, out, nb_c); break;
+                case 3: row_of_256(type, 3, blocks, as, bs, out, nb_c); break;
 #if BROAD > 3
-                case 4: row_of_k(type, 4, blocks, ax, bs, out); break;
+                case 4: row_of_256(type, 4, blocks, as, bs, out, nb_c); break;
 #endif
-            }
-            for (int j = 0; j < broad; j++) {
-                *(float *) (c + (column + j) * nb_c + row * sizeof(float)) = out[j];
             }
         }
     }
 }
 
-static void rows_of_q8_0(int blocks, const char * a, size_t nb_a, int64_t rows, const char * b, size_t nb_b,
-                         int64_t columns, char * c, size_t nb_c) {
-    int64_t row = 0;
-    for (; row + TALL * WIDTH <= rows; row += TALL * WIDTH) {
-        strip(TALL, blocks, a + row * nb_a, nb_a, TALL * WIDTH, b, nb_b, columns, c + row * sizeof(float), nb_c);
-    }
-    for (; row < rows; row += WIDTH) {
-        const int64_t left = MIN(WIDTH, rows - row);
-        strip(1, blocks, a + row * nb_a, nb_a, left, b, nb_b, columns, c + row * sizeof(float), nb_c);
-    }
-}
+/* Code for each type, so that the compiler leaves out what a type does not need. */
+#define OF_32(type)                                                                                                    \
+    case type: rows_of_32(type, (int) (k / 32), A, nb_a, rows, B, nb_b, columns, C, nb_c); return true
+#define OF_256(type)                                                                                                   \
+    case type: rows_of_256(type, (int) (k / QK_K), A, nb_a, rows, B, nb_b, columns, C, nb_c); return true
 
 bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B, size_t nb_b,
                     int64_t columns, void * C, size_t nb_c) {
-    if (!is_own(type)) {
+    if (!is_own(type) || (!is_of_256(type) && k > 32 * MOST_BLOCKS) || (has_pairs(type) && k % 64)) {
         return false;
     }
-    if (type == GGML_TYPE_Q8_0) {
-        rows_of_q8_0((int) (k / QK8_0), A, nb_a, rows, B, nb_b, columns, C, nb_c);
-    } else {
-        rows_of_k(type, (int) (k / QK_K), A, nb_a, rows, B, nb_b, columns, C, nb_c);
+    switch (type) {
+        OF_32(GGML_TYPE_Q8_0);
+        OF_32(GGML_TYPE_Q4_0);
+        OF_32(GGML_TYPE_Q4_1);
+        OF_32(GGML_TYPE_Q5_0);
+        OF_32(GGML_TYPE_Q5_1);
+        OF_32(GGML_TYPE_IQ4_NL);
+        OF_32(GGML_TYPE_MXFP4);
+        OF_256(GGML_TYPE_Q2_K);
+        OF_256(GGML_TYPE_Q3_K);
+        OF_256(GGML_TYPE_Q4_K);
+        OF_256(GGML_TYPE_Q5_K);
+        OF_256(GGML_TYPE_Q6_K);
+        OF_256(GGML_TYPE_IQ4_XS);
+        default: return false;
     }
-    return true;
 }
 
 #else
