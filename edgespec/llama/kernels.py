@@ -20,7 +20,7 @@ from edgespec.llama.library import CPU_LIBRARY, build_flags, library_path, repac
 
 Bounds = tuple[int, int, int, int, int]
 
-ADDITIONS = 1
+ADDITIONS = 2
 """The version of scripts/llama in a build that has the bounds."""
 
 STOCK: Bounds = (2, 2, 8, 512, 0)
@@ -68,17 +68,20 @@ def repacking_differs(types: Iterable[str]) -> bool:
     return "AMX_INT8 = 1" not in build_flags() and bool(repacked_types().intersection(types) - _REPACKED_ALIKE)
 
 
-def _find() -> Any:
-    """Return the array of bounds in the loaded CPU backend, or None. The backend of a build that is not portable is
-    looked up in the library that depends on it: loading the backend by name would give another copy."""
-    library: Any = ctypes.CDLL(str(CPU_LIBRARY)) if CPU_LIBRARY else libggml
+def cpu_library() -> Any:
+    """Return the loaded CPU backend, or None. The backend of a build that is not portable is looked up in the library
+    that depends on it: loading the backend by name would give another copy."""
     if os.name == "nt" and not CPU_LIBRARY:  # a lookup in a library does not search its dependencies there
         path = Path(library_path()).with_name("ggml-cpu.dll")
-        if not path.exists():
-            return None
-        library = ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(path)) if path.exists() else None
+    return ctypes.CDLL(str(CPU_LIBRARY)) if CPU_LIBRARY else libggml
+
+
+def _find() -> Any:
+    """Return the array of bounds in the loaded CPU backend, or None."""
+    library = cpu_library()
     try:
-        if ctypes.c_int32.in_dll(library, "edgespec_version").value != ADDITIONS:
+        if library is None or ctypes.c_int32.in_dll(library, "edgespec_version").value != ADDITIONS:
             return None
         return (ctypes.c_int32 * len(STOCK)).in_dll(library, "edgespec_kernel_bounds")
     except ValueError:

@@ -60,7 +60,7 @@ static bool is_own(int type) {
 
 bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices) {
     const bool is_quantised = ggml_is_quantized((enum ggml_type) type);
-    return (matrices == 1 && is_own(type)) ||
+    return (matrices == 1 && rows < EDGESPEC_WIDE && is_own(type)) ||
            rows < edgespec_kernel_bounds[is_quantised ? EDGESPEC_SGEMM_QUANT : EDGESPEC_SGEMM_FLOAT];
 }
 
@@ -185,11 +185,14 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
 #define TALL 4 /* rows of A at once */
 #define FOURS(sum, a, b) _mm256_dpbusd_epi32(sum, a, b)
+#define PAIRS(sum, a, b) _mm256_dpwssd_epi32(sum, a, b)
 #elif defined(__AVXVNNI__)
 #define TALL 2
 #define FOURS(sum, a, b) _mm256_dpbusd_avx_epi32(sum, a, b)
+#define PAIRS(sum, a, b) _mm256_dpwssd_avx_epi32(sum, a, b)
 #else
 #define TALL 2
+#define PAIRS(sum, a, b) _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
 #endif
 #ifdef FOURS
 #define BROAD 4 /* columns of B at once */
@@ -197,6 +200,8 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
 #define BROAD 3
 #endif
 #define MOST_BLOCKS 1024 /* in a row; longer ones would take too much of a thread's stack */
+/* Several rows are read at once, which the hardware does not foresee: they are fetched so many bytes before, in order. */
+#define AHEAD 32768
 
 /* Blocks of 32 elements: their bytes are unpacked once for all columns. As ggml_vec_dot_... adds them up: eight sums a
    row, each of every fourth product of a block, scaled. */
@@ -357,7 +362,7 @@ INLINE void tile(int type, int tall, int broad, int blocks, const char * a, size
                  char * c, size_t nb_c) {
     const size_t size = size_of_block(type);
     const int apart = has_pairs(type) ? 2 : 1;
-    const char * ahead = a + tall * nb_a;
+    const char * ahead = a + AHEAD;
     __m256 all[TALL][BROAD];
     float least[TALL][4];
     memset(least, 0, sizeof(least));
@@ -370,7 +375,7 @@ INLINE void tile(int type, int tall, int broad, int blocks, const char * a, size
         }
         for (int block = first; block < blocks; block += apart) {
             for (int i = 0; i < tall * (int) size; i += 64, ahead += 64) {
-                _mm_prefetch(ahead, _MM_HINT_T0);
+                _mm_prefetch(ahead, _MM_HINT_T1);
             }
             add_block(type, tall, broad, a + block * size, nb_a, b, block, sums, least);
         }
@@ -440,8 +445,7 @@ INLINE void clear(sums_of_256 * sums, int broad) {
 INLINE void add_unsigned(sums_of_256 * sums, int broad, __m256i ax, const block_q8_K * const * b, int at, __m256i scales) {
     for (int j = 0; j < broad; j++) {
         const __m256i bx = _mm256_loadu_si256((const __m256i *) (b[j]->qs + at));
-        const __m256i fours = _mm256_madd_epi16(scales, _mm256_maddubs_epi16(ax, bx));
-        sums->whole[j] = _mm256_add_epi32(sums->whole[j], fours);
+        sums->whole[j] = PAIRS(sums->whole[j], scales, _mm256_maddubs_epi16(ax, bx));
     }
 }
 
@@ -449,14 +453,15 @@ INLINE void add_signed(sums_of_256 * sums, int broad, __m256i ax, const block_q8
     const __m256i size = _mm256_sign_epi8(ax, ax);
     for (int j = 0; j < broad; j++) {
         const __m256i bx = _mm256_sign_epi8(_mm256_loadu_si256((const __m256i *) (b[j]->qs + at)), ax);
-        const __m256i fours = _mm256_madd_epi16(scales, _mm256_maddubs_epi16(size, bx));
-        sums->whole[j] = _mm256_add_epi32(sums->whole[j], fours);
+        sums->whole[j] = PAIRS(sums->whole[j], scales, _mm256_maddubs_epi16(size, bx));
     }
 }
 
-/* The scales of two groups of 16 elements for each pair of elements. */
-INLINE __m256i two_scales(const int8_t * scales) {
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi16(scales[0])), _mm_set1_epi16(scales[1]), 1);
+/* Two of eight scales of 16 bits, each for 16 elements. */
+INLINE __m256i two_of(__m128i scales, int first, int second) {
+    const __m256i places = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi16((short) (514 * first + 256))),
+                                                   _mm_set1_epi16((short) (514 * second + 256)), 1);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(scales), places);
 }
 
 /* The sum of each 16 elements of B, times a number. */
@@ -476,14 +481,13 @@ INLINE __m256i shifted(__m256i bits, int by, __m256i mask) {
 INLINE void add_q2_k(sums_of_256 * sums, int broad, const block_q2_K * a, const block_q8_K * const * b) {
     const __m128i both = _mm_loadu_si128((const __m128i *) a->scales), nibble = _mm_set1_epi8(0xF);
     const __m256i minima = _mm256_cvtepi8_epi16(_mm_and_si128(_mm_srli_epi16(both, 4), nibble));
-    int8_t scales[16];
-    _mm_storeu_si128((__m128i *) scales, _mm_and_si128(both, nibble));
+    const __m256i scales = _mm256_cvtepi8_epi16(_mm_and_si128(both, nibble));
     for (int half = 0; half < 2; half++) {
+        const __m128i eight = half ? _mm256_extracti128_si256(scales, 1) : _mm256_castsi256_si128(scales);
         const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->qs + 32 * half));
         for (int quarter = 0; quarter < 4; quarter++) {
             const __m256i ax = shifted(bits, 2 * quarter, _mm256_set1_epi8(3));
-            const int at = 4 * half + quarter;
-            add_unsigned(sums, broad, ax, b, 32 * at, two_scales(scales + 2 * at));
+            add_unsigned(sums, broad, ax, b, 128 * half + 32 * quarter, two_of(eight, 2 * quarter, 2 * quarter + 1));
         }
     }
     const float ad = GGML_CPU_FP16_TO_FP32(a->d), am = GGML_CPU_FP16_TO_FP32(a->dmin);
@@ -496,21 +500,22 @@ INLINE void add_q2_k(sums_of_256 * sums, int broad, const block_q2_K * a, const 
 INLINE void add_q3_k(sums_of_256 * sums, int broad, const block_q3_K * a, const block_q8_K * const * b) {
     uint32_t packed[3];
     memcpy(packed, a->scales, sizeof(packed));
-    int8_t scales[16];
     const __m128i six = _mm_set_epi32((int) ((packed[1] >> 4 & 0x0f0f0f0f) | (packed[2] >> 6 & 0x03030303) << 4),
                                       (int) ((packed[0] >> 4 & 0x0f0f0f0f) | (packed[2] >> 4 & 0x03030303) << 4),
                                       (int) ((packed[1] & 0x0f0f0f0f) | (packed[2] >> 2 & 0x03030303) << 4),
                                       (int) ((packed[0] & 0x0f0f0f0f) | (packed[2] & 0x03030303) << 4));
-    _mm_storeu_si128((__m128i *) scales, _mm_sub_epi8(six, _mm_set1_epi8(32)));
+    const __m256i scales = _mm256_cvtepi8_epi16(_mm_sub_epi8(six, _mm_set1_epi8(32)));
     const __m256i four = _mm256_set1_epi8(4);
     __m256i high = _mm256_loadu_si256((const __m256i *) a->hmask);
     for (int half = 0; half < 2; half++) {
+        const __m128i eight = half ? _mm256_extracti128_si256(scales, 1) : _mm256_castsi256_si128(scales);
         const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->qs + 32 * half));
         for (int quarter = 0; quarter < 4; quarter++) {
             const int at = 4 * half + quarter;
             const __m256i third = _mm256_and_si256(at < 2 ? _mm256_slli_epi16(high, 2 - at) : _mm256_srli_epi16(high, at - 2), four);
             const __m256i ax = _mm256_or_si256(shifted(bits, 2 * quarter, _mm256_set1_epi8(3)), third);
-            add_signed(sums, broad, _mm256_sub_epi8(ax, four), b, 32 * at, two_scales(scales + 2 * at));
+            const __m256i scale = two_of(eight, 2 * quarter, 2 * quarter + 1);
+            add_signed(sums, broad, _mm256_sub_epi8(ax, four), b, 32 * at, scale);
         }
     }
     const float ad = GGML_CPU_FP16_TO_FP32(a->d);
@@ -536,6 +541,7 @@ INLINE void add_q45_k(int type, sums_of_256 * sums, int broad, const void * a, c
         packed[1] & 0x3f3f3f3f,
         (packed[2] >> 4 & 0x0f0f0f0f) | ((packed[1] >> 6 & 0x03030303) << 4),
     }};
+    const __m128i scales = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *) six.bytes));
     const __m256i low = _mm256_set1_epi8(0xF), bit = _mm256_set1_epi8(16);
     const __m256i top = has_fifth ? _mm256_loadu_si256((const __m256i *) five->qh) : low;
     for (int pair = 0; pair < QK_K / 64; pair++) {
@@ -547,7 +553,7 @@ INLINE void add_q45_k(int type, sums_of_256 * sums, int broad, const void * a, c
                 const __m256i fifth = at < 4 ? _mm256_slli_epi16(top, 4 - at) : _mm256_srli_epi16(top, at - 4);
                 ax = _mm256_or_si256(ax, _mm256_and_si256(fifth, bit));
             }
-            add_unsigned(sums, broad, ax, b, 32 * at, _mm256_set1_epi16(six.bytes[at]));
+            add_unsigned(sums, broad, ax, b, 32 * at, two_of(scales, at, at));
         }
     }
     const __m128i minima = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *) (six.bytes + 8)));
@@ -569,20 +575,20 @@ INLINE void add_q45_k(int type, sums_of_256 * sums, int broad, const void * a, c
 
 INLINE void add_q6_k(sums_of_256 * sums, int broad, const block_q6_K * a, const block_q8_K * const * b) {
     const __m256i low = _mm256_set1_epi8(0xF), high = _mm256_set1_epi8(0x30);
+    const __m256i scales = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) a->scales));
     for (int half = 0; half < 2; half++) {
+        const __m128i eight = half ? _mm256_extracti128_si256(scales, 1) : _mm256_castsi256_si128(scales);
         const __m256i top = _mm256_loadu_si256((const __m256i *) (a->qh + 32 * half));
         for (int quarter = 0; quarter < 4; quarter++) {
             const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->ql + 64 * half + 32 * (quarter % 2)));
             const __m256i two = quarter < 2 ? _mm256_slli_epi16(top, 4 - 2 * quarter) : _mm256_srli_epi16(top, 2 * quarter - 4);
             const __m256i ax = _mm256_or_si256(shifted(bits, quarter < 2 ? 0 : 4, low), _mm256_and_si256(two, high));
-            const int at = 4 * half + quarter;
-            add_unsigned(sums, broad, ax, b, 32 * at, two_scales(a->scales + 2 * at));
+            add_unsigned(sums, broad, ax, b, 128 * half + 32 * quarter, two_of(eight, 2 * quarter, 2 * quarter + 1));
         }
     }
-    const __m256i all = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) a->scales));
     const float ad = GGML_CPU_FP16_TO_FP32(a->d);
     for (int j = 0; j < broad; j++) { /* elements are 32 less */
-        const __m256i less = _mm256_slli_epi32(sums_of_16(b[j], all), 5);
+        const __m256i less = _mm256_slli_epi32(sums_of_16(b[j], scales), 5);
         add_scaled(sums, j, b[j]->d * ad, _mm256_sub_epi32(sums->whole[j], less));
     }
 }
@@ -668,6 +674,9 @@ bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t ro
                     int64_t columns, void * C, size_t nb_c) {
     if (!is_own(type) || (!is_of_256(type) && k > 32 * MOST_BLOCKS) || (has_pairs(type) && k % 64)) {
         return false;
+    }
+    if (type == GGML_TYPE_Q4_K && columns == 1) {
+        return false; /* ggml's own is as fast or faster */
     }
     switch (type) {
         OF_32(GGML_TYPE_Q8_0);

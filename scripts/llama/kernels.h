@@ -31,13 +31,16 @@ enum {
     EDGESPEC_BOUNDS
 };
 
-/* The version of these additions, in the version of the wheels too (0.3.36+edgespec.1). edgespec uses no other one. */
-enum { EDGESPEC_VERSION = 1 };
+/* The version of these additions, in the version of the wheels too (0.3.36+edgespec.2). edgespec uses no other one. */
+enum { EDGESPEC_VERSION = 2 };
 extern EDGESPEC_EXPORT const int32_t edgespec_version;
 
 extern EDGESPEC_EXPORT int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS];
 
 struct ggml_compute_params;
+
+/* From so many rows on, llamafile_sgemm is as fast as edgespec_chunk or faster. */
+enum { EDGESPEC_WIDE = 64 };
 
 /* Whether so many rows are to be kept from llamafile_sgemm, with weights of this ggml_type in so many matrices. */
 bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices);
@@ -47,10 +50,10 @@ bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices);
 bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64_t n, int64_t k, const void * A,
                      int64_t lda, const void * B, int64_t ldb, void * C, int64_t ldc, int Atype, int Btype, int Ctype);
 
-/* Where it is to: `rows` of weights in Q8_0, Q4_K or Q6_K with `columns` of activations, all k elements long. The bits of
+/* Where it is to: `rows` of quantised weights with `columns` of activations, all k elements long. The bits of
    ggml_vec_dot_..., in less time: weights are read and unpacked once for several columns. Distances (nb) are in bytes.
-   False for all it does not do. */
-bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B, size_t nb_b,
+   False for all it does not do: types whose elements are looked up in large tables, and processors without AVX2. */
+EDGESPEC_EXPORT bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B, size_t nb_b,
                     int64_t columns, void * C, size_t nb_c);
 
 /* Threads that wait for each other spin so often, and then let others have the processor at each turn: two programs on

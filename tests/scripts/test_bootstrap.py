@@ -112,7 +112,7 @@ def test_a_build_for_the_cpu_of_apple_silicon_is_not_replaced_by_the_wheel_for_m
 
 
 @pytest.mark.parametrize(
-    ("version", "tag"), [("0.0.1+edgespec.1", "any"), ("", "win_amd64"), ("", "manylinux_2_17_s390x")]
+    ("version", "tag"), [("0.0.1+edgespec.2", "any"), ("", "win_amd64"), ("", "manylinux_2_17_s390x")]
 )
 def test_a_folder_without_a_fitting_wheel_is_an_error(
     wheels: Path, version: str, tag: str, monkeypatch: pytest.MonkeyPatch
@@ -234,7 +234,7 @@ def test_each_change_of_the_additions_has_a_version() -> None:
     """A wheel of another version of these files must not be taken for this one."""
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(llama_build.ADDITIONS.iterdir()))
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    assert (llama_build.library_version(""), digest) == ("+edgespec.1", ADDITIONS), "raise EDGESPEC_VERSION"
+    assert (llama_build.library_version(""), digest) == ("+edgespec.2", ADDITIONS), "raise EDGESPEC_VERSION"
 
 
 @pytest.fixture

@@ -141,10 +141,10 @@ def test_a_wheel_for_linux_needs_no_other_library_than_the_loader_of_vulkan(
 
 
 def test_only_an_exact_build_passes_the_check_of_a_release() -> None:
-    version = "llama-cpp-python 1+edgespec.1, exact kernels"
+    version = "llama-cpp-python 1+edgespec.2, exact kernels"
     doctor = "exact mode, weights not repacked\nexact: decoding\n  up to 9 tokens"
     require_exact(version, doctor)
-    for other in (version.replace("+edgespec.1", ""), version.replace("exact", "without edgespec's exact")):
+    for other in (version.replace("+edgespec.2", ""), version.replace("exact", "without edgespec's exact")):
         with pytest.raises(CheckError, match="another build"):
             require_exact(other, doctor)
     for other in (f"no {doctor}", doctor.replace("exact: ", "exact for 2; ")):

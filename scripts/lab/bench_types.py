@@ -1,0 +1,105 @@
+"""Measure the passes of a model in many quantisations: exact, with --fast, and with llama.cpp's own kernels.
+
+    python scripts/lab/bench_types.py model.F16.gguf
+    python scripts/lab/bench_types.py model.F16.gguf --types Q4_K_M,Q8_0 --depth 2000 -t 4
+
+The types of weights are made from the model in a temporary folder, one at a time. All passes of a type are interleaved in
+one process. The table on stdout, in Markdown, has the time of a pass over one token, the passes over several tokens in
+units of it, and the time of reading 512 tokens; "fast" are edgespec's kernels with --fast, "llama.cpp" the same build
+without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from edgespec.bench.measure import machine
+from edgespec.llama import kernels
+from edgespec.llama.context import Context
+from edgespec.llama.quantize import quantize
+from edgespec.runtime.runtime import Runtime
+from edgespec.settings import LoadSettings
+
+TYPES = "F16 BF16 Q8_0 Q6_K Q5_K_M Q4_K_M Q3_K_M Q2_K Q5_0 Q5_1 Q4_0 Q4_1 IQ4_NL IQ4_XS".split()
+WIDTHS = (1, 2, 4, 8, 16)
+PROMPT = 512
+SETTINGS = ("exact", "fast", "llama.cpp")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the passes of a model in many quantisations")
+    parser.add_argument("model", type=Path, help="a GGUF file in F16, BF16 or F32")
+    parser.add_argument("--types", default=",".join(TYPES), help="separated by commas")
+    parser.add_argument("--depth", type=int, default=128, help="tokens in the cache")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("-t", type=int, default=0, help="threads")
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    print(f"{machine()}, {args.model.name}, depth {args.depth}, {args.t or 'default'} threads, {kernels.described_build()}\n")
+    heads = [f"{setting} {width}" for setting in SETTINGS for width in WIDTHS[1:]]
+    columns = ["type", *(f"{setting} 1, ms" for setting in SETTINGS), *heads, *(f"{name} prompt, ms" for name in SETTINGS)]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
+    for type in args.types.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"{type}.gguf"
+            quantize(args.model, file, type, again=True)
+            passes, prompts = measured(file, args.depth, args.repeat, args.t)
+        ones = [passes[name, 1] for name in SETTINGS]
+        shares = [passes[name, width] / passes[name, 1] for name in SETTINGS for width in WIDTHS[1:]]
+        cells = [
+            *(f"{1000 * one:.1f}" for one in ones),
+            *(f"{share:.2f}" for share in shares),
+            *(f"{1000 * prompts[name]:.0f}" for name in SETTINGS),
+        ]
+        print(f"| {type} | {' | '.join(cells)} |", flush=True)
+
+
+def measured(
+    file: Path, depth: int, repeat: int, threads: int
+) -> tuple[dict[tuple[str, int], float], dict[str, float]]:
+    """Return the median seconds of passes by setting and width, and of reading a prompt by setting."""
+    passes = {(name, width): list[float]() for name in SETTINGS for width in WIDTHS}
+    prompts = {name: list[float]() for name in SETTINGS}
+    with ExitStack() as stack:
+        contexts = {}
+        for name in SETTINGS:
+            settings = LoadSettings(
+                str(file), spec_type="lookup", spec_draft_n_max=15, ctx_size=max(depth, PROMPT) + 64, threads=threads,
+                exact=name == "exact", store=False, gpu_layers=0, sequences=1,
+            )  # fmt: skip
+            contexts[name] = stack.enter_context(Runtime(settings)).context
+        contexts["llama.cpp"].bounds = kernels.STOCK
+        for turn in range(repeat + 1):
+            for name, context in contexts.items():
+                context.forget(0)
+                seconds = read(context, 0, PROMPT)
+                if turn:
+                    prompts[name].append(seconds)
+                context.truncate(0, min(depth, PROMPT))
+                read(context, context.length(0), depth)
+            for width in WIDTHS:
+                for name, context in contexts.items():
+                    context.truncate(0, depth)
+                    started_s = perf_counter()
+                    context.decode_filler(depth, [True] * width)
+                    if turn:
+                        passes[name, width].append(perf_counter() - started_s)
+    return {key: median(times) for key, times in passes.items()}, {key: median(times) for key, times in prompts.items()}
+
+
+def read(context: Context, start: int, end: int) -> float:
+    """Return the seconds of reading tokens without their logits."""
+    started_s = perf_counter()
+    for at in range(start, end, context.n_batch):
+        context.decode_filler(at, [False] * min(context.n_batch, end - at))
+    return perf_counter() - started_s
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Kernels for several rows have the bits of ggml's kernels for one row."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
+from llama_cpp._ggml import libggml_base_path
+from llama_cpp._ctypes_extensions import load_shared_library
+from numpy.typing import NDArray
+
+from edgespec.llama import kernels
+from edgespec.llama.library import build_flags
+
+TYPES = "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS".split()
+SHAPES = [(1, 256, 1), (7, 512, 5), (16, 2048, 8), (33, 1536, 3), (5, 768, 11), (2, 8192, 2), (9, 1024, 16)]
+
+Bytes = NDArray[np.uint8]
+
+
+class Traits(ctypes.Structure):
+    """ggml_type_traits_cpu"""
+
+    _fields_ = [
+        ("from_float", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
+        (
+            "vec_dot",
+            ctypes.CFUNCTYPE(
+                None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p,
+                ctypes.c_size_t, ctypes.c_int,
+            ),
+        ),
+        ("vec_dot_type", ctypes.c_int),
+        ("nrows", ctypes.c_int64),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[Any]:
+    """Return the CPU backend, with its own kernels switched on."""
+    if not kernels.have_bounds() or "AVX2 = 1" not in build_flags():
+        pytest.skip("this build or processor has no kernels for several rows")
+    library = kernels.cpu_library()
+    library.ggml_get_type_traits_cpu.restype = ctypes.POINTER(Traits)
+    library.edgespec_chunk.restype = ctypes.c_bool
+    kernels.use(kernels.FAST)
+    yield library
+    kernels.use(kernels.STOCK)
+
+
+def traits(cpu: Any, type: int) -> Traits:
+    return cpu.ggml_get_type_traits_cpu(type).contents  # type: ignore[no-any-return]
+
+
+def quantised(cpu: Any, type: GGMLQuantizationType, rows: NDArray[np.float32]) -> Bytes:
+    """Return rows of weights in this type, as llama.cpp's quantiser makes them."""
+    base = load_shared_library("ggml-base", libggml_base_path)
+    packed = np.zeros(quant_shape_to_byte_shape(rows.shape, type), np.uint8)
+    base.ggml_quantize_chunk(
+        ctypes.c_int(type), pointer(rows), pointer(packed), *map(ctypes.c_int64, (0, *rows.shape)), None
+    )
+    return packed
+
+
+def activations(cpu: Any, type: int, columns: NDArray[np.float32]) -> Bytes:
+    """Return columns in the type with which weights of this type are multiplied."""
+    packed = np.zeros(quant_shape_to_byte_shape(columns.shape, GGMLQuantizationType(type)), np.uint8)
+    for column, out in zip(columns, packed, strict=True):
+        traits(cpu, type).from_float(column.ctypes.data, out.ctypes.data, column.size)
+    return packed
+
+
+def pointer(array: NDArray[Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", TYPES)
+def test_several_rows_have_the_bits_of_single_ones(cpu: Any, name: str, shape: tuple[int, int, int]) -> None:
+    n_rows, k, n_columns = shape
+    random, type = np.random.default_rng(k), GGMLQuantizationType[name]
+    rows = random.standard_normal((n_rows, k)).astype(np.float32) * random.choice([0.1, 1, 5], (n_rows, 1))
+    weights = quantised(cpu, type, rows.astype(np.float32))
+    single, several = np.zeros((n_columns, n_rows), np.float32), np.zeros((n_columns, n_rows), np.float32)
+    known = traits(cpu, type)
+    columns = activations(cpu, known.vec_dot_type, 3 * random.standard_normal((n_columns, k)).astype(np.float32))
+    for i in range(n_columns):
+        for j in range(n_rows):
+            place = single[i, j:].ctypes.data
+            known.vec_dot(k, place, 0, weights[j].ctypes.data, 0, columns[i].ctypes.data, 0, 1)
+    is_done = cpu.edgespec_chunk(
+        ctypes.c_int(type), ctypes.c_int64(k),
+        pointer(weights), ctypes.c_size_t(weights.shape[1]), ctypes.c_int64(n_rows),
+        pointer(columns), ctypes.c_size_t(columns.shape[1]), ctypes.c_int64(n_columns),
+        pointer(several), ctypes.c_size_t(several.strides[0]),
+    )  # fmt: skip
+    assert is_done or (name == "Q4_K" and n_columns == 1)
+    assert not is_done or (several.view(np.uint32) == single.view(np.uint32)).all()
+    expected = 3 * np.abs(rows).max()
+    assert 0 < np.abs(single).max() < expected * k  # they are products, not zeros
+
+
+@pytest.mark.parametrize(("name", "k"), [("IQ4_NL", 96), ("Q8_0", 32 * 1025), ("F16", 256), ("IQ3_S", 256)])
+def test_what_the_kernels_do_not_do_is_left_to_ggml(cpu: Any, name: str, k: int) -> None:
+    nothing = pointer(np.zeros(1 << 20, np.uint8))
+    counts = ctypes.c_size_t(0), ctypes.c_int64(1)
+    type = ctypes.c_int(GGMLQuantizationType[name])
+    assert not cpu.edgespec_chunk(type, ctypes.c_int64(k), nothing, *counts, nothing, *counts, nothing, counts[0])
