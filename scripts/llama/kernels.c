@@ -194,14 +194,9 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
 #define TALL 2
 #define PAIRS(sum, a, b) _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
 #endif
-#ifdef FOURS
 #define BROAD 4 /* columns of B at once */
-#else
-#define BROAD 3
-#endif
 #define MOST_BLOCKS 1024 /* in a row; longer ones would take too much of a thread's stack */
-/* Several rows are read at once, which the hardware does not foresee: they are fetched so many bytes before, in order. */
-#define AHEAD 32768
+#define AHEAD 32768 /* bytes: rows that are read together are fetched so early, in order; no hardware foresees them */
 
 /* Blocks of 32 elements: their bytes are unpacked once for all columns. As ggml_vec_dot_... adds them up: eight sums a
    row, each of every fourth product of a block, scaled. */
@@ -300,12 +295,16 @@ INLINE float sum_of_eight(__m256 sums) {
 typedef struct {
     const char * bytes[BROAD];
     size_t size; /* from one block to the next */
-    float scales[MOST_BLOCKS][4];
-    float sums[MOST_BLOCKS][4];
+    float scales[MOST_BLOCKS][BROAD];
+    float sums[MOST_BLOCKS][BROAD];
 } columns_of_32;
 
 INLINE void convert(int type, columns_of_32 * b, int broad, int blocks, const char * B, size_t nb_b) {
     b->size = has_least(type) ? sizeof(block_q8_1) : sizeof(block_q8_0);
+    if (broad < BROAD) { /* no numbers that would take long to multiply */
+        memset(b->scales, 0, blocks * sizeof(b->scales[0]));
+        memset(b->sums, 0, blocks * sizeof(b->sums[0]));
+    }
     for (int j = 0; j < broad; j++) {
         const char * column = B + j * nb_b;
         b->bytes[j] = column + (has_least(type) ? offsetof(block_q8_1, qs) : offsetof(block_q8_0, qs));
@@ -322,14 +321,14 @@ INLINE void convert(int type, columns_of_32 * b, int broad, int blocks, const ch
 /* Each element of `sums` gets the products of a block of each row with those of each column. Signed bytes of A get 128
    more, and the sums 128 times B less; or their signs are taken to B. */
 INLINE void add_block(int type, int tall, int broad, const char * a, size_t nb_a, const columns_of_32 * b, int block,
-                      __m256 (*sums)[BROAD], float (*least)[4]) {
+                      __m256 (*sums)[BROAD], float (*least)[BROAD]) {
     __m256i ax[TALL];
-    float d[TALL][4];
+    float d[TALL][BROAD];
     for (int i = 0; i < tall; i++) {
         const char * one = a + i * nb_a;
         ax[i] = unpacked(type, one);
         _mm_storeu_ps(d[i], _mm_mul_ps(_mm_set1_ps(scale_of(type, one)), _mm_loadu_ps(b->scales[block])));
-        for (int j = 0; j < 4 && has_least(type); j++) {
+        for (int j = 0; j < BROAD && has_least(type); j++) {
             least[i][j] += least_of(one) * b->sums[block][j];
         }
     }
@@ -364,7 +363,7 @@ INLINE void tile(int type, int tall, int broad, int blocks, const char * a, size
     const int apart = has_pairs(type) ? 2 : 1;
     const char * ahead = a + AHEAD;
     __m256 all[TALL][BROAD];
-    float least[TALL][4];
+    float least[TALL][BROAD];
     memset(least, 0, sizeof(least));
     for (int first = 0; first < apart; first++) {
         __m256 sums[TALL][BROAD];
@@ -407,13 +406,11 @@ INLINE void rows_of_32(int type, int blocks, const char * a, size_t nb_a, int64_
                 case 1: tile(type, 1, 1, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
                 case 2: tile(type, 1, 2, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
                 case 3: tile(type, 1, 3, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
+                case 4: tile(type, 1, 4, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
                 case 5: tile(type, TALL, 1, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
                 case 6: tile(type, TALL, 2, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
                 case 7: tile(type, TALL, 3, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
-#if BROAD > 3
-                case 4: tile(type, 1, 4, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
                 case 8: tile(type, TALL, 4, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
-#endif
             }
         }
     }
@@ -442,14 +439,16 @@ INLINE void clear(sums_of_256 * sums, int broad) {
 }
 
 /* Adds the products of 32 unsigned elements, from `at` on, times the scales of each pair. */
-INLINE void add_unsigned(sums_of_256 * sums, int broad, __m256i ax, const block_q8_K * const * b, int at, __m256i scales) {
+INLINE void add_unsigned(sums_of_256 * sums, int broad, __m256i ax, const block_q8_K * const * b, int at,
+                         __m256i scales) {
     for (int j = 0; j < broad; j++) {
         const __m256i bx = _mm256_loadu_si256((const __m256i *) (b[j]->qs + at));
         sums->whole[j] = PAIRS(sums->whole[j], scales, _mm256_maddubs_epi16(ax, bx));
     }
 }
 
-INLINE void add_signed(sums_of_256 * sums, int broad, __m256i ax, const block_q8_K * const * b, int at, __m256i scales) {
+INLINE void add_signed(sums_of_256 * sums, int broad, __m256i ax, const block_q8_K * const * b, int at,
+                       __m256i scales) {
     const __m256i size = _mm256_sign_epi8(ax, ax);
     for (int j = 0; j < broad; j++) {
         const __m256i bx = _mm256_sign_epi8(_mm256_loadu_si256((const __m256i *) (b[j]->qs + at)), ax);
@@ -474,8 +473,9 @@ INLINE void add_scaled(sums_of_256 * sums, int j, float d, __m256i whole) {
     sums->scaled[j] = _mm256_fmadd_ps(_mm256_set1_ps(d), _mm256_cvtepi32_ps(whole), sums->scaled[j]);
 }
 
-INLINE __m256i shifted(__m256i bits, int by, __m256i mask) {
-    return _mm256_and_si256(_mm256_srli_epi16(bits, by), mask);
+/* Bits of each byte, moved to the right (left if negative). */
+INLINE __m256i moved(__m256i bits, int by, __m256i mask) {
+    return _mm256_and_si256(by < 0 ? _mm256_slli_epi16(bits, -by) : _mm256_srli_epi16(bits, by), mask);
 }
 
 INLINE void add_q2_k(sums_of_256 * sums, int broad, const block_q2_K * a, const block_q8_K * const * b) {
@@ -486,7 +486,7 @@ INLINE void add_q2_k(sums_of_256 * sums, int broad, const block_q2_K * a, const 
         const __m128i eight = half ? _mm256_extracti128_si256(scales, 1) : _mm256_castsi256_si128(scales);
         const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->qs + 32 * half));
         for (int quarter = 0; quarter < 4; quarter++) {
-            const __m256i ax = shifted(bits, 2 * quarter, _mm256_set1_epi8(3));
+            const __m256i ax = moved(bits, 2 * quarter, _mm256_set1_epi8(3));
             add_unsigned(sums, broad, ax, b, 128 * half + 32 * quarter, two_of(eight, 2 * quarter, 2 * quarter + 1));
         }
     }
@@ -506,14 +506,14 @@ INLINE void add_q3_k(sums_of_256 * sums, int broad, const block_q3_K * a, const 
                                       (int) ((packed[0] & 0x0f0f0f0f) | (packed[2] & 0x03030303) << 4));
     const __m256i scales = _mm256_cvtepi8_epi16(_mm_sub_epi8(six, _mm_set1_epi8(32)));
     const __m256i four = _mm256_set1_epi8(4);
-    __m256i high = _mm256_loadu_si256((const __m256i *) a->hmask);
+    const __m256i high = _mm256_loadu_si256((const __m256i *) a->hmask);
     for (int half = 0; half < 2; half++) {
         const __m128i eight = half ? _mm256_extracti128_si256(scales, 1) : _mm256_castsi256_si128(scales);
         const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->qs + 32 * half));
         for (int quarter = 0; quarter < 4; quarter++) {
             const int at = 4 * half + quarter;
-            const __m256i third = _mm256_and_si256(at < 2 ? _mm256_slli_epi16(high, 2 - at) : _mm256_srli_epi16(high, at - 2), four);
-            const __m256i ax = _mm256_or_si256(shifted(bits, 2 * quarter, _mm256_set1_epi8(3)), third);
+            const __m256i third = moved(high, at - 2, four); /* of 1 << at */
+            const __m256i ax = _mm256_or_si256(moved(bits, 2 * quarter, _mm256_set1_epi8(3)), third);
             const __m256i scale = two_of(eight, 2 * quarter, 2 * quarter + 1);
             add_signed(sums, broad, _mm256_sub_epi8(ax, four), b, 32 * at, scale);
         }
@@ -548,10 +548,9 @@ INLINE void add_q45_k(int type, sums_of_256 * sums, int broad, const void * a, c
         const __m256i bits = _mm256_loadu_si256((const __m256i *) (qs + 32 * pair));
         for (int half = 0; half < 2; half++) {
             const int at = 2 * pair + half;
-            __m256i ax = shifted(bits, 4 * half, low);
+            __m256i ax = moved(bits, 4 * half, low);
             if (has_fifth) {
-                const __m256i fifth = at < 4 ? _mm256_slli_epi16(top, 4 - at) : _mm256_srli_epi16(top, at - 4);
-                ax = _mm256_or_si256(ax, _mm256_and_si256(fifth, bit));
+                ax = _mm256_or_si256(ax, moved(top, at - 4, bit));
             }
             add_unsigned(sums, broad, ax, b, 32 * at, two_of(scales, at, at));
         }
@@ -581,8 +580,8 @@ INLINE void add_q6_k(sums_of_256 * sums, int broad, const block_q6_K * a, const 
         const __m256i top = _mm256_loadu_si256((const __m256i *) (a->qh + 32 * half));
         for (int quarter = 0; quarter < 4; quarter++) {
             const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->ql + 64 * half + 32 * (quarter % 2)));
-            const __m256i two = quarter < 2 ? _mm256_slli_epi16(top, 4 - 2 * quarter) : _mm256_srli_epi16(top, 2 * quarter - 4);
-            const __m256i ax = _mm256_or_si256(shifted(bits, quarter < 2 ? 0 : 4, low), _mm256_and_si256(two, high));
+            const __m256i two = moved(top, 2 * quarter - 4, high);
+            const __m256i ax = _mm256_or_si256(moved(bits, quarter < 2 ? 0 : 4, low), two);
             add_unsigned(sums, broad, ax, b, 128 * half + 32 * quarter, two_of(eight, 2 * quarter, 2 * quarter + 1));
         }
     }
@@ -656,9 +655,7 @@ INLINE void rows_of_256(int type, int blocks, const char * a, size_t nb_a, int64
                 case 1: row_of_256(type, 1, blocks, as, bs, out, nb_c); break;
                 case 2: row_of_256(type, 2, blocks, as, bs, out, nb_c); break;
                 case 3: row_of_256(type, 3, blocks, as, bs, out, nb_c); break;
-#if BROAD > 3
                 case 4: row_of_256(type, 4, blocks, as, bs, out, nb_c); break;
-#endif
             }
         }
     }
