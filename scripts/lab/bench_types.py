@@ -3,10 +3,10 @@
     python scripts/lab/bench_types.py model.F16.gguf
     python scripts/lab/bench_types.py model.F16.gguf --types Q4_K_M,Q8_0 --depth 2000 -t 4
 
-The types of weights are made from the model in a temporary folder, one at a time. All passes of a type are interleaved in
-one process. The table on stdout, in Markdown, has the time of a pass over one token, the passes over several tokens in
-units of it, and the time of reading 512 tokens; "fast" are edgespec's kernels with --fast, "llama.cpp" the same build
-without them.
+The types of weights are made from the model in a temporary folder, one at a time. All passes of a type are interleaved
+in one process. The table on stdout, in Markdown, has the time of a pass over one token, the passes over several tokens
+in units of it, and the time of reading 512 tokens; "fast" are edgespec's kernels with --fast, "llama.cpp" the same
+build without them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edgespec.llama.quantize import quantize
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
-TYPES = "F16 BF16 Q8_0 Q6_K Q5_K_M Q4_K_M Q3_K_M Q2_K Q5_0 Q5_1 Q4_0 Q4_1 IQ4_NL IQ4_XS".split()
+TYPES = "F16,BF16,Q8_0,Q6_K,Q5_K_M,Q4_K_M,Q3_K_M,Q2_K,Q5_0,Q5_1,Q4_0,Q4_1,IQ4_NL,IQ4_XS"
 WIDTHS = (1, 2, 4, 8, 16)
 PROMPT = 512
 SETTINGS = ("exact", "fast", "llama.cpp")
@@ -35,7 +35,7 @@ SETTINGS = ("exact", "fast", "llama.cpp")
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the passes of a model in many quantisations")
     parser.add_argument("model", type=Path, help="a GGUF file in F16, BF16 or F32")
-    parser.add_argument("--types", default=",".join(TYPES), help="separated by commas")
+    parser.add_argument("--types", default=TYPES, help="separated by commas")
     parser.add_argument("--depth", type=int, default=128, help="tokens in the cache")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("-t", type=int, default=0, help="threads")
@@ -45,12 +45,7 @@ def main() -> None:
         f"{machine()}, {args.model.name}, depth {args.depth}, {args.t or 'default'} threads, {kernels.described_build()}\n"
     )
     heads = [f"{setting} {width}" for setting in SETTINGS for width in WIDTHS[1:]]
-    columns = [
-        "type",
-        *(f"{setting} 1, ms" for setting in SETTINGS),
-        *heads,
-        *(f"{name} prompt, ms" for name in SETTINGS),
-    ]
+    columns = ["type", *(f"{name} 1, ms" for name in SETTINGS), *heads, *(f"{name} prompt, ms" for name in SETTINGS)]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
     for type in args.types.split(","):
         with tempfile.TemporaryDirectory() as folder:

@@ -67,12 +67,12 @@ bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices) {
 #ifdef OWN_KERNELS
 #include <immintrin.h>
 
-#define ROWS 2 /* of A at once, */
 #ifdef __AVX512F__
-#define COLUMNS 6 /* and columns of B */
+#define COLUMNS 6 /* of B in F16 at once */
 #else
 #define COLUMNS 4
 #endif
+#define AHEAD 32768 /* bytes: what is not read in one go from its beginning is fetched so early, in order */
 #define STRIP 32     /* rows of A that stay in the second level of the cache while all columns pass */
 #define LONGEST 4096 /* elements of a row; longer ones would take too much of a thread's stack */
 
@@ -88,65 +88,48 @@ INLINE int64_t part(int64_t left, int most) {
     return (left + parts - 1) / parts;
 }
 
-/* `rows` of A with `columns` of B, converted already, as ggml_vec_dot_f16 adds them up: in several sums a row, which are
-   made one after the other here so that those of many rows and columns stay in registers. The rows that come next are
-   fetched in order: the hardware does not foresee them where several are read at once. */
-INLINE void dots(int rows, int columns, int k, const ggml_fp16_t * a, int64_t lda, const float * b, float * c,
-                 int64_t ldc) {
+/* A row of A with `columns` of B, converted already, as ggml_vec_dot_f16 adds them up: in several sums a row, which are
+   made one after the other here so that those of many columns stay in registers. */
+INLINE void dots(int columns, int k, const ggml_fp16_t * a, const float * b, float * c, int64_t ldc) {
     const int np = k & ~(GGML_F16_DOT_STEP - 1);
-    GGML_F16_DOT_VEC sums[ROWS][COLUMNS][GGML_F16_DOT_ARR];
-    const ggml_fp16_t * ahead = a + rows * lda;
+    GGML_F16_DOT_VEC sums[COLUMNS][GGML_F16_DOT_ARR];
+    const char * ahead = (const char *) a + AHEAD;
     for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
-        GGML_F16_DOT_VEC sum[ROWS][COLUMNS];
-        for (int row = 0; row < rows; row++) {
-            for (int column = 0; column < columns; column++) {
-                sum[row][column] = GGML_F16_DOT_VEC_ZERO;
-            }
+        GGML_F16_DOT_VEC sum[COLUMNS];
+        for (int column = 0; column < columns; column++) {
+            sum[column] = GGML_F16_DOT_VEC_ZERO;
         }
         for (int at = j * GGML_F16_DOT_EPR; at < np; at += GGML_F16_DOT_STEP) {
             if (j == 0) {
-                for (int i = 0; i < rows * GGML_F16_DOT_STEP; i += 32, ahead += 32) {
-                    _mm_prefetch((const char *) ahead, _MM_HINT_T0);
+                for (int i = 0; i < GGML_F16_DOT_STEP * (int) sizeof(*a); i += 64, ahead += 64) {
+                    _mm_prefetch(ahead, _MM_HINT_T1);
                 }
             }
-            GGML_F16_DOT_VEC ax[ROWS];
-            for (int row = 0; row < rows; row++) {
-                ax[row] = GGML_F16_DOT_VEC_LOAD(a + row * lda + at, j);
-            }
+            const GGML_F16_DOT_VEC ax = GGML_F16_DOT_VEC_LOAD(a + at, j);
             for (int column = 0; column < columns; column++) {
                 const GGML_F16_DOT_VEC bx = GGML_F32_VEC_LOAD(b + column * LONGEST + at);
-                for (int row = 0; row < rows; row++) {
-                    sum[row][column] = GGML_F16_DOT_VEC_FMA(sum[row][column], ax[row], bx);
-                }
+                sum[column] = GGML_F16_DOT_VEC_FMA(sum[column], ax, bx);
             }
         }
-        for (int row = 0; row < rows; row++) {
-            for (int column = 0; column < columns; column++) {
-                sums[row][column][j] = sum[row][column];
-            }
+        for (int column = 0; column < columns; column++) {
+            sums[column][j] = sum[column];
         }
     }
-    for (int row = 0; row < rows; row++) {
-        for (int column = 0; column < columns; column++) {
-            ggml_float sum = 0.0;
-            GGML_F16_DOT_VEC_REDUCE(sum, sums[row][column]);
-            for (int i = np; i < k; i++) {
-                sum += (ggml_float) (GGML_CPU_FP16_TO_FP32(a[row * lda + i]) * b[column * LONGEST + i]);
-            }
-            c[column * ldc + row] = sum;
+    for (int column = 0; column < columns; column++) {
+        ggml_float sum = 0.0;
+        GGML_F16_DOT_VEC_REDUCE(sum, sums[column]);
+        for (int i = np; i < k; i++) {
+            sum += (ggml_float) (GGML_CPU_FP16_TO_FP32(a[i]) * b[column * LONGEST + i]);
         }
+        c[column * ldc] = sum;
     }
 }
 
 /* The rows with all columns, of whose number the compiler makes a constant. */
 INLINE void strip_of_f16(int columns, int k, const ggml_fp16_t * a, int64_t lda, int64_t rows, const float * b,
                          float * c, int64_t ldc) {
-    int64_t row = 0;
-    for (; row + ROWS <= rows; row += ROWS) {
-        dots(ROWS, columns, k, a + row * lda, lda, b, c + row, ldc);
-    }
-    for (; row < rows; row++) {
-        dots(1, columns, k, a + row * lda, lda, b, c + row, ldc);
+    for (int64_t row = 0; row < rows; row++) {
+        dots(columns, k, a + row * lda, b, c + row, ldc);
     }
 }
 
@@ -196,7 +179,6 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
 #endif
 #define BROAD 4 /* columns of B at once */
 #define MOST_BLOCKS 1024 /* in a row; longer ones would take too much of a thread's stack */
-#define AHEAD 32768 /* bytes: rows that are read together are fetched so early, in order; no hardware foresees them */
 
 /* Blocks of 32 elements: their bytes are unpacked once for all columns. As ggml_vec_dot_... adds them up: eight sums a
    row, each of every fourth product of a block, scaled. */

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
-from llama_cpp._ggml import libggml_base_path
 from llama_cpp._ctypes_extensions import load_shared_library
+from llama_cpp._ggml import libggml_base_path
 from numpy.typing import NDArray
 
 from edgespec.llama import kernels
 from edgespec.llama.library import build_flags
 
-TYPES = "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS".split()
+TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]
 SHAPES = [(1, 256, 1), (7, 512, 5), (16, 2048, 8), (33, 1536, 3), (5, 768, 11), (2, 8192, 2), (9, 1024, 16)]
 
 Bytes = NDArray[np.uint8]
