@@ -41,9 +41,8 @@ def main() -> None:
     parser.add_argument("-t", type=int, default=0, help="threads")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
-    print(
-        f"{machine()}, {args.model.name}, depth {args.depth}, {args.t or 'default'} threads, {kernels.described_build()}\n"
-    )
+    about = (machine()["cpu"], args.model.name, f"depth {args.depth}", f"{args.t or 'default'} threads")
+    print(", ".join((*about, kernels.described_build())) + "\n")
     heads = [f"{setting} {width}" for setting in SETTINGS for width in WIDTHS[1:]]
     columns = ["type", *(f"{name} 1, ms" for name in SETTINGS), *heads, *(f"{name} prompt, ms" for name in SETTINGS)]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
