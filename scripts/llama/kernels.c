@@ -82,7 +82,7 @@ bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices) {
 #define INLINE static inline __attribute__((always_inline))
 #endif
 
-/* How many columns come next, of those that are left: as many as there may be at most, or in equal parts. */
+/* Returns how many of the columns that are left come next: at most `most`, and about as many each time. */
 INLINE int64_t part(int64_t left, int most) {
     const int64_t parts = (left + most - 1) / most;
     return (left + parts - 1) / parts;
@@ -164,7 +164,8 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
     return true;
 }
 
-/* The products of unsigned bytes of A and signed ones of B, added up in fours. */
+/* FOURS adds the products of four unsigned bytes of `a` and signed ones of `b` to each 32 bits of `sum`; PAIRS adds the
+   products of two numbers of 16 bits. */
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
 #define TALL 4 /* rows of A at once */
 #define FOURS(sum, a, b) _mm256_dpbusd_epi32(sum, a, b)
@@ -188,12 +189,12 @@ INLINE bool is_of_32(int type) {
            type == GGML_TYPE_Q5_1 || type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4;
 }
 
-/* Whether a block has a least value, and its elements are unsigned: its activations are Q8_1. */
+/* True for types whose blocks have a least value and unsigned elements. Their activations are Q8_1. */
 INLINE bool has_least(int type) {
     return type == GGML_TYPE_Q4_1 || type == GGML_TYPE_Q5_1;
 }
 
-/* Whether even and odd blocks have sums of their own. */
+/* True for types that ggml adds up in two sums, of the even and of the odd blocks. */
 INLINE bool has_pairs(int type) {
     return type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4;
 }
@@ -220,7 +221,7 @@ INLINE __m256i looked_up(const uint8_t * qs, const int8_t * values) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) values)), nibbles(qs));
 }
 
-/* `bit` in each byte whose fifth bit is set. */
+/* Each byte is `bit` if its element's bit is set in the 32 bits at `qh`, else 0. */
 INLINE __m256i fifth_bits(const uint8_t * qh, int bit) {
     uint32_t bits;
     memcpy(&bits, qh, sizeof(bits));
@@ -420,7 +421,7 @@ INLINE void clear(sums_of_256 * sums, int broad) {
     }
 }
 
-/* Adds the products of 32 unsigned elements, from `at` on, times the scales of each pair. */
+/* Adds the products of 32 unsigned elements with those of B from `at` on, times the scales of their pairs. */
 INLINE void add_unsigned(sums_of_256 * sums, int broad, __m256i ax, const block_q8_K * const * b, int at,
                          __m256i scales) {
     for (int j = 0; j < broad; j++) {

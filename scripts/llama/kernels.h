@@ -27,7 +27,7 @@ enum {
     EDGESPEC_SGEMM_QUANT, /* the same of quantised weights; above 2, ARM's kernels for two rows at once are not used */
     EDGESPEC_TILED,       /* fewest rows that the tiled kernels of K- and IQ-quants take */
     EDGESPEC_SPLIT_KV,    /* fewest cells that flash attention of a single row shares out among the threads */
-    EDGESPEC_OWN,         /* whether edgespec_chunk takes what it can, at any number of rows: it changes no bits */
+    EDGESPEC_OWN,         /* 1 if edgespec_chunk takes what it can: it changes no bits */
     EDGESPEC_BOUNDS
 };
 
@@ -42,7 +42,7 @@ struct ggml_compute_params;
 /* From so many rows on, llamafile_sgemm is as fast as edgespec_chunk or faster. */
 enum { EDGESPEC_WIDE = 64 };
 
-/* Whether so many rows are to be kept from llamafile_sgemm, with weights of this ggml_type in so many matrices. */
+/* Returns true if so many rows are kept from llamafile_sgemm, with weights of this ggml_type in so many matrices. */
 bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices);
 
 /* Of those, in place of llamafile_sgemm and with its parameters: several rows of F16 at once, each with the bits
