@@ -179,6 +179,7 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
 #define PAIRS(sum, a, b) _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
 #endif
 #define BROAD 4 /* columns of B at once */
+#define LONG_ROW 1024    /* bytes of a row from which on ggml reads single columns as fast */
 #define MOST_BLOCKS 1024 /* in a row; longer ones would take too much of a thread's stack */
 
 /* Blocks of 32 elements: their bytes are unpacked once for all columns. As ggml_vec_dot_... adds them up: eight sums a
@@ -655,8 +656,8 @@ bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t ro
     if (!is_own(type) || (!is_of_256(type) && k > 32 * MOST_BLOCKS) || (has_pairs(type) && k % 64)) {
         return false;
     }
-    if (type == GGML_TYPE_Q4_K && columns == 1) {
-        return false; /* ggml's own is as fast or faster */
+    if (columns == 1 && (type == GGML_TYPE_Q4_K || (!is_of_256(type) && nb_a >= LONG_ROW))) {
+        return false; /* ggml's kernels are as fast or faster: they read one row after the other */
     }
     switch (type) {
         OF_32(GGML_TYPE_Q8_0);
