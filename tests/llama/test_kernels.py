@@ -104,7 +104,9 @@ def test_several_rows_have_the_bits_of_single_ones(cpu: Any, name: str, shape: t
     assert 0 < np.abs(single).max() < expected * k  # they are products, not zeros
 
 
-@pytest.mark.parametrize(("name", "k"), [("IQ4_NL", 96), ("Q8_0", 32 * 1025), ("F16", 256), ("IQ3_S", 256), ("Q8_0", 2048)])
+@pytest.mark.parametrize(
+    ("name", "k"), [("IQ4_NL", 96), ("Q8_0", 32 * 1025), ("F16", 256), ("IQ3_S", 256), ("Q8_0", 2048)]
+)
 def test_what_the_kernels_do_not_do_is_left_to_ggml(cpu: Any, name: str, k: int) -> None:
     nothing = pointer(np.zeros(1 << 20, np.uint8))
     counts = ctypes.c_size_t(2176), ctypes.c_int64(1)  # the distance of rows, and their number
