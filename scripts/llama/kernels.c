@@ -73,6 +73,7 @@ bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices) {
 #define COLUMNS 4
 #endif
 #define AHEAD 32768 /* bytes: what is not read in one go from its beginning is fetched so early, in order */
+#define SEGMENT 1024 /* elements of a row: those of all columns stay in the first level of the cache */
 #define STRIP 32     /* rows of A that stay in the second level of the cache while all columns pass */
 #define LONGEST 4096 /* elements of a row; longer ones would take too much of a thread's stack */
 
@@ -88,31 +89,36 @@ INLINE int64_t part(int64_t left, int most) {
     return (left + parts - 1) / parts;
 }
 
-/* A row of A with `columns` of B, converted already, as ggml_vec_dot_f16 adds them up: in several sums a row, which are
-   made one after the other here so that those of many columns stay in registers. */
+/* A row of A with `columns` of B, converted already, as ggml_vec_dot_f16 adds them up: in several sums a row. For a
+   segment of the row they are made one after the other, so that those of many columns stay in registers. */
 INLINE void dots(int columns, int k, const ggml_fp16_t * a, const float * b, float * c, int64_t ldc) {
     const int np = k & ~(GGML_F16_DOT_STEP - 1);
     GGML_F16_DOT_VEC sums[COLUMNS][GGML_F16_DOT_ARR];
-    const char * ahead = (const char *) a + AHEAD;
-    for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
-        GGML_F16_DOT_VEC sum[COLUMNS];
-        for (int column = 0; column < columns; column++) {
-            sum[column] = GGML_F16_DOT_VEC_ZERO;
+    for (int column = 0; column < columns; column++) {
+        for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
+            sums[column][j] = GGML_F16_DOT_VEC_ZERO;
         }
-        for (int at = j * GGML_F16_DOT_EPR; at < np; at += GGML_F16_DOT_STEP) {
-            if (j == 0) {
-                for (int i = 0; i < GGML_F16_DOT_STEP * (int) sizeof(*a); i += 64, ahead += 64) {
-                    _mm_prefetch(ahead, _MM_HINT_T1);
+    }
+    for (int start = 0, end; start < np; start = end) {
+        end = MIN(np, start + SEGMENT);
+        for (int at = start; at < end; at += 32) {
+            _mm_prefetch((const char *) (a + at) + AHEAD, _MM_HINT_T1);
+        }
+        for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
+            GGML_F16_DOT_VEC sum[COLUMNS];
+            for (int column = 0; column < columns; column++) {
+                sum[column] = sums[column][j];
+            }
+            for (int at = start + j * GGML_F16_DOT_EPR; at < end; at += GGML_F16_DOT_STEP) {
+                const GGML_F16_DOT_VEC ax = GGML_F16_DOT_VEC_LOAD(a + at, j);
+                for (int column = 0; column < columns; column++) {
+                    const GGML_F16_DOT_VEC bx = GGML_F32_VEC_LOAD(b + column * LONGEST + at);
+                    sum[column] = GGML_F16_DOT_VEC_FMA(sum[column], ax, bx);
                 }
             }
-            const GGML_F16_DOT_VEC ax = GGML_F16_DOT_VEC_LOAD(a + at, j);
             for (int column = 0; column < columns; column++) {
-                const GGML_F16_DOT_VEC bx = GGML_F32_VEC_LOAD(b + column * LONGEST + at);
-                sum[column] = GGML_F16_DOT_VEC_FMA(sum[column], ax, bx);
+                sums[column][j] = sum[column];
             }
-        }
-        for (int column = 0; column < columns; column++) {
-            sums[column][j] = sum[column];
         }
     }
     for (int column = 0; column < columns; column++) {

@@ -18,7 +18,7 @@ from bootstrap import llama_wheel
 from llama_build import Compiler, Machine
 from long_commands import CommandError
 
-ADDITIONS = "10b6f84dd6b5"  # the digest of scripts/llama in the version that kernels.h names
+ADDITIONS = "bb17bad57838"  # the digest of scripts/llama in the version that kernels.h names
 REQUIRED = f"llama-cpp-python=={bootstrap.llama_version()}"
 BARE = Machine("Linux", "x86_64", "flags : avx2")
 
