@@ -44,6 +44,11 @@ class Averages:
             for rare in sorted(self._counts, key=self._counts.__getitem__)[: MOST_AVERAGED // 2]:
                 del self._counts[rare], self._sums[rare]
 
+    def add_place(self, before: int, token: int, probabilities: dict[int, float]) -> None:
+        """Add a place to the contexts of its last two tokens and of its last one."""
+        self.add((before, token), probabilities)
+        self.add((NONE, token), probabilities)
+
     def table(self) -> SuccessorTable:
         """Return the averages of the contexts that gain most, these last."""
         table = SuccessorTable()
@@ -82,8 +87,7 @@ def write_table(model: Model, folder: Path, settings: Settings, listener: Listen
             for following, logits in zip(row.answer, _logits(context, row), strict=True):
                 ids, best = successors_in(logits)
                 likely = dict(zip(ids.tolist(), np.exp(best - log_sum(logits)).tolist(), strict=True))
-                averages.add((before, token), likely)
-                averages.add((NONE, token), likely)
+                averages.add_place(before, token, likely)
                 before, token = token, following
             listener.progress("reading the answers", (number + 1) / len(learned))
     tokens = n_learned(rows)

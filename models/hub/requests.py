@@ -206,8 +206,8 @@ _PASSING = ("TimeoutException", "NetworkError", "RemoteProtocolError", "Connecti
 class Patience:
     """The waits between the failures of one request, each longer than the one before, up to `patience_s` in all.
 
-    The time in which a laptop sleeps is not counted. `tell` is called with each reason once, and never with a reason in
-    `told`.
+    The time in which a laptop sleeps is not counted. Each reason is reported once, by a call of `tell`. The reasons in
+    `told` were reported before.
     """
 
     def __init__(self, patience_s: float, tell: Tell, told: set[str] | None = None) -> None:

@@ -72,7 +72,7 @@ def measured(
         for name in SETTINGS:
             settings = LoadSettings(
                 str(file), spec_type="lookup", spec_draft_n_max=15, ctx_size=max(depth, PROMPT) + 64, threads=threads,
-                exact=name == "exact", store=False, gpu_layers=0, sequences=1,
+                exact=name == "exact", store=False, gpu_layers=0,
             )  # fmt: skip
             contexts[name] = stack.enter_context(Runtime(settings)).context
         contexts["llama.cpp"].bounds = kernels.STOCK

@@ -29,7 +29,6 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgespec.core.index.successor_table import NONE
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import read_rows
@@ -362,8 +361,7 @@ def write_ngram(file: Path, header: Header, texts: Sequence[Text]) -> None:
             continue
         for place in range(n, len(tokens)):
             before, token, following = tokens[place - 2 : place + 1]
-            averages.add((before, token), {following: 1.0})
-            averages.add((NONE, token), {following: 1.0})
+            averages.add_place(before, token, {following: 1.0})
         n_learned += len(tokens) - n
     accepted = save_table(averages, file, header, rows, n_learned)
     print(f"{file}: drafts of 1, 2, 3 tokens are right in {accepted}", flush=True)

@@ -32,30 +32,26 @@ void edgespec_yield(void) {
 #endif
 }
 
-/* The types of edgespec_chunk. */
+/* Types whose blocks have 32 elements, */
+static inline bool is_of_32(int type) {
+    return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q4_1 || type == GGML_TYPE_Q5_0 ||
+           type == GGML_TYPE_Q5_1 || type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4;
+}
+
+/* and 256. */
+static inline bool is_of_256(int type) {
+    return type == GGML_TYPE_Q2_K || type == GGML_TYPE_Q3_K || type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q5_K ||
+           type == GGML_TYPE_Q6_K || type == GGML_TYPE_IQ4_XS;
+}
+
+/* True for types that edgespec_chunk takes. */
 static bool is_own(int type) {
 #ifdef OWN_KERNELS
-    if (!edgespec_kernel_bounds[EDGESPEC_OWN]) {
-        return false;
-    }
-    switch (type) {
-        case GGML_TYPE_Q8_0:
-        case GGML_TYPE_Q4_0:
-        case GGML_TYPE_Q4_1:
-        case GGML_TYPE_Q5_0:
-        case GGML_TYPE_Q5_1:
-        case GGML_TYPE_IQ4_NL:
-        case GGML_TYPE_MXFP4:
-        case GGML_TYPE_Q2_K:
-        case GGML_TYPE_Q3_K:
-        case GGML_TYPE_Q4_K:
-        case GGML_TYPE_Q5_K:
-        case GGML_TYPE_Q6_K:
-        case GGML_TYPE_IQ4_XS: return true;
-    }
-#endif
+    return edgespec_kernel_bounds[EDGESPEC_OWN] && (is_of_32(type) || is_of_256(type));
+#else
     (void) type;
     return false;
+#endif
 }
 
 bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices) {
@@ -72,7 +68,7 @@ bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices) {
 #else
 #define COLUMNS 4
 #endif
-#define AHEAD 32768 /* bytes: what is not read in one go from its beginning is fetched so early, in order */
+#define AHEAD 32768  /* bytes between a read and its prefetch, where the order of reads is not that in memory */
 #define SEGMENT 1024 /* elements of a row: those of all columns stay in the first level of the cache */
 #define STRIP 32     /* rows of A that stay in the second level of the cache while all columns pass */
 #define LONGEST 4096 /* elements of a row; longer ones would take too much of a thread's stack */
@@ -184,17 +180,12 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
 #define TALL 2
 #define PAIRS(sum, a, b) _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
 #endif
-#define BROAD 4 /* columns of B at once */
+#define BROAD 4          /* columns of B at once */
 #define LONG_ROW 1024    /* bytes of a row from which on ggml reads single columns as fast */
 #define MOST_BLOCKS 1024 /* in a row; longer ones would take too much of a thread's stack */
 
 /* Blocks of 32 elements: their bytes are unpacked once for all columns. As ggml_vec_dot_... adds them up: eight sums a
    row, each of every fourth product of a block, scaled. */
-
-INLINE bool is_of_32(int type) {
-    return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q4_1 || type == GGML_TYPE_Q5_0 ||
-           type == GGML_TYPE_Q5_1 || type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4;
-}
 
 /* True for types whose blocks have a least value and unsigned elements. Their activations are Q8_1. */
 INLINE bool has_least(int type) {
@@ -291,9 +282,11 @@ typedef struct {
 
 INLINE void convert(int type, columns_of_32 * b, int broad, int blocks, const char * B, size_t nb_b) {
     b->size = has_least(type) ? sizeof(block_q8_1) : sizeof(block_q8_0);
-    if (broad < BROAD) { /* no numbers that would take long to multiply */
+    if (broad < BROAD) { /* the rest is multiplied too, and what the stack holds may be numbers that take long */
         memset(b->scales, 0, blocks * sizeof(b->scales[0]));
-        memset(b->sums, 0, blocks * sizeof(b->sums[0]));
+        if (has_least(type)) {
+            memset(b->sums, 0, blocks * sizeof(b->sums[0]));
+        }
     }
     for (int j = 0; j < broad; j++) {
         const char * column = B + j * nb_b;
@@ -409,11 +402,6 @@ INLINE void rows_of_32(int type, int blocks, const char * a, size_t nb_a, int64_
 /* K-quants and IQ4_XS: blocks of 256 elements, unpacked once for all columns. As ggml_vec_dot_... adds them up: eight
    whole sums a block, each of four products of every 32, times their scales. */
 
-INLINE bool is_of_256(int type) {
-    return type == GGML_TYPE_Q2_K || type == GGML_TYPE_Q3_K || type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q5_K ||
-           type == GGML_TYPE_Q6_K || type == GGML_TYPE_IQ4_XS;
-}
-
 /* The sums of a row with each column. */
 typedef struct {
     __m256i whole[BROAD]; /* of a block */
@@ -446,7 +434,8 @@ INLINE void add_signed(sums_of_256 * sums, int broad, __m256i ax, const block_q8
     }
 }
 
-/* Two of eight scales of 16 bits, each for 16 elements. */
+/* Two of eight scales of 16 bits, each for 16 elements. Number n of the scales is in the bytes 2n and 2n + 1, which are
+   the bytes of 514n + 256. */
 INLINE __m256i two_of(__m128i scales, int first, int second) {
     const __m256i places = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi16((short) (514 * first + 256))),
                                                    _mm_set1_epi16((short) (514 * second + 256)), 1);
@@ -659,10 +648,10 @@ INLINE void rows_of_256(int type, int blocks, const char * a, size_t nb_a, int64
 
 bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B, size_t nb_b,
                     int64_t columns, void * C, size_t nb_c) {
-    if (!is_own(type) || (!is_of_256(type) && k > 32 * MOST_BLOCKS) || (has_pairs(type) && k % 64)) {
+    if (!is_own(type) || (is_of_32(type) && k > 32 * MOST_BLOCKS) || (has_pairs(type) && k % 64)) {
         return false;
     }
-    if (columns == 1 && (type == GGML_TYPE_Q4_K || (!is_of_256(type) && nb_a >= LONG_ROW))) {
+    if (columns == 1 && (type == GGML_TYPE_Q4_K || (is_of_32(type) && nb_a >= LONG_ROW))) {
         return false; /* ggml's kernels are as fast or faster: they read one row after the other */
     }
     switch (type) {

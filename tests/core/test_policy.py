@@ -1,4 +1,4 @@
-"""Single decisions of the measured policy; test_replay.py covers whole texts."""
+"""Single decisions of the measured policy."""
 
 from __future__ import annotations
 

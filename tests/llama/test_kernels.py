@@ -56,7 +56,7 @@ def traits(cpu: Any, type: int) -> Traits:
     return cpu.ggml_get_type_traits_cpu(type).contents  # type: ignore[no-any-return]
 
 
-def quantised(cpu: Any, type: GGMLQuantizationType, rows: NDArray[np.float32]) -> Bytes:
+def quantised(type: GGMLQuantizationType, rows: NDArray[np.float32]) -> Bytes:
     """Return rows of weights in this type, as llama.cpp's quantiser makes them."""
     base = load_shared_library("ggml-base", libggml_base_path)
     packed = np.zeros(quant_shape_to_byte_shape(rows.shape, type), np.uint8)
@@ -84,7 +84,7 @@ def test_several_rows_have_the_bits_of_single_ones(cpu: Any, name: str, shape: t
     n_rows, k, n_columns = shape
     random, type = np.random.default_rng(k), GGMLQuantizationType[name]
     rows = random.standard_normal((n_rows, k)).astype(np.float32) * random.choice([0.1, 1, 5], (n_rows, 1))
-    weights = quantised(cpu, type, rows.astype(np.float32))
+    weights = quantised(type, rows.astype(np.float32))
     single, several = np.zeros((n_columns, n_rows), np.float32), np.zeros((n_columns, n_rows), np.float32)
     known = traits(cpu, type)
     columns = activations(cpu, known.vec_dot_type, 3 * random.standard_normal((n_columns, k)).astype(np.float32))

@@ -241,13 +241,14 @@ class MeasuredPolicy:
         expected = sum(reach for node, reach in enumerate(draft.reaches()) if node in nodes)
         accepted = len(nodes & {*verified.path})
         # Calibrated expectations vary less than the number of accepted tokens. Without calibration, count the tokens.
-        won = (record.calibration_ratio * expected if context.invariant else accepted) - wider * len(nodes)
+        width = wider * len(nodes)
+        won = (record.calibration_ratio * expected if context.invariant else accepted) - width
         # If the draft of another drafter was verified, estimate the gain that this draft would have had.
         gain = (won if len(nodes) == len(draft) else self._value(context, proposal.draft)) - cost
         if nodes:
             earlier = takewhile(lambda other: other is not proposal, context.proposals)
             best = max((self._value(context, other.draft) for other in earlier), default=0.0)
-            record.added += accepted - wider * len(nodes) - best
+            record.added += accepted - width - best
         record.added -= cost
         record.drafts = 1
         record.count += 1
@@ -262,7 +263,7 @@ class MeasuredPolicy:
             record.expected += expected - record.expected / STEPS
         mode.passes += took
         plain_s, where = self._plain_s(context), (context.depth, self.leaves, context.sequences)
-        proposal.cost = proposal.seconds / (plain_s * math.exp(self.costs.load)) + wider * len(nodes)
+        proposal.cost = proposal.seconds / (plain_s * math.exp(self.costs.load)) + width
         if reading:
             took_s = proposal.seconds - (proposal.passes - 1) * step * plain_s
             self.costs.observe_read(proposal.drafter, proposal.n_unread, took_s, *where)
