@@ -52,7 +52,8 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
 
 /* Where it is to: `rows` of quantised weights with `columns` of activations, all k elements long. The bits of
    ggml_vec_dot_..., in less time: weights are read and unpacked once for several columns. Distances (nb) are in bytes.
-   False for all it does not do: types whose elements are looked up in large tables, and processors without AVX2. */
+   False for all it does not do: types whose elements are looked up in large tables, and processors without AVX2 or
+   NEON. */
 EDGESPEC_EXPORT bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B,
                                     size_t nb_b, int64_t columns, void * C, size_t nb_c);
 
