@@ -26,10 +26,16 @@ ADDITIONS = 2
 STOCK: Bounds = (2, 2, 8, 512, 0)
 """The bounds of llama.cpp's kernels."""
 FAST: Bounds = (2, 2, 8, 512, 1)
-"""The same, with edgespec's faster kernels where they do not change any bits."""
+"""The same, with edgespec's faster kernels, which have the bits of llama.cpp's kernels for single rows."""
 # llamafile's kernels sum quantised weights of other types as for single rows, but not on ARM, nor with AVX alone
 _SGEMM_DIFFERS = {"IQ4_NL"}
-_REPACKED_ALIKE = {"Q4_0", "Q8_0"}  # repacked kernels for one row and for several give the same bits
+# Repacked types whose kernels for one row and for several give the same bits. The first of these instructions that the
+# build has decides which kernels are used. Those for ARM were compared under qemu, compiled with GCC and with Clang.
+_REPACKED_ALIKE = {
+    "AVX2": "Q4_0",
+    "MATMUL_INT8": "Q4_0 Q8_0 IQ4_NL MXFP4",  # Q6_K differs with Clang
+    "DOTPROD": "Q4_0 Q4_K Q5_K IQ4_NL MXFP4",  # Q8_0 differs with GCC
+}
 
 
 def have_bounds() -> bool:
@@ -65,7 +71,11 @@ def repacking_differs(types: Iterable[str]) -> bool:
 
     AMX keeps its layout: its kernels differ too, but prompts would lose most of their speed without them.
     """
-    return "AMX_INT8 = 1" not in build_flags() and bool(repacked_types().intersection(types) - _REPACKED_ALIKE)
+    flags = build_flags()
+    if "AMX_INT8 = 1" in flags:
+        return False
+    alike = next((names for flag, names in _REPACKED_ALIKE.items() if f"{flag} = 1" in flags), "").split()
+    return bool(repacked_types().intersection(types).difference(alike))
 
 
 def cpu_library() -> Any:

@@ -138,3 +138,25 @@ def test_several_rows_have_the_bits_of_single_ones(cpu: Any, name: str, shape: t
 )
 def test_what_the_kernels_do_not_do_is_left_to_ggml(cpu: Any, name: str, k: int, n_columns: int) -> None:
     assert not takes(cpu, name, k, n_columns)
+
+
+@pytest.mark.parametrize(
+    ("flags", "alike"),
+    [
+        ("SSE3 = 1 | AVX = 1", {"Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4"}),  # nothing is repacked
+        ("AVX2 = 1 | FMA = 1", {"Q4_0", "Q8_0", "Q5_K", "Q6_K"}),
+        ("NEON = 1 | ARM_FMA = 1", {"Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4"}),
+        ("NEON = 1 | ARM_FMA = 1 | FP16_VA = 1 | DOTPROD = 1", {"Q4_0", "Q4_K", "Q5_K", "IQ4_NL", "MXFP4"}),
+        ("NEON = 1 | MATMUL_INT8 = 1 | DOTPROD = 1", {"Q4_0", "Q8_0", "IQ4_NL", "MXFP4"}),
+        ("NEON = 1 | MATMUL_INT8 = 1 | SVE = 1 | DOTPROD = 1 | SVE_CNT = 16", {"Q4_0", "Q8_0", "IQ4_NL", "MXFP4"}),
+    ],
+)
+def test_weights_are_repacked_only_where_several_rows_get_the_bits_of_single_ones(
+    monkeypatch: pytest.MonkeyPatch, flags: str, alike: set[str]
+) -> None:
+    for module in ("kernels", "library"):
+        monkeypatch.setattr(f"edgespec.llama.{module}.build_flags", lambda: f"CPU : {flags} | REPACK = 1 | ")
+    types = ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4")
+    assert {name for name in types if not kernels.repacking_differs([name])} == alike
+    assert kernels.repacking_differs(types) == (len(alike) < len(types))
+    assert not kernels.repacking_differs(["F16", "Q4_1"])
