@@ -24,10 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from numpy.typing import NDArray
-from torch import Tensor
+
+try:
+    import torch
+    import torch.nn.functional as F  # noqa: N812 - the name everyone uses
+    from torch import Tensor
+except ImportError:
+    raise SystemExit("train_on_gpu.py needs PyTorch: pip install torch") from None
 
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model

@@ -50,7 +50,7 @@ static inline bool is_of_256(int type) {
 /* True for types that edgespec_chunk takes. */
 static bool is_own(int type) {
 #ifdef OWN_KERNELS
-    return edgespec_kernel_bounds[EDGESPEC_OWN] && (is_of_32(type) || is_of_256(type));
+    return edgespec_kernel_bounds[EDGESPEC_OWN] && (type == GGML_TYPE_F16 || is_of_32(type) || is_of_256(type));
 #else
     (void) type;
     return false;
@@ -59,16 +59,22 @@ static bool is_own(int type) {
 
 bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices) {
     const bool is_quantised = ggml_is_quantized((enum ggml_type) type);
-    return (matrices == 1 && rows < EDGESPEC_WIDE && is_own(type)) ||
+    return (is_quantised && matrices == 1 && rows < EDGESPEC_WIDE && is_own(type)) ||
            rows < edgespec_kernel_bounds[is_quantised ? EDGESPEC_SGEMM_QUANT : EDGESPEC_SGEMM_FLOAT];
+}
+
+void edgespec_share_out(int type, int64_t columns, int64_t rows, int threads, int64_t * row_chunks,
+                        int64_t * column_chunks) {
+    if (is_own(type) && columns < EDGESPEC_WIDE && !ggml_is_numa()) {
+        *row_chunks = MAX((rows + 63) / 64, MIN((rows + 15) / 16, 4 * threads));
+        *column_chunks = 1;
+    }
 }
 
 #ifdef OWN_KERNELS
 
 #define BROAD 4          /* columns of B at once */
 #define MOST_BLOCKS 1024 /* in a row; longer ones would take too much of a thread's stack */
-#define LONGEST 4096     /* elements of a row of F16; the same */
-#define STRIP 32         /* rows of A in F16 that stay in the second level of the cache while all columns pass */
 
 #ifdef _MSC_VER
 #define INLINE static __forceinline
@@ -129,7 +135,7 @@ typedef struct {
     float sums[MOST_BLOCKS][BROAD];
 } columns_of_32;
 
-INLINE void convert(int type, columns_of_32 * b, int broad, int blocks, const char * B, size_t nb_b) {
+INLINE void convert(int type, columns_of_32 * b, int broad, int blocks, const char * const * columns) {
     b->size = has_least(type) ? sizeof(block_q8_1) : sizeof(block_q8_0);
     if (broad < BROAD) { /* the rest is multiplied too, and what the stack holds may be numbers that take long */
         memset(b->scales, 0, blocks * sizeof(b->scales[0]));
@@ -138,7 +144,7 @@ INLINE void convert(int type, columns_of_32 * b, int broad, int blocks, const ch
         }
     }
     for (int j = 0; j < broad; j++) {
-        const char * column = B + j * nb_b;
+        const char * column = columns[j];
         b->bytes[j] = column + (has_least(type) ? offsetof(block_q8_1, qs) : offsetof(block_q8_0, qs));
         for (int block = 0; block < blocks; block++) {
             const ggml_half * halves = (const ggml_half *) (column + block * b->size);
@@ -150,114 +156,69 @@ INLINE void convert(int type, columns_of_32 * b, int broad, int blocks, const ch
     }
 }
 
+#include OWN_KERNELS
 /* It defines
 
-       TALL, the rows of A that `tile` takes at once, and COLUMNS, the columns of B that `dots` takes at once: without
-           COLUMNS, there is no kernel for F16;
-       b_float and convert_f16: what columns of B in F16 are converted to before they are multiplied, and the function;
-       dots, tile and row_of_256: products of one or several rows with several columns, of F16, blocks of 32, and blocks
-           of 256 elements;
-       has_pairs, is_fast_alone and follows_ggml: what edgespec_chunk leaves to ggml. */
-#include OWN_KERNELS
+       TALL, the rows of A that a tile has;
+       tile_of_f16, tile_of_32 and row_of_256: products of one or several rows with several columns, of F16, of blocks of
+           32, and of blocks of 256 elements;
+       has_pairs and follows_ggml, for what is left to ggml, and is_fast_alone, for what it does as fast. */
 
-#endif
-
-#ifdef COLUMNS
-
-/* The rows with all columns, of whose number the compiler makes a constant. */
-INLINE void strip_of_f16(int columns, int k, const ggml_fp16_t * a, int64_t lda, int64_t rows, const b_float * b,
-                         float * c, int64_t ldc) {
-    for (int64_t row = 0; row < rows; row++) {
-        dots(columns, k, a + row * lda, b, c + row, ldc);
+/* The number of rows and of columns as constants, so that the sums stay in registers. */
+#define FOR_EACH_SIZE(call)                                                                                            \
+    switch (4 * (tall > 1) + broad) {                                                                                  \
+        case 1: call(1, 1); break;                                                                                     \
+        case 2: call(1, 2); break;                                                                                     \
+        case 3: call(1, 3); break;                                                                                     \
+        case 4: call(1, 4); break;                                                                                     \
+        case 5: call(TALL, 1); break;                                                                                  \
+        case 6: call(TALL, 2); break;                                                                                  \
+        case 7: call(TALL, 3); break;                                                                                  \
+        case 8: call(TALL, 4); break;                                                                                  \
     }
-}
 
-bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64_t n, int64_t k, const void * A,
-                     int64_t lda, const void * B, int64_t ldb, void * C, int64_t ldc, int Atype, int Btype, int Ctype) {
-    if (n < 2 || k > LONGEST || Atype != GGML_TYPE_F16 || Btype != GGML_TYPE_F16 || Ctype != GGML_TYPE_F32) {
-        return false;
-    }
-    b_float b[COLUMNS * LONGEST];
-    const int64_t end = m * (params->ith + 1) / params->nth;
-    for (int64_t row = m * params->ith / params->nth; row < end; row += STRIP) {
-        const int64_t rows = MIN(STRIP, end - row);
-        const ggml_fp16_t * a = (const ggml_fp16_t *) A + row * lda;
-        for (int64_t column = 0, columns; column < n; column += columns) {
-            columns = part(n - column, COLUMNS);
-            for (int i = 0; i < columns; i++) {
-                convert_f16((const ggml_fp16_t *) B + (column + i) * ldb, b + i * LONGEST, k);
-            }
-            float * c = (float *) C + column * ldc + row;
-            switch (columns) {
-                case 1: strip_of_f16(1, (int) k, a, lda, rows, b, c, ldc); break;
-                case 2: strip_of_f16(2, (int) k, a, lda, rows, b, c, ldc); break;
-                case 3: strip_of_f16(3, (int) k, a, lda, rows, b, c, ldc); break;
-                case 4: strip_of_f16(4, (int) k, a, lda, rows, b, c, ldc); break;
-#if COLUMNS > 4
-                case 5: strip_of_f16(5, (int) k, a, lda, rows, b, c, ldc); break;
-                case 6: strip_of_f16(6, (int) k, a, lda, rows, b, c, ldc); break;
-#endif
-            }
+static void rows_of_f16(int k, const char * a, size_t nb_a, int64_t rows, const char * const * b, int64_t columns,
+                        float * const * c) {
+#define CALL(tall, broad) tile_of_f16(tall, broad, k, a + row * nb_a, nb_a, b + column, c + column, row)
+    for (int64_t column = 0, broad; column < columns; column += broad) {
+        broad = part(columns - column, BROAD);
+        for (int64_t row = 0, tall; row < rows; row += tall) {
+            tall = row + TALL <= rows ? TALL : 1;
+            FOR_EACH_SIZE(CALL)
         }
     }
-    return true;
+#undef CALL
 }
 
-#else
-
-bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64_t n, int64_t k, const void * A,
-                     int64_t lda, const void * B, int64_t ldb, void * C, int64_t ldc, int Atype, int Btype, int Ctype) {
-    (void) params, (void) m, (void) n, (void) k, (void) A, (void) lda, (void) B, (void) ldb;
-    (void) C, (void) ldc, (void) Atype, (void) Btype, (void) Ctype;
-    return false;
-}
-
-#endif
-
-#ifdef OWN_KERNELS
-
-/* Quantised rows with all columns. The weights of a row are unpacked once for up to BROAD columns. */
-
-INLINE void rows_of_32(int type, int blocks, const char * a, size_t nb_a, int64_t rows, const char * b, size_t nb_b,
-                       int64_t columns, char * c, size_t nb_c) {
+INLINE void rows_of_32(int type, int blocks, const char * a, size_t nb_a, int64_t rows, const char * const * b,
+                       int64_t columns, float * const * c) {
+#define CALL(tall, broad) tile_of_32(type, tall, broad, blocks, a + row * nb_a, nb_a, &bs, c + column, row)
     columns_of_32 bs;
     for (int64_t column = 0, broad; column < columns; column += broad) {
         broad = part(columns - column, BROAD);
-        convert(type, &bs, (int) broad, blocks, b + column * nb_b, nb_b);
-        char * cs = c + column * nb_c;
+        convert(type, &bs, (int) broad, blocks, b + column);
         for (int64_t row = 0, tall; row < rows; row += tall) {
             tall = row + TALL <= rows ? TALL : 1;
-            const char * as = a + row * nb_a;
-            switch (4 * (tall > 1) + broad) { /* constants, so that the sums stay in registers */
-                case 1: tile(type, 1, 1, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
-                case 2: tile(type, 1, 2, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
-                case 3: tile(type, 1, 3, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
-                case 4: tile(type, 1, 4, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
-                case 5: tile(type, TALL, 1, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
-                case 6: tile(type, TALL, 2, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
-                case 7: tile(type, TALL, 3, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
-                case 8: tile(type, TALL, 4, blocks, as, nb_a, &bs, cs + row * sizeof(float), nb_c); break;
-            }
+            FOR_EACH_SIZE(CALL)
         }
     }
+#undef CALL
 }
 
-INLINE void rows_of_256(int type, int blocks, const char * a, size_t nb_a, int64_t rows, const char * b, size_t nb_b,
-                        int64_t columns, char * c, size_t nb_c) {
+INLINE void rows_of_256(int type, int blocks, const char * a, size_t nb_a, int64_t rows, const char * const * b,
+                        int64_t columns, float * const * c) {
     for (int64_t column = 0, broad; column < columns; column += broad) {
         broad = part(columns - column, BROAD);
         const block_q8_K * bs[BROAD];
         for (int j = 0; j < broad; j++) {
-            bs[j] = (const block_q8_K *) (b + (column + j) * nb_b);
+            bs[j] = (const block_q8_K *) b[column + j];
         }
         for (int64_t row = 0; row < rows; row++) {
-            const char * as = a + row * nb_a;
-            char * out = c + column * nb_c + row * sizeof(float);
             switch (broad) {
-                case 1: row_of_256(type, 1, blocks, as, bs, out, nb_c); break;
-                case 2: row_of_256(type, 2, blocks, as, bs, out, nb_c); break;
-                case 3: row_of_256(type, 3, blocks, as, bs, out, nb_c); break;
-                case 4: row_of_256(type, 4, blocks, as, bs, out, nb_c); break;
+                case 1: row_of_256(type, 1, blocks, a + row * nb_a, bs, c + column, row); break;
+                case 2: row_of_256(type, 2, blocks, a + row * nb_a, bs, c + column, row); break;
+                case 3: row_of_256(type, 3, blocks, a + row * nb_a, bs, c + column, row); break;
+                case 4: row_of_256(type, 4, blocks, a + row * nb_a, bs, c + column, row); break;
             }
         }
     }
@@ -265,19 +226,21 @@ INLINE void rows_of_256(int type, int blocks, const char * a, size_t nb_a, int64
 
 /* Code for each type, so that the compiler leaves out what a type does not need. */
 #define OF_32(type)                                                                                                    \
-    case type: rows_of_32(type, (int) (k / 32), A, nb_a, rows, B, nb_b, columns, C, nb_c); return true
+    case type: rows_of_32(type, (int) (k / 32), A, nb_a, rows, B, columns, C); return true
 #define OF_256(type)                                                                                                   \
-    case type: rows_of_256(type, (int) (k / QK_K), A, nb_a, rows, B, nb_b, columns, C, nb_c); return true
+    case type: rows_of_256(type, (int) (k / QK_K), A, nb_a, rows, B, columns, C); return true
 
-bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B, size_t nb_b,
-                    int64_t columns, void * C, size_t nb_c) {
-    if (!is_own(type) || (is_of_32(type) && k > 32 * MOST_BLOCKS) || (has_pairs(type) && k % 64)) {
-        return false;
-    }
-    if (!follows_ggml(type) || (columns == 1 && is_fast_alone(type, nb_a))) {
+#endif
+
+bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const char * const * B,
+                    int64_t columns, float * const * C) {
+#ifdef OWN_KERNELS
+    if (!is_own(type) || (is_of_32(type) && k > 32 * MOST_BLOCKS) || (has_pairs(type) && k % 64) ||
+        !follows_ggml(type)) {
         return false;
     }
     switch (type) {
+        case GGML_TYPE_F16: rows_of_f16((int) k, A, nb_a, rows, B, columns, C); return true;
         OF_32(GGML_TYPE_Q8_0);
         OF_32(GGML_TYPE_Q4_0);
         OF_32(GGML_TYPE_Q4_1);
@@ -291,17 +254,84 @@ bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t ro
         OF_256(GGML_TYPE_Q5_K);
         OF_256(GGML_TYPE_Q6_K);
         OF_256(GGML_TYPE_IQ4_XS);
-        default: return false;
+        default: break;
     }
-}
-
 #else
-
-bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B, size_t nb_b,
-                    int64_t columns, void * C, size_t nb_c) {
-    (void) type, (void) k, (void) A, (void) nb_a, (void) rows, (void) B, (void) nb_b, (void) columns, (void) C;
-    (void) nb_c;
+    (void) k, (void) A, (void) nb_a, (void) rows, (void) B, (void) columns, (void) C;
+#endif
     return false;
 }
 
+/* True if edgespec_chunk is the way to multiply so many columns by the same matrix. */
+static bool is_chosen(int type, int64_t k, int64_t columns) {
+#ifdef OWN_KERNELS
+    return is_own(type) && (columns > 1 || !is_fast_alone(type, k));
+#else
+    (void) k, (void) columns;
+    return is_own(type);
 #endif
+}
+
+#define MOST_COLUMNS 64 /* in a call of edgespec_chunk */
+
+/* Where the columns of B are, and how far apart if they are next to each other: ggml has packed them into `packed` if
+   they were of another type. */
+static size_t size_of_column(const struct ggml_tensor * src0, const struct ggml_tensor * src1, const void * packed,
+                             const char ** columns) {
+    const enum ggml_type type = ggml_get_type_traits_cpu(src0->type)->vec_dot_type;
+    *columns = src1->type == type ? src1->data : packed;
+    return src1->type == type && !ggml_is_contiguous(src1) ? 0 : ggml_row_size(type, src1->ne[0]);
+}
+
+bool edgespec_mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * dst, int64_t row, int64_t row_end,
+                      int64_t column, int64_t column_end) {
+    const struct ggml_tensor * src0 = dst->src[0], * src1 = dst->src[1];
+    GGML_TENSOR_BINARY_OP_LOCALS
+    const int64_t together = ne12 / ne02 * ne11; /* columns that are multiplied by the same matrix: heads share keys */
+    const char * columns;
+    const size_t size = size_of_column(src0, src1, params->wdata, &columns);
+    if (!is_chosen(src0->type, ne00, MIN(together, column_end - column))) {
+        return false;
+    }
+    for (int64_t n; column < column_end; column += n) {
+        const int64_t matrix = column / together;
+        const char * a = (const char *) src0->data + matrix % ne02 * nb02 + matrix / ne02 * ne03 / ne13 * nb03;
+        const char * b[MOST_COLUMNS];
+        float * c[MOST_COLUMNS];
+        n = MIN(MIN((matrix + 1) * together, column_end) - column, MOST_COLUMNS);
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t at = column + j, i1 = at % ne11, i2 = at / ne11 % ne12, i3 = at / ne11 / ne12;
+            b[j] = columns + (size ? at * size : i1 * nb11 + i2 * nb12 + i3 * nb13);
+            c[j] = (float *) ((char *) dst->data + i1 * nb1 + i2 * nb2 + i3 * nb3) + row;
+        }
+        if (!edgespec_chunk(src0->type, ne00, a + row * nb01, nb01, row_end - row, b, n, c)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool edgespec_mul_mat_id(struct ggml_tensor * dst, const void * matrix, const int32_t (*places)[2], const void * packed,
+                         int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
+    const struct ggml_tensor * src0 = dst->src[0], * src1 = dst->src[1];
+    GGML_TENSOR_BINARY_OP_LOCALS
+    const char * columns;
+    const size_t size = size_of_column(src0, src1, packed, &columns);
+    if (!is_chosen(src0->type, ne00, column_end - column)) {
+        return false;
+    }
+    for (int64_t n; column < column_end; column += n) {
+        const char * b[MOST_COLUMNS];
+        float * c[MOST_COLUMNS];
+        n = MIN(column_end - column, MOST_COLUMNS);
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t i1 = places[column + j][0], i2 = places[column + j][1];
+            b[j] = columns + (size ? (i1 % ne11 + i2 * ne11) * size : i1 % ne11 * nb11 + i2 * nb12);
+            c[j] = (float *) ((char *) dst->data + i1 * nb1 + i2 * nb2) + row;
+        }
+        if (!edgespec_chunk(src0->type, ne00, (const char *) matrix + row * nb01, nb01, row_end - row, b, n, c)) {
+            return false;
+        }
+    }
+    return true;
+}

@@ -84,16 +84,30 @@ function(edgespec_bound_kernels)
             message(FATAL_ERROR "edgespec: none of the variants is for this processor: ${EDGESPEC_VARIANTS}")
         endif()
     endif()
-    edgespec_replace(${cpu}/ggml-cpu.c 2 "if (!llamafile_sgemm(params," [[if (!(edgespec_is_narrow(src0->type, ne11, ne12 * ne13)
-                        ? edgespec_narrow : llamafile_sgemm)(params,]])
+    edgespec_replace(${cpu}/ggml-cpu.c 2 "if (!llamafile_sgemm(params," [[if (edgespec_is_narrow(src0->type, ne11, ne12 * ne13) ||
+                    !llamafile_sgemm(params,]])
     edgespec_replace(${cpu}/ggml-cpu.c 1 "
     // attempt to reduce false-sharing (does not seem to make a difference)
     // 16 * 2, accounting for mmla kernels" [[
-    if (ne12 * ne13 == 1 && edgespec_chunk(type, ne00, (const char *) src0->data + ir0_start * nb01, nb01,
-            ir0_end - ir0_start, (const char *) wdata + ir1_start * src1_col_stride, src1_col_stride,
-            ir1_end - ir1_start, (char *) dst->data + ir1_start * nb1 + ir0_start * sizeof(float), nb1)) {
+    if (edgespec_mul_mat(params, dst, ir0_start, ir0_end, ir1_start, ir1_end)) {
         return;
     }
+]])
+    edgespec_replace(${cpu}/ggml-cpu.c 1 "
+    // The number of elements in each chunk
+" "
+    edgespec_share_out(src0->type, ne11, nr0, nth, &nchunk0, &nchunk1);
+
+    // The number of elements in each chunk
+")
+    edgespec_replace(${cpu}/ggml-cpu.c 1 "
+    float tmp[16];
+" [[
+    const int32_t (*places)[2] = (const int32_t (*)[2]) &MMID_MATRIX_ROW(cur_a, 0);
+    if (edgespec_mul_mat_id(dst, src0_cur, places, wdata, ir0_start, ir0_end, ir1_start, ir1_end)) {
+        return;
+    }
+    float tmp[16];
 ]])
     edgespec_replace(${cpu}/ggml-cpu.c 1 "if ((nr0 % 2 != 0) || (ne11 % 2 != 0) ||"
         "if (edgespec_kernel_bounds[EDGESPEC_SGEMM_QUANT] > 2 || (nr0 % 2 != 0) || (ne11 % 2 != 0) ||")

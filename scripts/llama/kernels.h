@@ -38,6 +38,7 @@ extern EDGESPEC_EXPORT const int32_t edgespec_version;
 extern EDGESPEC_EXPORT int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS];
 
 struct ggml_compute_params;
+struct ggml_tensor;
 
 /* From so many rows on, llamafile_sgemm is as fast as edgespec_chunk or faster. */
 enum { EDGESPEC_WIDE = 64 };
@@ -45,17 +46,26 @@ enum { EDGESPEC_WIDE = 64 };
 /* Returns true if so many rows are kept from llamafile_sgemm, with weights of this ggml_type in so many matrices. */
 bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices);
 
-/* Of those, in place of llamafile_sgemm and with its parameters: several rows of F16 at once, each with the bits
-   of ggml_vec_dot_f16. False for all it does not do, which is then done row by row. */
-bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64_t n, int64_t k, const void * A,
-                     int64_t lda, const void * B, int64_t ldb, void * C, int64_t ldc, int Atype, int Btype, int Ctype);
+/* Sets the number of chunks in which threads compute a product with so many columns in each matrix. All columns belong
+   to the same chunk, so that weights are read and unpacked once. Leaves the numbers as they are where ggml's are right. */
+void edgespec_share_out(int type, int64_t columns, int64_t rows, int threads, int64_t * row_chunks,
+                        int64_t * column_chunks);
 
-/* Where it is to: `rows` of quantised weights with `columns` of activations, all k elements long. The bits of
-   ggml_vec_dot_..., in less time: weights are read and unpacked once for several columns. Distances (nb) are in bytes.
-   False for all it does not do: types whose elements are looked up in large tables, and processors without AVX2 or
-   NEON. */
-EDGESPEC_EXPORT bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B,
-                                    size_t nb_b, int64_t columns, void * C, size_t nb_c);
+/* `rows` of weights with `columns` of activations, all k elements long: C[j][i] is row i with column j. The bits of
+   ggml_vec_dot_..., in less time: weights are read and unpacked once for several columns. Rows are nb_a bytes apart.
+   False for all it does not do: types whose elements are looked up in large tables, and other processors than
+   kernels.c names. */
+EDGESPEC_EXPORT bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows,
+                                    const char * const * B, int64_t columns, float * const * C);
+
+/* A chunk of a matrix product by edgespec_chunk, attention included: columns of several heads that share their keys and
+   values are multiplied together. False if ggml is to do it, because edgespec_chunk does not or is not faster. */
+bool edgespec_mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * dst, int64_t row, int64_t row_end,
+                      int64_t column, int64_t column_end);
+
+/* The same with an expert's `matrix`: `places` has the number of the expert and the token of each column. */
+bool edgespec_mul_mat_id(struct ggml_tensor * dst, const void * matrix, const int32_t (*places)[2], const void * packed,
+                         int64_t row, int64_t row_end, int64_t column, int64_t column_end);
 
 /* Threads that wait for each other spin so often, and then let others have the processor at each turn: two programs on
    the same cores slow each other down a hundredfold where threads only spin, and sleeping takes too long to wake from. */

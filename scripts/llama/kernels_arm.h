@@ -24,7 +24,8 @@ INLINE bool has_sve_order(int type) {
 
 /* False for what ggml adds up in floats, in more sums than there are here. */
 INLINE bool follows_ggml(int type) {
-    return !(HAS_SVE && type == GGML_TYPE_Q2_K) && !(has_sve_order(type) && BYTES_OF_VECTOR > 32);
+    return !(HAS_SVE && (type == GGML_TYPE_Q2_K || type == GGML_TYPE_F16)) &&
+           !(has_sve_order(type) && BYTES_OF_VECTOR > 32);
 }
 
 /* True for types that ggml adds up in two sums, of the even and of the odd blocks, or two blocks at once. */
@@ -33,61 +34,52 @@ INLINE bool has_pairs(int type) {
 }
 
 /* Single columns are left to ggml: whether the kernels here are faster was not measured. */
-INLINE bool is_fast_alone(int type, size_t nb_a) {
-    (void) type, (void) nb_a;
+INLINE bool is_fast_alone(int type, int64_t k) {
+    (void) type, (void) k;
     return true;
 }
 
+/* As ggml_vec_dot_f16 adds up rows: in four sums each. Those of all columns of a row stay in registers. */
+INLINE void tile_of_f16(int tall, int broad, int k, const char * a, size_t nb_a, const char * const * b,
+                        float * const * c, int64_t row) {
 #if !HAS_SVE
-
-#define COLUMNS 4
-
-/* With half precision, ggml multiplies and adds up in F16. Else columns of B are converted once for all rows. */
-#ifdef __ARM_FEATURE_FP16_VECTOR_ARITHMETIC
-typedef ggml_fp16_t b_float;
-#define convert_f16(from, to, k) memcpy(to, from, (k) * sizeof(ggml_fp16_t))
-#define LOAD_B GGML_F16x8_LOAD
-#define FLOAT_OF_B GGML_CPU_FP16_TO_FP32
-#else
-typedef float b_float;
-#define convert_f16 ggml_cpu_fp16_to_fp32
-#define LOAD_B GGML_F32x4_LOAD
-#define FLOAT_OF_B
-#endif
-
-/* A row of A with `columns` of B, as ggml_vec_dot_f16 adds them up: in four sums a column, all of them in registers. */
-INLINE void dots(int columns, int k, const ggml_fp16_t * a, const b_float * b, float * c, int64_t ldc) {
     const int np = k & ~(GGML_F16_DOT_STEP - 1);
-    GGML_F16_DOT_VEC sums[COLUMNS][GGML_F16_DOT_ARR];
-    for (int column = 0; column < columns; column++) {
-        for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
-            sums[column][j] = GGML_F16_DOT_VEC_ZERO;
-        }
-    }
-    for (int start = 0; start < np; start += GGML_F16_DOT_STEP) {
-        for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
-            const int at = start + j * GGML_F16_DOT_EPR;
-            const GGML_F16_DOT_VEC ax = GGML_F16_DOT_VEC_LOAD(a + at, j);
-            for (int column = 0; column < columns; column++) {
-                sums[column][j] = GGML_F16_DOT_VEC_FMA(sums[column][j], ax, LOAD_B(b + column * LONGEST + at));
+    for (int i = 0; i < tall; i++) {
+        const ggml_fp16_t * ai = (const ggml_fp16_t *) (a + i * nb_a);
+        GGML_F16_DOT_VEC sums[BROAD][GGML_F16_DOT_ARR];
+        for (int j = 0; j < broad; j++) {
+            for (int n = 0; n < GGML_F16_DOT_ARR; n++) {
+                sums[j][n] = GGML_F16_DOT_VEC_ZERO;
             }
         }
-    }
-    for (int column = 0; column < columns; column++) {
-        GGML_F16_DOT_VEC of[GGML_F16_DOT_ARR]; /* a copy: an array whose address is taken would not stay in registers */
-        for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
-            of[j] = sums[column][j];
+        for (int start = 0; start < np; start += GGML_F16_DOT_STEP) {
+            for (int n = 0; n < GGML_F16_DOT_ARR; n++) {
+                const int at = start + n * GGML_F16_DOT_EPR;
+                const GGML_F16_DOT_VEC ax = GGML_F16_DOT_VEC_LOAD(ai + at, n);
+                for (int j = 0; j < broad; j++) {
+                    const GGML_F16_DOT_VEC bx = GGML_F16_DOT_VEC_LOAD((const ggml_fp16_t *) b[j] + at, n);
+                    sums[j][n] = GGML_F16_DOT_VEC_FMA(sums[j][n], ax, bx);
+                }
+            }
         }
-        ggml_float sum = 0.0;
-        GGML_F16_DOT_VEC_REDUCE(sum, of);
-        for (int i = np; i < k; i++) {
-            sum += (ggml_float) (GGML_CPU_FP16_TO_FP32(a[i]) * FLOAT_OF_B(b[column * LONGEST + i]));
+        for (int j = 0; j < broad; j++) {
+            GGML_F16_DOT_VEC of[GGML_F16_DOT_ARR]; /* a copy: an array whose address is taken is not in registers */
+            for (int n = 0; n < GGML_F16_DOT_ARR; n++) {
+                of[n] = sums[j][n];
+            }
+            ggml_float sum = 0.0;
+            GGML_F16_DOT_VEC_REDUCE(sum, of);
+            for (int at = np; at < k; at++) {
+                sum += (ggml_float) (GGML_CPU_FP16_TO_FP32(ai[at]) *
+                                     GGML_CPU_FP16_TO_FP32(((const ggml_fp16_t *) b[j])[at]));
+            }
+            c[j][row + i] = (float) sum;
         }
-        c[column * ldc] = sum;
     }
-}
-
+#else
+    (void) tall, (void) broad, (void) k, (void) a, (void) nb_a, (void) b, (void) c, (void) row;
 #endif
+}
 
 INLINE int8x16_t signed_bytes(uint8x16_t bytes) {
     return vreinterpretq_s8_u8(bytes);
@@ -229,7 +221,7 @@ INLINE float32x4_t least_sums(int type, int blocks, const char * a, const column
 
 /* Types whose even and odd blocks ggml adds up apart. */
 INLINE void tile_of_sums(int type, int tall, int broad, bool is_wide, int blocks, const char * a, size_t nb_a,
-                         const columns_of_32 * b, char * c, size_t nb_c) {
+                         const columns_of_32 * b, float * const * c, int64_t row) {
     float32x4_t even[TALL][BROAD][2], odd[TALL][BROAD][2];
     add_blocks(type, tall, broad, is_wide, 0, blocks, a, nb_a, b, even);
     add_blocks(type, tall, broad, is_wide, 1, blocks, a, nb_a, b, odd);
@@ -249,14 +241,14 @@ INLINE void tile_of_sums(int type, int tall, int broad, bool is_wide, int blocks
             all = least_sums(type, blocks, a + i * nb_a, b, all);
         }
         for (int j = 0; j < broad; j++) {
-            ((float *) (c + j * nb_c))[i] = all[j];
+            c[j][row + i] = all[j];
         }
     }
 }
 
 /* IQ4_NL and MXFP4: ggml adds up each block, and then two blocks at once. */
 INLINE void tile_of_pairs(int type, int tall, int broad, int blocks, const char * a, size_t nb_a,
-                          const columns_of_32 * b, char * c, size_t nb_c) {
+                          const columns_of_32 * b, float * const * c, int64_t row) {
     const size_t size = size_of_block(type);
     float sums[TALL][BROAD];
     memset(sums, 0, sizeof(sums));
@@ -281,19 +273,19 @@ INLINE void tile_of_pairs(int type, int tall, int broad, int blocks, const char 
     }
     for (int j = 0; j < broad; j++) {
         for (int i = 0; i < tall; i++) {
-            ((float *) (c + j * nb_c))[i] = sums[i][j];
+            c[j][row + i] = sums[i][j];
         }
     }
 }
 
-INLINE void tile(int type, int tall, int broad, int blocks, const char * a, size_t nb_a, const columns_of_32 * b,
-                 char * c, size_t nb_c) {
+INLINE void tile_of_32(int type, int tall, int broad, int blocks, const char * a, size_t nb_a, const columns_of_32 * b,
+                 float * const * c, int64_t row) {
     if (type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4) {
-        tile_of_pairs(type, tall, broad, blocks, a, nb_a, b, c, nb_c);
+        tile_of_pairs(type, tall, broad, blocks, a, nb_a, b, c, row);
     } else if (has_sve_order(type) && BYTES_OF_VECTOR == 32) {
-        tile_of_sums(type, tall, broad, true, blocks, a, nb_a, b, c, nb_c);
+        tile_of_sums(type, tall, broad, true, blocks, a, nb_a, b, c, row);
     } else {
-        tile_of_sums(type, tall, broad, false, blocks, a, nb_a, b, c, nb_c);
+        tile_of_sums(type, tall, broad, false, blocks, a, nb_a, b, c, row);
     }
 }
 
@@ -452,8 +444,8 @@ INLINE int least_sum(const int16_t * sums, const int16_t * least) {
     return vaddvq_s32(all);
 }
 
-INLINE void row_of_256(int type, int broad, int blocks, const char * a, const block_q8_K * const * b, char * c,
-                       size_t nb_c) {
+INLINE void row_of_256(int type, int broad, int blocks, const char * a, const block_q8_K * const * b,
+                       float * const * c, int64_t row) {
     const bool has_16 = type == GGML_TYPE_Q2_K || type == GGML_TYPE_Q3_K || type == GGML_TYPE_Q6_K; /* to a scale */
     const bool has_minima = type != GGML_TYPE_Q3_K && type != GGML_TYPE_IQ4_XS;
     float sums[BROAD];
@@ -494,6 +486,6 @@ INLINE void row_of_256(int type, int broad, int blocks, const char * a, const bl
         }
     }
     for (int j = 0; j < broad; j++) {
-        *(float *) (c + j * nb_c) = sums[j];
+        c[j][row] = sums[j];
     }
 }

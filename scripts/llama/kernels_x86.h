@@ -1,18 +1,9 @@
 /* Kernels for AVX2 and AVX-512, included by kernels.c, which says what they are. */
 #include <immintrin.h>
 
-#ifdef __AVX512F__
-#define COLUMNS 6
-#else
-#define COLUMNS 4
-#endif
 #define AHEAD 32768   /* bytes between a read and its prefetch, where the order of reads is not that in memory */
 #define SEGMENT 1024  /* elements of a row: those of all columns stay in the first level of the cache */
 #define LONG_ROW 1024 /* bytes of a row from which on ggml reads single columns as fast */
-
-/* Columns of B in F16 are converted once for all rows. */
-typedef float b_float;
-#define convert_f16 ggml_cpu_fp16_to_fp32
 
 /* FOURS adds the products of four unsigned bytes of `a` and signed ones of `b` to each 32 bits of `sum`; PAIRS adds the
    products of two numbers of 16 bits. */
@@ -35,8 +26,8 @@ INLINE bool has_pairs(int type) {
 }
 
 /* True for single columns that ggml computes as fast or faster, because it reads one row after the other. */
-INLINE bool is_fast_alone(int type, size_t nb_a) {
-    return type == GGML_TYPE_Q4_K || (is_of_32(type) && nb_a >= LONG_ROW);
+INLINE bool is_fast_alone(int type, int64_t k) {
+    return type == GGML_TYPE_Q4_K || (!is_of_256(type) && ggml_row_size((enum ggml_type) type, k) >= LONG_ROW);
 }
 
 /* All types are added up as ggml does. */
@@ -45,45 +36,127 @@ INLINE bool follows_ggml(int type) {
     return true;
 }
 
-/* A row of A with `columns` of B, converted already, as ggml_vec_dot_f16 adds them up: in several sums a row. For a
-   segment of the row they are made one after the other, so that those of many columns stay in registers. */
-INLINE void dots(int columns, int k, const ggml_fp16_t * a, const float * b, float * c, int64_t ldc) {
-    const int np = k & ~(GGML_F16_DOT_STEP - 1);
-    GGML_F16_DOT_VEC sums[COLUMNS][GGML_F16_DOT_ARR];
-    for (int column = 0; column < columns; column++) {
-        for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
-            sums[column][j] = GGML_F16_DOT_VEC_ZERO;
+/* F16: ggml_vec_dot_f16 adds up a row in four sums, each of every fourth vector. Here these sums are made one after the
+   other, so that those of all rows and columns stay in registers. */
+
+/* Four rows: the sum of the elements of each, in ggml's order. */
+#ifdef __AVX512F__
+#define ADD _mm512_add_ps
+INLINE __m128 sums_of_four(const GGML_F16_DOT_VEC * of) {
+    const __m512 ab = ADD(_mm512_shuffle_f32x4(of[0], of[1], 0x44), _mm512_shuffle_f32x4(of[0], of[1], 0xEE));
+    const __m512 cd = ADD(_mm512_shuffle_f32x4(of[2], of[3], 0x44), _mm512_shuffle_f32x4(of[2], of[3], 0xEE));
+    __m512 sums = ADD(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD)); /* four of each row */
+    sums = ADD(sums, _mm512_shuffle_ps(sums, sums, 0x4E));
+    sums = ADD(sums, _mm512_shuffle_ps(sums, sums, 0xB1));
+    const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+    return _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, sums));
+}
+#else
+#define ADD _mm256_add_ps
+INLINE __m128 halves(__m256 sums) {
+    return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
+}
+INLINE __m128 sums_of_four(const GGML_F16_DOT_VEC * of) {
+    return _mm_hadd_ps(_mm_hadd_ps(halves(of[0]), halves(of[1])), _mm_hadd_ps(halves(of[2]), halves(of[3])));
+}
+#endif
+
+typedef GGML_F16_DOT_VEC tile_sums[BROAD][TALL];
+
+#define EACH(expression)                                                                                               \
+    for (int j = 0; j < broad; j++) {                                                                                  \
+        for (int i = 0; i < tall; i++) {                                                                               \
+            expression;                                                                                                \
+        }                                                                                                              \
+    }
+
+/* What is fetched ahead: in the order of memory, although the reads jump from row to row. */
+typedef struct {
+    const char * at;
+    int left; /* bytes of the row */
+} fetched;
+
+INLINE fetched fetch(fetched ahead, int size, size_t nb_a) {
+    _mm_prefetch(ahead.at, _MM_HINT_T1);
+    ahead.at += 64;
+    ahead.left -= 64;
+    if (ahead.left <= 0) {
+        ahead.at += nb_a - (size + 63) / 64 * 64;
+        ahead.left = size;
+    }
+    return ahead;
+}
+
+/* Adds the products of every fourth vector from `start` to `end` to the sums of a tile. */
+INLINE fetched add_f16(int tall, int broad, int k, int start, int end, const char * a, size_t nb_a,
+                       const char * const * b, fetched ahead, tile_sums sums) {
+    for (int at = start; at < end; at += GGML_F16_DOT_STEP) {
+        GGML_F16_DOT_VEC ax[TALL];
+        for (int of = 0; of < tall * GGML_F16_DOT_EPR * 2; of += 64) {
+            ahead = fetch(ahead, k * sizeof(ggml_fp16_t), nb_a);
+        }
+        for (int i = 0; i < tall; i++) {
+            ax[i] = GGML_F16_DOT_VEC_LOAD(a + i * nb_a + at * sizeof(ggml_fp16_t), 0);
+        }
+        for (int j = 0; j < broad; j++) {
+            const GGML_F16_DOT_VEC bx = GGML_F16_DOT_VEC_LOAD(b[j] + at * sizeof(ggml_fp16_t), 0);
+            for (int i = 0; i < tall; i++) {
+                sums[j][i] = GGML_F16_DOT_VEC_FMA(sums[j][i], ax[i], bx);
+            }
         }
     }
-    for (int start = 0, end; start < np; start = end) {
-        end = MIN(np, start + SEGMENT);
-        for (int at = start; at < end; at += 32) {
-            _mm_prefetch((const char *) (a + at) + AHEAD, _MM_HINT_T1);
+    return ahead;
+}
+
+INLINE void tile_of_f16(int tall, int broad, int k, const char * a, size_t nb_a, const char * const * b,
+                        float * const * c, int64_t row) {
+    const int np = k & ~(GGML_F16_DOT_STEP - 1), apart = GGML_F16_DOT_EPR;
+    fetched ahead = {a + AHEAD / (TALL * nb_a) * (TALL * nb_a), k * sizeof(ggml_fp16_t)};
+    tile_sums even, odd, sums;
+    if (np <= SEGMENT) { /* the usual case in attention: all sums stay in registers */
+        EACH(even[j][i] = GGML_F16_DOT_VEC_ZERO);
+        ahead = add_f16(tall, broad, k, 0 * apart, np, a, nb_a, b, ahead, even);
+        EACH(sums[j][i] = GGML_F16_DOT_VEC_ZERO);
+        ahead = add_f16(tall, broad, k, 2 * apart, np, a, nb_a, b, ahead, sums);
+        EACH(even[j][i] = ADD(even[j][i], sums[j][i]));
+        EACH(odd[j][i] = GGML_F16_DOT_VEC_ZERO);
+        ahead = add_f16(tall, broad, k, 1 * apart, np, a, nb_a, b, ahead, odd);
+        EACH(sums[j][i] = GGML_F16_DOT_VEC_ZERO);
+        ahead = add_f16(tall, broad, k, 3 * apart, np, a, nb_a, b, ahead, sums);
+        EACH(odd[j][i] = ADD(odd[j][i], sums[j][i]));
+    } else {
+        tile_sums of[4];
+        memset(of, 0, sizeof(of));
+        for (int start = 0, end; start < np; start = end) {
+            end = MIN(np, start + SEGMENT);
+            for (int n = 0; n < 4; n++) {
+                EACH(sums[j][i] = of[n][j][i]);
+                ahead = add_f16(tall, broad, k, start + n * apart, end, a, nb_a, b, ahead, sums);
+                EACH(of[n][j][i] = sums[j][i]);
+            }
         }
-        for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
-            GGML_F16_DOT_VEC sum[COLUMNS];
-            for (int column = 0; column < columns; column++) {
-                sum[column] = sums[column][j];
-            }
-            for (int at = start + j * GGML_F16_DOT_EPR; at < end; at += GGML_F16_DOT_STEP) {
-                const GGML_F16_DOT_VEC ax = GGML_F16_DOT_VEC_LOAD(a + at, j);
-                for (int column = 0; column < columns; column++) {
-                    const GGML_F16_DOT_VEC bx = GGML_F32_VEC_LOAD(b + column * LONGEST + at);
-                    sum[column] = GGML_F16_DOT_VEC_FMA(sum[column], ax, bx);
-                }
-            }
-            for (int column = 0; column < columns; column++) {
-                sums[column][j] = sum[column];
-            }
-        }
+        EACH(even[j][i] = ADD(of[0][j][i], of[2][j][i]));
+        EACH(odd[j][i] = ADD(of[1][j][i], of[3][j][i]));
     }
-    for (int column = 0; column < columns; column++) {
-        ggml_float sum = 0.0;
-        GGML_F16_DOT_VEC_REDUCE(sum, sums[column]);
-        for (int i = np; i < k; i++) {
-            sum += (ggml_float) (GGML_CPU_FP16_TO_FP32(a[i]) * b[column * LONGEST + i]);
+    for (int j = 0; j < broad; j++) {
+        GGML_F16_DOT_VEC whole[4];
+        for (int i = 0; i < 4; i++) {
+            whole[i] = i < tall ? ADD(even[j][i], odd[j][i]) : GGML_F16_DOT_VEC_ZERO;
         }
-        c[column * ldc] = sum;
+        float sums[4];
+        _mm_storeu_ps(sums, sums_of_four(whole));
+        if (np == k) {
+            memcpy(c[j] + row, sums, tall * sizeof(float));
+            continue;
+        }
+        for (int i = 0; i < tall; i++) {
+            ggml_float sum = sums[i];
+            for (int at = np; at < k; at++) {
+                sum += (ggml_float) (GGML_CPU_FP16_TO_FP32(((const ggml_fp16_t *) (a + i * nb_a))[at]) *
+                                     GGML_CPU_FP16_TO_FP32(((const ggml_fp16_t *) b[j])[at]));
+            }
+            c[j][row + i] = (float) sum;
+        }
     }
 }
 
@@ -180,8 +253,8 @@ INLINE void add_block(int type, int tall, int broad, const char * a, size_t nb_a
     }
 }
 
-INLINE void tile(int type, int tall, int broad, int blocks, const char * a, size_t nb_a, const columns_of_32 * b,
-                 char * c, size_t nb_c) {
+INLINE void tile_of_32(int type, int tall, int broad, int blocks, const char * a, size_t nb_a, const columns_of_32 * b,
+                       float * const * c, int64_t row) {
     const size_t size = size_of_block(type);
     const int apart = has_pairs(type) ? 2 : 1;
     const char * ahead = a + AHEAD;
@@ -208,7 +281,7 @@ INLINE void tile(int type, int tall, int broad, int blocks, const char * a, size
         }
     }
     for (int j = 0; j < broad; j++) {
-        float * out = (float *) (c + j * nb_c);
+        float * out = c[j] + row;
         for (int i = 0; i < tall; i++) {
             out[i] = has_least(type) ? sum_of_eight(all[i][j]) + least[i][j] : sum_of_eight(all[i][j]);
         }
@@ -393,8 +466,8 @@ INLINE void add_iq4_xs(sums_of_256 * sums, int broad, const block_iq4_xs * a, co
     }
 }
 
-INLINE void row_of_256(int type, int broad, int blocks, const char * a, const block_q8_K * const * b, char * c,
-                       size_t nb_c) {
+INLINE void row_of_256(int type, int broad, int blocks, const char * a, const block_q8_K * const * b,
+                       float * const * c, int64_t row) {
     const block_q8_K * at[BROAD];
     sums_of_256 sums;
     for (int j = 0; j < broad; j++) {
@@ -418,7 +491,7 @@ INLINE void row_of_256(int type, int broad, int blocks, const char * a, const bl
         }
     }
     for (int j = 0; j < broad; j++) {
-        float * out = (float *) (c + j * nb_c);
+        float * out = c[j] + row;
         const __m128 least = _mm_add_ps(sums.least[j], _mm_movehl_ps(sums.least[j], sums.least[j]));
         *out = sum_of_eight(sums.scaled[j]);
         if (type == GGML_TYPE_Q4_K) {

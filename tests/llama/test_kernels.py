@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,19 @@ from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
 from llama_cpp._ctypes_extensions import load_shared_library
 from llama_cpp._ggml import libggml_base_path
 from numpy.typing import NDArray
+from tiny_gguf import write_model
 
 from edgespec.llama import kernels
+from edgespec.llama.context import Context
 from edgespec.llama.library import build_flags
+from edgespec.llama.model import Model
 
-TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]
+TYPES = [
+    "F16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS",
+]  # fmt: skip
 SHAPES = [(1, 256, 1), (7, 512, 5), (16, 2048, 8), (33, 1536, 3), (5, 768, 11), (2, 8192, 2), (9, 1024, 16)]
+CASES = [(name, shape) for name in TYPES for shape in SHAPES]
+CASES += [("F16", shape) for shape in [(6, 80, 3), (5, 1312, 4), (3, 4128, 2)]]  # rows that do not fill all vectors
 
 Bytes = NDArray[np.uint8]
 
@@ -49,28 +57,33 @@ def cpu() -> Iterator[Any]:
     library.edgespec_chunk.restype = ctypes.c_bool
     kernels.use(kernels.FAST)
     try:
-        if not takes(library, "Q4_K", 256, n_columns=2):
+        if not takes(library, "Q4_K", 256):
             pytest.skip("there are no kernels for several rows for this processor")
         yield library
     finally:
         kernels.use(kernels.STOCK)
 
 
-def takes(cpu: Any, name: str, k: int, n_columns: int) -> bool:
-    """Return whether edgespec's kernels multiply a row of k weights of this type with so many columns."""
-    zeros = np.zeros(1 << 20, np.uint8)
-    nothing, distance, row = pointer(zeros), ctypes.c_size_t(2176), ctypes.c_int64(1)
-    weights = nothing, distance, row
-    columns = nothing, distance, ctypes.c_int64(n_columns)
-    type = ctypes.c_int(GGMLQuantizationType[name])
-    return bool(cpu.edgespec_chunk(type, ctypes.c_int64(k), *weights, *columns, nothing, distance))
+def multiplied(cpu: Any, type: int, k: int, rows: Bytes, columns: Bytes) -> NDArray[np.float32] | None:
+    """Return the products of rows of k weights with columns, float32[columns, rows], or None if edgespec's kernels do
+    not take them."""
+    products = np.zeros((len(columns), len(rows)), np.float32)
+    is_done = cpu.edgespec_chunk(
+        ctypes.c_int(type), ctypes.c_int64(k), pointer(rows), ctypes.c_size_t(rows.strides[0]),
+        ctypes.c_int64(len(rows)), pointers(columns), ctypes.c_int64(len(columns)), pointers(products),
+    )  # fmt: skip
+    return products if is_done else None
 
 
-def is_left_to_ggml(name: str, n_columns: int) -> bool:
-    """Return whether ggml computes this type as fast, or in an order that edgespec's kernels do not follow."""
-    if "NEON = 1" in build_flags():
-        return n_columns == 1 or (name == "Q2_K" and "SVE = 1" in build_flags())
-    return n_columns == 1 and name == "Q4_K"
+def takes(cpu: Any, name: str, k: int) -> bool:
+    """Return whether edgespec's kernels multiply rows of k weights of this type."""
+    nothing = np.zeros((2, 4 * k), np.uint8)
+    return multiplied(cpu, GGMLQuantizationType[name], k, nothing, nothing) is not None
+
+
+def is_left_to_ggml(name: str) -> bool:
+    """Return whether ggml adds up this type in the order of the processor's vectors, which is not followed."""
+    return name in ("Q2_K", "F16") and "SVE = 1" in build_flags()
 
 
 def traits(cpu: Any, type: int) -> Traits:
@@ -99,45 +112,62 @@ def pointer(array: NDArray[Any]) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", TYPES)
+def pointers(rows: NDArray[Any]) -> ctypes.Array[ctypes.c_void_p]:
+    """Return pointers to the rows of an array."""
+    return (ctypes.c_void_p * len(rows))(*(row.ctypes.data for row in rows))
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES, ids=str)
 def test_several_rows_have_the_bits_of_single_ones(cpu: Any, name: str, shape: tuple[int, int, int]) -> None:
     n_rows, k, n_columns = shape
     random, type = np.random.default_rng(k), GGMLQuantizationType[name]
     rows = random.standard_normal((n_rows, k)).astype(np.float32) * random.choice([0.1, 1, 5], (n_rows, 1))
     weights = quantised(type, rows.astype(np.float32))
-    single, several = np.zeros((n_columns, n_rows), np.float32), np.zeros((n_columns, n_rows), np.float32)
+    single = np.zeros((n_columns, n_rows), np.float32)
     known = traits(cpu, type)
     columns = activations(cpu, known.vec_dot_type, 3 * random.standard_normal((n_columns, k)).astype(np.float32))
     for i in range(n_columns):
         for j in range(n_rows):
             place = single[i, j:].ctypes.data
             known.vec_dot(k, place, 0, weights[j].ctypes.data, 0, columns[i].ctypes.data, 0, 1)
-    is_done = cpu.edgespec_chunk(
-        ctypes.c_int(type), ctypes.c_int64(k),
-        pointer(weights), ctypes.c_size_t(weights.shape[1]), ctypes.c_int64(n_rows),
-        pointer(columns), ctypes.c_size_t(columns.shape[1]), ctypes.c_int64(n_columns),
-        pointer(several), ctypes.c_size_t(several.strides[0]),
-    )  # fmt: skip
-    assert is_done != is_left_to_ggml(name, n_columns)
-    assert not is_done or (several.view(np.uint32) == single.view(np.uint32)).all()
+    several = multiplied(cpu, type, k, weights, columns)
+    assert (several is None) == is_left_to_ggml(name)
+    assert several is None or (several.view(np.uint32) == single.view(np.uint32)).all()
     expected = 3 * np.abs(rows).max()
     assert 0 < np.abs(single).max() < expected * k  # they are products, not zeros
 
 
-@pytest.mark.parametrize(
-    ("name", "k", "n_columns"),
-    [
-        ("IQ4_NL", 96, 1),
-        ("IQ4_NL", 96, 2),
-        ("Q8_0", 32 * 1025, 2),
-        ("F16", 256, 2),
-        ("IQ3_S", 256, 2),
-        ("Q8_0", 2048, 1),
-    ],
-)
-def test_what_the_kernels_do_not_do_is_left_to_ggml(cpu: Any, name: str, k: int, n_columns: int) -> None:
-    assert not takes(cpu, name, k, n_columns)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("type", ["F16", "Q8_0", "Q4_1"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2moe"])  # heads that share keys; experts
+def test_passes_have_the_bits_of_passes_over_single_tokens_with_ggmls_kernels(
+    cpu: Any, tmp_path: Path, architecture: str, type: str, threads: int
+) -> None:
+    path = write_model(tmp_path / "tiny.gguf", architecture, width=256, n_layers=2, type=type)
+    with (
+        Model(path) as model,
+        Context(model, n_ctx=512, max_outputs=16, threads=threads, flash_attention="off", exact=True) as context,
+    ):
+        own, tokens = context.bounds, np.random.default_rng(1).integers(model.n_vocab, size=340).tolist()
+        context.decode(tokens[:300], range(300), [(0,)] * 300, [False] * 300)
+        context.bounds = (*own[:-1], 0)
+        single = []
+        for place in range(300, 340):
+            context.decode(tokens[place : place + 1], [place], [(0,)], [True])
+            single.append(context.logits(0).copy())
+        context.bounds = own
+        for width in (1, 2, 5, 11, 16):
+            context.truncate(0, 300)
+            for start in range(0, 40, width):
+                n = min(width, 40 - start)
+                places = range(300 + start, 300 + start + n)
+                context.decode(tokens[places[0] : places[-1] + 1], places, [(0,)] * n, [True] * n)
+                assert all(np.array_equal(context.logits(row), single[start + row]) for row in range(n)), width
+
+
+@pytest.mark.parametrize(("name", "k"), [("IQ4_NL", 96), ("Q8_0", 32 * 1025), ("IQ3_S", 256)])
+def test_what_the_kernels_do_not_do_is_left_to_ggml(cpu: Any, name: str, k: int) -> None:
+    assert not takes(cpu, name, k)
 
 
 @pytest.mark.parametrize(

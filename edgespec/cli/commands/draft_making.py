@@ -11,6 +11,7 @@ import click
 from edgespec.cli.commands.tune import MODEL_N_MAX, measure
 from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import QUIET, option
+from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.types import ModelSpec, Parsed
 from edgespec.cli.setup.models import tell_stopped
 from edgespec.errors import UsageError, told_as
@@ -54,7 +55,7 @@ TOKENS = option(
 )  # fmt: skip
 
 
-@click.command(cls=Command, params=[TYPE, OUT, NO_CHECK, QUIET])
+@click.command(cls=Command, params=[TYPE, OUT, NO_CHECK, OFFLINE, QUIET])
 @click.argument("head", metavar="HEAD")
 @click.argument("target", type=ModelSpec(), metavar="MODEL")
 def convert(call: Call) -> None:
