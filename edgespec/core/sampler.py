@@ -93,6 +93,8 @@ class Sampler:
         Raises ValueError if the row has no finite logit, or a NaN.
         """
         adjusted = self._checked(row, tokens)
+        if self.settings.is_greedy:
+            return self._choice(adjusted, peak(adjusted))
         return self._choice(adjusted, perturbed_best(draw_from(adjusted, self.settings), self.noise_key(position)))
 
     def noise_key(self, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:

@@ -72,6 +72,12 @@ class SamplingSettings:
         return self.repeat_last_n != 0 and strength
 
 
+    @property
+    def is_greedy(self) -> bool:
+        """True if the most likely token is always chosen: of the steps of the chain, only typical-p can drop it."""
+        return self.temperature == 0 and self.typical_p == 1
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """The remaining tokens. The distribution of the next token is the softmax of `logits`."""
@@ -118,7 +124,7 @@ def adjust(row: FloatRow, settings: SamplingSettings, tokens: Sequence[int], ban
 
 def draw_from(row: FloatRow, settings: SamplingSettings) -> Candidates:
     """Apply the second half of the chain to an adjusted row: truncation and temperature."""
-    if settings.temperature == 0 and settings.typical_p == 1:  # no other step can drop the most likely token
+    if settings.is_greedy:
         best = peak(row)
         return Candidates(np.array([best], np.int32), row[best : best + 1])
     candidates = truncate(row, settings)

@@ -75,16 +75,18 @@ class Stats:
         self.proposed += len(draft)
         self.accepted += accepted
         self.generated_tokens += emitted
+        _grow(self.accepted_histogram, accepted + 1)
+        self.accepted_histogram[accepted] += 1
+        if not draft:
+            return
         depths = draft.depths()
         deepest = max(depths, default=-1) + 1
         _grow(self.proposed_per_pos, deepest)
         _grow(self.accepted_per_pos, deepest)
-        _grow(self.accepted_histogram, accepted + 1)
         for depth in depths:
             self.proposed_per_pos[depth] += 1
         for depth in range(accepted):
             self.accepted_per_pos[depth] += 1
-        self.accepted_histogram[accepted] += 1
         sources = [draft.source_of(node) for node in range(len(draft))]
         for name in dict.fromkeys(sources):
             source = self.by_source.setdefault(name, SourceStats())

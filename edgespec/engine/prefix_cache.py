@@ -17,7 +17,9 @@ from edgespec.engine.sequence import Prefix, Reuse, State
 from edgespec.engine.slots import LEFT_OUT, Slot
 from edgespec.llama.context import Context
 
-LEAST_SAVED = 64  # tokens; fewer are not worth saving
+# Tokens; fewer are not saved. A chat that lost its cached answers reads them as part of its next prompt, with other bits
+# than generated tokens have, so that even short chats are worth saving.
+LEAST_SAVED = 8
 MOST_CHECKPOINTS = 8  # for each slot
 SAVE_SHARE, RESTORE_SHARE = 1 / 8, 1 / 2  # of the time that reading the tokens again would take
 BYTES_PER_S = 2e9  # assumed until measured

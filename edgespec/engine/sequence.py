@@ -92,10 +92,11 @@ class Sequence:
     ends: frozenset[int] = frozenset()
     started_s: float = 0.0
     first_token_s: float = 0.0
+    #: The mode of verification and sampling (`mode_of`).
+    mode: str = field(init=False)
 
-    @property
-    def mode(self) -> str:
-        return mode_of(self.rule, self.sampler.settings, is_constrained=self.sampler.constraint is not None)
+    def __post_init__(self) -> None:
+        self.mode = mode_of(self.rule, self.sampler.settings, is_constrained=self.sampler.constraint is not None)
 
     @property
     def remaining(self) -> int:

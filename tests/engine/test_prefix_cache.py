@@ -43,6 +43,12 @@ def test_chats_that_take_turns_read_only_what_is_new(sequences: int, can_roll_ba
     assert steps.scheduler.cache.hits == 10
 
 
+def test_short_chats_that_take_turns_keep_their_answers() -> None:
+    steps = Steps(ROOM, sequences=1)
+    first, _ = steps.answer(text(20)), steps.answer(text(20, 1))
+    assert cached(steps, [*first.tokens, *text(30, 2)]) == len(first.tokens) - 1
+
+
 def test_a_prompt_that_ends_otherwise_takes_what_it_shares_and_leaves_the_rest_to_others() -> None:
     steps = Steps(ROOM, sequences=1)
     first = steps.answer(text(400))
