@@ -31,8 +31,8 @@ enum {
     EDGESPEC_BOUNDS
 };
 
-/* The version of these additions, in the version of the wheels too (0.3.36+edgespec.2). edgespec uses no other one. */
-enum { EDGESPEC_VERSION = 2 };
+/* The version of these additions, in the version of the wheels too (0.3.36+edgespec.3). edgespec uses no other one. */
+enum { EDGESPEC_VERSION = 3 };
 extern EDGESPEC_EXPORT const int32_t edgespec_version;
 
 extern EDGESPEC_EXPORT int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS];
