@@ -71,7 +71,6 @@ class SamplingSettings:
         strength = self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         return self.repeat_last_n != 0 and strength
 
-
     @property
     def is_greedy(self) -> bool:
         """True if the most likely token is always chosen: of the steps of the chain, only typical-p can drop it."""

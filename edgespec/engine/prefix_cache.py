@@ -17,8 +17,8 @@ from edgespec.engine.sequence import Prefix, Reuse, State
 from edgespec.engine.slots import LEFT_OUT, Slot
 from edgespec.llama.context import Context
 
-# Tokens; fewer are not saved. A chat that lost its cached answers reads them as part of its next prompt, with other bits
-# than generated tokens have, so that even short chats are worth saving.
+# Tokens; fewer are not saved. Even short chats are worth saving: a chat that lost its cached answers reads them as part
+# of its next prompt, and then they have other bits than generated tokens.
 LEAST_SAVED = 8
 MOST_CHECKPOINTS = 8  # for each slot
 SAVE_SHARE, RESTORE_SHARE = 1 / 8, 1 / 2  # of the time that reading the tokens again would take
