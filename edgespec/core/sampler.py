@@ -93,7 +93,7 @@ class Sampler:
         Raises ValueError if the row has no finite logit, or a NaN.
         """
         adjusted = self._checked(row, tokens)
-        if self.settings.is_greedy:
+        if self.settings.takes_peak:
             return self._choice(adjusted, peak(adjusted))
         return self._choice(adjusted, perturbed_best(draw_from(adjusted, self.settings), self.noise_key(position)))
 
@@ -159,7 +159,7 @@ class ReferenceSampler(Sampler):
 
 def perturbed_best(candidates: Candidates, noise_key: tuple[int, int]) -> int:
     """Return the candidate with the highest logit plus noise."""
-    if candidates.ids is not None and len(candidates.ids) == 1:  # of greedy decoding
+    if candidates.ids is not None and len(candidates.ids) == 1:
         return int(candidates.ids[0])
     ids, scores = perturbed(candidates, noise_key, 1)
     return int(ids[scores.argmax()])

@@ -72,8 +72,8 @@ class SamplingSettings:
         return self.repeat_last_n != 0 and strength
 
     @property
-    def is_greedy(self) -> bool:
-        """True if the most likely token is always chosen: of the steps of the chain, only typical-p can drop it."""
+    def takes_peak(self) -> bool:
+        """True if the most likely token is always chosen. Only typical-p can drop this token."""
         return self.temperature == 0 and self.typical_p == 1
 
 
@@ -123,7 +123,7 @@ def adjust(row: FloatRow, settings: SamplingSettings, tokens: Sequence[int], ban
 
 def draw_from(row: FloatRow, settings: SamplingSettings) -> Candidates:
     """Apply the second half of the chain to an adjusted row: truncation and temperature."""
-    if settings.is_greedy:
+    if settings.takes_peak:
         best = peak(row)
         return Candidates(np.array([best], np.int32), row[best : best + 1])
     candidates = truncate(row, settings)

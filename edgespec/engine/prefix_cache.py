@@ -20,6 +20,7 @@ from edgespec.llama.context import Context
 # Tokens; fewer are not saved. Even short chats are worth saving: a chat that lost its cached answers reads them as part
 # of its next prompt, and then they have other bits than generated tokens.
 LEAST_SAVED = 8
+LEAST_LEFT = 64  # tokens of a restored state that are not used now; fewer are not kept for other prompts
 MOST_CHECKPOINTS = 8  # for each slot
 SAVE_SHARE, RESTORE_SHARE = 1 / 8, 1 / 2  # of the time that reading the tokens again would take
 BYTES_PER_S = 2e9  # assumed until measured
@@ -126,7 +127,7 @@ class PrefixCache:
         self._n_useless, self._n_skipped, saved.is_used = 0, 0, True
         if saved in self._saved:  # or else it went for what the slot held
             self._saved.remove(saved)
-            if length < len(held.tokens) - LEAST_SAVED:
+            if length < len(held.tokens) - LEAST_LEFT:
                 self._saved.append(saved)  # others may need the rest
         self._has_room(0, [])  # the slot now holds its checkpoints too, and they count
         return True
@@ -200,7 +201,8 @@ class PrefixCache:
         while self.n_bytes + n_bytes > self.most_bytes:
             idle = [slot for slot in self._slots if slot.checkpoints and slot.running is None and slot not in keep]
             if self._saved:
-                self._n_useless += not self._saved.pop(0).is_used
+                dropped = self._saved.pop(0)
+                self._n_useless += not dropped.is_used and len(dropped.slot.tokens) >= LEAST_LEFT
             elif idle:
                 min(idle, key=lambda slot: slot.last_use).checkpoints.popitem()
             else:

@@ -92,7 +92,7 @@ class Sequence:
     ends: frozenset[int] = frozenset()
     started_s: float = 0.0
     first_token_s: float = 0.0
-    #: The mode of verification and sampling (`mode_of`).
+    #: The mode of verification and sampling (`mode_of`). Rule and sampler must not change later.
     mode: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -28,13 +28,13 @@ void edgespec_yield(void) {
 #endif
 }
 
-/* Types whose blocks have 32 elements, */
+/* Returns true for types with blocks of 32 elements. */
 static inline bool is_of_32(int type) {
     return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q4_1 || type == GGML_TYPE_Q5_0 ||
            type == GGML_TYPE_Q5_1 || type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4;
 }
 
-/* and 256. */
+/* Returns true for types with blocks of 256 elements. */
 static inline bool is_of_256(int type) {
     return type == GGML_TYPE_Q2_K || type == GGML_TYPE_Q3_K || type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q5_K ||
            type == GGML_TYPE_Q6_K || type == GGML_TYPE_IQ4_XS;
@@ -47,29 +47,7 @@ static inline bool is_of_256(int type) {
 #define OWN_KERNELS "kernels_arm.h"
 #endif
 
-/* True for types that edgespec_chunk takes. */
-static bool is_own(int type) {
-#ifdef OWN_KERNELS
-    return edgespec_kernel_bounds[EDGESPEC_OWN] && (type == GGML_TYPE_F16 || is_of_32(type) || is_of_256(type));
-#else
-    (void) type;
-    return false;
-#endif
-}
-
-bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices) {
-    const bool is_quantised = ggml_is_quantized((enum ggml_type) type);
-    return (is_quantised && matrices == 1 && rows < EDGESPEC_WIDE && is_own(type)) ||
-           rows < edgespec_kernel_bounds[is_quantised ? EDGESPEC_SGEMM_QUANT : EDGESPEC_SGEMM_FLOAT];
-}
-
-void edgespec_share_out(int type, int64_t columns, int64_t rows, int threads, int64_t * row_chunks,
-                        int64_t * column_chunks) {
-    if (is_own(type) && columns < EDGESPEC_WIDE && !ggml_is_numa()) {
-        *row_chunks = MAX((rows + 63) / 64, MIN((rows + 15) / 16, 4 * threads));
-        *column_chunks = 1;
-    }
-}
+#define STRIP 262144 /* bytes of weights that stay in the L2 cache while all columns pass */
 
 #ifdef OWN_KERNELS
 
@@ -137,7 +115,7 @@ typedef struct {
 
 INLINE void convert(int type, columns_of_32 * b, int broad, int blocks, const char * const * columns) {
     b->size = has_least(type) ? sizeof(block_q8_1) : sizeof(block_q8_0);
-    if (broad < BROAD) { /* the rest is multiplied too, and what the stack holds may be numbers that take long */
+    if (broad < BROAD) { /* Unused columns are computed too. Leftover bytes could be denormal numbers, which are slow. */
         memset(b->scales, 0, blocks * sizeof(b->scales[0]));
         if (has_least(type)) {
             memset(b->sums, 0, blocks * sizeof(b->sums[0]));
@@ -162,7 +140,8 @@ INLINE void convert(int type, columns_of_32 * b, int broad, int blocks, const ch
        TALL, the rows of A that a tile has;
        tile_of_f16, tile_of_32 and row_of_256: products of one or several rows with several columns, of F16, of blocks of
            32, and of blocks of 256 elements;
-       has_pairs and follows_ggml, for what is left to ggml, and is_fast_alone, for what it does as fast. */
+       sums_pairs and follows_ggml, for what is left to ggml;
+       is_fast_alone, for single columns that ggml computes at least as fast. */
 
 /* The number of rows and of columns as constants, so that the sums stay in registers. */
 #define FOR_EACH_SIZE(call)                                                                                            \
@@ -232,11 +211,44 @@ INLINE void rows_of_256(int type, int blocks, const char * a, size_t nb_a, int64
 
 #endif
 
+/* Returns true if edgespec_chunk multiplies rows of k weights of this type. */
+static bool is_own(int type, int64_t k) {
+#ifdef OWN_KERNELS
+    return edgespec_kernel_bounds[EDGESPEC_OWN] && (type == GGML_TYPE_F16 || is_of_32(type) || is_of_256(type)) &&
+           !(is_of_32(type) && k > 32 * MOST_BLOCKS) && !(sums_pairs(type) && k % 64) && follows_ggml(type);
+#else
+    (void) type, (void) k;
+    return false;
+#endif
+}
+
+bool edgespec_is_narrow(int type, int64_t k, int64_t rows) {
+    const bool is_quantised = ggml_is_quantized((enum ggml_type) type);
+    return (is_quantised && rows < EDGESPEC_WIDE && is_own(type, k)) ||
+           rows < edgespec_kernel_bounds[is_quantised ? EDGESPEC_SGEMM_QUANT : EDGESPEC_SGEMM_FLOAT];
+}
+
+void edgespec_share_out(const struct ggml_tensor * src0, const struct ggml_tensor * src1, int threads,
+                        int64_t * row_chunks, int64_t * column_chunks) {
+    const int64_t rows = src0->ne[1], size = (int64_t) src0->nb[1];
+    if (!is_own(src0->type, src0->ne[0]) || src1->ne[1] >= EDGESPEC_WIDE || ggml_is_numa()) {
+        return;
+    }
+    const int64_t most = MIN(64, MAX(16, STRIP / size)); /* rows of a chunk */
+    *row_chunks = MAX((rows + most - 1) / most, MIN((rows + 15) / 16, 4 * threads));
+    *column_chunks = 1;
+    if (*row_chunks < 4 * threads) { /* a chunk for each matrix: heads that share their keys stay together */
+        *column_chunks = src0->ne[2] * src1->ne[3];
+    }
+    if (*row_chunks * *column_chunks < threads) {
+        *row_chunks = MIN(rows, threads);
+    }
+}
+
 bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const char * const * B,
                     int64_t columns, float * const * C) {
 #ifdef OWN_KERNELS
-    if (!is_own(type) || (is_of_32(type) && k > 32 * MOST_BLOCKS) || (has_pairs(type) && k % 64) ||
-        !follows_ggml(type)) {
+    if (!is_own(type, k)) {
         return false;
     }
     switch (type) {
@@ -262,21 +274,21 @@ bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t ro
     return false;
 }
 
-/* True if edgespec_chunk is the way to multiply so many columns by the same matrix. */
+/* Returns true if edgespec_chunk is faster than ggml for so many columns of the same matrix. */
 static bool is_chosen(int type, int64_t k, int64_t columns) {
 #ifdef OWN_KERNELS
-    return is_own(type) && (columns > 1 || !is_fast_alone(type, k));
+    return is_own(type, k) && (columns > 1 || !is_fast_alone(type, k));
 #else
-    (void) k, (void) columns;
-    return is_own(type);
+    (void) type, (void) k, (void) columns;
+    return false;
 #endif
 }
 
 #define MOST_COLUMNS 64 /* in a call of edgespec_chunk */
 
-/* Where the columns of B are, and how far apart if they are next to each other: ggml has packed them into `packed` if
-   they were of another type. */
-static size_t size_of_column(const struct ggml_tensor * src0, const struct ggml_tensor * src1, const void * packed,
+/* Sets where the columns of B are: in src1, or in `packed`, where ggml converts them if their type is another one.
+   Returns their distance in bytes, or 0 if the strides of src1 apply. */
+static size_t locate_columns(const struct ggml_tensor * src0, const struct ggml_tensor * src1, const void * packed,
                              const char ** columns) {
     const enum ggml_type type = ggml_get_type_traits_cpu(src0->type)->vec_dot_type;
     *columns = src1->type == type ? src1->data : packed;
@@ -289,7 +301,7 @@ bool edgespec_mul_mat(const struct ggml_compute_params * params, struct ggml_ten
     GGML_TENSOR_BINARY_OP_LOCALS
     const int64_t together = ne12 / ne02 * ne11; /* columns that are multiplied by the same matrix: heads share keys */
     const char * columns;
-    const size_t size = size_of_column(src0, src1, params->wdata, &columns);
+    const size_t size = locate_columns(src0, src1, params->wdata, &columns);
     if (!is_chosen(src0->type, ne00, MIN(together, column_end - column))) {
         return false;
     }
@@ -316,7 +328,7 @@ bool edgespec_mul_mat_id(struct ggml_tensor * dst, const void * matrix, const in
     const struct ggml_tensor * src0 = dst->src[0], * src1 = dst->src[1];
     GGML_TENSOR_BINARY_OP_LOCALS
     const char * columns;
-    const size_t size = size_of_column(src0, src1, packed, &columns);
+    const size_t size = locate_columns(src0, src1, packed, &columns);
     if (!is_chosen(src0->type, ne00, column_end - column)) {
         return false;
     }

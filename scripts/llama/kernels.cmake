@@ -84,7 +84,7 @@ function(edgespec_bound_kernels)
             message(FATAL_ERROR "edgespec: none of the variants is for this processor: ${EDGESPEC_VARIANTS}")
         endif()
     endif()
-    edgespec_replace(${cpu}/ggml-cpu.c 2 "if (!llamafile_sgemm(params," [[if (edgespec_is_narrow(src0->type, ne11, ne12 * ne13) ||
+    edgespec_replace(${cpu}/ggml-cpu.c 2 "if (!llamafile_sgemm(params," [[if (edgespec_is_narrow(src0->type, ne00, ne11) ||
                     !llamafile_sgemm(params,]])
     edgespec_replace(${cpu}/ggml-cpu.c 1 "
     // attempt to reduce false-sharing (does not seem to make a difference)
@@ -96,7 +96,7 @@ function(edgespec_bound_kernels)
     edgespec_replace(${cpu}/ggml-cpu.c 1 "
     // The number of elements in each chunk
 " "
-    edgespec_share_out(src0->type, ne11, nr0, nth, &nchunk0, &nchunk1);
+    edgespec_share_out(src0, src1, nth, &nchunk0, &nchunk1);
 
     // The number of elements in each chunk
 ")

@@ -27,7 +27,7 @@ enum {
     EDGESPEC_SGEMM_QUANT, /* the same of quantised weights; above 2, ARM's kernels for two rows at once are not used */
     EDGESPEC_TILED,       /* fewest rows that the tiled kernels of K- and IQ-quants take */
     EDGESPEC_SPLIT_KV,    /* fewest cells that flash attention of a single row shares out among the threads */
-    EDGESPEC_OWN,         /* 1 if edgespec_chunk takes what it can: it changes no bits */
+    EDGESPEC_OWN,         /* 1: edgespec_chunk is used; results do not change */
     EDGESPEC_BOUNDS
 };
 
@@ -43,27 +43,29 @@ struct ggml_tensor;
 /* From so many rows on, llamafile_sgemm is as fast as edgespec_chunk or faster. */
 enum { EDGESPEC_WIDE = 64 };
 
-/* Returns true if so many rows are kept from llamafile_sgemm, with weights of this ggml_type in so many matrices. */
-bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices);
+/* Returns true if so many rows of activations are kept from llamafile_sgemm, with rows of k weights of this type. */
+bool edgespec_is_narrow(int type, int64_t k, int64_t rows);
 
-/* Sets the number of chunks in which threads compute a product with so many columns in each matrix. All columns belong
-   to the same chunk, so that weights are read and unpacked once. Leaves the numbers as they are where ggml's are right. */
-void edgespec_share_out(int type, int64_t columns, int64_t rows, int threads, int64_t * row_chunks,
-                        int64_t * column_chunks);
+/* Sets the number of chunks in which threads compute a matrix product. All columns of a matrix belong to the same chunk,
+   so that its weights are read and unpacked once. Leaves the numbers unchanged for types without a kernel, for 64 columns
+   or more, and on NUMA machines. */
+void edgespec_share_out(const struct ggml_tensor * src0, const struct ggml_tensor * src1, int threads,
+                        int64_t * row_chunks, int64_t * column_chunks);
 
-/* `rows` of weights with `columns` of activations, all k elements long: C[j][i] is row i with column j. The bits of
-   ggml_vec_dot_..., in less time: weights are read and unpacked once for several columns. Rows are nb_a bytes apart.
-   False for all it does not do: types whose elements are looked up in large tables, and other processors than
-   kernels.c names. */
+/* Multiplies `rows` of weights by `columns` of activations, all k elements long: C[j][i] is row i with column j. The
+   results have the bits of ggml_vec_dot_..., but weights are read and unpacked once for several columns. Rows are nb_a
+   bytes apart. Returns false for types and processors without a kernel. */
 EDGESPEC_EXPORT bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows,
                                     const char * const * B, int64_t columns, float * const * C);
 
-/* A chunk of a matrix product by edgespec_chunk, attention included: columns of several heads that share their keys and
-   values are multiplied together. False if ggml is to do it, because edgespec_chunk does not or is not faster. */
+/* Computes a chunk of a matrix product by edgespec_chunk, attention included: columns of several heads that share their
+   keys and values are multiplied together. Returns false if ggml computes it, because there is no kernel or it is not
+   faster. */
 bool edgespec_mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * dst, int64_t row, int64_t row_end,
                       int64_t column, int64_t column_end);
 
-/* The same with an expert's `matrix`: `places` has the number of the expert and the token of each column. */
+/* The same with the `matrix` of an expert. `places` has, for each column, the position of the expert in the token's list
+   of experts, and the token. */
 bool edgespec_mul_mat_id(struct ggml_tensor * dst, const void * matrix, const int32_t (*places)[2], const void * packed,
                          int64_t row, int64_t row_end, int64_t column, int64_t column_end);
 

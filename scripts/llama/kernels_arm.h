@@ -29,7 +29,7 @@ INLINE bool follows_ggml(int type) {
 }
 
 /* True for types that ggml adds up in two sums, of the even and of the odd blocks, or two blocks at once. */
-INLINE bool has_pairs(int type) {
+INLINE bool sums_pairs(int type) {
     return is_of_32(type);
 }
 

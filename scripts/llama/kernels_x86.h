@@ -2,8 +2,8 @@
 #include <immintrin.h>
 
 #define AHEAD 32768   /* bytes between a read and its prefetch, where the order of reads is not that in memory */
-#define SEGMENT 1024  /* elements of a row: those of all columns stay in the first level of the cache */
-#define LONG_ROW 1024 /* bytes of a row from which on ggml reads single columns as fast */
+#define SEGMENT 1024  /* elements of a row: those of all columns stay in the L1 cache */
+#define LONG_ROW 1024 /* bytes: ggml is as fast for single columns of rows of at least this size */
 
 /* FOURS adds the products of four unsigned bytes of `a` and signed ones of `b` to each 32 bits of `sum`; PAIRS adds the
    products of two numbers of 16 bits. */
@@ -21,7 +21,7 @@
 #endif
 
 /* True for types that ggml adds up in two sums, of the even and of the odd blocks. */
-INLINE bool has_pairs(int type) {
+INLINE bool sums_pairs(int type) {
     return type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4;
 }
 
@@ -61,6 +61,8 @@ INLINE __m128 sums_of_four(const GGML_F16_DOT_VEC * of) {
 }
 #endif
 
+_Static_assert(GGML_F16_DOT_ARR == 4, "ggml adds up F16 in another number of sums");
+
 typedef GGML_F16_DOT_VEC tile_sums[BROAD][TALL];
 
 #define EACH(expression)                                                                                               \
@@ -70,7 +72,7 @@ typedef GGML_F16_DOT_VEC tile_sums[BROAD][TALL];
         }                                                                                                              \
     }
 
-/* What is fetched ahead: in the order of memory, although the reads jump from row to row. */
+/* The next address to prefetch. Addresses are in the order of memory, although the reads jump from row to row. */
 typedef struct {
     const char * at;
     int left; /* bytes of the row */
@@ -81,7 +83,7 @@ INLINE fetched fetch(fetched ahead, int size, size_t nb_a) {
     ahead.at += 64;
     ahead.left -= 64;
     if (ahead.left <= 0) {
-        ahead.at += nb_a - (size + 63) / 64 * 64;
+        ahead.at += (ptrdiff_t) nb_a - (size + 63) / 64 * 64;
         ahead.left = size;
     }
     return ahead;
@@ -111,7 +113,7 @@ INLINE fetched add_f16(int tall, int broad, int k, int start, int end, const cha
 INLINE void tile_of_f16(int tall, int broad, int k, const char * a, size_t nb_a, const char * const * b,
                         float * const * c, int64_t row) {
     const int np = k & ~(GGML_F16_DOT_STEP - 1), apart = GGML_F16_DOT_EPR;
-    fetched ahead = {a + AHEAD / (TALL * nb_a) * (TALL * nb_a), k * sizeof(ggml_fp16_t)};
+    fetched ahead = {a + MAX(1, AHEAD / (TALL * nb_a)) * (TALL * nb_a), k * sizeof(ggml_fp16_t)};
     tile_sums even, odd, sums;
     if (np <= SEGMENT) { /* the usual case in attention: all sums stay in registers */
         EACH(even[j][i] = GGML_F16_DOT_VEC_ZERO);
@@ -143,14 +145,14 @@ INLINE void tile_of_f16(int tall, int broad, int k, const char * a, size_t nb_a,
         for (int i = 0; i < 4; i++) {
             whole[i] = i < tall ? ADD(even[j][i], odd[j][i]) : GGML_F16_DOT_VEC_ZERO;
         }
-        float sums[4];
-        _mm_storeu_ps(sums, sums_of_four(whole));
+        float rounded[4];
+        _mm_storeu_ps(rounded, sums_of_four(whole));
         if (np == k) {
-            memcpy(c[j] + row, sums, tall * sizeof(float));
+            memcpy(c[j] + row, rounded, tall * sizeof(float));
             continue;
         }
         for (int i = 0; i < tall; i++) {
-            ggml_float sum = sums[i];
+            ggml_float sum = rounded[i];
             for (int at = np; at < k; at++) {
                 sum += (ggml_float) (GGML_CPU_FP16_TO_FP32(((const ggml_fp16_t *) (a + i * nb_a))[at]) *
                                      GGML_CPU_FP16_TO_FP32(((const ggml_fp16_t *) b[j])[at]));
@@ -214,8 +216,9 @@ INLINE float sum_of_eight(__m256 sums) {
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 
-/* Each element of `sums` gets the products of a block of each row with those of each column. Signed bytes of A get 128
-   more, and the sums 128 times B less; or their signs are taken to B. */
+/* Each element of `sums` gets the products of a block of each row with those of each column. With VNNI,
+   128 is added to each signed byte of A, and 128 times the sum of B is subtracted. Otherwise the signs of A are moved to
+   B. */
 INLINE void add_block(int type, int tall, int broad, const char * a, size_t nb_a, const columns_of_32 * b, int block,
                       __m256 (*sums)[BROAD], float (*least)[BROAD]) {
     __m256i ax[TALL];
@@ -256,7 +259,7 @@ INLINE void add_block(int type, int tall, int broad, const char * a, size_t nb_a
 INLINE void tile_of_32(int type, int tall, int broad, int blocks, const char * a, size_t nb_a, const columns_of_32 * b,
                        float * const * c, int64_t row) {
     const size_t size = size_of_block(type);
-    const int apart = has_pairs(type) ? 2 : 1;
+    const int apart = sums_pairs(type) ? 2 : 1;
     const char * ahead = a + AHEAD;
     __m256 all[TALL][BROAD];
     float least[TALL][BROAD];

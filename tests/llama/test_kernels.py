@@ -83,7 +83,9 @@ def takes(cpu: Any, name: str, k: int) -> bool:
 
 def is_left_to_ggml(name: str) -> bool:
     """Return whether ggml adds up this type in the order of the processor's vectors, which is not followed."""
-    return name in ("Q2_K", "F16") and "SVE = 1" in build_flags()
+    flags = build_flags()
+    is_long = "SVE_CNT = 64" in flags or "SVE_CNT = 128" in flags
+    return "SVE = 1" in flags and (name in ("Q2_K", "F16") or (name in ("Q8_0", "Q4_0") and is_long))
 
 
 def traits(cpu: Any, type: int) -> Traits:
@@ -137,32 +139,54 @@ def test_several_rows_have_the_bits_of_single_ones(cpu: Any, name: str, shape: t
     assert 0 < np.abs(single).max() < expected * k  # they are products, not zeros
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("type", ["F16", "Q8_0", "Q4_1"])
-@pytest.mark.parametrize("architecture", ["llama", "qwen2moe"])  # heads that share keys; experts
+@pytest.mark.parametrize("threads", [1, 12])  # more threads than some products have chunks
+@pytest.mark.parametrize(
+    ("architecture", "type", "options"),
+    [
+        ("llama", "F16", {}),  # heads that share keys
+        ("llama", "Q8_0", {"cache_type_k": "q8_0"}),
+        ("llama", "Q4_1", {"sequences": 2, "streams": True}),
+        ("qwen2moe", "Q8_0", {}),  # experts
+        ("qwen2moe", "F16", {}),
+    ],
+)
 def test_passes_have_the_bits_of_passes_over_single_tokens_with_ggmls_kernels(
-    cpu: Any, tmp_path: Path, architecture: str, type: str, threads: int
+    cpu: Any, tmp_path: Path, architecture: str, type: str, options: dict[str, Any], threads: int
 ) -> None:
-    path = write_model(tmp_path / "tiny.gguf", architecture, width=256, n_layers=2, type=type)
+    path, n_read, n = write_model(tmp_path / "tiny.gguf", architecture, width=256, type=type), 1100, 40
     with (
         Model(path) as model,
-        Context(model, n_ctx=512, max_outputs=16, threads=threads, flash_attention="off", exact=True) as context,
+        Context(
+            model, n_ctx=1280, max_outputs=16, threads=threads, flash_attention="off", exact=True, **options
+        ) as context,
     ):
-        own, tokens = context.bounds, np.random.default_rng(1).integers(model.n_vocab, size=340).tolist()
-        context.decode(tokens[:300], range(300), [(0,)] * 300, [False] * 300)
+        own, sequences = context.bounds, range(context.sequences)
+        tokens = np.random.default_rng(1).integers(model.n_vocab, size=n_read + n).tolist()
+        for sequence in sequences:
+            for start in range(0, n_read, 220):
+                places = range(start, start + 220)
+                context.decode(tokens[start : start + 220], places, [(sequence,)] * 220, [False] * 220)
         context.bounds = (*own[:-1], 0)
         single = []
-        for place in range(300, 340):
+        for place in range(n_read, n_read + n):
             context.decode(tokens[place : place + 1], [place], [(0,)], [True])
             single.append(context.logits(0).copy())
         context.bounds = own
-        for width in (1, 2, 5, 11, 16):
-            context.truncate(0, 300)
-            for start in range(0, 40, width):
-                n = min(width, 40 - start)
-                places = range(300 + start, 300 + start + n)
-                context.decode(tokens[places[0] : places[-1] + 1], places, [(0,)] * n, [True] * n)
-                assert all(np.array_equal(context.logits(row), single[start + row]) for row in range(n)), width
+        context.truncate(0, n_read)
+        for width in (1, 2, 5, 8):
+            for start in range(0, n, width):
+                places = range(n_read + start, n_read + start + width)
+                ids = [(sequence,) for sequence in sequences for _ in places]
+                context.decode(
+                    tokens[places[0] : places[-1] + 1] * len(sequences),
+                    [*places] * len(sequences),
+                    ids,
+                    [True] * len(ids),
+                )
+                for row in range(len(ids)):
+                    assert np.array_equal(context.logits(row), single[start + row % width]), (width, start, row)
+            for sequence in sequences:
+                context.truncate(sequence, n_read)
 
 
 @pytest.mark.parametrize(("name", "k"), [("IQ4_NL", 96), ("Q8_0", 32 * 1025), ("IQ3_S", 256)])
