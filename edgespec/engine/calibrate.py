@@ -1,6 +1,7 @@
 """Cost measurements for the draft-length policy, kept between runs.
 
-For a new pair of target and draft, passes of the widths that drafts may have are measured once, within about a second.
+For a new pair of target and draft, passes of the widths that drafts may have are measured, within about a second. The
+next starts measure the narrow ones again in less time, since one measurement may be disturbed by other programs.
 Widths for which there was no time use an assumed cost curve, which depends on the weight type. The results, and all
 that is learned while generating, are saved for each combination of model file, draft, machine, build, threads and
 cache; the next start continues from them.
@@ -25,10 +26,12 @@ from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 
-VERSION = 4
+VERSION = 5
 SAVE_EVERY_S = 60.0
 CHUNK = 64
 MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # time limit, tokens before each pass, and passes per width
+STARTS = 4  # starts that measure
+AGAIN_S, WIDEST_AGAIN = 0.25, 8  # time limit of all but the first of these starts, and the widest pass they measure
 WARM_WIDTHS = (*range(1, 17), 24, 48, 96, 512)  # each kind of tile that kernels have
 PREFIX_SHARE = 0.25  # most of this time that may be spent on the tokens before
 
@@ -133,6 +136,7 @@ class CostModelCache:
         self._drafters, self._compiles = {drafter.name: drafter for drafter in drafters}, compiles
         self.costs = self._new_costs(context)
         self._paces: dict[tuple[str, int], MeasuredPolicy] = {}
+        self._n_measured = 0  # starts that measured passes
         self._least_width = least_width
         self._facts = facts = {
             "version": VERSION,
@@ -149,20 +153,29 @@ class CostModelCache:
                 self._restore(json.loads(stored))
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
                 note(f"the saved measurements of this pair cannot be read; measuring again ({error})")
-                self.costs, self._paces = self._new_costs(context), {}
+                self.costs, self._paces, self._n_measured = self._new_costs(context), {}, 0
 
     def _new_costs(self, context: Context) -> Costs:
         assumed = {name: drafter.assumed_s for name, drafter in self._drafters.items() if drafter.assumed_s}
         return Costs(assumed_shape(context.model), assumed, compiles=self._compiles)
 
+    @property
+    def is_settled(self) -> bool:
+        """True if passes were measured at enough starts."""
+        return self._n_measured >= STARTS
+
     def measure(self, context: Context, widest: int, progress: Callable[[float], None]) -> None:
         """Measure passes of up to `widest` tokens, within about a second.
 
-        If the model is too slow for that, some widths are left out, and the others are measured with an empty cache.
+        If they are known, only narrow ones are measured again, in less time. If the model is too slow for that, some
+        widths are left out, and the others are measured with an empty cache.
         """
+        is_new = not self.costs.is_measured
+        limit_s = MEASURE_S if is_new else AGAIN_S
         depth = max(1, min(MEASURED_DEPTH, context.n_ctx - widest))
         narrow = self._least_width
-        order = _spread_out(sorted({max(narrow, width) for width in pass_widths(widest - 1)}))
+        widths = sorted({max(narrow, width) for width in pass_widths(widest - 1)})
+        order = _spread_out(widths) if is_new else [width for width in widths if width <= WIDEST_AGAIN]
         try:
             context.forget(0)
             _timed_pass(context, narrow, 0)  # warm up: the first pass of a model is slower
@@ -170,12 +183,12 @@ class CostModelCache:
             started_s = perf_counter()
             least_s = {narrow: _timed_pass(context, narrow, 0)}
             scale = least_s[narrow] / self.costs.target(narrow)
-            if scale * self.costs.target(depth) > PREFIX_SHARE * MEASURE_S:
+            if scale * self.costs.target(depth) > PREFIX_SHARE * limit_s:
                 depth = 0
             for turn in range(TURNS):
                 for place, width in enumerate(order):
                     expected_s = least_s.get(width, scale * self.costs.target(width))
-                    if expected_s <= MEASURE_S - (perf_counter() - started_s):
+                    if expected_s <= limit_s - (perf_counter() - started_s):
                         if self._compiles and width not in warm:  # the first pass may compile kernels for minutes
                             started_s += _timed_pass(context, width, depth)
                             warm.add(width)
@@ -184,8 +197,14 @@ class CostModelCache:
                     progress((turn * len(order) + place + 1) / (TURNS * len(order)))
         finally:
             context.forget(0)
-        for width, seconds in least_s.items():
-            self.costs.observe_target(width, seconds, warm=True)
+        if is_new:
+            for width, seconds in least_s.items():
+                self.costs.observe_target(width, seconds, warm=True)
+        elif least_s[narrow] > 0:  # in relation to the narrowest pass: the machine may be slower or faster now
+            scale = self.costs.target(narrow) / least_s[narrow]
+            for width, seconds in least_s.items():
+                self.costs.lower_target(width, scale * seconds)
+        self._n_measured += 1
 
     def measured_now(
         self,
@@ -237,6 +256,7 @@ class CostModelCache:
         self._saved_s = perf_counter()
         state = {
             "facts": self._facts,
+            "measured": self._n_measured,
             "costs": self.costs.state(),
             "paces": [[drafters, leaves, pace.state()] for (drafters, leaves), pace in [*self._paces.items()]],
             "drafters": {name: drafter.state() for name, drafter in self._drafters.items()},
@@ -245,6 +265,7 @@ class CostModelCache:
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.costs.restore(state["costs"])
+        self._n_measured = int(state["measured"])
         for drafters, leaves, learnt in state["paces"]:
             self.pace(str(drafters).split(","), int(leaves)).restore(learnt)
         for name, learnt in state["drafters"].items():
