@@ -80,7 +80,7 @@ class Stats:
         if not draft:
             return
         depths = draft.depths()
-        deepest = max(depths, default=-1) + 1
+        deepest = max(depths) + 1
         _grow(self.proposed_per_pos, deepest)
         _grow(self.accepted_per_pos, deepest)
         for depth in depths:

@@ -32,6 +32,7 @@ CHUNK = 64
 MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # time limit, tokens before each pass, and passes per width
 STARTS = 4  # starts that measure
 AGAIN_S, WIDEST_AGAIN = 0.25, 8  # time limit of all but the first of these starts, and the widest pass they measure
+LEAST_AGAIN = 3  # narrowest passes that need to fit into this time, or else there is none left for a wider one
 WARM_WIDTHS = (*range(1, 17), 24, 48, 96, 512)  # each kind of tile that kernels have
 PREFIX_SHARE = 0.25  # most of this time that may be spent on the tokens before
 
@@ -161,8 +162,9 @@ class CostModelCache:
 
     @property
     def is_settled(self) -> bool:
-        """True if passes were measured at enough starts."""
-        return self._n_measured >= STARTS
+        """True if passes were measured at enough starts, or take too long to measure them again."""
+        is_slow = self.costs.is_measured and LEAST_AGAIN * self.costs.target(self._least_width) > AGAIN_S
+        return is_slow or self._n_measured >= STARTS
 
     def measure(self, context: Context, widest: int, progress: Callable[[float], None]) -> None:
         """Measure passes of up to `widest` tokens, within about a second.

@@ -113,7 +113,7 @@ class _Job:
         self._transferred_bytes, self._done = 0, 0
         self._counting = threading.Lock()
         self._notes: deque[str] = deque()
-        self._told: set[str] = set()  # why requests were repeated
+        self._reported: set[str] = set()  # why requests were repeated
 
     def work(self) -> None:
         """Download files until none is left."""
@@ -188,7 +188,7 @@ class _Job:
         """Continue `partial` until it is as long as the file, pausing when the network does."""
         if size_here(partial) > file.size_bytes:
             partial.unlink()
-        patience = Patience(requests.FETCHING_S, self._notes.append, self._told)
+        patience = Patience(requests.FETCHING_S, self._notes.append, self._reported)
         while (here := size_here(partial)) < file.size_bytes:
             error: Exception | None = None
             try:

@@ -206,12 +206,13 @@ _PASSING = ("TimeoutException", "NetworkError", "RemoteProtocolError", "Connecti
 class Patience:
     """The waits between the failures of one request, each longer than the one before, up to `patience_s` in all.
 
-    The time in which a laptop sleeps is not counted. Each reason is reported once, by a call of `tell`. The reasons in
-    `told` were reported before.
+    The time in which a laptop sleeps is not counted. `tell` receives each reason once; reasons that are in `reported`
+    are left out.
     """
 
-    def __init__(self, patience_s: float, tell: Tell, told: set[str] | None = None) -> None:
-        self._patience_s, self._tell, self._told = patience_s, tell, set[str]() if told is None else told
+    def __init__(self, patience_s: float, tell: Tell, reported: set[str] | None = None) -> None:
+        self._patience_s, self._tell = patience_s, tell
+        self._reported = set[str]() if reported is None else reported
         self.renew()
 
     def renew(self) -> None:
@@ -228,8 +229,8 @@ class Patience:
         wait_s = max(self._next_s, min(_requested_wait_s(error), LONGEST_ASKED_S))
         self._next_s = min(2 * self._next_s, LONGEST_WAIT_S)
         self._left_s -= wait_s
-        if (why := reason(error)) not in self._told:
-            self._told.add(why)
+        if (why := reason(error)) not in self._reported:
+            self._reported.add(why)
             left = f"{self._left_s / 60:.0f} minutes" if self._left_s >= 90 else f"{self._left_s:.0f} s"
             self._tell(f"{why}: retrying in {wait_s:.0f} s, giving up in {left} if no data arrives")
         return wait_s

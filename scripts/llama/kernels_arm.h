@@ -81,6 +81,10 @@ INLINE void tile_of_f16(int tall, int broad, int k, const char * a, size_t nb_a,
 #endif
 }
 
+INLINE int8x16x2_t loaded(const void * qs) {
+    return (int8x16x2_t) {{vld1q_s8(qs), vld1q_s8((const int8_t *) qs + 16)}};
+}
+
 INLINE int8x16_t signed_bytes(uint8x16_t bytes) {
     return vreinterpretq_s8_u8(bytes);
 }
@@ -135,10 +139,8 @@ INLINE int8x16x2_t unpacked(int type, const char * block) {
             return looked_up(((const block_iq4_nl *) block)->qs, kvalues_iq4nl);
         case GGML_TYPE_MXFP4:
             return looked_up(((const block_mxfp4 *) block)->qs, kvalues_mxfp4);
-        default: {
-            const int8_t * qs = ((const block_q8_0 *) block)->qs;
-            return (int8x16x2_t) {{vld1q_s8(qs), vld1q_s8(qs + 16)}};
-        }
+        default:
+            return loaded(((const block_q8_0 *) block)->qs);
     }
 }
 
@@ -147,10 +149,6 @@ INLINE int8x16x2_t unpacked(int type, const char * block) {
 /* Four products of a block in each of four sums, with the elements of A and B in two registers each. */
 INLINE int32x4_t products(int8x16x2_t a, int8x16x2_t b) {
     return ggml_vdotq_s32(ggml_vdotq_s32(vdupq_n_s32(0), a.val[0], b.val[0]), a.val[1], b.val[1]);
-}
-
-INLINE int8x16x2_t loaded(const void * qs) {
-    return (int8x16x2_t) {{vld1q_s8(qs), vld1q_s8((const int8_t *) qs + 16)}};
 }
 
 /* The scales of a block of A, times those of each column. */
@@ -279,7 +277,7 @@ INLINE void tile_of_pairs(int type, int tall, int broad, int blocks, const char 
 }
 
 INLINE void tile_of_32(int type, int tall, int broad, int blocks, const char * a, size_t nb_a, const columns_of_32 * b,
-                 float * const * c, int64_t row) {
+                       float * const * c, int64_t row) {
     if (type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4) {
         tile_of_pairs(type, tall, broad, blocks, a, nb_a, b, c, row);
     } else if (has_sve_order(type) && BYTES_OF_VECTOR == 32) {

@@ -360,6 +360,19 @@ def test_the_next_starts_correct_a_measurement_that_was_disturbed(monkeypatch: p
         assert tuning.costs.target(4) == pytest.approx(0.013)  # 0.025 at first
 
 
+@pytest.mark.parametrize(("token_s", "is_settled"), [(0.01, False), (0.08, False), (0.09, True), (3.0, True)])
+def test_what_is_too_slow_to_measure_again_is_measured_once(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, token_s: float, is_settled: bool
+) -> None:
+    with edgespec.load("demo", spec_type="suffix", store=False, threads=1) as llm:
+        tuning = CostModelCache(llm.context, [], 1, pytest.fail)
+        tuning.costs = Costs({1: 1.0, 64: 64.0})
+        assert not tuning.is_settled
+        monkeypatch.setattr("edgespec.engine.calibrate._timed_pass", lambda context, width, depth: token_s)
+        tuning.measure(llm.context, 32, lambda done: None)
+        assert tuning.is_settled == is_settled
+
+
 def test_costs_are_the_same_whether_kernels_are_compiled_in_the_first_pass_of_a_width(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
