@@ -245,6 +245,11 @@ void edgespec_share_out(const struct ggml_tensor * src0, const struct ggml_tenso
     }
 }
 
+int64_t edgespec_chunk_of_turn(int64_t turn, int64_t chunks, int64_t threads) {
+    const int64_t thread = turn % threads; /* if the threads take turns */
+    return thread * (chunks / threads) + MIN(thread, chunks % threads) + turn / threads;
+}
+
 bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const char * const * B,
                     int64_t columns, float * const * C) {
 #ifdef OWN_KERNELS

@@ -100,6 +100,8 @@ function(edgespec_bound_kernels)
 
     // The number of elements in each chunk
 ")
+    edgespec_replace(${cpu}/ggml-cpu.c 2 "ith0 = current_chunk % nchunk0;"
+        "ith0 = edgespec_chunk_of_turn(current_chunk % nchunk0, nchunk0, nth);")
     edgespec_replace(${cpu}/ggml-cpu.c 1 "
     float tmp[16];
 " [[

@@ -52,6 +52,11 @@ bool edgespec_is_narrow(int type, int64_t k, int64_t rows);
 void edgespec_share_out(const struct ggml_tensor * src0, const struct ggml_tensor * src1, int threads,
                         int64_t * row_chunks, int64_t * column_chunks);
 
+/* Returns which of `chunks` parts of a matrix comes as number `turn`, so that a thread's chunks follow each other in memory
+   as long as all threads are equally fast: what a kernel prefetches beyond the end of a chunk would otherwise be read into
+   the cache of the wrong core. */
+int64_t edgespec_chunk_of_turn(int64_t turn, int64_t chunks, int64_t threads);
+
 /* Multiplies `rows` of weights by `columns` of activations, all k elements long: C[j][i] is row i with column j. The
    results have the bits of ggml_vec_dot_..., but weights are read and unpacked once for several columns. Rows are nb_a
    bytes apart. Returns false for types and processors without a kernel. */

@@ -1,7 +1,8 @@
 /* Kernels for AVX2 and AVX-512, included by kernels.c, which says what they are. */
 #include <immintrin.h>
 
-#define AHEAD 32768   /* bytes between a read and its prefetch, where the order of reads is not that in memory */
+#define AHEAD 8192    /* bytes between a read and its prefetch, where the order of reads is not that in memory; much */
+#define AHEAD_F16 16384 /* of what is prefetched from further away is part of another thread's chunk */
 #define SEGMENT 1024  /* elements of a row: those of all columns stay in the L1 cache */
 #define LONG_ROW 1024 /* bytes: ggml is as fast for single columns of rows of at least this size */
 
@@ -27,7 +28,8 @@ INLINE bool sums_pairs(int type) {
 
 /* True for single columns that ggml computes as fast or faster, because it reads one row after the other. */
 INLINE bool is_fast_alone(int type, int64_t k) {
-    return type == GGML_TYPE_Q4_K || (!is_of_256(type) && ggml_row_size((enum ggml_type) type, k) >= LONG_ROW);
+    const bool is_simple = type == GGML_TYPE_Q8_0 || type == GGML_TYPE_F16;
+    return type == GGML_TYPE_Q4_K || (is_simple && ggml_row_size((enum ggml_type) type, k) >= LONG_ROW);
 }
 
 /* All types are added up as ggml does. */
@@ -113,7 +115,7 @@ INLINE fetched add_f16(int tall, int broad, int k, int start, int end, const cha
 INLINE void tile_of_f16(int tall, int broad, int k, const char * a, size_t nb_a, const char * const * b,
                         float * const * c, int64_t row) {
     const int np = k & ~(GGML_F16_DOT_STEP - 1), apart = GGML_F16_DOT_EPR;
-    fetched ahead = {a + MAX(1, AHEAD / (TALL * nb_a)) * (TALL * nb_a), k * sizeof(ggml_fp16_t)};
+    fetched ahead = {a + MAX(1, AHEAD_F16 / (TALL * nb_a)) * (TALL * nb_a), k * sizeof(ggml_fp16_t)};
     tile_sums even, odd, sums;
     if (np <= SEGMENT) { /* the usual case in attention: all sums stay in registers */
         EACH(even[j][i] = GGML_F16_DOT_VEC_ZERO);
