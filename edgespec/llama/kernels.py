@@ -25,8 +25,9 @@ ADDITIONS = 3
 
 STOCK: Bounds = (2, 2, 8, 512, 0)
 """The bounds of llama.cpp's kernels."""
-FAST: Bounds = (2, 2, 8, 512, 1)
-"""The same, with edgespec's faster kernels, which have the bits of llama.cpp's kernels for single rows."""
+FAST: Bounds = (2, 2, 24, 512, 1)
+"""The same, with edgespec's faster kernels, which have the bits of llama.cpp's kernels for single rows. Below 24 rows
+they are faster than the tiled kernels."""
 # llamafile's kernels sum quantised weights of other types as for single rows, but not on ARM, nor with AVX alone
 _SGEMM_DIFFERS = {"IQ4_NL"}
 # Repacked types whose kernels for one row and for several give the same bits. The first of these instructions that the
@@ -65,17 +66,22 @@ def use(bounds: Bounds) -> None:
         _bounds[:] = _used = bounds
 
 
-def repacking_differs(types: Iterable[str]) -> bool:
-    """Return whether rows of weights of these types round differently from single rows once this build has repacked
-    them.
+def repacking_helps(types: Iterable[str], exact: bool) -> bool:
+    """Return whether weights of these types should be repacked where this build can.
 
-    AMX keeps its layout: its kernels differ too, but prompts would lose most of their speed without them.
+    Not if some of them then round rows of a pass differently from single rows although passes must be `exact`, and not
+    if they are K-quants on x86: llama.cpp's kernels for repacked K-quants are slower than its other ones for prompts
+    and edgespec's for drafts. AMX keeps its layout in any case: its kernels differ too, but prompts would lose most of
+    their speed without them.
     """
     flags = build_flags()
     if "AMX_INT8 = 1" in flags:
+        return True
+    repacked = repacked_types().intersection(types)
+    if have_bounds() and "AVX2 = 1" in flags and any(name.endswith("_K") for name in repacked):
         return False
     alike = next((names for flag, names in _REPACKED_ALIKE.items() if f"{flag} = 1" in flags), "").split()
-    return bool(repacked_types().intersection(types).difference(alike))
+    return not exact or repacked.issubset(alike)
 
 
 def cpu_library() -> Any:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgespec.errors import OutOfMemoryError
-from edgespec.llama.kernels import have_bounds, repacking_differs
+from edgespec.llama.kernels import have_bounds, repacking_helps
 from edgespec.llama.library import available_memory_bytes, gpus, repacked_types, supports_gpu, total_memory_bytes
 from edgespec.llama.model import Model
 from edgespec.llama.trial import extra_buffers_work, self_check
@@ -185,13 +185,13 @@ def _is_left_out(plan: Plan, wanted: Offload) -> bool:
 
 
 def repacks(plan: Plan) -> bool:
-    """True if weights may be repacked.
+    """True if weights are repacked where this build can.
 
-    Not if repacking crashes, if exact passes would differ, or with workers: they repack nothing, and results must not
-    depend on where a layer is.
+    Not if repacking crashes or does not help, or with workers: they repack nothing, and results must not depend on
+    where a layer is.
     """
-    differs = plan.exact and repacking_differs(plan.header.weight_types)
-    return self_check() == "works" and not differs and not any(plan.split)
+    helps = repacking_helps(plan.header.weight_types, plan.exact)
+    return self_check() == "works" and helps and not any(plan.split)
 
 
 def copies(plan: Plan) -> bool:

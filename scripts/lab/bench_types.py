@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 import logging
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from unittest.mock import patch
 
 from edgespec.bench.measure import machine
 from edgespec.llama import kernels
@@ -74,7 +75,9 @@ def measured(
                 str(file), spec_type="lookup", spec_draft_n_max=15, ctx_size=max(depth, PROMPT) + 64, threads=threads,
                 exact=name == "exact", store=False, gpu_layers=0,
             )  # fmt: skip
-            contexts[name] = stack.enter_context(Runtime(settings)).context
+            always = patch("edgespec.runtime.fitting.repacking_helps", lambda types, exact: True)
+            with always if name == "llama.cpp" else nullcontext():
+                contexts[name] = stack.enter_context(Runtime(settings)).context
         contexts["llama.cpp"].bounds = kernels.STOCK
         for turn in range(repeat + 1):
             for name, context in contexts.items():
