@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Unpack
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.policy.measured import PolicyVerdict
+from edgespec.core.policy.records import PolicyVerdict
 from edgespec.events import Progress, TokenEvent
 from edgespec.runtime.options import DraftingOptions
 from edgespec.settings import LoadSettings, Message, Request

@@ -17,7 +17,7 @@ from edgespec.chat.saving import Recording
 from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
 from edgespec.chat.states import ChatStates
 from edgespec.closable import Closable
-from edgespec.core.policy.measured import PolicyVerdict
+from edgespec.core.policy.records import PolicyVerdict
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import CONTEXT_FULL, Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn

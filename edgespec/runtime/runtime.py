@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Unpack
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.policy.measured import MeasuredPolicy, PolicyVerdict
+from edgespec.core.policy.measured import MeasuredPolicy
+from edgespec.core.policy.records import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import mode_of

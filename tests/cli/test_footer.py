@@ -10,7 +10,7 @@ from rich.console import Console
 
 from edgespec.cli.footer import exactness, explanation, footer
 from edgespec.core.draft import Draft
-from edgespec.core.policy.measured import PolicyVerdict
+from edgespec.core.policy.records import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
 

@@ -16,8 +16,9 @@ import pytest
 from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.policy.costs import Costs
-from edgespec.core.policy.measured import CREDIT, DRAFTS, PAUSE, TRIAL_SHARE, MeasuredPolicy
+from edgespec.core.policy.measured import DRAFTS, PAUSE, TRIAL_SHARE, UNVERIFIED, MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, Proposal, ProposalContext, Verified
+from edgespec.core.policy.records import CREDIT
 
 FLAT = {1: 1.0, 64: 1.5}
 STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 64: 64.0}
@@ -533,3 +534,23 @@ def test_a_merged_draft_is_no_longer_than_allowed() -> None:
     assert list(map(len, selected(FixedPolicy(8), now))) == [8]
     for policy in (measured, FixedPolicy(8)):  # and the rows of the pass limit it too
         assert list(map(len, selected(policy, now, room=3))) == [3]
+
+
+@pytest.mark.parametrize("is_cheap", [False, True])
+def test_costs_that_were_measured_too_large_are_corrected_by_one_draft_in_many_steps(is_cheap: bool) -> None:
+    paced, lengths = pace(STEEP), list[int]()
+    for at in range(4 * UNVERIFIED):
+        now = context(step=at)
+        draft = Draft.empty()
+        if offered(paced, now) is not None:
+            now.proposals.append(Proposal("draft", chain(0.9, 0.9, 0.9), 0, 1, 0.02))
+            [draft] = selected(paced, now)
+        path = range(min(2, len(draft)))
+        took_s = 1 + 0.1 * len(draft) if is_cheap else STEEP[1 + len(draft)]
+        paced.record([Verified(now, draft, path, [0] * (1 + len(path)))], took_s)
+        lengths.append(len(draft))
+    assert not any(lengths[:UNVERIFIED])
+    if is_cheap:
+        assert sum(map(bool, lengths[-100:])) > 90
+    else:
+        assert 1 <= sum(map(bool, lengths)) <= 3

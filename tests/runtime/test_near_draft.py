@@ -11,7 +11,8 @@ import pytest
 from tiny_gguf import write_model
 from tiny_head import write_head, write_hydra
 
-from edgespec.core.policy.measured import DRAFTS, MeasuredPolicy, Record, SamplingMode
+from edgespec.core.policy.measured import DRAFTS, MeasuredPolicy
+from edgespec.core.policy.records import Record, SamplingMode
 from edgespec.errors import ModelFileError, OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan

@@ -95,14 +95,14 @@ class Costs:
         self._observe(("target", width), seconds, depth, LOAD_GAIN, warm=warm)
         self._curves.clear()
 
-    def lower_target(self, width: int, seconds: float) -> None:
-        """Replace the cost of a pass at the lowest depth if the known cost is larger.
+    def lower_target(self, width: int, seconds: float, depth: int = 0) -> None:
+        """Replace the cost of a pass, in seconds on an idle machine, if the known cost is larger.
 
         A cost that is too large may never be corrected by answers: drafts that seem not to pay off are not verified. A
         cost that is too small is corrected at the next drafts.
         """
-        if 0 < seconds < self.target(width):
-            self._table(0)["target", width] = Estimate(math.log(seconds))
+        if 0 < seconds < self.target(width, depth):
+            self._table(_level(depth))["target", width] = Estimate(math.log(seconds))
             self._curves.clear()
 
     def observe_step(

@@ -6,8 +6,7 @@ the number of tokens generated per unit of time in recent steps, c a pass of the
 tokens. The unit of time is a plain pass. The times are estimates of `core.policy.costs`, not readings of the clock,
 because a loaded machine must not change decisions.
 
-"Gain" below means tokens that a draft adds to a step, less the tokens that plain decoding would have generated in the
-time that the draft costs.
+`core.policy.records` has what it learns from them, and defines "gain".
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple
 from functools import partial
 from itertools import accumulate, takewhile
 from statistics import fmean
@@ -24,121 +23,19 @@ from typing import Any
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.policy import LENGTHS, Proposal, ProposalContext, Verified
+from edgespec.core.policy.records import CREDIT, LEAST, PolicyVerdict, Record, SamplingMode, amounts
 
-# A comment that ends with "8: 1.2 %" means: with the value 8, replays of recorded answers are 1.2 % slower on average;
-# "sequences" and "trees" name the replays that lose most. "Bound": the constant limits the cost of useless drafting.
+# `core.policy.records` explains the comments.
 TRIAL_SHARE = 0.005  # share of the time of plain steps for trials of drafters that are backed off; bound
-CREDIT = 3.0  # credit at the start, and its maximum, in tokens for all drafters together; 8: 1.2 %
 DEBT = 1.0  # tokens that a trial may cost beyond the credit, for the drafter's prefill; 0: 2.0 % (sequences)
 PAUSE = 32  # steps before a drafter whose prefill is too long is considered again; 128: 2.2 %
-UNTRIED, ANSWER = 0.05, 256  # to decide on an untried drafter's prefill: assumed gain per step, steps per answer; bound
-ANSWERS = 4  # answers in the mean length of an answer; a prefill has to pay off within this length
-FIRST_GAIN = 1.0  # assumed gain of an untried drafter, compared with the drafts of others; 0: 1.9 %
+UNTRIED = 0.05  # to decide on an untried drafter's prefill: assumed gain per step; bound
 STEPS, DRAFTS = 48, 12  # steps in the mean of the rate, drafts in the mean of the gain; 24 both: 2.5 % (sequences)
-CHANCE = 0.7  # initial probability that the token after an accepted token is accepted; never updated: 1.7 %
-TRUST = 4.0  # weight, in tokens, of the assumption that a drafter is calibrated; not reset by answers: 1.2 %
-RATE, RATED = 1.6, 20.0  # initial tokens per plain pass, and the weight of this value in passes; 1: 1.7 %, 8 % (trees)
 AHEAD = 12  # tokens that a decision looks ahead; 1: 2.4 %
+UNVERIFIED = 512  # steps without a verified draft, after which one is verified to measure its pass; bound
+LONGEST_TEST = 3  # its most tokens
 EVERY = 4  # one of this many plain passes is measured; 1: 4 us a token, 1 % of the bundled model's time
 SHOWN_WIDTHS = (2, 3, 4, 8)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyVerdict:
-    """Why a drafter drafts or is backed off. Times are in target passes over one token."""
-
-    drafter: str
-    #: True if the drafter is backed off, and not asked for drafts
-    rests: bool
-    #: mean number of tokens that a draft adds to a step, less the cost of the wider target pass
-    gain: float
-    #: tokens that plain decoding would generate in the time of drafting
-    cost: float
-    #: time of a pass of the drafter
-    step: float
-    #: times of target passes by width
-    widths: dict[int, float]
-
-
-@dataclass(slots=True)
-class Record:
-    """The results of one drafter in one sampling mode."""
-
-    #: gain per draft, a mean of about `DRAFTS` drafts
-    gain: float = FIRST_GAIN
-    #: cost of drafting in tokens, without the wider target pass, a mean of about `DRAFTS` drafts
-    cost: float = 0.0
-    #: number of drafts
-    count: float = 0
-    #: probability that the token after an accepted one is accepted too
-    chance: float = CHANCE
-    #: verified tokens that were accepted in recent steps
-    accepted: float = TRUST
-    #: tokens that were expected to be accepted in recent steps
-    expected: float = TRUST
-    #: tokens that the drafter may lose; it may draft without credit as long as its mean gain is positive
-    credit: float = CREDIT
-    #: tokens that the drafter's drafts gained over those of the drafters before it, and the steps of the answers in
-    #: which it drafted, with less weight for earlier answers
-    added: float = 0.0
-    steps: float = 0.0
-    #: step until which the drafter is backed off
-    due: float = 0
-    #: 1 if it has drafted in the current answer
-    drafts: float = 0
-
-    @property
-    def calibration_ratio(self) -> float:
-        """Accepted tokens per expected token: below 1 if the drafter is overconfident."""
-        return self.accepted / self.expected
-
-    def begin_answer(self) -> None:
-        """Give a drafter that gained in the recent answers another chance: the last text may have been unusual."""
-        self.accepted = self.expected = TRUST  # calibration differs between texts
-        self.drafts = 0
-        if self.added > 0:
-            self.gain, self.due = max(self.gain, self.added / max(1.0, self.steps)), 0
-        self.added -= self.added / ANSWERS
-        self.steps -= self.steps / ANSWERS
-
-
-@dataclass(slots=True)
-class SamplingMode:
-    """The state of the policy for one sampling mode, a verification rule and the way of sampling."""
-
-    #: tokens generated in recent steps
-    tokens: float = RATE * RATED
-    #: time of these tokens, in plain passes
-    passes: float = RATED
-    #: mean number of steps of an answer
-    answer: float = ANSWER
-    #: steps of all sequences in this mode
-    step: int = 0
-    #: finished steps of the current answer
-    last: int = 0
-    records: dict[str, Record] = field(default_factory=dict)
-
-    @property
-    def rate(self) -> float:
-        """Tokens per plain pass, at least 1: plain decoding has 1, so a lower value is a disturbed measurement."""
-        return max(1.0, self.tokens / self.passes)
-
-    def enter(self, context: ProposalContext) -> None:
-        """Notice the beginning of an answer."""
-        if context.step < self.last and context.sequences == 1:
-            self.answer += (self.last - self.answer) / ANSWERS
-            self.last = 0
-            for record in self.records.values():
-                record.begin_answer()
-
-    def count(self, context: ProposalContext) -> None:
-        """Count one more step of a sequence."""
-        self.enter(context)
-        self.step += 1
-        if context.sequences == 1:
-            self.last = context.step + 1
-        for record in self.records.values():
-            record.steps += record.drafts
 
 
 class MeasuredPolicy:
@@ -195,12 +92,16 @@ class MeasuredPolicy:
     def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
         """Return the best draft of each sequence, cut to the tokens that gain the most together, the likeliest first.
 
-        Sampled drafts are never cut: leaving out tokens by their confidence would bias the distribution of the text.
+        Sampled drafts are never cut: leaving out tokens by their confidence would bias the distribution of the text. If
+        no draft seemed to pay off for long, one is verified to measure its pass: the known costs may be too large.
         """
         drafts = [max(context.drafts(), key=partial(self._value, context), default=_NONE) for context in contexts]
         worths = [self._worths(context, draft) for context, draft in zip(contexts, drafts, strict=True)]
         if len(contexts) == 1:
-            counts = [self._cut(contexts[0], worths[0][: max(0, room)])[0]]
+            most = max(0, min(room, contexts[0].n_max))
+            counts = [self._cut(contexts[0], worths[0][:most])[0]]
+            if not counts[0] and self._mode(contexts[0].mode).unverified >= UNVERIFIED:
+                counts = [min(len(drafts[0]), most, LONGEST_TEST)]
         else:
             rate = fmean(self._mode(context.mode).rate for context in contexts)
             taken = sum(len(draft) for draft in drafts if draft.is_sampled)
@@ -219,6 +120,10 @@ class MeasuredPolicy:
         passes = self.target(n + drafted, depth) / self.target(n, depth) if drafted else 1.0
         for each in verified:
             mode = self._mode(each.context.mode)
+            if each.draft and mode.unverified >= UNVERIFIED and seconds is not None and n == 1:
+                idle_s = seconds * math.exp(-self.costs.load)
+                self.costs.lower_target(max(self.least_width, 1 + drafted), idle_s, depth)
+            mode.unverified = 0 if each.draft else mode.unverified + 1
             for proposal in each.context.proposals:
                 # The cost of the wider pass, in tokens of plain decoding, is shared equally by the drafted tokens.
                 self._count(each, proposal, mode, max(0.0, passes - 1) * n / max(1, drafted))
@@ -376,15 +281,13 @@ class MeasuredPolicy:
         """Continue from a saved `state`. Raises ValueError, TypeError, KeyError or AttributeError if it is invalid."""
         modes = dict[str, SamplingMode]()
         for name, stored in state.items():
-            tokens, passes, answer = _amounts(stored["reached"], (0.0, 0.01, 0.0))
+            tokens, passes, answer = amounts(stored["reached"], (0.0, 0.01, 0.0))
             modes[name] = SamplingMode(tokens, passes, answer)
             for drafter, known in stored["drafters"].items():
-                modes[name].records[drafter] = Record(*_amounts(known, LEAST))
+                modes[name].records[drafter] = Record(*amounts(known, LEAST))
         self._modes = modes
 
 
-LEAST = (-1e9, 0.0, 0.0, 0.0, 0.0, 0.01, -1e9, -1e9, 0.0)
-"""The least values of the first fields of a `Record`, which are saved."""
 _NONE = Draft.empty()
 
 
@@ -395,9 +298,3 @@ def _most(worths: Sequence[float], wider: Sequence[float]) -> tuple[int, float]:
         ((total - cost, -n) for n, (total, cost) in enumerate(zip(totals, wider, strict=False), 1)), default=(0.0, 0)
     )
     return (-n, gain) if gain > 0 else (0, 0.0)
-
-
-def _amounts(stored: Sequence[float], least: Sequence[float]) -> list[float]:
-    if not all(low <= amount < math.inf for low, amount in zip(least, stored, strict=True)):
-        raise ValueError("invalid saved state of a draft-length policy")
-    return [float(amount) for amount in stored]
