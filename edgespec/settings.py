@@ -16,6 +16,8 @@ Constraint = Literal["grammar", "json_schema", "regex"]
 CONSTRAINTS: dict[Constraint, str] = {"grammar": "grammar", "json_schema": "JSON schema", "regex": "regular expression"}
 Offload = int | Literal["auto", "all"]
 Switch = Literal["auto", "on", "off"]
+Attention = Literal["auto", "on", "off", "wide"]
+"""When a context uses flash attention; "wide": in passes over 64 tokens or more; "auto": as llama.cpp decides."""
 DRAFTERS = tuple(REGISTRY)
 HEADS, MTP = names_that_need("head"), "mtp"
 # Drafters that load weights. `draft_model` names a draft head or a draft model.

@@ -31,7 +31,7 @@ from edgespec.models.memory.fit import with_room
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.settings import Message, Request
 
 # Flash attention divides 512 cells or more among threads: test contexts on both sides of this limit.
 LONG = "def walk(top):\n    for name in sorted(names):\n        yield join(top, name)\n" * 30
@@ -50,7 +50,7 @@ def target() -> Iterator[Model]:
 
 
 @pytest.mark.long(but=1)
-@pytest.mark.parametrize("attention", ["on", "off"])
+@pytest.mark.parametrize("attention", ["on", "off", "wide"])
 @pytest.mark.parametrize("n_past", [250, 600])
 def test_up_to_63_tokens_are_decoded_at_once_as_each_would_be_alone(target: Model, attention: Any, n_past: int) -> None:
     with Context(target, n_ctx=768, max_outputs=63, flash_attention=attention, exact=True) as context:
@@ -251,13 +251,10 @@ def test_prompts_are_read_in_wide_passes_and_apart_from_what_is_generated(monkey
     assert sum(tokens < WIDE for tokens in reading) == 1  # the short prompt
 
 
-@pytest.mark.parametrize(
-    ("n_ctx", "n_batch", "attention"), [(8192, 512, "off"), (2**15, 256, "off"), (2**20, 512, "on")]
-)
-def test_scores_that_would_fill_the_memory_are_computed_in_parts(n_ctx: int, n_batch: int, attention: str) -> None:
-    plan = Plan(check_model(resolve("demo").path), n_ctx=n_ctx, flash_attention="off")
-    plan = with_room(plan, LoadSettings("demo"))
-    assert (plan.n_batch, plan.flash_attention) == (n_batch, attention)
+@pytest.mark.parametrize(("n_ctx", "attention"), [(8192, "wide"), (2**18, "wide"), (2**20, "on")])
+def test_scores_that_would_fill_the_memory_are_not_stored(n_ctx: int, attention: str) -> None:
+    plan = Plan(check_model(resolve("demo").path), n_ctx=n_ctx, flash_attention="wide", exact=True)
+    assert with_room(plan).flash_attention == attention
 
 
 def test_an_attention_that_somebody_asked_for_is_left_alone() -> None:
@@ -305,7 +302,7 @@ def notes_of_inexactness(why: str = "") -> dict[str, int]:
 
 @pytest.mark.long(but=2)
 @pytest.mark.parametrize("cache_type", ["q8_0", "iq4_nl"])
-@pytest.mark.parametrize("attention", ["on", "off"])
+@pytest.mark.parametrize("attention", ["on", "off", "wide"])
 def test_quantised_keys_are_exact_too(target: Model, cache_type: str, attention: Any) -> None:
     with Context(
         target, n_ctx=512, max_outputs=31, flash_attention=attention, cache_type_k=cache_type, exact=True, threads=1

@@ -10,7 +10,7 @@ import ctypes
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,12 @@ from edgespec.llama.library import IS_SET, api, complaints, default_threads, fir
 from edgespec.llama.model import Model
 from edgespec.llama.threads import attach_threads, free_threads
 from edgespec.llama.window import joined
-from edgespec.settings import CACHE_TYPES, CacheType
+from edgespec.settings import CACHE_TYPES, Attention, CacheType
 
 MOST_CELLS = 2**31 - 2**8  # sizes are rounded up to a multiple of 256
 _MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-_FLASH = {"auto": -1, "off": 0, "on": 1}
+_FLASH = {"auto": -1, "off": 0, "on": 1, "wide": 0}
 
 
 class CacheFullError(Exception):
@@ -62,7 +62,7 @@ class Context(Closable):
         threads_batch: int = 0,
         cache_type_k: str = "f16",
         cache_type_v: str = "f16",
-        flash_attention: Literal["auto", "on", "off"] = "auto",
+        flash_attention: Attention = "auto",
         n_batch: int = 512,
         branches: int = 0,
         scratch: int = 0,
@@ -76,7 +76,7 @@ class Context(Closable):
             _cache_type(name, head_size)
             for name, head_size in zip((cache_type_k, cache_type_v), model.header.head_sizes, strict=True)
         )
-        if flash_attention == "off" and type_v.block > 1:
+        if not _FLASH[flash_attention] and type_v.block > 1:
             raise UsageError(
                 f"a {cache_type_v} V cache needs flash attention", hint="leave flash attention on, or use f16"
             )
@@ -96,7 +96,8 @@ class Context(Closable):
         }
         self.exact, self.streams = exact, streams
         types = {*model.header.weight_types, cache_type_k.upper(), cache_type_v.upper()}
-        self.bounds = kernels.exact_bounds(types) if exact else kernels.FAST
+        is_hybrid = flash_attention == "wide"
+        self.bounds = kernels.exact_bounds(types, flash=is_hybrid) if exact else kernels.FAST
         cells = n_ctx * sequences + scratch
         # `fitting` checks the memory, since it knows all that is loaded. But llama.cpp counts cells in 32 bits, and
         # would silently make a small cache if asked for more.
@@ -125,6 +126,7 @@ class Context(Closable):
         self._idle = CancelFlag()
         params.abort_callback = IS_SET
         params.abort_callback_data = ctypes.addressof(self._idle.buffer)
+        kernels.use(self.bounds)  # which decide how large the buffers are
         with complaints() as lines:
             self._native = api.llama_init_from_model(model.handle, params)
         if not self._native:

@@ -10,22 +10,35 @@ import os
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from llama_cpp._ggml import libggml
 
 from edgespec.core.exactness import WIDE
 from edgespec.llama.backends import variant_name
-from edgespec.llama.library import CPU_LIBRARY, build_flags, library_path, repacked_types
-
-Bounds = tuple[int, int, int, int, int]
+from edgespec.llama.library import CPU_LIBRARY, api, build_flags, library_path, repacked_types
 
 ADDITIONS = 3
 """The version of scripts/llama in a build that has the bounds."""
 
-STOCK: Bounds = (2, 2, 8, 512, 0)
+NEVER = 2**31 - 1
+
+
+class Bounds(NamedTuple):
+    """Fewest rows from which a pass uses other kernels; scripts/llama/kernels.h describes them."""
+
+    sgemm_float: int
+    sgemm_quant: int
+    tiled: int
+    split_kv: int  # cells, not rows
+    #: 1 if edgespec's kernels are used
+    own: int
+    flash: int
+
+
+STOCK = Bounds(2, 2, 8, 512, 0, NEVER)
 """The bounds of llama.cpp's kernels."""
-FAST: Bounds = (2, 2, 24, 512, 1)
+FAST = STOCK._replace(tiled=24, own=1)
 """The same, with edgespec's faster kernels, which have the bits of llama.cpp's kernels for single rows. Below 24 rows
 they are faster than the tiled kernels."""
 # llamafile's kernels sum quantised weights of other types as for single rows, but not on ARM, nor with AVX alone
@@ -51,11 +64,14 @@ def described_build() -> str:
     return f"llama-cpp-python {version('llama-cpp-python')}{variant}, {kernels}"
 
 
-def exact_bounds(types: Iterable[str]) -> Bounds:
-    """Return the bounds that make narrow passes over weights of these types exact."""
+def exact_bounds(types: Iterable[str], *, flash: bool = False) -> Bounds:
+    """Return the bounds that make narrow passes over weights of these types exact.
+
+    With `flash`, wide passes of a context without flash attention use it.
+    """
     sgemm_differs = "AVX2 = 1" not in build_flags() or _SGEMM_DIFFERS.intersection(types)
     sgemm_quant = WIDE if sgemm_differs else 2
-    return (WIDE, sgemm_quant, WIDE, 2**31 - 1, 1)
+    return Bounds(WIDE, sgemm_quant, WIDE, NEVER, 1, WIDE if flash else NEVER)
 
 
 def use(bounds: Bounds) -> None:
@@ -63,7 +79,8 @@ def use(bounds: Bounds) -> None:
     another one decodes."""
     global _used
     if bounds != _used and _bounds is not None:
-        _bounds[:] = _used = bounds
+        _used = bounds
+        _bounds[0][:], _bounds[1].value = bounds[:-1], bounds[-1]
 
 
 def repacking_helps(types: Iterable[str], exact: bool) -> bool:
@@ -93,13 +110,14 @@ def cpu_library() -> Any:
     return ctypes.CDLL(str(CPU_LIBRARY)) if CPU_LIBRARY else libggml
 
 
-def _find() -> Any:
-    """Return the array of bounds in the loaded CPU backend, or None."""
+def _find() -> tuple[Any, Any] | None:
+    """Return the array of bounds in the loaded CPU backend and the one in llama.cpp's library, or None."""
     library = cpu_library()
     try:
         if library is None or ctypes.c_int32.in_dll(library, "edgespec_version").value != ADDITIONS:
             return None
-        return (ctypes.c_int32 * len(STOCK)).in_dll(library, "edgespec_kernel_bounds")
+        bounds = (ctypes.c_int32 * (len(STOCK) - 1)).in_dll(library, "edgespec_kernel_bounds")
+        return bounds, ctypes.c_int32.in_dll(api._lib, "edgespec_flash_rows")
     except ValueError:
         return None
 

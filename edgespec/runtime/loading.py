@@ -303,10 +303,10 @@ class ModelSession(Closable):
                 exact=exact,
                 devices=chosen(settings.device_draft or settings.device),
             )
-            drafting = with_room(drafting, settings)
+            drafting = with_room(drafting)
             plan = replace(plan, draft=drafting.as_head(n_features(draft)) if is_head(draft) else drafting)
         plan = self._with_branches(plan, leaves)
-        return with_room(replace(plan, streams=sequences > 1 and plan.can_stream), settings)
+        return with_room(replace(plan, streams=sequences > 1 and plan.can_stream))
 
     def _drafted(self, n_max: int) -> int:
         """Return the maximum number of draft tokens in one pass, over all sequences."""

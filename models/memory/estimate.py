@@ -10,14 +10,14 @@ import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
-from edgespec.core.exactness import CELLS
+from edgespec.core.exactness import CELLS, NARROW
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
 from edgespec.gguf_file.head_check import BIASES, MTP_ARCHITECTURES, NETWORKS, n_tokens
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
-from edgespec.settings import CACHE_TYPES
+from edgespec.settings import CACHE_TYPES, Attention
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
 _F32 = 4
@@ -47,7 +47,7 @@ class Plan:
     n_batch: int = 512
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
-    flash_attention: Literal["auto", "on", "off"] = "auto"
+    flash_attention: Attention = "auto"
     branches: int = 0
     scratch: int = 0
     rollback: int = 0
@@ -350,7 +350,7 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
     """
     cells = _attended(plan)
     tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
-    flash, attends = plan.flash_attention != "off", any(plan.header.cached_values)
+    flash, attends = plan.flash_attention in ("auto", "on"), any(plan.header.cached_values)
     residuals = 2 * widths.residual
 
     inputs = tokens * widths.residual * _F32
@@ -361,6 +361,8 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
 
     attention = tokens * (residuals + 2 * widths.query + widths.key_and_value) * _F32
     scores = _scores(plan, widths)
+    if _is_wide_flash(plan) and attends:  # masks as F16, and a layer's values in the order of flash attention
+        scores = max(scores, cells * (2 * tokens + widths.key_and_value))
     if flash and attends:  # its kernels take no F32 keys and values: each layer's are copied as F16
         in_f32 = [plan.cache_type_k, plan.cache_type_v].count("f32")
         attention += in_f32 * cells * widths.key_and_value  # half the width, two bytes
@@ -378,9 +380,17 @@ def scores_bytes(plan: Plan) -> int:
     return _scores(plan, _Widths.of(plan.header)) * 3 // 2
 
 
+def _is_wide_flash(plan: Plan) -> bool:
+    """True if flash attention is used, but not in narrow passes."""
+    return plan.exact and plan.flash_attention == "wide" and plan.cache_type_k == plan.cache_type_v == "f16"
+
+
 def _scores(plan: Plan, widths: _Widths) -> int:
-    tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
-    return 0 if plan.flash_attention != "off" else _attended(plan) * tokens * widths.heads * _F32
+    if plan.flash_attention in ("auto", "on"):
+        return 0
+    most = NARROW if _is_wide_flash(plan) else plan.n_batch
+    tokens = min(plan.n_ctx * plan.sequences + plan.scratch, most)
+    return _attended(plan) * tokens * widths.heads * _F32
 
 
 def _recurrence(plan: Plan, tokens: int) -> int:

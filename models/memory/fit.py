@@ -10,19 +10,17 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Literal
 
 from edgespec.core.exactness import CELLS
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.models.memory.estimate import Plan, estimate, scores_bytes
-from edgespec.settings import CACHE_TYPES, LoadSettings
+from edgespec.settings import CACHE_TYPES, Attention, LoadSettings
 from edgespec.text.figures import size_of
 
 # Models are often trained for more context than most answers need or most machines can hold.
 DEFAULT_CTX_SIZE = 8192
-# Prefill passes; the smallest still holds a wide pass and its remainder (`Engine`), and is hardly slower on a CPU.
-BATCH_SIZES, SCORES_BYTES = (512, 256, 128), 256_000_000
+SCORES_BYTES = 512_000_000  # most for the attention scores of the widest draft
 # The memory for context and buffers, in addition to the weights, if only the size of the weights is known.
 CONTEXT_SHARE, CONTEXT_BYTES = 0.1, 400_000_000
 TIGHT = 0.85  # of the memory: other programs take some, too
@@ -132,7 +130,8 @@ def with_context(plan: Plan, n_ctx: int) -> Plan:
 def _with_cache(plan: Plan, name: str) -> Plan | None:
     """Return the plan with keys and values in this type, also for the draft if it has the same types; None if not
     possible."""
-    if plan.flash_attention == "off" or any(size % CACHE_TYPES[name].block for size in plan.header.head_sizes):
+    has_flash = plan.flash_attention in ("auto", "on")
+    if not has_flash or any(size % CACHE_TYPES[name].block for size in plan.header.head_sizes):
         return None
     draft, types = plan.draft, (plan.cache_type_k, plan.cache_type_v)
     if draft is not None and (draft.cache_type_k, draft.cache_type_v) == types:
@@ -150,37 +149,30 @@ def usual_context(header: Header) -> int:
     return min(header.number("context_length") or DEFAULT_CTX_SIZE, DEFAULT_CTX_SIZE)
 
 
-def attention_of(header: Header, settings: LoadSettings) -> Literal["auto", "on", "off"]:
-    """Return if a target on CPUs uses flash attention; "auto" leaves the choice to llama.cpp."""
+def attention_of(header: Header, settings: LoadSettings) -> Attention:
+    """Return when a target on CPUs uses flash attention."""
     exact = settings.exact or settings.strict
     attention = wanted_attention(header, settings, settings.cache_type_v, exact=exact)
-    plan = Plan(header, n_ctx=settings.ctx_size or usual_context(header), flash_attention=attention)
-    return with_room(plan, settings).flash_attention
+    plan = Plan(header, n_ctx=settings.ctx_size or usual_context(header), flash_attention=attention, exact=exact)
+    return with_room(plan).flash_attention
 
 
-def wanted_attention(
-    header: Header, settings: LoadSettings, cache_type_v: str, *, exact: bool
-) -> Literal["auto", "on", "off"]:
-    """Return if a context uses flash attention, regardless of memory; "auto" leaves the choice to llama.cpp.
+def wanted_attention(header: Header, settings: LoadSettings, cache_type_v: str, *, exact: bool) -> Attention:
+    """Return when a context uses flash attention, regardless of memory.
 
-    Without flash attention, single tokens and drafts cost less (docs/performance.md). With it, sliding windows cost
-    less, and cells of other branches are skipped, so that a branch has the same sums as a chain. Quantised values need
-    it. This is a rule and not a measurement: a measurement with another result the next time would change texts.
+    Without flash attention, single tokens and drafts cost less (docs/performance.md). With it, prompts and sliding
+    windows cost less, and cells of other branches are skipped, so that a branch has the same sums as a chain. Quantised
+    values need it. This is a rule and not a measurement: a measurement with another result the next time would change
+    texts.
     """
     if settings.flash_attention != "auto" or not exact:
         return settings.flash_attention
     is_quantised, has_trees = CACHE_TYPES[cache_type_v].block > 1, settings.spec_tree > 1
-    return "on" if is_quantised or has_trees or header.number("attention.sliding_window") else "off"
+    return "on" if is_quantised or has_trees or header.number("attention.sliding_window") else "wide"
 
 
-def with_room(plan: Plan, settings: LoadSettings) -> Plan:
-    """Return the plan with smaller prefill passes if the attention scores would take more than `SCORES_BYTES`.
-
-    If even the smallest passes take more, the plan uses flash attention, which stores no scores. An attention that the
-    settings name stays as it is.
-    """
-    if settings.flash_attention != "auto" or plan.flash_attention != "off":
-        return plan
-    sizes = [replace(plan, n_batch=n_batch) for n_batch in BATCH_SIZES]
-    fit = next((smaller for smaller in sizes if scores_bytes(smaller) <= SCORES_BYTES), None)
-    return fit or replace(plan, flash_attention="on")
+def with_room(plan: Plan) -> Plan:
+    """Return the plan with flash attention in all passes, which stores no scores, if the scores of narrow passes would
+    take more than `SCORES_BYTES`."""
+    is_large = plan.flash_attention == "wide" and scores_bytes(plan) > SCORES_BYTES
+    return replace(plan, flash_attention="on") if is_large else plan

@@ -134,6 +134,20 @@ function(edgespec_bound_kernels)
         "return rows >= edgespec_kernel_bounds[EDGESPEC_TILED] ||")
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "ggml_tiled_min_batch(cne1)"
         "ggml_tiled_min_batch(edgespec_kernel_bounds[EDGESPEC_TILED] > 8 ? dst->ne[2] : cne1)") # the tokens of the pass
+    set(graph ${CMAKE_CURRENT_SOURCE_DIR}/../src/llama-graph.cpp)
+    edgespec_replace(${graph} 1 "use_flash_attn = cparams.flash_attn && kq_b == nullptr;" [[is_wide = !cparams.flash_attn && kq_b == nullptr && arch != LLM_ARCH_GROK && k->type == GGML_TYPE_F16 &&
+        v->type == GGML_TYPE_F16 && q->ne[1] >= edgespec_flash_rows;
+    if (is_wide) {
+        v = v_trans ? ggml_cont(ctx0, ggml_transpose(ctx0, v)) : v;
+        kq_mask = kq_mask ? ggml_cast(ctx0, kq_mask, GGML_TYPE_F16) : nullptr;
+    }
+    const bool use_flash_attn = is_wide || (cparams.flash_attn && kq_b == nullptr);]])
+    edgespec_replace(${graph} 1 "        if (v_trans) {
+            v = ggml_transpose" "        if (v_trans && !is_wide) {
+            v = ggml_transpose")
+    edgespec_replace(${graph} 1 "ggml_tensor * llm_graph_context::build_attn_mha(" "int32_t edgespec_flash_rows = INT32_MAX;
+
+ggml_tensor * llm_graph_context::build_attn_mha(")
     if(NOT WIN32)
         target_sources(ggml-base PRIVATE ${EDGESPEC_KERNELS}/memory.c)
         edgespec_replace(${CMAKE_CURRENT_SOURCE_DIR}/src/ggml.c 1 "= posix_memalign(" "= edgespec_memalign(")

@@ -37,6 +37,10 @@ extern EDGESPEC_EXPORT const int32_t edgespec_version;
 
 extern EDGESPEC_EXPORT int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS];
 
+/* Fewest rows from which passes use flash attention in a context that has it switched off. Part of libllama, where
+   graphs are built; the other numbers are part of the CPU backend. */
+extern EDGESPEC_EXPORT int32_t edgespec_flash_rows;
+
 struct ggml_compute_params;
 struct ggml_tensor;
 

@@ -166,7 +166,7 @@ def test_passes_have_the_bits_of_passes_over_single_tokens_with_ggmls_kernels(
             for start in range(0, n_read, 220):
                 places = range(start, start + 220)
                 context.decode(tokens[start : start + 220], places, [(sequence,)] * 220, [False] * 220)
-        context.bounds = (*own[:-1], 0)
+        context.bounds = own._replace(own=0)
         single = []
         for place in range(n_read, n_read + n):
             context.decode(tokens[place : place + 1], [place], [(0,)], [True])
