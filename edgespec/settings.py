@@ -17,7 +17,8 @@ CONSTRAINTS: dict[Constraint, str] = {"grammar": "grammar", "json_schema": "JSON
 Offload = int | Literal["auto", "all"]
 Switch = Literal["auto", "on", "off"]
 Attention = Literal["auto", "on", "off", "wide"]
-"""When a context uses flash attention; "wide": in passes over 64 tokens or more; "auto": as llama.cpp decides."""
+"""When a context uses flash attention; "auto": as llama.cpp decides; "wide": in passes over 64 tokens or more, if the
+context is exact and its cache is F16."""
 DRAFTERS = tuple(REGISTRY)
 HEADS, MTP = names_that_need("head"), "mtp"
 # Drafters that load weights. `draft_model` names a draft head or a draft model.

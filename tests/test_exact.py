@@ -31,7 +31,7 @@ from edgespec.models.memory.fit import with_room
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import Message, Request
+from edgespec.settings import LoadSettings, Message, Request
 
 # Flash attention divides 512 cells or more among threads: test contexts on both sides of this limit.
 LONG = "def walk(top):\n    for name in sorted(names):\n        yield join(top, name)\n" * 30
@@ -254,7 +254,7 @@ def test_prompts_are_read_in_wide_passes_and_apart_from_what_is_generated(monkey
 @pytest.mark.parametrize(("n_ctx", "attention"), [(8192, "wide"), (2**18, "wide"), (2**20, "on")])
 def test_scores_that_would_fill_the_memory_are_not_stored(n_ctx: int, attention: str) -> None:
     plan = Plan(check_model(resolve("demo").path), n_ctx=n_ctx, flash_attention="wide", exact=True)
-    assert with_room(plan).flash_attention == attention
+    assert with_room(plan, LoadSettings("demo")).flash_attention == attention
 
 
 def test_an_attention_that_somebody_asked_for_is_left_alone() -> None:

@@ -96,8 +96,8 @@ class Context(Closable):
         }
         self.exact, self.streams = exact, streams
         types = {*model.header.weight_types, cache_type_k.upper(), cache_type_v.upper()}
-        is_hybrid = flash_attention == "wide"
-        self.bounds = kernels.exact_bounds(types, flash=is_hybrid) if exact else kernels.FAST
+        has_flash = flash_attention != "off"
+        self.bounds = kernels.exact_bounds(types, flash=has_flash) if exact else kernels.fast_bounds(types)
         cells = n_ctx * sequences + scratch
         # `fitting` checks the memory, since it knows all that is loaded. But llama.cpp counts cells in 32 bits, and
         # would silently make a small cache if asked for more.

@@ -38,9 +38,6 @@ class Bounds(NamedTuple):
 
 STOCK = Bounds(2, 2, 8, 512, 0, NEVER)
 """The bounds of llama.cpp's kernels."""
-FAST = STOCK._replace(tiled=24, own=1)
-"""The same, with edgespec's faster kernels, which have the bits of llama.cpp's kernels for single rows. Below 24 rows
-they are faster than the tiled kernels."""
 # llamafile's kernels sum quantised weights of other types as for single rows, but not on ARM, nor with AVX alone
 _SGEMM_DIFFERS = {"IQ4_NL"}
 # Repacked types whose kernels for one row and for several give the same bits. The first of these instructions that the
@@ -64,6 +61,15 @@ def described_build() -> str:
     return f"llama-cpp-python {version('llama-cpp-python')}{variant}, {kernels}"
 
 
+def fast_bounds(types: Iterable[str]) -> Bounds:
+    """Return llama.cpp's bounds, with edgespec's faster kernels, which have the bits of single rows.
+
+    Below 24 rows these are faster than llama.cpp's tiled kernels, which some types have instead.
+    """
+    has_own = "AVX2 = 1" in build_flags() and not any(name.startswith(("IQ1", "IQ2", "IQ3")) for name in types)
+    return STOCK._replace(tiled=24 if has_own else STOCK.tiled, own=1)
+
+
 def exact_bounds(types: Iterable[str], *, flash: bool = False) -> Bounds:
     """Return the bounds that make narrow passes over weights of these types exact.
 
@@ -75,21 +81,21 @@ def exact_bounds(types: Iterable[str], *, flash: bool = False) -> Bounds:
 
 
 def use(bounds: Bounds) -> None:
-    """Set the bounds for all later decodes of this process, in all threads: no thread may set other bounds while
-    another one decodes."""
+    """Set the bounds for all later decodes of this process, in all threads: no thread may set other bounds, decode with
+    them or load a model while another one decodes."""
     global _used
     if bounds != _used and _bounds is not None:
         _used = bounds
         _bounds[0][:], _bounds[1].value = bounds[:-1], bounds[-1]
 
 
-def repacking_helps(types: Iterable[str], exact: bool) -> bool:
+def repacking_helps(types: Iterable[str], *, exact: bool) -> bool:
     """Return whether weights of these types should be repacked where this build can.
 
     Not if some of them then round rows of a pass differently from single rows although passes must be `exact`, and not
-    if they are K-quants on x86: llama.cpp's kernels for repacked K-quants are slower than its other ones for prompts
-    and edgespec's for drafts. AMX keeps its layout in any case: its kernels differ too, but prompts would lose most of
-    their speed without them.
+    if they are K-quants on x86: for single tokens llama.cpp's kernels for repacked K-quants are up to a tenth faster,
+    but for prompts they are slower than its other ones, and for drafts slower than edgespec's. AMX keeps its layout in
+    any case: its kernels differ too, but prompts would lose most of their speed without them.
     """
     flags = build_flags()
     if "AMX_INT8 = 1" in flags:

@@ -190,7 +190,7 @@ def repacks(plan: Plan) -> bool:
     Not if repacking crashes or does not help, or with workers: they repack nothing, and results must not depend on
     where a layer is.
     """
-    helps = repacking_helps(plan.header.weight_types, plan.exact)
+    helps = repacking_helps(plan.header.weight_types, exact=plan.exact)
     return self_check() == "works" and helps and not any(plan.split)
 
 

@@ -274,7 +274,7 @@ class ModelSession(Closable):
         outputs = sequences + (self._drafted(self.n_max) if names or settings.strict else 0)
         outputs = max(outputs, padding)
         on_cpu = not self._on_gpu and (exact or settings.strict)
-        attention = wanted_attention(header, settings, settings.cache_type_v, exact=on_cpu)
+        attention = wanted_attention(header, settings, settings.cache_type_k, settings.cache_type_v, exact=on_cpu)
         plan = Plan(
             header,
             n_ctx=settings.ctx_size or usual_context(header),
@@ -291,22 +291,23 @@ class ModelSession(Closable):
             mtp=MTP in names,
         )
         if draft is not None:
+            cache_type_k = settings.cache_type_k_draft or settings.cache_type_k
             cache_type_v = settings.cache_type_v_draft or settings.cache_type_v
             drafting = Plan(
                 draft,
                 n_ctx=settings.ctx_size_draft or plan.n_ctx,
                 sequences=sequences,
                 max_outputs=leaves * sequences,
-                cache_type_k=settings.cache_type_k_draft or settings.cache_type_k,
+                cache_type_k=cache_type_k,
                 cache_type_v=cache_type_v,
-                flash_attention=wanted_attention(draft, settings, cache_type_v, exact=exact),
+                flash_attention=wanted_attention(draft, settings, cache_type_k, cache_type_v, exact=exact),
                 exact=exact,
                 devices=chosen(settings.device_draft or settings.device),
             )
-            drafting = with_room(drafting)
+            drafting = with_room(drafting, settings)
             plan = replace(plan, draft=drafting.as_head(n_features(draft)) if is_head(draft) else drafting)
         plan = self._with_branches(plan, leaves)
-        return with_room(replace(plan, streams=sequences > 1 and plan.can_stream))
+        return with_room(replace(plan, streams=sequences > 1 and plan.can_stream), settings)
 
     def _drafted(self, n_max: int) -> int:
         """Return the maximum number of draft tokens in one pass, over all sequences."""

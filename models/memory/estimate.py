@@ -361,14 +361,16 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
 
     attention = tokens * (residuals + 2 * widths.query + widths.key_and_value) * _F32
     scores = _scores(plan, widths)
-    if _is_wide_flash(plan) and attends:  # masks as F16, and a layer's values in the order of flash attention
-        scores = max(scores, cells * (2 * tokens + widths.key_and_value))
+    needed = scores
+    if _is_wide_flash(plan) and attends:  # the masks as F16, and a layer's values in the order of flash attention
+        streams = plan.sequences if plan.streams else 1
+        needed = max(scores, cells * (2 * tokens + streams * widths.key_and_value))
     if flash and attends:  # its kernels take no F32 keys and values: each layer's are copied as F16
         in_f32 = [plan.cache_type_k, plan.cache_type_v].count("f32")
         attention += in_f32 * cells * widths.key_and_value  # half the width, two bytes
     # The queries leave a gap that no buffer of a feed-forward network fits into.
     feed_forward = tokens * (residuals + widths.query + widths.feed_forward) * _F32
-    in_layers = inputs + max(attention + scores, feed_forward, _recurrence(plan, tokens))
+    in_layers = inputs + max(attention + needed, feed_forward, _recurrence(plan, tokens))
     at_the_end = (tokens * residuals + _outputs(plan) * n_tokens(plan.header)) * _F32  # after the masks are gone
     # A head's rows of logits, one for each token, do not fit into the space that its only layer needed.
     compute = in_layers + at_the_end if plan.features else max(in_layers, at_the_end)
@@ -382,7 +384,7 @@ def scores_bytes(plan: Plan) -> int:
 
 def _is_wide_flash(plan: Plan) -> bool:
     """True if flash attention is used, but not in narrow passes."""
-    return plan.exact and plan.flash_attention == "wide" and plan.cache_type_k == plan.cache_type_v == "f16"
+    return plan.exact and plan.flash_attention == "wide"
 
 
 def _scores(plan: Plan, widths: _Widths) -> int:

@@ -20,7 +20,8 @@ from edgespec.text.figures import size_of
 
 # Models are often trained for more context than most answers need or most machines can hold.
 DEFAULT_CTX_SIZE = 8192
-SCORES_BYTES = 512_000_000  # most for the attention scores of the widest draft
+# Prefill passes; the smallest still holds a wide pass and its remainder (`Engine`), and is hardly slower on a CPU.
+BATCH_SIZES, SCORES_BYTES = (512, 256, 128), 512_000_000
 # The memory for context and buffers, in addition to the weights, if only the size of the weights is known.
 CONTEXT_SHARE, CONTEXT_BYTES = 0.1, 400_000_000
 TIGHT = 0.85  # of the memory: other programs take some, too
@@ -152,12 +153,15 @@ def usual_context(header: Header) -> int:
 def attention_of(header: Header, settings: LoadSettings) -> Attention:
     """Return when a target on CPUs uses flash attention."""
     exact = settings.exact or settings.strict
-    attention = wanted_attention(header, settings, settings.cache_type_v, exact=exact)
-    plan = Plan(header, n_ctx=settings.ctx_size or usual_context(header), flash_attention=attention, exact=exact)
-    return with_room(plan).flash_attention
+    types = settings.cache_type_k, settings.cache_type_v
+    attention = wanted_attention(header, settings, *types, exact=exact)
+    plan = Plan(header, settings.ctx_size or usual_context(header), flash_attention=attention, exact=exact)
+    return with_room(plan, settings).flash_attention
 
 
-def wanted_attention(header: Header, settings: LoadSettings, cache_type_v: str, *, exact: bool) -> Attention:
+def wanted_attention(
+    header: Header, settings: LoadSettings, cache_type_k: str, cache_type_v: str, *, exact: bool
+) -> Attention:
     """Return when a context uses flash attention, regardless of memory.
 
     Without flash attention, single tokens and drafts cost less (docs/performance.md). With it, prompts and sliding
@@ -168,11 +172,19 @@ def wanted_attention(header: Header, settings: LoadSettings, cache_type_v: str, 
     if settings.flash_attention != "auto" or not exact:
         return settings.flash_attention
     is_quantised, has_trees = CACHE_TYPES[cache_type_v].block > 1, settings.spec_tree > 1
-    return "on" if is_quantised or has_trees or header.number("attention.sliding_window") else "wide"
+    if is_quantised or has_trees or header.number("attention.sliding_window"):
+        return "on"
+    return "wide" if cache_type_k == cache_type_v == "f16" else "off"
 
 
-def with_room(plan: Plan) -> Plan:
-    """Return the plan with flash attention in all passes, which stores no scores, if the scores of narrow passes would
-    take more than `SCORES_BYTES`."""
-    is_large = plan.flash_attention == "wide" and scores_bytes(plan) > SCORES_BYTES
-    return replace(plan, flash_attention="on") if is_large else plan
+def with_room(plan: Plan, settings: LoadSettings) -> Plan:
+    """Return the plan with smaller prefill passes if the attention scores would take more than `SCORES_BYTES`.
+
+    If even the smallest passes take more, the plan uses flash attention in all passes, which stores no scores. An
+    attention that the settings name stays as it is.
+    """
+    if settings.flash_attention != "auto" or plan.flash_attention not in ("off", "wide"):
+        return plan
+    sizes = [replace(plan, n_batch=n_batch) for n_batch in BATCH_SIZES]
+    fit = next((smaller for smaller in sizes if scores_bytes(smaller) <= SCORES_BYTES), None)
+    return fit or replace(plan, flash_attention="on")

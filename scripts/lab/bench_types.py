@@ -75,7 +75,7 @@ def measured(
                 str(file), spec_type="lookup", spec_draft_n_max=15, ctx_size=max(depth, PROMPT) + 64, threads=threads,
                 exact=name == "exact", store=False, gpu_layers=0,
             )  # fmt: skip
-            always = patch("edgespec.runtime.fitting.repacking_helps", lambda types, exact: True)
+            always = patch("edgespec.runtime.fitting.repacking_helps", lambda types, *, exact: True)
             with always if name == "llama.cpp" else nullcontext():
                 contexts[name] = stack.enter_context(Runtime(settings)).context
         contexts["llama.cpp"].bounds = kernels.STOCK

@@ -352,3 +352,29 @@ bool edgespec_mul_mat_id(struct ggml_tensor * dst, const void * matrix, const in
     }
     return true;
 }
+
+enum { STRIP_CELLS = 32 }; /* a cache line of F16 */
+
+bool edgespec_transpose(const struct ggml_compute_params * params, struct ggml_tensor * dst) {
+    const struct ggml_tensor * src0 = dst->src[0];
+    GGML_TENSOR_UNARY_OP_LOCALS
+    const size_t size = sizeof(ggml_fp16_t);
+    if (src0->type != GGML_TYPE_F16 || dst->type != GGML_TYPE_F16 || nb00 == size || nb01 != size ||
+        !ggml_is_contiguous(dst) || !ggml_are_same_shape(src0, dst)) {
+        return false;
+    }
+    const int64_t strips = (ne01 + STRIP_CELLS - 1) / STRIP_CELLS, all = strips * ne02 * ne03;
+    const int64_t end = all * (params->ith + 1) / params->nth;
+    for (int64_t strip = all * params->ith / params->nth; strip < end; strip++) {
+        const int64_t i1 = strip % strips * STRIP_CELLS, i2 = strip / strips % ne02, i3 = strip / strips / ne02;
+        const int64_t n = MIN(STRIP_CELLS, ne01 - i1);
+        const char * from = (const char *) src0->data + i1 * nb01 + i2 * nb02 + i3 * nb03;
+        ggml_fp16_t * to = (ggml_fp16_t *) ((char *) dst->data + i1 * nb1 + i2 * nb2 + i3 * nb3);
+        for (int64_t i0 = 0; i0 < ne00; i0++) {
+            for (int64_t j = 0; j < n; j++) {
+                to[j * ne00 + i0] = ((const ggml_fp16_t *) (from + i0 * nb00))[j];
+            }
+        }
+    }
+    return true;
+}

@@ -133,10 +133,11 @@ function(edgespec_bound_kernels)
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "return rows >= 8 ||"
         "return rows >= edgespec_kernel_bounds[EDGESPEC_TILED] ||")
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "ggml_tiled_min_batch(cne1)"
-        "ggml_tiled_min_batch(edgespec_kernel_bounds[EDGESPEC_TILED] > 8 ? dst->ne[2] : cne1)") # the tokens of the pass
+        "ggml_tiled_min_batch(edgespec_kernel_bounds[EDGESPEC_TILED] >= EDGESPEC_WIDE ? dst->ne[2] : cne1)") # the tokens of the pass
     set(graph ${CMAKE_CURRENT_SOURCE_DIR}/../src/llama-graph.cpp)
-    edgespec_replace(${graph} 1 "use_flash_attn = cparams.flash_attn && kq_b == nullptr;" [[is_wide = !cparams.flash_attn && kq_b == nullptr && arch != LLM_ARCH_GROK && k->type == GGML_TYPE_F16 &&
-        v->type == GGML_TYPE_F16 && q->ne[1] >= edgespec_flash_rows;
+    edgespec_replace(${graph} 1 "use_flash_attn = cparams.flash_attn && kq_b == nullptr;" [[
+        is_wide = !cparams.flash_attn && kq_b == nullptr && arch != LLM_ARCH_GROK && k->type == GGML_TYPE_F16 &&
+                  v->type == GGML_TYPE_F16 && q->ne[1] * q->ne[3] >= edgespec_flash_rows;
     if (is_wide) {
         v = v_trans ? ggml_cont(ctx0, ggml_transpose(ctx0, v)) : v;
         kq_mask = kq_mask ? ggml_cast(ctx0, kq_mask, GGML_TYPE_F16) : nullptr;
@@ -148,6 +149,22 @@ function(edgespec_bound_kernels)
     edgespec_replace(${graph} 1 "ggml_tensor * llm_graph_context::build_attn_mha(" "int32_t edgespec_flash_rows = INT32_MAX;
 
 ggml_tensor * llm_graph_context::build_attn_mha(")
+    edgespec_replace(${CMAKE_CURRENT_SOURCE_DIR}/../src/llama-context.cpp 1 "
+    // reserve again with pp graph to avoid" [[
+    if (!cparams.flash_attn && n_tokens >= (uint32_t) edgespec_flash_rows) { // narrow passes have scores, wide ones not
+        const uint32_t n_narrow = std::max(1u, (edgespec_flash_rows - 1) / n_seqs) * n_seqs;
+        if (!graph_reserve(n_narrow, n_seqs, std::min(n_narrow, cparams.n_outputs_max), mctx.get(), model.hparams.no_alloc)) {
+            throw std::runtime_error("failed to allocate compute buffers of narrow passes");
+        }
+    }
+
+    // reserve again with pp graph to avoid]])
+    edgespec_replace(${cpu}/ops.cpp 1 "    if (src0->type == dst->type) {
+        ggml_compute_forward_dup_bytes(params, dst);" "    if (edgespec_transpose(params, dst)) {
+        return;
+    }
+    if (src0->type == dst->type) {
+        ggml_compute_forward_dup_bytes(params, dst);")
     if(NOT WIN32)
         target_sources(ggml-base PRIVATE ${EDGESPEC_KERNELS}/memory.c)
         edgespec_replace(${CMAKE_CURRENT_SOURCE_DIR}/src/ggml.c 1 "= posix_memalign(" "= edgespec_memalign(")

@@ -37,8 +37,8 @@ extern EDGESPEC_EXPORT const int32_t edgespec_version;
 
 extern EDGESPEC_EXPORT int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS];
 
-/* Fewest rows from which passes use flash attention in a context that has it switched off. Part of libllama, where
-   graphs are built; the other numbers are part of the CPU backend. */
+/* Fewest rows from which passes use flash attention in a context that has it switched off, with keys and values in F16.
+   Part of libllama, where graphs are built; the other numbers are part of the CPU backend. */
 extern EDGESPEC_EXPORT int32_t edgespec_flash_rows;
 
 struct ggml_compute_params;
@@ -56,9 +56,9 @@ bool edgespec_is_narrow(int type, int64_t k, int64_t rows);
 void edgespec_share_out(const struct ggml_tensor * src0, const struct ggml_tensor * src1, int threads,
                         int64_t * row_chunks, int64_t * column_chunks);
 
-/* Returns which of `chunks` parts of a matrix comes as number `turn`, so that a thread's chunks follow each other in memory
-   as long as all threads are equally fast: what a kernel prefetches beyond the end of a chunk would otherwise be read into
-   the cache of the wrong core. */
+/* Returns which of `chunks` parts of a matrix comes as number `turn`, so that a thread's chunks follow each other in
+   memory as long as all threads are equally fast: what a kernel prefetches beyond the end of a chunk would otherwise be
+   read into the cache of the wrong core. */
 int64_t edgespec_chunk_of_turn(int64_t turn, int64_t chunks, int64_t threads);
 
 /* Multiplies `rows` of weights by `columns` of activations, all k elements long: C[j][i] is row i with column j. The
@@ -77,6 +77,10 @@ bool edgespec_mul_mat(const struct ggml_compute_params * params, struct ggml_ten
    of experts, and the token. */
 bool edgespec_mul_mat_id(struct ggml_tensor * dst, const void * matrix, const int32_t (*places)[2], const void * packed,
                          int64_t row, int64_t row_end, int64_t column, int64_t column_end);
+
+/* Copies a transposed tensor of F16, which ggml copies one element at a time: the values of a layer, in each wide pass
+   with flash attention. Returns false for all other tensors. */
+bool edgespec_transpose(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
 /* Threads that wait for each other spin so often, and then let others have the processor at each turn: two programs on
    the same cores slow each other down a hundredfold where threads only spin, and sleeping takes too long to wake from. */

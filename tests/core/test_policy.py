@@ -536,21 +536,23 @@ def test_a_merged_draft_is_no_longer_than_allowed() -> None:
         assert list(map(len, selected(policy, now, room=3))) == [3]
 
 
+@pytest.mark.parametrize("depth", [0, 1000])
 @pytest.mark.parametrize("is_cheap", [False, True])
-def test_costs_that_were_measured_too_large_are_corrected_by_one_draft_in_many_steps(is_cheap: bool) -> None:
+def test_costs_that_were_measured_too_large_are_corrected_by_one_draft_in_many_steps(
+    is_cheap: bool, depth: int
+) -> None:
     paced, lengths = pace(STEEP), list[int]()
     for at in range(4 * UNVERIFIED):
-        now = context(step=at)
+        now = context(step=at, depth=depth)
         draft = Draft.empty()
         if offered(paced, now) is not None:
-            now.proposals.append(Proposal("draft", chain(0.9, 0.9, 0.9), 0, 1, 0.02))
-            [draft] = selected(paced, now)
+            draft = drafted(paced, now, chain(0.9, 0.9, 0.9))
         path = range(min(2, len(draft)))
         took_s = 1 + 0.1 * len(draft) if is_cheap else STEEP[1 + len(draft)]
         paced.record([Verified(now, draft, path, [0] * (1 + len(path)))], took_s)
         lengths.append(len(draft))
     assert not any(lengths[:UNVERIFIED])
     if is_cheap:
-        assert sum(map(bool, lengths[-100:])) > 90
+        assert lengths[-100:].count(3) > 90
     else:
         assert 1 <= sum(map(bool, lengths)) <= 3

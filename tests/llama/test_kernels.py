@@ -19,6 +19,7 @@ from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_flags
 from edgespec.llama.model import Model
+from edgespec.settings import Attention
 
 TYPES = [
     "F16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS",
@@ -55,7 +56,7 @@ def cpu() -> Iterator[Any]:
     library = kernels.cpu_library()
     library.ggml_get_type_traits_cpu.restype = ctypes.POINTER(Traits)
     library.edgespec_chunk.restype = ctypes.c_bool
-    kernels.use(kernels.FAST)
+    kernels.use(kernels.fast_bounds([]))
     try:
         if not takes(library, "Q4_K", 256):
             pytest.skip("there are no kernels for several rows for this processor")
@@ -232,3 +233,27 @@ def test_k_quants_are_not_repacked_on_x86(monkeypatch: pytest.MonkeyPatch, flags
     assert {name for name in types if not kernels.repacking_helps([name], exact=False)} == slow
     monkeypatch.setattr(kernels, "have_bounds", lambda: False)
     assert kernels.repacking_helps(types, exact=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"sequences": 2, "streams": True}, {"threads": 3}], ids=str)
+@pytest.mark.parametrize("architecture", ["llama", "qwen2moe", "lfm2"])
+def test_wide_passes_use_flash_attention_and_narrow_ones_do_not(
+    cpu: Any, tmp_path: Path, architecture: str, options: dict[str, Any]
+) -> None:
+    tokens = np.random.default_rng(2).integers(90, size=104).tolist()
+    rows = dict[tuple[str, str], NDArray[np.float32]]()
+    with Model(write_model(tmp_path / "tiny.gguf", architecture, width=256)) as model:
+        attentions: tuple[Attention, ...] = ("on", "off", "wide")
+        for attention in attentions:
+            common: dict[str, Any] = {"threads": 1, "max_outputs": 4} | options
+            with Context(model, n_ctx=256, flash_attention=attention, exact=True, **common) as context:
+                last = context.sequences - 1
+                for sequence in range(context.sequences):
+                    context.decode(tokens[:100], range(100), [(sequence,)] * 100, [False] * 99 + [True])
+                rows[attention, "wide"] = context.logits(99).copy()
+                context.decode(tokens[100:], range(100, 104), [(last,)] * 4, [True] * 4)
+                rows[attention, "narrow"] = context.logits(3).copy()
+    assert (rows["wide", "wide"] == rows["on", "wide"]).all()
+    assert (rows["wide", "wide"] != rows["off", "wide"]).any()
+    assert (rows["wide", "narrow"] != rows["on", "narrow"]).any()
+    np.testing.assert_allclose(rows["wide", "narrow"], rows["on", "narrow"], atol=0.05)

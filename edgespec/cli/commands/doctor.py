@@ -236,9 +236,9 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
     on_gpu = uses_gpu(plan, "auto", "auto")
     if not on_gpu:
         exact, n_ctx = have_bounds(), min(plan.n_ctx, MEASURED_CONTEXT)
-        attention = wanted_attention(header, usual, usual.cache_type_v, exact=exact)
+        attention = wanted_attention(header, usual, usual.cache_type_k, usual.cache_type_v, exact=exact)
         plan = replace(plan, n_ctx=n_ctx, flash_attention=attention, exact=exact)
-    plan = fitted(with_room(plan), notes.append, "auto" if on_gpu else 0)
+    plan = fitted(with_room(plan, usual), notes.append, "auto" if on_gpu else 0)
     with (
         open_model(plan, notes.append, lambda done: progress(f"loading {path.name}", done)) as model,
         Context(model, **plan.context) as context,

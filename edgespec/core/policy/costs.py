@@ -98,8 +98,8 @@ class Costs:
     def lower_target(self, width: int, seconds: float, depth: int = 0) -> None:
         """Replace the cost of a pass, in seconds on an idle machine, if the known cost is larger.
 
-        A cost that is too large may never be corrected by answers: drafts that seem not to pay off are not verified. A
-        cost that is too small is corrected at the next drafts.
+        Answers seldom correct a cost that is too large, since drafts that seem not to pay off are seldom verified. They
+        correct a cost that is too small at the next drafts.
         """
         if 0 < seconds < self.target(width, depth):
             self._table(_level(depth))["target", width] = Estimate(math.log(seconds))

@@ -6,7 +6,7 @@ the number of tokens generated per unit of time in recent steps, c a pass of the
 tokens. The unit of time is a plain pass. The times are estimates of `core.policy.costs`, not readings of the clock,
 because a loaded machine must not change decisions.
 
-`core.policy.records` has what it learns from them, and defines "gain".
+`core.policy.records` has the state of the policy, and defines "gain".
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.policy import LENGTHS, Proposal, ProposalContext, Verified
 from edgespec.core.policy.records import CREDIT, LEAST, PolicyVerdict, Record, SamplingMode, amounts
 
-# `core.policy.records` explains the comments.
+# `core.policy.records` says what percentages and "bound" mean here.
 TRIAL_SHARE = 0.005  # share of the time of plain steps for trials of drafters that are backed off; bound
 DEBT = 1.0  # tokens that a trial may cost beyond the credit, for the drafter's prefill; 0: 2.0 % (sequences)
 PAUSE = 32  # steps before a drafter whose prefill is too long is considered again; 128: 2.2 %
 UNTRIED = 0.05  # to decide on an untried drafter's prefill: assumed gain per step; bound
 STEPS, DRAFTS = 48, 12  # steps in the mean of the rate, drafts in the mean of the gain; 24 both: 2.5 % (sequences)
 AHEAD = 12  # tokens that a decision looks ahead; 1: 2.4 %
-UNVERIFIED = 512  # steps without a verified draft, after which one is verified to measure its pass; bound
-LONGEST_TEST = 3  # its most tokens
+UNVERIFIED, MEASURED = 512, 3  # after so many steps without a verified draft one of so many tokens is verified; bound
 EVERY = 4  # one of this many plain passes is measured; 1: 4 us a token, 1 % of the bundled model's time
 SHOWN_WIDTHS = (2, 3, 4, 8)
 
@@ -44,8 +43,9 @@ class MeasuredPolicy:
     Every drafter has a credit in tokens: a draft spends its cost and earns its gain. A drafter without credit whose
     drafts have gained nothing lately is backed off. So a drafter never loses more than it has gained before, its share
     of `CREDIT`, and `TRIAL_SHARE` of the time, which pays for a trial now and then. The draft of a trial is verified
-    only if this is expected to pay off. Otherwise the draft is only compared with the tokens that are generated without
-    it.
+    only if this is expected to pay off, or if none was verified for `UNVERIFIED` steps: costs that are known to be
+    larger than they are would otherwise never be corrected. Otherwise the draft is only compared with the tokens that
+    are generated without it.
 
     Target passes are padded to `least_width` tokens, trees have at most `leaves` leaves, and `drafters` is the number
     of drafters that share the allowed losses.
@@ -87,6 +87,8 @@ class MeasuredPolicy:
         best = max((self._value(context, draft) for draft in context.drafts()), default=0.0)
         if best > 0 and (record.gain - best) * steps <= reading:
             return Budget(0)
+        if mode.unverified >= UNVERIFIED:
+            return Budget(min(context.n_max, MEASURED))
         return Budget(context.n_max, worth=partial(self._is_worth, context, mode.rate, record, step))
 
     def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
@@ -101,7 +103,7 @@ class MeasuredPolicy:
             most = max(0, min(room, contexts[0].n_max))
             counts = [self._cut(contexts[0], worths[0][:most])[0]]
             if not counts[0] and self._mode(contexts[0].mode).unverified >= UNVERIFIED:
-                counts = [min(len(drafts[0]), most, LONGEST_TEST)]
+                counts = [min(len(drafts[0]), most, MEASURED)]
         else:
             rate = fmean(self._mode(context.mode).rate for context in contexts)
             taken = sum(len(draft) for draft in drafts if draft.is_sampled)
@@ -117,12 +119,12 @@ class MeasuredPolicy:
     def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
         n, drafted = len(verified), sum(len(each.draft) for each in verified)
         depth = self._depth = verified[0].context.depth if verified else 0
+        if n == 1 and drafted and seconds is not None and self._mode(verified[0].context.mode).unverified >= UNVERIFIED:
+            idle_s = seconds * math.exp(-self.costs.load)
+            self.costs.lower_target(max(self.least_width, 1 + drafted), idle_s, depth)
         passes = self.target(n + drafted, depth) / self.target(n, depth) if drafted else 1.0
         for each in verified:
             mode = self._mode(each.context.mode)
-            if each.draft and mode.unverified >= UNVERIFIED and seconds is not None and n == 1:
-                idle_s = seconds * math.exp(-self.costs.load)
-                self.costs.lower_target(max(self.least_width, 1 + drafted), idle_s, depth)
             mode.unverified = 0 if each.draft else mode.unverified + 1
             for proposal in each.context.proposals:
                 # The cost of the wider pass, in tokens of plain decoding, is shared equally by the drafted tokens.

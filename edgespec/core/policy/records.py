@@ -1,4 +1,4 @@
-"""What the measured policy knows about drafters and sampling modes, and its verdicts.
+"""The state of the measured policy: records of drafters and sampling modes; and its verdicts.
 
 "Gain" below means tokens that a draft adds to a step, less the tokens that plain decoding would have generated in the
 time that the draft costs.
