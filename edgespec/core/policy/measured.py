@@ -32,7 +32,7 @@ PAUSE = 32  # steps before a drafter whose prefill is too long is considered aga
 UNTRIED = 0.05  # to decide on an untried drafter's prefill: assumed gain per step; bound
 STEPS, DRAFTS = 48, 12  # steps in the mean of the rate, drafts in the mean of the gain; 24 both: 2.5 % (sequences)
 AHEAD = 12  # tokens that a decision looks ahead; 1: 2.4 %
-UNVERIFIED, MEASURED = 512, 3  # after so many steps without a verified draft one of so many tokens is verified; bound
+UNVERIFIED, MEASURED = 512, 3  # steps without a verified draft until one is verified, and its most tokens; bound
 EVERY = 4  # one of this many plain passes is measured; 1: 4 us a token, 1 % of the bundled model's time
 SHOWN_WIDTHS = (2, 3, 4, 8)
 
