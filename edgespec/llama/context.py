@@ -96,8 +96,8 @@ class Context(Closable):
         }
         self.exact, self.streams = exact, streams
         types = {*model.header.weight_types, cache_type_k.upper(), cache_type_v.upper()}
-        has_flash = flash_attention != "off"
-        self.bounds = kernels.exact_bounds(types, flash=has_flash) if exact else kernels.fast_bounds(types)
+        flash = flash_attention != "off"
+        self.bounds = kernels.exact_bounds(types, flash=flash) if exact else kernels.fast_bounds(types)
         cells = n_ctx * sequences + scratch
         # `fitting` checks the memory, since it knows all that is loaded. But llama.cpp counts cells in 32 bits, and
         # would silently make a small cache if asked for more.
@@ -126,7 +126,7 @@ class Context(Closable):
         self._idle = CancelFlag()
         params.abort_callback = IS_SET
         params.abort_callback_data = ctypes.addressof(self._idle.buffer)
-        kernels.use(self.bounds)  # which decide how large the buffers are
+        kernels.use(self.bounds)  # the size of buffers depends on them
         with complaints() as lines:
             self._native = api.llama_init_from_model(model.handle, params)
         if not self._native:

@@ -64,7 +64,7 @@ def described_build() -> str:
 def fast_bounds(types: Iterable[str]) -> Bounds:
     """Return llama.cpp's bounds, with edgespec's faster kernels, which have the bits of single rows.
 
-    Below 24 rows these are faster than llama.cpp's tiled kernels, which some types have instead.
+    Below 24 rows these are faster than llama.cpp's tiled kernels, which all K- and IQ-quants have.
     """
     has_own = "AVX2 = 1" in build_flags() and not any(name.startswith(("IQ1", "IQ2", "IQ3")) for name in types)
     return STOCK._replace(tiled=24 if has_own else STOCK.tiled, own=1)

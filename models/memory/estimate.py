@@ -68,6 +68,11 @@ class Plan:
         return self.exact and not self.branches and self.header.architecture not in NO_DRAFTS
 
     @property
+    def stores_scores(self) -> bool:
+        """True if narrow passes have no flash attention, which stores no scores."""
+        return self.flash_attention in ("off", "wide")
+
+    @property
     def context(self) -> dict[str, Any]:
         """The arguments of `Context`, except the model."""
         others = ("header", "gpu_layers", "devices", "n_cpu_moe", "split", "repacked", "draft", "mtp", "features")
@@ -350,7 +355,7 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
     """
     cells = _attended(plan)
     tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
-    flash, attends = plan.flash_attention in ("auto", "on"), any(plan.header.cached_values)
+    flash, attends = not plan.stores_scores, any(plan.header.cached_values)
     residuals = 2 * widths.residual
 
     inputs = tokens * widths.residual * _F32
@@ -388,11 +393,9 @@ def _is_wide_flash(plan: Plan) -> bool:
 
 
 def _scores(plan: Plan, widths: _Widths) -> int:
-    if plan.flash_attention in ("auto", "on"):
-        return 0
     most = NARROW if _is_wide_flash(plan) else plan.n_batch
     tokens = min(plan.n_ctx * plan.sequences + plan.scratch, most)
-    return _attended(plan) * tokens * widths.heads * _F32
+    return _attended(plan) * tokens * widths.heads * _F32 if plan.stores_scores else 0
 
 
 def _recurrence(plan: Plan, tokens: int) -> int:

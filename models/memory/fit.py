@@ -131,8 +131,7 @@ def with_context(plan: Plan, n_ctx: int) -> Plan:
 def _with_cache(plan: Plan, name: str) -> Plan | None:
     """Return the plan with keys and values in this type, also for the draft if it has the same types; None if not
     possible."""
-    has_flash = plan.flash_attention in ("auto", "on")
-    if not has_flash or any(size % CACHE_TYPES[name].block for size in plan.header.head_sizes):
+    if plan.stores_scores or any(size % CACHE_TYPES[name].block for size in plan.header.head_sizes):
         return None
     draft, types = plan.draft, (plan.cache_type_k, plan.cache_type_v)
     if draft is not None and (draft.cache_type_k, draft.cache_type_v) == types:
@@ -183,7 +182,7 @@ def with_room(plan: Plan, settings: LoadSettings) -> Plan:
     If even the smallest passes take more, the plan uses flash attention in all passes, which stores no scores. An
     attention that the settings name stays as it is.
     """
-    if settings.flash_attention != "auto" or plan.flash_attention not in ("off", "wide"):
+    if settings.flash_attention != "auto" or not plan.stores_scores:
         return plan
     sizes = [replace(plan, n_batch=n_batch) for n_batch in BATCH_SIZES]
     fit = next((smaller for smaller in sizes if scores_bytes(smaller) <= SCORES_BYTES), None)

@@ -6,7 +6,7 @@
 The types of weights are made from the model in a temporary folder, one at a time. All passes of a type are interleaved
 in one process. The table on stdout, in Markdown, has the time of a pass over one token, the passes over several tokens
 in units of it, and the time of reading 512 tokens; "fast" are edgespec's kernels with --fast, "llama.cpp" the same
-build without them.
+build without them, with weights repacked as llama.cpp does.
 """
 
 from __future__ import annotations

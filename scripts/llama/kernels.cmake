@@ -133,7 +133,8 @@ function(edgespec_bound_kernels)
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "return rows >= 8 ||"
         "return rows >= edgespec_kernel_bounds[EDGESPEC_TILED] ||")
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "ggml_tiled_min_batch(cne1)"
-        "ggml_tiled_min_batch(edgespec_kernel_bounds[EDGESPEC_TILED] >= EDGESPEC_WIDE ? dst->ne[2] : cne1)") # the tokens of the pass
+        "ggml_tiled_min_batch(edgespec_kernel_bounds[EDGESPEC_TILED] >= EDGESPEC_WIDE
+                /* if exact, the tokens of the pass */ ? dst->ne[2] : cne1)")
     set(graph ${CMAKE_CURRENT_SOURCE_DIR}/../src/llama-graph.cpp)
     edgespec_replace(${graph} 1 "use_flash_attn = cparams.flash_attn && kq_b == nullptr;" [[
         is_wide = !cparams.flash_attn && kq_b == nullptr && arch != LLM_ARCH_GROK && k->type == GGML_TYPE_F16 &&
@@ -151,9 +152,10 @@ function(edgespec_bound_kernels)
 ggml_tensor * llm_graph_context::build_attn_mha(")
     edgespec_replace(${CMAKE_CURRENT_SOURCE_DIR}/../src/llama-context.cpp 1 "
     // reserve again with pp graph to avoid" [[
-    if (!cparams.flash_attn && n_tokens >= (uint32_t) edgespec_flash_rows) { // narrow passes have scores, wide ones not
+    if (!cparams.flash_attn && n_tokens >= (uint32_t) edgespec_flash_rows) { // narrow passes store scores
         const uint32_t n_narrow = std::max(1u, (edgespec_flash_rows - 1) / n_seqs) * n_seqs;
-        if (!graph_reserve(n_narrow, n_seqs, std::min(n_narrow, cparams.n_outputs_max), mctx.get(), model.hparams.no_alloc)) {
+        const uint32_t n_outputs = std::min(n_narrow, cparams.n_outputs_max);
+        if (!graph_reserve(n_narrow, n_seqs, n_outputs, mctx.get(), model.hparams.no_alloc)) {
             throw std::runtime_error("failed to allocate compute buffers of narrow passes");
         }
     }

@@ -1,5 +1,6 @@
 /* What edgespec's build adds to llama.cpp on CPUs: bounds on where kernels change with the number of rows of a pass,
-   kernels of its own with the same bits, threads that yield while they wait, and huge pages.
+   kernels of its own with the same bits, flash attention in wide passes alone, threads that yield while they wait, and
+   huge pages.
 
    A pass over several tokens should give each of them the same bits as a pass of its own: then a draft that is verified
    in one pass changes no answer. Most kernels do; five take another order of sums from some number of rows on, and
@@ -50,9 +51,9 @@ enum { EDGESPEC_WIDE = 64 };
 /* Returns true if so many rows of activations are kept from llamafile_sgemm, with rows of k weights of this type. */
 bool edgespec_is_narrow(int type, int64_t k, int64_t rows);
 
-/* Sets the number of chunks in which threads compute a matrix product. All columns of a matrix belong to the same chunk,
-   so that its weights are read and unpacked once. Leaves the numbers unchanged for types without a kernel, for 64 columns
-   or more, and on NUMA machines. */
+/* Sets the number of chunks in which threads compute a matrix product. All columns of a matrix belong to the same
+   chunk, so that its weights are read and unpacked once. Leaves the numbers unchanged for types without a kernel, for
+   64 columns or more, and on NUMA machines. */
 void edgespec_share_out(const struct ggml_tensor * src0, const struct ggml_tensor * src1, int threads,
                         int64_t * row_chunks, int64_t * column_chunks);
 

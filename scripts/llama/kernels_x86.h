@@ -1,8 +1,8 @@
 /* Kernels for AVX2 and AVX-512, included by kernels.c, which says what they are. */
 #include <immintrin.h>
 
-/* Bytes between a read and its prefetch, where the order of reads is not that in memory. Much of what is prefetched from
-   further away belongs to another thread's chunk; but a tile of F16 has longer rows, and is read four times. */
+/* Bytes between a read and its prefetch, where the order of reads is not that in memory. Much of what is prefetched
+   from further away belongs to another thread's chunk; but a tile of F16 has longer rows, and is read four times. */
 #define AHEAD 8192
 #define AHEAD_F16 16384
 #define SEGMENT 1024  /* elements of a row: those of all columns stay in the L1 cache */

@@ -16,9 +16,9 @@ import pytest
 from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.policy.costs import Costs
-from edgespec.core.policy.measured import DRAFTS, PAUSE, TRIAL_SHARE, UNVERIFIED, MeasuredPolicy
+from edgespec.core.policy.measured import DRAFTS, PAUSE, TRIAL_SHARE, MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, Proposal, ProposalContext, Verified
-from edgespec.core.policy.records import CREDIT
+from edgespec.core.policy.records import CREDIT, UNVERIFIED
 
 FLAT = {1: 1.0, 64: 1.5}
 STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 64: 64.0}

@@ -32,7 +32,7 @@ PAUSE = 32  # steps before a drafter whose prefill is too long is considered aga
 UNTRIED = 0.05  # to decide on an untried drafter's prefill: assumed gain per step; bound
 STEPS, DRAFTS = 48, 12  # steps in the mean of the rate, drafts in the mean of the gain; 24 both: 2.5 % (sequences)
 AHEAD = 12  # tokens that a decision looks ahead; 1: 2.4 %
-UNVERIFIED, MEASURED = 512, 3  # steps without a verified draft until one is verified, and its most tokens; bound
+TEST_TOKENS = 3  # most tokens of a draft that is verified to measure its pass; bound
 EVERY = 4  # one of this many plain passes is measured; 1: 4 us a token, 1 % of the bundled model's time
 SHOWN_WIDTHS = (2, 3, 4, 8)
 
@@ -43,9 +43,9 @@ class MeasuredPolicy:
     Every drafter has a credit in tokens: a draft spends its cost and earns its gain. A drafter without credit whose
     drafts have gained nothing lately is backed off. So a drafter never loses more than it has gained before, its share
     of `CREDIT`, and `TRIAL_SHARE` of the time, which pays for a trial now and then. The draft of a trial is verified
-    only if this is expected to pay off, or if none was verified for `UNVERIFIED` steps: costs that are known to be
-    larger than they are would otherwise never be corrected. Otherwise the draft is only compared with the tokens that
-    are generated without it.
+    only if this is expected to pay off, or if none was verified for `UNVERIFIED` steps: without a test,
+    costs that were measured too large would never be corrected. All other drafts of trials are only compared with the
+    tokens that are generated without them.
 
     Target passes are padded to `least_width` tokens, trees have at most `leaves` leaves, and `drafters` is the number
     of drafters that share the allowed losses.
@@ -87,23 +87,23 @@ class MeasuredPolicy:
         best = max((self._value(context, draft) for draft in context.drafts()), default=0.0)
         if best > 0 and (record.gain - best) * steps <= reading:
             return Budget(0)
-        if mode.unverified >= UNVERIFIED:
-            return Budget(min(context.n_max, MEASURED))
+        if mode.is_test_due:
+            return Budget(min(context.n_max, TEST_TOKENS))
         return Budget(context.n_max, worth=partial(self._is_worth, context, mode.rate, record, step))
 
     def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
         """Return the best draft of each sequence, cut to the tokens that gain the most together, the likeliest first.
 
-        Sampled drafts are never cut: leaving out tokens by their confidence would bias the distribution of the text. If
-        no draft seemed to pay off for long, one is verified to measure its pass: the known costs may be too large.
+        Sampled drafts are never cut: leaving out tokens by their confidence would bias the distribution of the text. A
+        draft that does not seem to pay off is verified if a test is due.
         """
         drafts = [max(context.drafts(), key=partial(self._value, context), default=_NONE) for context in contexts]
         worths = [self._worths(context, draft) for context, draft in zip(contexts, drafts, strict=True)]
         if len(contexts) == 1:
             most = max(0, min(room, contexts[0].n_max))
             counts = [self._cut(contexts[0], worths[0][:most])[0]]
-            if not counts[0] and self._mode(contexts[0].mode).unverified >= UNVERIFIED:
-                counts = [min(len(drafts[0]), most, MEASURED)]
+            if not counts[0] and self._mode(contexts[0].mode).is_test_due:
+                counts = [min(len(drafts[0]), most, TEST_TOKENS)]
         else:
             rate = fmean(self._mode(context.mode).rate for context in contexts)
             taken = sum(len(draft) for draft in drafts if draft.is_sampled)
@@ -119,7 +119,7 @@ class MeasuredPolicy:
     def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
         n, drafted = len(verified), sum(len(each.draft) for each in verified)
         depth = self._depth = verified[0].context.depth if verified else 0
-        if n == 1 and drafted and seconds is not None and self._mode(verified[0].context.mode).unverified >= UNVERIFIED:
+        if n == 1 and drafted and seconds is not None and self._mode(verified[0].context.mode).is_test_due:
             idle_s = seconds * math.exp(-self.costs.load)
             self.costs.lower_target(max(self.least_width, 1 + drafted), idle_s, depth)
         passes = self.target(n + drafted, depth) / self.target(n, depth) if drafted else 1.0

@@ -1,4 +1,4 @@
-"""The state of the measured policy: records of drafters and sampling modes; and its verdicts.
+"""The state of the measured policy (records of drafters and sampling modes), and its verdicts.
 
 "Gain" below means tokens that a draft adds to a step, less the tokens that plain decoding would have generated in the
 time that the draft costs.
@@ -16,6 +16,7 @@ from edgespec.core.policy.policy import ProposalContext
 # "sequences" and "trees" name the replays that lose most. "Bound": the constant limits the cost of useless drafting.
 CREDIT = 3.0  # credit at the start, and its maximum, in tokens for all drafters together; 8: 1.2 %
 ANSWER = 256  # assumed steps of an answer, to decide on an untried drafter's prefill; bound
+UNVERIFIED = 512  # steps without a verified draft, after which one is verified to measure its pass; bound
 ANSWERS = 4  # answers in the mean length of an answer; a prefill has to pay off within this length
 FIRST_GAIN = 1.0  # assumed gain of an untried drafter, compared with the drafts of others; 0: 1.9 %
 CHANCE = 0.7  # initial probability that the token after an accepted token is accepted; never updated: 1.7 %
@@ -104,6 +105,11 @@ class SamplingMode:
     def rate(self) -> float:
         """Tokens per plain pass, at least 1: plain decoding has 1, so a lower value is a disturbed measurement."""
         return max(1.0, self.tokens / self.passes)
+
+    @property
+    def is_test_due(self) -> bool:
+        """True if no draft was verified for so long that the known costs of wider passes may be too large."""
+        return self.unverified >= UNVERIFIED
 
     def enter(self, context: ProposalContext) -> None:
         """Notice the beginning of an answer."""
