@@ -311,8 +311,8 @@ class _Handler(BaseHTTPRequestHandler):
         end = min(each for each in (cut, stall, len(body)) if each is not None)
         for at in range(0, end, PIECE):
             piece = body[at : min(at + PIECE, end)]
+            self.seen.sent_bytes += len(piece)  # before the client can have it, and the test can look
             self.wfile.write(piece)
-            self.seen.sent_bytes += len(piece)
         if end == len(body):
             return
         if end == stall:
