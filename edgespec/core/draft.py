@@ -47,9 +47,9 @@ class Draft:
         """Return a draft without branches, of tokens that were not sampled."""
         return cls(tokens, list(range(-1, len(tokens) - 1)), confidence, [None] * len(tokens), source)
 
-    @classmethod
-    def empty(cls) -> Draft:
-        return cls.chain([], [], "")
+    @staticmethod
+    def empty() -> Draft:
+        return _EMPTY
 
     def first(self, n: int) -> Draft:
         """Return the draft of the first n nodes."""
@@ -180,6 +180,9 @@ class Draft:
                 ancestor = self.parents[ancestor]
             leaf += 1
         return below
+
+
+_EMPTY = Draft([], [], [], [])
 
 
 def likeliest(

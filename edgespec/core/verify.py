@@ -143,12 +143,38 @@ def verify(
     verification tests positions after the last accepted one, and the next step tests these positions again. Raises
     ValueError for a row of NaN, and for a tree under block verification.
     """
-    test = NoiseTest(draft, row_of, sampler, tokens, ends, step)
     if rule == "coupled":
-        return test.coupled()
+        return coupled(draft, row_of, sampler, tokens, ends)
+    test = NoiseTest(draft, row_of, sampler, tokens, ends, step)
     path, last = (rejection if rule == "rejection" else block)(draft, test)
     emitted = [draft.tokens[node] for node in path] + ([] if last is None else [last])
     return VerifyResult(path, [test.report(path[:depth], token) for depth, token in enumerate(emitted)])
+
+
+def coupled(
+    draft: Draft, row_of: RowOf, sampler: Sampler, tokens: list[int], ends: Callable[[int], bool]
+) -> VerifyResult:
+    """Follow the target's choices down the tree, while there is a child with the chosen token.
+
+    Each choice is sampled with the noise of its position, exactly as plain decoding would. So the text is that of
+    plain decoding with the same seed, for every draft (Daliri et al., 2408.07978).
+    """
+    path: list[int] = []
+    choices: list[Choice] = []
+    while True:
+        node = path[-1] if path else -1
+        choice = sampler.choose(row_of(node), _prefix(sampler, tokens, draft, path), len(tokens) + len(path))
+        choices.append(choice)
+        child = draft.child(node, choice.id)
+        if child is not None:
+            path.append(child)
+        if child is None or ends(choice.id):
+            return VerifyResult(path, choices)
+
+
+def _prefix(sampler: Sampler, tokens: list[int], draft: Draft, path: list[int]) -> list[int]:
+    """Return the tokens up to the end of `path` for the sampling chain, or none if it does not use them."""
+    return tokens + [draft.tokens[node] for node in path] if sampler.reads_prefix else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,24 +187,6 @@ class NoiseTest:
     tokens: list[int]
     ends: Callable[[int], bool]
     step: int
-
-    def coupled(self) -> VerifyResult:
-        """Follow the target's choices down the tree, while there is a child with the chosen token.
-
-        Each choice is sampled with the noise of its position, exactly as plain decoding would. So the text is that of
-        plain decoding with the same seed, for every draft (Daliri et al., 2408.07978).
-        """
-        path: list[int] = []
-        choices: list[Choice] = []
-        while True:
-            node = path[-1] if path else -1
-            choice = self.sampler.choose(self.row_of(node), self._prefix(path), len(self.tokens) + len(path))
-            choices.append(choice)
-            child = self.draft.child(node, choice.id)
-            if child is not None:
-                path.append(child)
-            if child is None or self.ends(choice.id):
-                return VerifyResult(path, choices)
 
     def distribution(self, path: list[int]) -> Distribution:
         return self.sampler.distribution(self.row_of(path[-1] if path else -1), self._prefix(path))
@@ -195,7 +203,4 @@ class NoiseTest:
         return self.sampler.report(self.row_of(path[-1] if path else -1), self._prefix(path), token)
 
     def _prefix(self, path: list[int]) -> list[int]:
-        """Return the tokens up to the end of `path` for the sampling chain, or none if it does not use them."""
-        if not self.sampler.reads_prefix:
-            return []
-        return self.tokens + [self.draft.tokens[node] for node in path]
+        return _prefix(self.sampler, self.tokens, self.draft, path)

@@ -54,6 +54,8 @@ class Scheduler:
 
     def admit(self) -> list[Sequence]:
         """Give free slots to the waiting sequences, first come first served; returns those that got one."""
+        if not self.waiting:
+            return []
         self.mark_cancelled()
         n_free = len(self.slots) - len(self.active)
         admitted = [sequence for sequence in self.waiting if sequence.finish is None][:n_free]

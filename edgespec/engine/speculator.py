@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -231,15 +231,18 @@ class Speculator:
 
     # --- during the pass ------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def overlapped(self, scheduled: list[Scheduled]) -> Iterator[None]:
+    def overlapped(self, scheduled: list[Scheduled]) -> AbstractContextManager[None]:
         """Let the drafter of this draft work on the next one while the target's pass runs in this block."""
         sequence, draft = scheduled[0].sequence, scheduled[0].draft
-        source = draft.source if len(scheduled) == 1 and draft and not draft.sources else None
-        drafter = next((drafter for drafter in self._drafters(sequence) if drafter.name == source), None)
-        if drafter is None or not drafter.verifying(sequence, draft):
-            yield
-            return
+        if len(scheduled) == 1 and draft and not draft.sources:
+            for drafter in self._drafters(sequence):
+                if drafter.name == draft.source and drafter.verifying(sequence, draft):
+                    return self._settled(drafter, sequence)
+        return nullcontext()
+
+    @contextmanager
+    def _settled(self, drafter: Drafter, sequence: Sequence) -> Iterator[None]:
+        """Wait for the drafter's work at the end of the block."""
         try:
             yield
         finally:
@@ -256,10 +259,10 @@ class Speculator:
 
     def read(self, part: Scheduled, path: list[int]) -> None:
         """Give drafters the layer inputs that they need, for the tokens of this pass that stay."""
-        start = part.sequence.n_decoded - (0 if part.is_complete else part.n_pending)
-        rows = [*range(part.start, part.start + part.n_pending), *(part.entry(node) for node in path)]
         for drafter in self._drafters(part.sequence):
             if drafter.needs_layers and all(map(self.context.gives, drafter.needs_layers)):
+                start = part.sequence.n_decoded - (0 if part.is_complete else part.n_pending)
+                rows = [*range(part.start, part.start + part.n_pending), *(part.entry(node) for node in path)]
                 layers = {layer: self.context.layer_inputs(layer)[rows] for layer in drafter.needs_layers}
                 self._tell(drafter, part.sequence, drafter.read, part.sequence, start, layers)
 

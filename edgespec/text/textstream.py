@@ -43,6 +43,8 @@ class TextStream:
         return rest
 
     def _advance(self, decoded: str) -> str:
+        if not self._stop:
+            return decoded
         if self.stopped:
             return ""
         text = self._held + decoded

@@ -97,7 +97,9 @@ class MeasuredPolicy:
         Sampled drafts are never cut: leaving out tokens by their confidence would bias the distribution of the text. A
         draft that does not seem to pay off is verified if a test is due.
         """
-        drafts = [max(context.drafts(), key=partial(self._value, context), default=_NONE) for context in contexts]
+        drafts = [
+            max(context.drafts(), key=partial(self._value, context), default=Draft.empty()) for context in contexts
+        ]
         worths = [self._worths(context, draft) for context, draft in zip(contexts, drafts, strict=True)]
         if len(contexts) == 1:
             most = max(0, min(room, contexts[0].n_max))
@@ -288,9 +290,6 @@ class MeasuredPolicy:
             for drafter, known in stored["drafters"].items():
                 modes[name].records[drafter] = Record(*amounts(known, LEAST))
         self._modes = modes
-
-
-_NONE = Draft.empty()
 
 
 def _most(worths: Sequence[float], wider: Sequence[float]) -> tuple[int, float]:
