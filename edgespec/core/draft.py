@@ -76,7 +76,10 @@ class Draft:
 
     def child(self, node: int, token: int) -> int | None:
         """Return the child of `node` with this token, or None."""
-        return next((index for index in self.children(node) if self.tokens[index] == token), None)
+        for index in range(node + 1, len(self.tokens)):
+            if self.parents[index] == node and self.tokens[index] == token:
+                return index
+        return None
 
     def depths(self) -> list[int]:
         """Return the number of ancestors of each node: 0 for children of the last committed token."""

@@ -167,10 +167,11 @@ def largest(values: FloatRow, k: int) -> Indices:
     if len(found) > k:
         kept = values[found]
         kth = np.partition(kept, len(kept) - k)[len(kept) - k]
-        above = kept > kth
-        ties = (kept == kth).nonzero()[0]
-        above[ties[: k - np.count_nonzero(above)]] = True
-        found = found[above]
+        best = (kept >= kth).nonzero()[0]
+        if len(best) > k:  # drop the last of equal values
+            ties = (kept[best] == kth).nonzero()[0]
+            best = np.delete(best, ties[k - len(best) :])
+        found = found[best]
     return found
 
 
@@ -239,22 +240,25 @@ def _typical(logits: FloatRow, p: float) -> Indices:
 def _shortest_head(ranks: FloatRow, weights: FloatRow, mass: float, side: Side) -> Indices:
     """Return the indices, ascending, of the fewest highest ranks whose weights reach `mass`, or exceed it ("right")."""
     if len(ranks) <= _FEW:
-        return np.sort(_sorted_head(np.arange(len(ranks)), ranks, weights, mass, side))
+        head = _sorted_head(ranks, weights, mass, side)
+        head.sort()
+        return head
     leaders = largest(ranks, _FEW)
     if weights[leaders].sum(dtype=np.float64) > mass:
-        return np.sort(_sorted_head(leaders, ranks, weights, mass, side))
+        return np.sort(leaders[_sorted_head(ranks[leaders], weights[leaders], mass, side)])
     # Bins instead of a full sort: all values in bins above the bin in which the mass is reached belong to the head.
     bins = np.minimum((ranks.max() - ranks) * _BINS_PER_NAT, _BINS - 1).astype(np.intp)
     reached = np.cumsum(np.bincount(bins, weights, _BINS))
     edge = min(int(np.searchsorted(reached, mass, side)), _BINS - 1)
     chosen = bins < edge
     before = float(reached[edge - 1]) if edge else 0.0
-    chosen[_sorted_head(np.flatnonzero(bins == edge), ranks, weights, mass - before, side)] = True
+    at_edge = np.flatnonzero(bins == edge)
+    chosen[at_edge[_sorted_head(ranks[at_edge], weights[at_edge], mass - before, side)]] = True
     return np.flatnonzero(chosen)
 
 
-def _sorted_head(indices: Indices, ranks: FloatRow, weights: FloatRow, mass: float, side: Side) -> Indices:
-    order = indices[(-ranks[indices]).argsort(kind="stable")]
+def _sorted_head(ranks: FloatRow, weights: FloatRow, mass: float, side: Side) -> Indices:
+    order = (-ranks).argsort(kind="stable")
     reached = weights[order].cumsum(dtype=np.float64)
     return order[: int(reached.searchsorted(mass, side)) + 1]
 

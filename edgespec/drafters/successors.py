@@ -3,6 +3,7 @@ verification computes anyway (Luo et al., 2408.08696)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,16 +54,17 @@ class Successors:
         """Forget the rows of this process, but not those of tables; rows that are to be saved are still saved."""
         self._own, self._learnt = SuccessorTable(), None
 
-    def of(self, token: int, temperature: float = 1.0, before: int = NONE) -> tuple[NDArray[np.int32], FloatRow, float]:
+    def of(self, token: int, temperature: float = 1.0, before: int = NONE) -> tuple[list[int], list[float], float]:
         """Return the successors of a token after the token `before`, likeliest first, their probabilities, which sum to
         1, and the assumed probability that they are right; empty if none are known."""
         for place, context in enumerate(((before, token), (NONE, token))):
             for table, reliability in zip((self._own, self._earlier), RELIABILITY, strict=True):
                 if (row := table.get(*context)) is not None:
-                    ids, logits = row
-                    weights: FloatRow = np.exp((logits - logits[:1]) / temperature)
-                    return ids, weights / weights.sum(), reliability[place]
-        return np.empty(0, np.int32), np.empty(0, np.float32), 0.0
+                    ids, logits = (each.tolist() for each in row)  # numpy would be slower for so few
+                    weights = [math.exp((logit - logits[0]) / temperature) for logit in logits]
+                    total = sum(weights)
+                    return ids, [weight / total for weight in weights], reliability[place]
+        return [], [], 0.0
 
     def blend(self, row: FloatRow, token: int, drafted: FloatRow | None = None) -> None:
         """Mix the successors of `token` into a draft's logits float32[n_vocab] for the next token, in place.
@@ -70,7 +72,7 @@ class Successors:
         `drafted` are the logits that are not -inf, if the caller knows them.
         """
         ids, weights, _ = self.of(token)
-        if len(ids):
+        if ids:
             # Softmax ignores what all logits have in common, so only these few change
             share = log_sum_exp(row if drafted is None else drafted) + np.log(BLENDED / (1 - BLENDED))
             row[ids] = np.logaddexp(row[ids], share + np.log(weights))
@@ -108,7 +110,7 @@ class RecyclingDrafter(WalkingDrafter[Context]):
         before, token = place
         temperature = sequence.sampler.settings.temperature or 1.0
         ids, weights, reliability = self._successors.of(token, temperature, before)
-        return dict(zip(ids[:most].tolist(), (reliability * weights[:most]).tolist(), strict=True))
+        return dict(zip(ids[:most], (reliability * weight for weight in weights), strict=False))
 
     def step(self, place: Context, token: int) -> Context:
         return place[1], token

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import ParamSpec
@@ -211,10 +210,10 @@ class Speculator:
         made = sum(map(_n_sampled, scheduled))
         sampled = min(room, self.context.max_outputs - len(scheduled)) - made
         return [
-            replace(
-                budget,
-                tokens=max(0, min(budget.tokens, (sampled if part.sequence.draws else room) // len(wanted))),
-                leaves=self._leaves(part, len(wanted)),
+            Budget(
+                max(0, min(budget.tokens, (sampled if part.sequence.draws else room) // len(wanted))),
+                self._leaves(part, len(wanted)),
+                budget.worth,
             )
             for part, budget in wanted
         ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 Shape = Mapping[int, float]
 """Assumed cost of a pass by width, in passes over one token; widths between are interpolated."""
@@ -55,6 +56,7 @@ class Costs:
         self._shape = np.log(sorted(shape)), np.log([shape[width] for width in sorted(shape)])
         self._tables: dict[int, dict[Key, Estimate]] = {}  # by depth
         self._curves: dict[int, Sequence[float]] = {}  # seconds of target passes by width, by depth
+        self._assumed_curve = self._assume(64)
         self.load = 0.0
 
     @property
@@ -167,13 +169,19 @@ class Costs:
         the measured widths on both sides. Beyond the widest pass of the shape, costs grow in proportion to the width.
         """
         known = sorted((key[1], estimate.log_s) for key, estimate in self._table(level).items() if key[0] == "target")
-        width = np.log(np.maximum(1, np.arange(1 + max([63, 2 * widest, *(at for at, _ in known)]))))
-        log_s = np.interp(width, *self._shape) + np.maximum(0, width - self._shape[0][-1])
+        at, measured = [width for width, _ in known], [log_s for _, log_s in known]
+        if len(self._assumed_curve[0]) <= max(widest, *at, 0):
+            self._assumed_curve = self._assume(1 + 2 * max(widest, *at, 0))
+        width, log_s = self._assumed_curve
         if known:
-            at, measured = (list(each) for each in zip(*known, strict=True))
-            log_s += np.interp(width, width[at], measured - log_s[at])
+            log_s = log_s + np.interp(width, width[at], measured - log_s[at])
         curve: list[float] = np.exp(log_s).tolist()
         return curve
+
+    def _assume(self, n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the logarithms of the widths below n, and of the seconds of the shape."""
+        width = np.log(np.maximum(1, np.arange(n)))
+        return width, np.interp(width, *self._shape) + np.maximum(0, width - self._shape[0][-1])
 
     # --- remembering ----------------------------------------------------------------------------------------------
 
