@@ -145,6 +145,8 @@ class Draft:
 
         The cells of the first path are then adjacent in the target's KV cache, in the order of plain decoding.
         """
+        if self.is_chain:
+            return self
         children: dict[int, list[int]] = {}
         for node in reversed(range(len(self))):
             children.setdefault(self.parents[node], []).append(node)
@@ -195,7 +197,7 @@ def likeliest(
     leaves. The nodes that are `dropped`, and those below them, are left out."""
     kept: dict[int, None] = {}
     with_child: set[int] = set()
-    for node in sorted(range(len(parents)), key=lambda node: -reaches[node]):
+    for node in sorted(range(len(parents)), key=reaches.__getitem__, reverse=True):
         parent = parents[node]
         if len(kept) == n:
             break

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -187,7 +189,8 @@ def _at_least_kth(values: FloatRow, k: int) -> Indices:
         return (values > -np.inf).nonzero()[0]
     n_columns = len(values) // height
     maxima = values[: height * n_columns].reshape(height, n_columns).max(axis=0)
-    bound = np.partition(maxima, n_columns - k)[n_columns - k]
+    maxima.partition(n_columns - k)
+    bound = maxima[n_columns - k]
     found: Indices = (values >= bound if bound > -np.inf else values > bound).nonzero()[0]
     return found
 
@@ -259,8 +262,8 @@ def _shortest_head(ranks: FloatRow, weights: FloatRow, mass: float, side: Side) 
 
 def _sorted_head(ranks: FloatRow, weights: FloatRow, mass: float, side: Side) -> Indices:
     order = (-ranks).argsort(kind="stable")
-    reached = weights[order].cumsum(dtype=np.float64)
-    return order[: int(reached.searchsorted(mass, side)) + 1]
+    reached = list(accumulate(weights[order].tolist()))
+    return order[: (bisect_left if side == "left" else bisect_right)(reached, mass) + 1]
 
 
 def _keep(ids: Indices | None, logits: FloatRow, kept: Indices) -> tuple[Indices, FloatRow]:

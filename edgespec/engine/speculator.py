@@ -92,6 +92,8 @@ class Speculator:
 
     def propose(self, scheduled: list[Scheduled]) -> None:
         """Give each part the draft that the policy selects."""
+        if not self._known:
+            return
         started_s, self._observed_s = perf_counter(), 0.0
         for part in scheduled:
             part.context = self._context(part, len(scheduled))
@@ -293,6 +295,8 @@ class Speculator:
 
         The time that drafters needed to observe the step counts as drafting, not as a part of the pass.
         """
+        if not self._known:
+            return
         took_s -= self._observed_s
         for pace, parts in self._by_pace(scheduled):
             verified = [

@@ -8,12 +8,10 @@ down all passes alike is estimated separately and divided out, because decisions
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 Shape = Mapping[int, float]
 """Assumed cost of a pass by width, in passes over one token; widths between are interpolated."""
@@ -23,6 +21,9 @@ Work = tuple[str, int, int]
 
 Key = tuple[str, *tuple[Any, ...]]
 """("target", width), ("step", *Work) for a pass of the drafter, or ("read", *Work) for the prefill of a token."""
+
+Point = tuple[float, float]
+"""The logarithms of a width and of a cost."""
 
 LOAD_GAIN = 1 / 4  # share of a deviation attributed to the load, which changes within a few target passes
 LEAST_GAIN = 1 / 64  # least weight of a measurement in the table, which changes slowly
@@ -53,10 +54,9 @@ class Costs:
     ) -> None:
         self._assumed, self._compiles = assumed or {}, compiles
         self._compiled: set[Key] = set()
-        self._shape = np.log(sorted(shape)), np.log([shape[width] for width in sorted(shape)])
+        self._shape = [(math.log(width), math.log(shape[width])) for width in sorted(shape)]
         self._tables: dict[int, dict[Key, Estimate]] = {}  # by depth
-        self._curves: dict[int, Sequence[float]] = {}  # seconds of target passes by width, by depth
-        self._assumed_curve = self._assume(64)
+        self._curves: dict[int, _Curve] = {}  # of target passes, by depth
         self.load = 0.0
 
     @property
@@ -69,10 +69,10 @@ class Costs:
     def target(self, width: int, depth: int = 0) -> float:
         """Return the seconds of a target pass over `width` tokens after `depth` cached ones."""
         level = _level(depth)
-        curve = self._curves.get(level, ())
-        if width >= len(curve):
-            curve = self._curves[level] = self._curve(level, width)
-        return curve[width]
+        if level not in self._curves:
+            known = ((key[1], estimate.log_s) for key, estimate in self._table(level).items() if key[0] == "target")
+            self._curves[level] = _Curve(self._shape, sorted(known))
+        return self._curves[level][width]
 
     def step(self, drafter: str, depth: int = 0, leaves: int = 1, sequences: int = 1) -> float:
         """Return the seconds of one pass of a drafter, or of one draft if the drafter has no model."""
@@ -162,27 +162,6 @@ class Costs:
             self._tables[level] = {key: Estimate(estimate.log_s) for key, estimate in known.items()}
         return self._tables[level]
 
-    def _curve(self, level: int, widest: int) -> Sequence[float]:
-        """Return the seconds by width.
-
-        A width that was not measured gets the cost of the shape, corrected by the interpolated error of the shape at
-        the measured widths on both sides. Beyond the widest pass of the shape, costs grow in proportion to the width.
-        """
-        known = sorted((key[1], estimate.log_s) for key, estimate in self._table(level).items() if key[0] == "target")
-        at, measured = [width for width, _ in known], [log_s for _, log_s in known]
-        if len(self._assumed_curve[0]) <= max(widest, *at, 0):
-            self._assumed_curve = self._assume(1 + 2 * max(widest, *at, 0))
-        width, log_s = self._assumed_curve
-        if known:
-            log_s = log_s + np.interp(width, width[at], measured - log_s[at])
-        curve: list[float] = np.exp(log_s).tolist()
-        return curve
-
-    def _assume(self, n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the logarithms of the widths below n, and of the seconds of the shape."""
-        width = np.log(np.maximum(1, np.arange(n)))
-        return width, np.interp(width, *self._shape) + np.maximum(0, width - self._shape[0][-1])
-
     # --- remembering ----------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -196,6 +175,38 @@ class Costs:
         """Continue from a saved `state`. Raises ValueError, TypeError, KeyError or AttributeError if it is invalid."""
         self._tables = {int(level): dict(map(_restored, rows)) for level, rows in state.items()}
         self._curves.clear()
+
+
+class _Curve(dict[int, float]):
+    """The seconds of a pass by width, computed when they are first asked for.
+
+    A width that was not measured gets the cost of the shape, corrected by the interpolated error of the shape at the
+    measured widths on both sides. Beyond the widest pass of the shape, costs grow in proportion to the width.
+    """
+
+    def __init__(self, shape: Sequence[Point], measured: Sequence[tuple[int, float]]) -> None:
+        super().__init__()
+        self._shape = shape
+        places = [(math.log(width), log_s) for width, log_s in measured]
+        self._errors = [(at, log_s - self._assumed(at)) for at, log_s in places]
+
+    def __missing__(self, width: int) -> float:
+        at = math.log(max(1, width))
+        seconds = self[width] = math.exp(self._assumed(at) + _interpolated(self._errors, at))
+        return seconds
+
+    def _assumed(self, at: float) -> float:
+        return _interpolated(self._shape, at) + max(0.0, at - self._shape[-1][0])
+
+
+def _interpolated(points: Sequence[Point], at: float) -> float:
+    """Return the height of the line through these points, which is level before the first one and after the last one;
+    0 without points."""
+    i = bisect_right(points, (at, math.inf))
+    if not 0 < i < len(points):
+        return points[min(i, len(points) - 1)][1] if points else 0.0
+    (left, low), (right, high) = points[i - 1 : i + 1]
+    return low + (high - low) * (at - left) / (right - left)
 
 
 def _restored(row: Sequence[Any]) -> tuple[Key, Estimate]:
