@@ -96,5 +96,6 @@ def successors_in(row: FloatRow) -> Row:
     best = (row >= row[row.argmax()] - UNLIKELY).nonzero()[0]
     if len(best) > MANY:
         best = largest(row, MOST)
-    best = best[np.argsort(-row[best], kind="stable")[:MOST]]
-    return best.astype(np.int32), row[best]
+    logits = row[best]
+    order = (-logits).argsort(kind="stable")[:MOST]
+    return best[order].astype(np.int32), logits[order]

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from functools import partial
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from statistics import fmean
 from typing import Any
 
@@ -97,9 +97,7 @@ class MeasuredPolicy:
         Sampled drafts are never cut: leaving out tokens by their confidence would bias the distribution of the text. A
         draft that does not seem to pay off is verified if a test is due.
         """
-        drafts = [
-            max(context.drafts(), key=partial(self._value, context), default=Draft.empty()) for context in contexts
-        ]
+        drafts = [self._best(context) for context in contexts]
         worths = [self._worths(context, draft) for context, draft in zip(contexts, drafts, strict=True)]
         if len(contexts) == 1:
             most = max(0, min(room, contexts[0].n_max))
@@ -195,15 +193,19 @@ class MeasuredPolicy:
         probability of the node to which the pass would add children.
         """
         n, worths = len(reaches), [record.calibration_ratio * reach for reach in reaches]
-        total, last = sum(worths), last * record.calibration_ratio
+        total, last, wider = sum(worths), last * record.calibration_ratio, self._wider(context)
         # A sampled draft must be verified whole, so its value now is that of all its tokens.
-        best = total - self._wider(context, n) if context.sampled else self._cut(context, worths)[1]
+        best = total - wider(n) if context.sampled else self._cut(context, worths)[1]
         for length in range(n + 1, min(context.n_max, n + AHEAD) + 1):
             last *= record.chance
             total += last
-            if self._is_length(length) and total - self._wider(context, length) - rate * step * (length - n) > best:
+            if self._is_length(length) and total - wider(length) - rate * step * (length - n) > best:
                 return True
         return False
+
+    def _best(self, context: ProposalContext) -> Draft:
+        drafts = context.drafts() or [Draft.empty()]
+        return drafts[0] if len(drafts) == 1 else max(drafts, key=partial(self._value, context))
 
     def _value(self, context: ProposalContext, draft: Draft) -> float:
         """Return the tokens that a draft adds to a step, less the cost of its width. Sampled drafts rank first."""
@@ -218,17 +220,19 @@ class MeasuredPolicy:
 
     def _cut(self, context: ProposalContext, worths: Sequence[float]) -> tuple[int, float]:
         """Return how many nodes to verify, and their value, if the other sequences in the pass verify equally many."""
-        lengths = range(1, 1 + min(len(worths), context.n_max))
-        return _most(worths, [self._wider(context, n) if self._is_length(n) else math.inf for n in lengths])
+        lengths, wider = range(1, 1 + min(len(worths), context.n_max)), self._wider(context)
+        return _most(worths, [wider(n) if self._is_length(n) else math.inf for n in lengths])
 
     def _is_length(self, n: int) -> bool:
         return n in LENGTHS or n == self.longest
 
-    def _wider(self, context: ProposalContext, n: int) -> float:
-        """Return the cost of n more tokens per sequence in a pass: what could be generated in the additional time."""
-        wide_s, plain_s = self.target(context.sequences * (1 + n), context.depth), self._plain_s(context)
+    def _wider(self, context: ProposalContext) -> Callable[[int], float]:
+        """Return the cost of n more tokens per sequence in a pass, as a function of n: what could be generated in the
+        additional time."""
+        sequences, depth, rate = context.sequences, context.depth, self._mode(context.mode).rate
+        plain_s = self.target(sequences, depth)
         # A wider pass that seems to be faster is a disturbed measurement.
-        return self._mode(context.mode).rate * max(0.0, wide_s / (plain_s * context.sequences) - 1)
+        return lambda n: rate * max(0.0, self.target(sequences * (1 + n), depth) / plain_s - 1)
 
     def _plain_s(self, context: ProposalContext) -> float:
         """Return the seconds of a sequence's share of a pass without drafts."""
@@ -294,8 +298,9 @@ class MeasuredPolicy:
 
 def _most(worths: Sequence[float], wider: Sequence[float]) -> tuple[int, float]:
     """Return the number n of first nodes with the largest value, and the value: their sum less `wider[n - 1]`."""
-    totals = accumulate(worths)
-    gain, n = max(
-        ((total - cost, -n) for n, (total, cost) in enumerate(zip(totals, wider, strict=False), 1)), default=(0.0, 0)
-    )
-    return (-n, gain) if gain > 0 else (0, 0.0)
+    n, best, total = 0, 0.0, 0.0
+    for length, (worth, cost) in enumerate(zip(worths, wider, strict=False), 1):
+        total += worth
+        if total - cost > best:
+            n, best = length, total - cost
+    return n, best
