@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +24,7 @@ from edgespec.core.sampling import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The token at one position."""
 
     id: int
@@ -154,7 +152,7 @@ class ReferenceSampler(Sampler):
         """Return the reference's token at `position`."""
         chosen = super().choose(row, tokens, position)
         at = position - self._start
-        return replace(chosen, id=self._reference[at]) if at < len(self._reference) else chosen
+        return chosen._replace(id=self._reference[at]) if at < len(self._reference) else chosen
 
 
 def perturbed_best(candidates: Candidates, noise_key: tuple[int, int]) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,7 @@ RowOf = Callable[[int], NDArray[np.float32]]
 """The target's float32[V] row after a draft node; -1 is the last committed token."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyResult:
+class VerifyResult(NamedTuple):
     """The result of verifying a draft."""
 
     #: accepted nodes, root first

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from edgespec.core.draft import Budget as Budget
 from edgespec.core.draft import Draft
@@ -35,8 +34,7 @@ class DraftContext(Protocol):
     def round(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The result of a step for one sequence, whichever drafter made the draft."""
 
     sequence: DraftContext

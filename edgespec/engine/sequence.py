@@ -154,8 +154,7 @@ class Scheduled:
         return self.start + self.n_pending + node
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutput:
+class StepOutput(NamedTuple):
     """The result of a step for one sequence: its next tokens, and the drafters of those that were drafted."""
 
     sequence: Sequence

@@ -175,7 +175,7 @@ def test_logprobs_are_those_before_truncation_and_temperature(chain: SamplingSet
     assert [value for _, value in choice.top_logprobs] == pytest.approx(-np.sort(-expected)[:5], abs=1e-4)
     without = Sampler(chain, 3, 0, LARGE).choose(row, [5, 6, 6], 8)
     assert (without.id, without.logprob, without.top_logprobs) == (choice.id, None, ())
-    assert Sampler(chain, 3, 0, LARGE, logprobs=0).choose(row, [5, 6, 6], 8) == replace(choice, top_logprobs=())
+    assert Sampler(chain, 3, 0, LARGE, logprobs=0).choose(row, [5, 6, 6], 8) == choice._replace(top_logprobs=())
 
 
 @pytest.mark.parametrize("chain", [*CHAINS, GREEDY])

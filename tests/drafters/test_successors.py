@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,7 @@ def test_a_step_that_two_drafters_show_is_learnt_once() -> None:
         shown.append(node)
         return np.arange(V, dtype=np.float32)
 
-    step = replace(outcome([0.0]), logits=logits)
+    step = outcome([0.0])._replace(logits=logits)
     table.learn(step)
     table.learn(step)
     assert shown == [-1]

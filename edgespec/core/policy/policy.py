@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from edgespec.core.draft import Budget, Draft
 
@@ -72,8 +72,7 @@ class ProposalContext:
         return drafts
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(NamedTuple):
     """The result of a pass for a sequence: the verified draft, its accepted nodes and the emitted tokens."""
 
     context: ProposalContext
