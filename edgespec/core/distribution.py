@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.core.sampling import Candidates, Ids
+from edgespec.core.sampling import Candidates, Indices
 
 Probabilities = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Probabilities of possible tokens: `ids` int32[n] ascending, `p` float64[n], sum 1.
+    """Probabilities of possible tokens: `ids` intp[n] ascending, `p` float64[n], sum 1.
 
     Operations on two distributions match tokens by id. The ids may differ because target and draft are truncated
     separately.
     """
 
-    ids: Ids
+    ids: Indices
     p: Probabilities
 
     @classmethod
@@ -28,13 +28,13 @@ class Distribution:
         """Return the softmax of the candidates that the sampling chain kept."""
         logits = candidates.logits.astype(np.float64)
         weights = np.exp(logits - logits.max())
-        ids = np.arange(len(logits), dtype=np.int32) if candidates.ids is None else candidates.ids
+        ids = np.arange(len(logits)) if candidates.ids is None else candidates.ids
         return cls(ids, weights / weights.sum())
 
     @classmethod
     def point(cls, token: int) -> Distribution:
         """Return the distribution with all probability on one token: that of a draft token that was not sampled."""
-        return cls(np.array([token], np.int32), np.ones(1))
+        return cls(np.array([token]), np.ones(1))
 
     def probability(self, token: int) -> float:
         at = int(np.searchsorted(self.ids, token))

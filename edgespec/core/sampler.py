@@ -14,7 +14,6 @@ from edgespec.core.noise import Stream, gumbel64, hashes, key, least_hash
 from edgespec.core.sampling import (
     Candidates,
     FloatRow,
-    Ids,
     Indices,
     SamplingSettings,
     adjust,
@@ -177,9 +176,9 @@ def perturbed_ranking(
     return [int(id) for id in ids[order]], scores[order]
 
 
-def perturbed(candidates: Candidates, noise_key: tuple[int, int], k: int) -> tuple[Ids | Indices, NDArray[np.float64]]:
+def perturbed(candidates: Candidates, noise_key: tuple[int, int], k: int) -> tuple[Indices, NDArray[np.float64]]:
     """Return ids, ascending, and scores (logit plus noise) of some candidates, which include the k best."""
-    ids: Ids | Indices = np.arange(len(candidates.logits)) if candidates.ids is None else candidates.ids
+    ids: Indices = np.arange(len(candidates.logits)) if candidates.ids is None else candidates.ids
     logits = candidates.logits
     if len(logits) > _FEW:
         contenders = _contenders(candidates, noise_key, k)

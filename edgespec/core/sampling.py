@@ -7,13 +7,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 FloatRow = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.intp]
 Side = Literal["left", "right"]
 
@@ -79,12 +78,11 @@ class SamplingSettings:
         return self.temperature == 0 and self.typical_p == 1
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """The remaining tokens. The distribution of the next token is the softmax of `logits`."""
 
     #: ascending; None for the whole vocabulary
-    ids: Ids | None
+    ids: Indices | None
     #: after temperature; -inf excludes a token
     logits: FloatRow
 
@@ -127,7 +125,7 @@ def draw_from(row: FloatRow, settings: SamplingSettings) -> Candidates:
     """Apply the second half of the chain to an adjusted row: truncation and temperature."""
     if settings.takes_peak:
         best = peak(row)
-        return Candidates(np.array([best], np.int32), row[best : best + 1])
+        return Candidates(np.array([best]), row[best : best + 1])
     candidates = truncate(row, settings)
     if settings.temperature == 0:
         assert candidates.ids is not None
@@ -152,7 +150,7 @@ def truncate(row: FloatRow, settings: SamplingSettings) -> Candidates:
     if settings.top_p < 1 or settings.min_p > 0:
         kept = _nucleus(logits, settings.top_p, settings.min_p)
         ids, logits = _keep(ids, logits, kept)
-    return Candidates(None if ids is None else ids.astype(np.int32), logits)
+    return Candidates(ids, logits)
 
 
 def peak(row: FloatRow) -> int:

@@ -108,13 +108,15 @@ class Speculator:
             wanted = [(part, budget) for part in scheduled if (budget := self._budget(drafter, part)) is not None]
             if wanted:
                 self._ask(drafter, wanted, scheduled)
-        if any(part.context.proposals for part in scheduled):
-            self._select(scheduled)
+        proposals = [proposal for part in scheduled for proposal in part.context.proposals]
+        if not proposals:
+            return
+        self._select(scheduled)
+        if is_even:
             least = min(len(part.draft) for part in scheduled)
-            for part in scheduled if is_even else ():
+            for part in scheduled:
                 part.draft = part.draft.first(least)
         # Count the time to decide as drafting: plain decoding does not need it, and for a small model it matters.
-        proposals = [proposal for part in scheduled for proposal in part.context.proposals]
         deciding_s = perf_counter() - started_s - sum(proposal.seconds for proposal in proposals)
         for proposal in proposals:
             proposal.seconds += max(0.0, deciding_s) / len(proposals)

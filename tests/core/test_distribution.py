@@ -23,7 +23,7 @@ def distributions(draw: st.DrawFn) -> Distribution:
     """Generate distributions over some of the tokens, with zeros among the probabilities."""
     ids = sorted(draw(st.sets(st.integers(0, TOKENS - 1), min_size=1)))
     weights = draw(st.lists(st.integers(0, 5), min_size=len(ids), max_size=len(ids)).filter(any))
-    return Distribution(np.array(ids, np.int32), np.array(weights) / sum(weights))
+    return Distribution(np.array(ids), np.array(weights) / sum(weights))
 
 
 def test_a_distribution_is_the_softmax_of_what_the_sampling_chain_leaves() -> None:

@@ -99,7 +99,7 @@ def test_pruning_equals_brute_force(name: str, chain: SamplingSettings) -> None:
 def test_pruning_equals_brute_force_for_any_row(logits: FloatRow, seed: int) -> None:
     candidates = Candidates(None, logits)
     assert perturbed_best(candidates, key(seed, 0, 0)) == brute_force(candidates, key(seed, 0, 0))
-    ids = np.arange(0, 7 * len(logits), 7, dtype=np.int32)
+    ids = np.arange(0, 7 * len(logits), 7)
     assert perturbed_best(Candidates(ids, logits), key(seed, 0, 1)) == brute_force(
         Candidates(ids, logits), key(seed, 0, 1)
     )

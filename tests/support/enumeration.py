@@ -292,7 +292,7 @@ def random_model(seed: int, v: int, kept: int | None = None) -> Model:
     @cache
     def model(prefix: Prefix) -> Distribution:
         random = np.random.default_rng([seed, len(prefix), *prefix])
-        ids = np.sort(random.choice(v, kept or v, replace=False)).astype(np.int32)
+        ids = np.sort(random.choice(v, kept or v, replace=False))
         return Distribution(ids, random.dirichlet(np.ones(len(ids))))
 
     return model
