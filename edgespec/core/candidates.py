@@ -8,6 +8,7 @@ whole sampling chain.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.distribution import Distribution
-from edgespec.core.noise import Stream
+from edgespec.core.noise import Stream, gumbel64, hashes
 from edgespec.core.sampler import Sampler, log_sum_exp, perturbed_ranking
 from edgespec.core.sampling import Candidates, FloatRow, draw_from, largest, truncate
 
@@ -57,14 +58,13 @@ def weighed(sampler: Sampler, distribution: Mapping[int, float], position: int, 
 
     The ranking uses the noise of the target: if the distribution is the target's, the target's choice is first.
     """
-    if sampler.settings.temperature == 0 or len(distribution) < 2:
-        ranked = sorted(distribution.items(), key=itemgetter(1), reverse=True)
-        return [DraftCandidate(token, unsure(p)) for token, p in ranked[:k]]
-    ids = np.array(sorted(distribution))
-    logits = np.log([distribution[int(id)] for id in ids])
-    best, scores = perturbed_ranking(Candidates(ids, logits), sampler.noise_key(position), len(ids))
-    known = sum(distribution.values())
-    return [DraftCandidate(id, unsure(known * p)) for id, p in zip(best[:k], _softmax(scores), strict=False)]
+    weights, scale = distribution, 1.0
+    if sampler.settings.temperature > 0 and len(distribution) > 1:
+        noise = gumbel64(hashes(sampler.noise_key(position), np.array([*distribution]))).tolist()
+        weights = {token: p * math.exp(g) for (token, p), g in zip(distribution.items(), noise, strict=True)}
+        scale = sum(distribution.values()) / sum(weights.values())
+    ranked = sorted(weights.items(), key=itemgetter(1), reverse=True)
+    return [DraftCandidate(token, unsure(scale * weight)) for token, weight in ranked[:k]]
 
 
 def _likeliest(sampler: Sampler, adjusted: FloatRow, k: int) -> list[DraftCandidate]:
