@@ -10,6 +10,8 @@
 #include "simd-mappings.h"
 #include "vec.h"
 
+#include <limits.h>
+
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
@@ -83,6 +85,17 @@ INLINE size_t size_of_block(int type) {
     }
 }
 
+INLINE size_t size_of_256(int type) {
+    switch (type) {
+        case GGML_TYPE_Q2_K: return sizeof(block_q2_K);
+        case GGML_TYPE_Q3_K: return sizeof(block_q3_K);
+        case GGML_TYPE_Q4_K: return sizeof(block_q4_K);
+        case GGML_TYPE_Q5_K: return sizeof(block_q5_K);
+        case GGML_TYPE_Q6_K: return sizeof(block_q6_K);
+        default:             return sizeof(block_iq4_xs);
+    }
+}
+
 INLINE float scale_of(int type, const char * block) {
     if (type == GGML_TYPE_MXFP4) {
         return GGML_CPU_E8M0_TO_FP32_HALF(((const block_mxfp4 *) block)->e);
@@ -140,6 +153,7 @@ INLINE void convert(int type, columns_of_32 * b, int broad, int blocks, const ch
        TALL, the rows of A that a tile has;
        tile_of_f16, tile_of_32 and row_of_256: products of one or several rows with several columns, of F16, of blocks of
            32, and of blocks of 256 elements;
+       columns_of_256, MOST_OF_256 and convert_of_256: how row_of_256 takes its columns;
        sums_pairs and follows_ggml, for what is left to ggml;
        is_fast_alone, for single columns that ggml computes at least as fast. */
 
@@ -186,21 +200,24 @@ INLINE void rows_of_32(int type, int blocks, const char * a, size_t nb_a, int64_
 
 INLINE void rows_of_256(int type, int blocks, const char * a, size_t nb_a, int64_t rows, const char * const * b,
                         int64_t columns, float * const * c) {
+#define CASE(broad)                                                                                                    \
+    case broad:                                                                                                        \
+        for (int64_t row = 0; row < rows; row++) {                                                                     \
+            row_of_256(type, broad, blocks, a + row * nb_a, &bs, c + column, row);                                     \
+        }                                                                                                              \
+        break
+    columns_of_256 bs;
     for (int64_t column = 0, broad; column < columns; column += broad) {
-        broad = part(columns - column, BROAD);
-        const block_q8_K * bs[BROAD];
-        for (int j = 0; j < broad; j++) {
-            bs[j] = (const block_q8_K *) b[column + j];
-        }
-        for (int64_t row = 0; row < rows; row++) {
-            switch (broad) {
-                case 1: row_of_256(type, 1, blocks, a + row * nb_a, bs, c + column, row); break;
-                case 2: row_of_256(type, 2, blocks, a + row * nb_a, bs, c + column, row); break;
-                case 3: row_of_256(type, 3, blocks, a + row * nb_a, bs, c + column, row); break;
-                case 4: row_of_256(type, 4, blocks, a + row * nb_a, bs, c + column, row); break;
-            }
+        broad = part(columns - column, MIN(BROAD, MOST_OF_256 / blocks));
+        convert_of_256(type, &bs, (int) broad, blocks, b + column);
+        switch (broad) {
+            CASE(1);
+            CASE(2);
+            CASE(3);
+            CASE(4);
         }
     }
+#undef CASE
 }
 
 /* Code for each type, so that the compiler leaves out what a type does not need. */
@@ -215,7 +232,8 @@ INLINE void rows_of_256(int type, int blocks, const char * a, size_t nb_a, int64
 static bool is_own(int type, int64_t k) {
 #ifdef OWN_KERNELS
     return edgespec_kernel_bounds[EDGESPEC_OWN] && (type == GGML_TYPE_F16 || is_of_32(type) || is_of_256(type)) &&
-           !(is_of_32(type) && k > 32 * MOST_BLOCKS) && !(sums_pairs(type) && k % 64) && follows_ggml(type);
+           !(is_of_32(type) && k > 32 * MOST_BLOCKS) && !(is_of_256(type) && k / QK_K > MOST_OF_256) &&
+           !(sums_pairs(type) && k % 64) && follows_ggml(type);
 #else
     (void) type, (void) k;
     return false;

@@ -422,17 +422,6 @@ INLINE float plus_block(int type, float sum, const char * a, const block_q8_K * 
     }
 }
 
-INLINE size_t size_of_256(int type) {
-    switch (type) {
-        case GGML_TYPE_Q2_K: return sizeof(block_q2_K);
-        case GGML_TYPE_Q3_K: return sizeof(block_q3_K);
-        case GGML_TYPE_Q4_K: return sizeof(block_q4_K);
-        case GGML_TYPE_Q5_K: return sizeof(block_q5_K);
-        case GGML_TYPE_Q6_K: return sizeof(block_q6_K);
-        default:             return sizeof(block_iq4_xs);
-    }
-}
-
 /* The sum of each 16 elements of B, times a number. */
 INLINE int least_sum(const int16_t * sums, const int16_t * least) {
     int32x4_t all = vdupq_n_s32(0);
@@ -442,8 +431,21 @@ INLINE int least_sum(const int16_t * sums, const int16_t * least) {
     return vaddvq_s32(all);
 }
 
-INLINE void row_of_256(int type, int broad, int blocks, const char * a, const block_q8_K * const * b,
-                       float * const * c, int64_t row) {
+#define MOST_OF_256 INT_MAX /* blocks of all columns together: there is no limit */
+
+typedef struct {
+    const block_q8_K * at[BROAD];
+} columns_of_256;
+
+INLINE void convert_of_256(int type, columns_of_256 * b, int broad, int blocks, const char * const * columns) {
+    (void) type, (void) blocks; /* they are read as they are */
+    for (int j = 0; j < broad; j++) {
+        b->at[j] = (const block_q8_K *) columns[j];
+    }
+}
+
+INLINE void row_of_256(int type, int broad, int blocks, const char * a, const columns_of_256 * b, float * const * c,
+                       int64_t row) {
     const bool has_16 = type == GGML_TYPE_Q2_K || type == GGML_TYPE_Q3_K || type == GGML_TYPE_Q6_K; /* to a scale */
     const bool has_minima = type != GGML_TYPE_Q3_K && type != GGML_TYPE_IQ4_XS;
     float sums[BROAD];
@@ -465,7 +467,7 @@ INLINE void row_of_256(int type, int broad, int blocks, const char * a, const bl
                 const int8x16x2_t ax = unpacked_of_256(type, a, at + odd);
                 const int32_t * scales = of.scales + 2 * (at + odd);
                 for (int j = 0; j < broad; j++) {
-                    const int8x16x2_t bx = loaded(b[j][block].qs + 32 * (at + odd));
+                    const int8x16x2_t bx = loaded(b->at[j][block].qs + 32 * (at + odd));
                     if (has_16) {
                         for (int i = 0; i < 2; i++) {
                             const int32x4_t four = ggml_vdotq_s32(vdupq_n_s32(0), ax.val[i], bx.val[i]);
@@ -478,9 +480,9 @@ INLINE void row_of_256(int type, int broad, int blocks, const char * a, const bl
             }
         }
         for (int j = 0; j < broad; j++) {
-            const int least = has_minima ? least_sum(b[j][block].bsums, of.least) : 0;
+            const int least = has_minima ? least_sum(b->at[j][block].bsums, of.least) : 0;
             const int all = vaddvq_s32(vaddq_s32(whole[j][0], whole[j][1]));
-            sums[j] = plus_block(type, sums[j], a, &b[j][block], all, least);
+            sums[j] = plus_block(type, sums[j], a, &b->at[j][block], all, least);
         }
     }
     for (int j = 0; j < broad; j++) {

@@ -1,8 +1,9 @@
 /* Kernels for AVX2 and AVX-512, included by kernels.c, which says what they are. */
 #include <immintrin.h>
 
-/* Bytes between a read and its prefetch, where the order of reads is not that in memory. Much of what is prefetched
-   from further away belongs to another thread's chunk; but a tile of F16 has longer rows, and is read four times. */
+/* Bytes between a read and its prefetch, where the order of reads is not that in memory, or columns that do not fit into
+   the L1 cache hide it. Much of what is prefetched from further away belongs to another thread's chunk; but a tile of
+   F16 has longer rows, and is read four times. */
 #define AHEAD 8192
 #define AHEAD_F16 16384
 #define SEGMENT 1024  /* elements of a row: those of all columns stay in the L1 cache */
@@ -31,7 +32,7 @@ INLINE bool sums_pairs(int type) {
 /* True for single columns that ggml computes as fast or faster, because it reads one row after the other. */
 INLINE bool is_fast_alone(int type, int64_t k) {
     const bool is_simple = type == GGML_TYPE_Q8_0 || type == GGML_TYPE_F16;
-    return type == GGML_TYPE_Q4_K || (is_simple && ggml_row_size((enum ggml_type) type, k) >= LONG_ROW);
+    return is_simple && ggml_row_size((enum ggml_type) type, k) >= LONG_ROW;
 }
 
 /* All types are added up as ggml does. */
@@ -298,54 +299,104 @@ INLINE void tile_of_32(int type, int tall, int broad, int blocks, const char * a
 /* K-quants and IQ4_XS: blocks of 256 elements, unpacked once for all columns. As ggml_vec_dot_... adds them up: eight
    whole sums a block, each of four products of every 32, times their scales. */
 
+#define MOST_OF_256 512 /* blocks of all columns together */
+
+/* Columns of activations: the bytes, the scale and the sums of each block, those of the same position in each column one
+   after the other. Loads of aligned bytes take a single cache line each. */
+typedef struct {
+    _Alignas(64) int8_t bytes[MOST_OF_256][QK_K];
+    int16_t sums[MOST_OF_256][16]; /* of 16 elements each; or, in half the space, of 32 elements each */
+    float scales[MOST_OF_256 + 3]; /* four are read at once */
+} columns_of_256;
+
+/* True for types with a scale for each 32 elements, not 16. */
+INLINE bool has_scales_of_32(int type) {
+    return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q5_K;
+}
+
+INLINE void convert_of_256(int type, columns_of_256 * b, int broad, int blocks, const char * const * columns) {
+    for (int j = 0; j < broad; j++) {
+        const block_q8_K * from = (const block_q8_K *) columns[j];
+        for (int block = 0, at = j; block < blocks; block++, at += broad) {
+            memcpy(b->bytes[at], from[block].qs, QK_K);
+            b->scales[at] = from[block].d;
+            if (has_scales_of_32(type)) {
+                const __m128i * sums = (const __m128i *) from[block].bsums;
+                const __m128i pairs = _mm_hadd_epi16(_mm_loadu_si128(sums), _mm_loadu_si128(sums + 1));
+                _mm_storeu_si128((__m128i *) b->sums + at, pairs);
+            } else if (type != GGML_TYPE_Q3_K && type != GGML_TYPE_IQ4_XS) {
+                memcpy(b->sums[at], from[block].bsums, sizeof(b->sums[at]));
+            }
+        }
+    }
+}
+
+/* A block of each column. */
+typedef struct {
+    const int8_t (*bytes)[QK_K];
+    const __m128i * sums;
+    const float * scales;
+} blocks_of_256;
+
 /* The sums of a row with each column. */
 typedef struct {
     __m256i whole[BROAD]; /* of a block */
     __m256 scaled[BROAD];
-    __m128 least[BROAD]; /* of the least values of Q4_K, */
-    float minima[BROAD]; /* and of Q5_K */
+    __m256 least[BROAD / 2]; /* of the least values of Q4_K, four for each of two columns, */
+    float minima[BROAD];     /* and of Q5_K */
 } sums_of_256;
 
-INLINE void clear(sums_of_256 * sums, int broad) {
-    for (int j = 0; j < broad; j++) {
-        sums->whole[j] = _mm256_setzero_si256();
-    }
+/* Four of eight scales of 16 bits: the first two in turn in the lower half, the others in the upper one. Number n of the
+   scales is in the bytes 2n and 2n + 1, which are the bytes of 514n + 256. */
+INLINE __m256i four_of(__m128i scales, int first, int second, int third, int fourth) {
+    const __m128i low = _mm_set1_epi32((514 * second + 256) << 16 | (514 * first + 256));
+    const __m128i high = _mm_set1_epi32((514 * fourth + 256) << 16 | (514 * third + 256));
+    const __m256i places = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(scales), places);
 }
 
-/* Adds the products of 32 unsigned elements with those of B from `at` on, times the scales of their pairs. */
-INLINE void add_unsigned(sums_of_256 * sums, int broad, __m256i ax, const block_q8_K * const * b, int at,
-                         __m256i scales) {
+/* Adds the products of twice 32 unsigned elements with those of B from `at` on, times scales from number `n` on: two for
+   each 32 elements, or one. With VNNI, four products are added up in 16 bits, and those of both parts are put next to
+   each other to be scaled: three multiplications instead of four. */
+INLINE void add_unsigned(sums_of_256 * sums, int broad, __m256i first, __m256i second, blocks_of_256 b, int at,
+                         __m128i scales, int n, int each) {
+#ifdef FOURS
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i pairs = four_of(scales, n, n + each, n + each - 1, n + 2 * each - 1);
     for (int j = 0; j < broad; j++) {
-        const __m256i bx = _mm256_loadu_si256((const __m256i *) (b[j]->qs + at));
-        sums->whole[j] = PAIRS(sums->whole[j], scales, _mm256_maddubs_epi16(ax, bx));
+        const __m256i * bx = (const __m256i *) (b.bytes[j] + at);
+        const __m256i low = FOURS(zero, first, _mm256_loadu_si256(bx));
+        const __m256i high = _mm256_slli_epi32(FOURS(zero, second, _mm256_loadu_si256(bx + 1)), 16);
+        sums->whole[j] = PAIRS(sums->whole[j], pairs, _mm256_blend_epi16(low, high, 0xAA));
     }
+#else
+    for (int i = 0; i < 2; i++, n += each) {
+        const __m256i pairs = four_of(scales, n, n, n + each - 1, n + each - 1);
+        for (int j = 0; j < broad; j++) {
+            const __m256i bx = _mm256_loadu_si256((const __m256i *) (b.bytes[j] + at) + i);
+            sums->whole[j] = PAIRS(sums->whole[j], pairs, _mm256_maddubs_epi16(i ? second : first, bx));
+        }
+    }
+#endif
 }
 
-INLINE void add_signed(sums_of_256 * sums, int broad, __m256i ax, const block_q8_K * const * b, int at,
-                       __m256i scales) {
+/* The same of 32 signed elements. */
+INLINE void add_signed(sums_of_256 * sums, int broad, __m256i ax, blocks_of_256 b, int at, __m256i scales) {
     const __m256i size = _mm256_sign_epi8(ax, ax);
     for (int j = 0; j < broad; j++) {
-        const __m256i bx = _mm256_sign_epi8(_mm256_loadu_si256((const __m256i *) (b[j]->qs + at)), ax);
+        const __m256i bx = _mm256_sign_epi8(_mm256_loadu_si256((const __m256i *) (b.bytes[j] + at)), ax);
         sums->whole[j] = PAIRS(sums->whole[j], scales, _mm256_maddubs_epi16(size, bx));
     }
 }
 
-/* Two of eight scales of 16 bits, each for 16 elements. Number n of the scales is in the bytes 2n and 2n + 1, which are
-   the bytes of 514n + 256. */
-INLINE __m256i two_of(__m128i scales, int first, int second) {
-    const __m256i places = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi16((short) (514 * first + 256))),
-                                                   _mm_set1_epi16((short) (514 * second + 256)), 1);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(scales), places);
+/* The sum of each 16 elements of a column, times a number. */
+INLINE __m256i sums_of_16(blocks_of_256 b, int j, __m256i numbers) {
+    return _mm256_madd_epi16(numbers, _mm256_loadu_si256((const __m256i *) b.sums + j));
 }
 
-/* The sum of each 16 elements of B, times a number. */
-INLINE __m256i sums_of_16(const block_q8_K * b, __m256i numbers) {
-    return _mm256_madd_epi16(numbers, _mm256_loadu_si256((const __m256i *) b->bsums));
-}
-
-/* The whole sums of a block, times its scale. */
-INLINE void add_scaled(sums_of_256 * sums, int j, float d, __m256i whole) {
-    sums->scaled[j] = _mm256_fmadd_ps(_mm256_set1_ps(d), _mm256_cvtepi32_ps(whole), sums->scaled[j]);
+/* Whole sums of a block, times a scale of A and that of B. */
+INLINE void add_scaled(sums_of_256 * sums, blocks_of_256 b, int j, float scale, __m256i whole) {
+    sums->scaled[j] = _mm256_fmadd_ps(_mm256_set1_ps(b.scales[j] * scale), _mm256_cvtepi32_ps(whole), sums->scaled[j]);
 }
 
 /* Bits of each byte, moved to the right (left if negative). */
@@ -353,26 +404,26 @@ INLINE __m256i moved(__m256i bits, int by, __m256i mask) {
     return _mm256_and_si256(by < 0 ? _mm256_slli_epi16(bits, -by) : _mm256_srli_epi16(bits, by), mask);
 }
 
-INLINE void add_q2_k(sums_of_256 * sums, int broad, const block_q2_K * a, const block_q8_K * const * b) {
+INLINE void add_q2_k(sums_of_256 * sums, int broad, const block_q2_K * a, blocks_of_256 b) {
     const __m128i both = _mm_loadu_si128((const __m128i *) a->scales), nibble = _mm_set1_epi8(0xF);
     const __m256i minima = _mm256_cvtepi8_epi16(_mm_and_si128(_mm_srli_epi16(both, 4), nibble));
-    const __m256i scales = _mm256_cvtepi8_epi16(_mm_and_si128(both, nibble));
+    const __m256i scales = _mm256_cvtepi8_epi16(_mm_and_si128(both, nibble)), three = _mm256_set1_epi8(3);
     for (int half = 0; half < 2; half++) {
         const __m128i eight = half ? _mm256_extracti128_si256(scales, 1) : _mm256_castsi256_si128(scales);
         const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->qs + 32 * half));
-        for (int quarter = 0; quarter < 4; quarter++) {
-            const __m256i ax = moved(bits, 2 * quarter, _mm256_set1_epi8(3));
-            add_unsigned(sums, broad, ax, b, 128 * half + 32 * quarter, two_of(eight, 2 * quarter, 2 * quarter + 1));
+        for (int quarter = 0; quarter < 4; quarter += 2) {
+            const __m256i first = moved(bits, 2 * quarter, three), second = moved(bits, 2 * quarter + 2, three);
+            add_unsigned(sums, broad, first, second, b, 128 * half + 32 * quarter, eight, 2 * quarter, 2);
         }
     }
     const float ad = GGML_CPU_FP16_TO_FP32(a->d), am = GGML_CPU_FP16_TO_FP32(a->dmin);
     for (int j = 0; j < broad; j++) {
-        add_scaled(sums, j, -b[j]->d * am, sums_of_16(b[j], minima));
-        add_scaled(sums, j, b[j]->d * ad, sums->whole[j]);
+        add_scaled(sums, b, j, -am, sums_of_16(b, j, minima));
+        add_scaled(sums, b, j, ad, sums->whole[j]);
     }
 }
 
-INLINE void add_q3_k(sums_of_256 * sums, int broad, const block_q3_K * a, const block_q8_K * const * b) {
+INLINE void add_q3_k(sums_of_256 * sums, int broad, const block_q3_K * a, blocks_of_256 b) {
     uint32_t packed[3];
     memcpy(packed, a->scales, sizeof(packed));
     const __m128i six = _mm_set_epi32((int) ((packed[1] >> 4 & 0x0f0f0f0f) | (packed[2] >> 6 & 0x03030303) << 4),
@@ -389,18 +440,18 @@ INLINE void add_q3_k(sums_of_256 * sums, int broad, const block_q3_K * a, const 
             const int at = 4 * half + quarter;
             const __m256i third = moved(high, at - 2, four); /* of 1 << at */
             const __m256i ax = _mm256_or_si256(moved(bits, 2 * quarter, _mm256_set1_epi8(3)), third);
-            const __m256i scale = two_of(eight, 2 * quarter, 2 * quarter + 1);
+            const __m256i scale = four_of(eight, 2 * quarter, 2 * quarter, 2 * quarter + 1, 2 * quarter + 1);
             add_signed(sums, broad, _mm256_sub_epi8(ax, four), b, 32 * at, scale);
         }
     }
     const float ad = GGML_CPU_FP16_TO_FP32(a->d);
     for (int j = 0; j < broad; j++) {
-        add_scaled(sums, j, b[j]->d * ad, sums->whole[j]);
+        add_scaled(sums, b, j, ad, sums->whole[j]);
     }
 }
 
 /* Q4_K, and Q5_K with a fifth bit. */
-INLINE void add_q45_k(int type, sums_of_256 * sums, int broad, const void * a, const block_q8_K * const * b) {
+INLINE void add_q45_k(int type, sums_of_256 * sums, int broad, const void * a, blocks_of_256 b) {
     const bool has_fifth = type == GGML_TYPE_Q5_K;
     const block_q5_K * five = a;
     const block_q4_K * four = a; /* d, dmin and scales come first in both */
@@ -415,53 +466,70 @@ INLINE void add_q45_k(int type, sums_of_256 * sums, int broad, const void * a, c
     const __m256i top = has_fifth ? _mm256_loadu_si256((const __m256i *) five->qh) : low;
     for (int pair = 0; pair < QK_K / 64; pair++) {
         const __m256i bits = _mm256_loadu_si256((const __m256i *) (qs + 32 * pair));
-        for (int half = 0; half < 2; half++) {
-            const int at = 2 * pair + half;
-            __m256i ax = moved(bits, 4 * half, low);
-            if (has_fifth) {
-                ax = _mm256_or_si256(ax, moved(top, at - 4, bit));
-            }
-            add_unsigned(sums, broad, ax, b, 32 * at, two_of(scales, at, at));
+        __m256i first = _mm256_and_si256(bits, low), second = moved(bits, 4, low);
+        if (has_fifth) {
+            first = _mm256_or_si256(first, moved(top, 2 * pair - 4, bit));
+            second = _mm256_or_si256(second, moved(top, 2 * pair - 3, bit));
         }
+        add_unsigned(sums, broad, first, second, b, 64 * pair, scales, 2 * pair, 1);
     }
     const __m128i minima = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *) (six.bytes + 8)));
     const float ad = GGML_CPU_FP16_TO_FP32(four->d), am = GGML_CPU_FP16_TO_FP32(four->dmin);
-    for (int j = 0; j < broad; j++) {
-        const float dmin = -b[j]->d * am;
-        const __m128i * all = (const __m128i *) b[j]->bsums;
-        const __m128i pairs = _mm_hadd_epi16(_mm_loadu_si128(all), _mm_loadu_si128(all + 1));
-        __m128i least = _mm_madd_epi16(minima, pairs);
-        if (has_fifth) {
-            least = _mm_add_epi32(least, _mm_unpackhi_epi64(least, least));
-            sums->minima[j] += dmin * (_mm_cvtsi128_si32(least) + _mm_extract_epi32(least, 1));
-        } else {
-            sums->least[j] = _mm_fmadd_ps(_mm_set1_ps(dmin), _mm_cvtepi32_ps(least), sums->least[j]);
+    const __m256i * pairs = (const __m256i *) b.sums; /* of columns */
+    __m256i least[BROAD / 2];                         /* four sums for each column */
+    for (int j = 0; j < BROAD; j += 2) {
+        const __m256i twice = _mm256_broadcastsi128_si256(minima);
+        const __m256i products = _mm256_madd_epi16(twice, _mm256_loadu_si256(pairs + j / 2));
+        least[j / 2] = j < broad ? products : _mm256_setzero_si256();
+    }
+    if (has_fifth) {
+        const __m256i twos = _mm256_hadd_epi32(least[0], least[1]);
+        const __m128i ones = _mm_hadd_epi32(_mm256_castsi256_si128(twos), _mm256_extracti128_si256(twos, 1));
+        int32_t whole[BROAD];
+        _mm_storeu_si128((__m128i *) whole, _mm_shuffle_epi32(ones, _MM_SHUFFLE(3, 1, 2, 0)));
+        for (int j = 0; j < broad; j++) {
+            sums->minima[j] += -b.scales[j] * am * whole[j];
         }
-        add_scaled(sums, j, b[j]->d * ad, sums->whole[j]);
+    } else {
+        const __m256i fourfold = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+        for (int j = 0; j < broad; j += 2) {
+            const __m256 d = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(b.scales + j)), fourfold);
+            const __m256 dmin = _mm256_mul_ps(d, _mm256_set1_ps(-am));
+            sums->least[j / 2] = _mm256_fmadd_ps(dmin, _mm256_cvtepi32_ps(least[j / 2]), sums->least[j / 2]);
+        }
+    }
+    for (int j = 0; j < broad; j++) {
+        add_scaled(sums, b, j, ad, sums->whole[j]);
     }
 }
 
-INLINE void add_q6_k(sums_of_256 * sums, int broad, const block_q6_K * a, const block_q8_K * const * b) {
+INLINE void add_q6_k(sums_of_256 * sums, int broad, const block_q6_K * a, blocks_of_256 b) {
     const __m256i low = _mm256_set1_epi8(0xF), high = _mm256_set1_epi8(0x30);
     const __m256i scales = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) a->scales));
     for (int half = 0; half < 2; half++) {
         const __m128i eight = half ? _mm256_extracti128_si256(scales, 1) : _mm256_castsi256_si128(scales);
         const __m256i top = _mm256_loadu_si256((const __m256i *) (a->qh + 32 * half));
-        for (int quarter = 0; quarter < 4; quarter++) {
-            const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->ql + 64 * half + 32 * (quarter % 2)));
-            const __m256i two = moved(top, 2 * quarter - 4, high);
-            const __m256i ax = _mm256_or_si256(moved(bits, quarter < 2 ? 0 : 4, low), two);
-            add_unsigned(sums, broad, ax, b, 128 * half + 32 * quarter, two_of(eight, 2 * quarter, 2 * quarter + 1));
+        const __m256i * bits = (const __m256i *) (a->ql + 64 * half);
+        for (int quarter = 0; quarter < 4; quarter += 2) {
+            __m256i ax[2];
+            for (int i = 0; i < 2; i++) {
+                const __m256i two = moved(top, 2 * (quarter + i) - 4, high);
+                ax[i] = _mm256_or_si256(moved(_mm256_loadu_si256(bits + i), 2 * quarter, low), two);
+            }
+            add_unsigned(sums, broad, ax[0], ax[1], b, 128 * half + 32 * quarter, eight, 2 * quarter, 2);
         }
     }
     const float ad = GGML_CPU_FP16_TO_FP32(a->d);
     for (int j = 0; j < broad; j++) { /* elements are 32 less */
-        const __m256i less = _mm256_slli_epi32(sums_of_16(b[j], scales), 5);
-        add_scaled(sums, j, b[j]->d * ad, _mm256_sub_epi32(sums->whole[j], less));
+        const __m256i less = _mm256_slli_epi32(sums_of_16(b, j, scales), 5);
+        add_scaled(sums, b, j, ad, _mm256_sub_epi32(sums->whole[j], less));
     }
 }
 
-INLINE void add_iq4_xs(sums_of_256 * sums, int broad, const block_iq4_xs * a, const block_q8_K * const * b) {
+INLINE void add_iq4_xs(sums_of_256 * sums, int broad, const block_iq4_xs * a, blocks_of_256 b) {
+#ifdef __GNUC__
+#pragma GCC unroll 8
+#endif
     for (int at = 0; at < QK_K / 32; at++) {
         const int low = a->scales_l[at / 2] >> 4 * (at % 2) & 0xf, high = (a->scales_h >> 2 * at & 3) << 4;
         const __m256i scales = _mm256_set1_epi16((short) ((low | high) - 32));
@@ -469,39 +537,45 @@ INLINE void add_iq4_xs(sums_of_256 * sums, int broad, const block_iq4_xs * a, co
     }
     const float ad = GGML_CPU_FP16_TO_FP32(a->d);
     for (int j = 0; j < broad; j++) {
-        add_scaled(sums, j, ad * b[j]->d, sums->whole[j]);
+        add_scaled(sums, b, j, ad, sums->whole[j]);
     }
 }
 
-INLINE void row_of_256(int type, int broad, int blocks, const char * a, const block_q8_K * const * b,
-                       float * const * c, int64_t row) {
-    const block_q8_K * at[BROAD];
+INLINE void row_of_256(int type, int broad, int blocks, const char * a, const columns_of_256 * b, float * const * c,
+                       int64_t row) {
     sums_of_256 sums;
     for (int j = 0; j < broad; j++) {
-        at[j] = b[j];
         sums.scaled[j] = _mm256_setzero_ps();
-        sums.least[j] = _mm_setzero_ps();
+        sums.least[j / 2] = _mm256_setzero_ps();
         sums.minima[j] = 0;
     }
-    for (int block = 0; block < blocks; block++) {
-        clear(&sums, broad);
-        switch (type) {
-            case GGML_TYPE_Q2_K: add_q2_k(&sums, broad, (const block_q2_K *) a + block, at); break;
-            case GGML_TYPE_Q3_K: add_q3_k(&sums, broad, (const block_q3_K *) a + block, at); break;
-            case GGML_TYPE_Q4_K: add_q45_k(type, &sums, broad, (const block_q4_K *) a + block, at); break;
-            case GGML_TYPE_Q5_K: add_q45_k(type, &sums, broad, (const block_q5_K *) a + block, at); break;
-            case GGML_TYPE_Q6_K: add_q6_k(&sums, broad, (const block_q6_K *) a + block, at); break;
-            default:             add_iq4_xs(&sums, broad, (const block_iq4_xs *) a + block, at); break;
+    const int size = (int) size_of_256(type);
+    for (int block = 0; block < blocks; block++, a += size) {
+        for (int i = 0; i < size; i += 64) {
+            _mm_prefetch(a + AHEAD + i, _MM_HINT_T1);
         }
+        const int at = block * broad;
+        const __m128i * first = (const __m128i *) b->sums;
+        const blocks_of_256 of = {b->bytes + at, first + (has_scales_of_32(type) ? at : 2 * at), b->scales + at};
         for (int j = 0; j < broad; j++) {
-            at[j]++;
+            sums.whole[j] = _mm256_setzero_si256();
+        }
+        switch (type) {
+            case GGML_TYPE_Q2_K: add_q2_k(&sums, broad, (const block_q2_K *) a, of); break;
+            case GGML_TYPE_Q3_K: add_q3_k(&sums, broad, (const block_q3_K *) a, of); break;
+            case GGML_TYPE_Q4_K: add_q45_k(type, &sums, broad, a, of); break;
+            case GGML_TYPE_Q5_K: add_q45_k(type, &sums, broad, a, of); break;
+            case GGML_TYPE_Q6_K: add_q6_k(&sums, broad, (const block_q6_K *) a, of); break;
+            default:             add_iq4_xs(&sums, broad, (const block_iq4_xs *) a, of); break;
         }
     }
     for (int j = 0; j < broad; j++) {
         float * out = c[j] + row;
-        const __m128 least = _mm_add_ps(sums.least[j], _mm_movehl_ps(sums.least[j], sums.least[j]));
         *out = sum_of_eight(sums.scaled[j]);
         if (type == GGML_TYPE_Q4_K) {
+            const __m256 both = sums.least[j / 2];
+            __m128 least = j % 2 ? _mm256_extractf128_ps(both, 1) : _mm256_castps256_ps128(both);
+            least = _mm_add_ps(least, _mm_movehl_ps(least, least));
             *out += _mm_cvtss_f32(_mm_add_ss(least, _mm_movehdup_ps(least)));
         } else if (type == GGML_TYPE_Q5_K) {
             *out += sums.minima[j];
