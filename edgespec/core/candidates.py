@@ -58,10 +58,10 @@ def weighed(sampler: Sampler, distribution: Mapping[int, float], position: int, 
 
     The ranking uses the noise of the target: if the distribution is the target's, the target's choice is first.
     """
-    weights, scale = distribution, 1.0
-    if sampler.settings.temperature > 0 and len(distribution) > 1:
-        noise = gumbel64(hashes(sampler.noise_key(position), np.array([*distribution]))).tolist()
-        weights = {token: p * math.exp(g) for (token, p), g in zip(distribution.items(), noise, strict=True)}
+    weights, scale = {token: p for token, p in distribution.items() if p > 0}, 1.0
+    if sampler.settings.temperature > 0 and len(weights) > 1:
+        noise = gumbel64(hashes(sampler.noise_key(position), np.array([*weights]))).tolist()
+        weights = {token: p * math.exp(g) for (token, p), g in zip(weights.items(), noise, strict=True)}
         scale = sum(distribution.values()) / sum(weights.values())
     ranked = sorted(weights.items(), key=itemgetter(1), reverse=True)
     return [DraftCandidate(token, unsure(scale * weight)) for token, weight in ranked[:k]]

@@ -169,8 +169,8 @@ def largest(values: FloatRow, k: int) -> Indices:
         kth = np.partition(kept, len(kept) - k)[len(kept) - k]
         best = (kept >= kth).nonzero()[0]
         if len(best) > k:  # drop the last of equal values
-            ties = (kept[best] == kth).nonzero()[0]
-            best = np.delete(best, ties[k - len(best) :])
+            ties, n_extra = (kept[best] == kth).nonzero()[0], len(best) - k
+            best = np.delete(best, ties[-n_extra:])
         found = found[best]
     return found
 

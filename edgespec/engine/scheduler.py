@@ -54,7 +54,7 @@ class Scheduler:
 
     def admit(self) -> list[Sequence]:
         """Give free slots to the waiting sequences, first come first served; returns those that got one."""
-        if not self.waiting:
+        if not self.waiting:  # as in most steps; `schedule` looks for cancelled ones, too
             return []
         self.mark_cancelled()
         n_free = len(self.slots) - len(self.active)

@@ -91,7 +91,7 @@ class Speculator:
     # --- before the pass ------------------------------------------------------------------------------------------
 
     def propose(self, scheduled: list[Scheduled]) -> None:
-        """Give each part the draft that the policy selects."""
+        """Give each part the draft that the policy selects. Does nothing if no drafter was ever used."""
         if not self._known:
             return
         started_s, self._observed_s = perf_counter(), 0.0
@@ -215,9 +215,9 @@ class Speculator:
         sampled = min(room, self.context.max_outputs - len(scheduled)) - made
         return [
             Budget(
-                max(0, min(budget.tokens, (sampled if part.sequence.draws else room) // len(wanted))),
-                self._leaves(part, len(wanted)),
-                budget.worth,
+                tokens=max(0, min(budget.tokens, (sampled if part.sequence.draws else room) // len(wanted))),
+                leaves=self._leaves(part, len(wanted)),
+                worth=budget.worth,
             )
             for part, budget in wanted
         ]
@@ -295,7 +295,8 @@ class Speculator:
     def record(self, scheduled: list[Scheduled], took_s: float) -> None:
         """Report the time and the result of a step to the policies; steps that read prompts are not timed.
 
-        The time that drafters needed to observe the step counts as drafting, not as a part of the pass.
+        The time that drafters needed to observe the step counts as drafting, not as a part of the pass. Does nothing if
+        no drafter was ever used: the policies have nothing to decide then.
         """
         if not self._known:
             return

@@ -58,8 +58,10 @@ static inline bool is_of_256(int type) {
 
 #ifdef _MSC_VER
 #define INLINE static __forceinline
+#define THREAD_LOCAL __declspec(thread)
 #else
 #define INLINE static inline __attribute__((always_inline))
+#define THREAD_LOCAL _Thread_local
 #endif
 
 /* Returns how many of the columns that are left come next: at most `most`, and about as many each time. */
@@ -206,7 +208,7 @@ INLINE void rows_of_256(int type, int blocks, const char * a, size_t nb_a, int64
             row_of_256(type, broad, blocks, a + row * nb_a, &bs, c + column, row);                                     \
         }                                                                                                              \
         break
-    columns_of_256 bs;
+    static THREAD_LOCAL columns_of_256 bs; /* On the stack, it would be too large for some threads. */
     for (int64_t column = 0, broad; column < columns; column += broad) {
         broad = part(columns - column, MIN(BROAD, MOST_OF_256 / blocks));
         convert_of_256(type, &bs, (int) broad, blocks, b + column);

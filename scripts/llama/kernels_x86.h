@@ -1,9 +1,10 @@
 /* Kernels for AVX2 and AVX-512, included by kernels.c, which says what they are. */
 #include <immintrin.h>
 
-/* Bytes between a read and its prefetch, where the order of reads is not that in memory, or columns that do not fit into
-   the L1 cache hide it. Much of what is prefetched from further away belongs to another thread's chunk; but a tile of
-   F16 has longer rows, and is read four times. */
+/* Bytes between a read and its prefetch. Kernels prefetch where the processor does not see that weights are read in the
+   order of memory: where reads jump from row to row, or alternate with reads of columns that do not fit into the L1
+   cache. Much of what is prefetched from further away belongs to another thread's chunk; but a tile of F16 has longer
+   rows, and is read four times. */
 #define AHEAD 8192
 #define AHEAD_F16 16384
 #define SEGMENT 1024  /* elements of a row: those of all columns stay in the L1 cache */
@@ -301,8 +302,8 @@ INLINE void tile_of_32(int type, int tall, int broad, int blocks, const char * a
 
 #define MOST_OF_256 512 /* blocks of all columns together */
 
-/* Columns of activations: the bytes, the scale and the sums of each block, those of the same position in each column one
-   after the other. Loads of aligned bytes take a single cache line each. */
+/* Columns of activations: the bytes, the sums and the scales of their blocks. The first block of each column comes first,
+   then the second block of each column, and so on. Bytes are aligned so that no load crosses a cache line. */
 typedef struct {
     _Alignas(64) int8_t bytes[MOST_OF_256][QK_K];
     int16_t sums[MOST_OF_256][16]; /* of 16 elements each; or, in half the space, of 32 elements each */
@@ -315,6 +316,7 @@ INLINE bool has_scales_of_32(int type) {
 }
 
 INLINE void convert_of_256(int type, columns_of_256 * b, int broad, int blocks, const char * const * columns) {
+    memset(b->scales + broad * blocks, 0, 3 * sizeof(float)); /* Leftover bytes could be denormal numbers: slow. */
     for (int j = 0; j < broad; j++) {
         const block_q8_K * from = (const block_q8_K *) columns[j];
         for (int block = 0, at = j; block < blocks; block++, at += broad) {
@@ -342,12 +344,12 @@ typedef struct {
 typedef struct {
     __m256i whole[BROAD]; /* of a block */
     __m256 scaled[BROAD];
-    __m256 least[BROAD / 2]; /* of the least values of Q4_K, four for each of two columns, */
-    float minima[BROAD];     /* and of Q5_K */
+    __m256 least[BROAD / 2]; /* of the least values of Q4_K: four sums for each of two columns */
+    float minima[BROAD];     /* of the least values of Q5_K */
 } sums_of_256;
 
-/* Four of eight scales of 16 bits: the first two in turn in the lower half, the others in the upper one. Number n of the
-   scales is in the bytes 2n and 2n + 1, which are the bytes of 514n + 256. */
+/* Returns four of eight scales of 16 bits: `first` and `second` alternate in the lower half, `third` and `fourth` in the
+   upper half. Scale n is in the bytes 2n and 2n + 1: as a number of 16 bits, these two places are 514n + 256. */
 INLINE __m256i four_of(__m128i scales, int first, int second, int third, int fourth) {
     const __m128i low = _mm_set1_epi32((514 * second + 256) << 16 | (514 * first + 256));
     const __m128i high = _mm_set1_epi32((514 * fourth + 256) << 16 | (514 * third + 256));
@@ -355,9 +357,9 @@ INLINE __m256i four_of(__m128i scales, int first, int second, int third, int fou
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(scales), places);
 }
 
-/* Adds the products of twice 32 unsigned elements with those of B from `at` on, times scales from number `n` on: two for
-   each 32 elements, or one. With VNNI, four products are added up in 16 bits, and those of both parts are put next to
-   each other to be scaled: three multiplications instead of four. */
+/* Adds the products of two times 32 unsigned elements with those of B from `at` on, multiplied by scales from number `n`
+   on. `each` is 2 if every 16 elements have a scale, and 1 if every 32 elements have one. With VNNI, sums of four
+   products fit into 16 bits. Those of both parts are put next to each other, so that one multiplication scales both. */
 INLINE void add_unsigned(sums_of_256 * sums, int broad, __m256i first, __m256i second, blocks_of_256 b, int at,
                          __m128i scales, int n, int each) {
 #ifdef FOURS
@@ -380,7 +382,7 @@ INLINE void add_unsigned(sums_of_256 * sums, int broad, __m256i first, __m256i s
 #endif
 }
 
-/* The same of 32 signed elements. */
+/* Adds the products of 32 signed elements with those of B from `at` on, multiplied by the scale of each pair. */
 INLINE void add_signed(sums_of_256 * sums, int broad, __m256i ax, blocks_of_256 b, int at, __m256i scales) {
     const __m256i size = _mm256_sign_epi8(ax, ax);
     for (int j = 0; j < broad; j++) {

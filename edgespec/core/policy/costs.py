@@ -188,20 +188,20 @@ class _Curve(dict[int, float]):
         super().__init__()
         self._shape = shape
         places = [(math.log(width), log_s) for width, log_s in measured]
-        self._errors = [(at, log_s - self._assumed(at)) for at, log_s in places]
+        self._errors = [(at, log_s - self._by_shape(at)) for at, log_s in places]
 
     def __missing__(self, width: int) -> float:
         at = math.log(max(1, width))
-        seconds = self[width] = math.exp(self._assumed(at) + _interpolated(self._errors, at))
+        seconds = self[width] = math.exp(self._by_shape(at) + _interpolated(self._errors, at))
         return seconds
 
-    def _assumed(self, at: float) -> float:
+    def _by_shape(self, at: float) -> float:
         return _interpolated(self._shape, at) + max(0.0, at - self._shape[-1][0])
 
 
 def _interpolated(points: Sequence[Point], at: float) -> float:
-    """Return the height of the line through these points, which is level before the first one and after the last one;
-    0 without points."""
+    """Interpolate linearly between points. Before the first point and after the last one, their values apply; without
+    points, the value is 0."""
     i = bisect_right(points, (at, math.inf))
     if not 0 < i < len(points):
         return points[min(i, len(points) - 1)][1] if points else 0.0

@@ -227,8 +227,8 @@ class MeasuredPolicy:
         return n in LENGTHS or n == self.longest
 
     def _wider(self, context: ProposalContext) -> Callable[[int], float]:
-        """Return the cost of n more tokens per sequence in a pass, as a function of n: what could be generated in the
-        additional time."""
+        """Return a function of n: the tokens that could be generated in the time that n more tokens per sequence add to
+        a pass."""
         sequences, depth, rate = context.sequences, context.depth, self._mode(context.mode).rate
         plain_s = self.target(sequences, depth)
         # A wider pass that seems to be faster is a disturbed measurement.
