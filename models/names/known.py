@@ -13,18 +13,21 @@ from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cac
 from edgespec.models.hub.quants import drafts_in, models_in, quant_of
 from edgespec.models.names.catalog import catalogue, near
 from edgespec.models.names.folders import gguf_files
+from edgespec.models.names.ollama import ollama_files, ollama_spec
 from edgespec.models.names.source import NAMES, HubSpec, cached, is_path, packaged_at
 
 
 def name_of(path: Path) -> str:
     """Return the shortest spec of this file: for bundled files and packages its name, for the hub's cache
-    `owner/repo:QUANT`."""
+    `owner/repo:QUANT`, for Ollama's files `ollama:NAME:TAG`."""
     file = os.path.realpath(path)
     for name, bundled in NAMES.items():
         if file == os.path.realpath(bundled):
             return name
     if package := packaged_at(path):
         return str(package)
+    if spec := ollama_spec(path):
+        return spec
     place = repository_of(path)
     if place is not None and _can_be_typed(place[0]):
         repository, name = place
@@ -64,7 +67,7 @@ def short_spec(spec: str) -> str:
 
 
 def known_names() -> Iterator[str]:
-    """Yield all specs except files: the bundled ones, the catalogue, the hub's cache."""
+    """Yield all specs except files: the bundled ones, the catalogue, the hub's cache, the models of Ollama."""
     yield from NAMES
     with suppress(UsageError):
         yield from catalogue()
@@ -74,6 +77,7 @@ def known_names() -> Iterator[str]:
         wanted = {quant_of(name) or name: name for name in models_in(files)}
         for quant, name in wanted.items():
             yield _short(HubSpec(repository, name) if quant == name else HubSpec(repository, quant=quant))
+    yield from (spec for spec, _ in ollama_files())
 
 
 def _can_be_typed(repository: str) -> bool:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from edgespec.errors import EdgespecError
@@ -13,6 +14,7 @@ from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.header import Header, quantisation, read_header
 from edgespec.models.hub.quants import part_of, parts_of
 from edgespec.models.names.folders import gguf_files
+from edgespec.models.names.ollama import ollama_files
 from edgespec.models.names.source import HEADS, PAIR
 from edgespec.models.names.spec import resolve
 
@@ -46,7 +48,7 @@ class LocalModel:
 
 
 def local_models() -> Iterator[LocalModel]:
-    """Yield the bundled pair, then the files in the usual folders (`gguf_files`).
+    """Yield the bundled pair, then the files in the usual folders (`gguf_files`), then the models of Ollama.
 
     Each file is yielded once, as soon as it is read. Files that are not language models, such as projectors, are left
     out, and so are the bundled heads, which are found with their target.
@@ -55,10 +57,10 @@ def local_models() -> Iterator[LocalModel]:
     for spec, path in PAIR.items():
         seen.add(os.path.realpath(path))
         yield from read_model(path, spec)
-    for path in gguf_files():
+    for spec, path in chain(((str(path), path) for path in gguf_files()), ollama_files()):
         if (file := os.path.realpath(path)) not in seen:
             seen.add(file)
-            yield from read_model(path, str(path))
+            yield from read_model(path, spec)
 
 
 def local_model(spec: str) -> LocalModel:

@@ -11,6 +11,7 @@ from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import spelt
 from edgespec.models.names.catalog import Entry, catalogue, find
 from edgespec.models.names.known import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
+from edgespec.models.names.ollama import PREFIX, ollama_file, ollama_files, ollama_spec
 from edgespec.models.names.source import (
     ADDRESS,
     HUB,
@@ -60,16 +61,23 @@ class ResolvedModel:
 def resolve(spec: str) -> ResolvedModel:
     """Return the file on this machine that `spec` means.
 
-    A spec is the name of a bundled file, such as `demo`, a path, a repository of the hub, or a name of the catalogue,
-    whose draft is included if it is here. The file is not opened. Raises ModelNotFoundError, including NotFetchedError
-    if the file must be downloaded first.
+    A spec is the name of a bundled file, such as `demo`, a path, a repository of the hub, a name of the catalogue,
+    whose draft is included if it is here, or the name of a model of Ollama. The file is not opened. Raises
+    ModelNotFoundError, including NotFetchedError if the file must be downloaded first.
     """
     if spec in NAMES:
         return ResolvedModel(NAMES[spec], NAMES["demo:draft"] if spec == "demo" else None, spec)
+    if spec.startswith(PREFIX) and not is_address(spec):
+        return _of_ollama(spec)
     path = _local(spec)
     if path is not None:
-        return ResolvedModel(path, None, path.name)
-    wanted = sources(spec)
+        return ResolvedModel(path, None, ollama_spec(path) or path.name)
+    try:
+        wanted = sources(spec)
+    except ModelNotFoundError:
+        if ollama_file(spec):
+            return _of_ollama(PREFIX + spec)
+        raise
     found = [cached(each) for each in wanted]
     if found[0] is None:
         raise NotFetchedError(spec, wanted[0])
@@ -80,12 +88,25 @@ def resolve(spec: str) -> ResolvedModel:
     return ResolvedModel(found[0], draft, found[0].name, missing_draft)
 
 
+def _of_ollama(spec: str) -> ResolvedModel:
+    """Return a model of Ollama. Raises ModelNotFoundError."""
+    path, name = ollama_file(spec), spec.removeprefix(PREFIX)
+    if path is None:
+        known = [each for each, _ in ollama_files()]
+        why = f"Ollama has {', '.join(known)}" if known else "no models of Ollama were found"
+        raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=f"download it: ollama pull {name}")
+    return ResolvedModel(path, None, spec)
+
+
 def sources(spec: str) -> list[Source]:
     """Return the source of the model that `spec` names, then the sources of the catalogue's drafts for it.
 
     The best draft is the first. Uses no network and opens no model. Raises ModelNotFoundError for an impossible spec,
     UsageError for a catalogue with errors.
     """
+    if spec.startswith(PREFIX) and not is_address(spec):
+        why, hint = "Ollama downloads its models itself", f"ollama pull {spec.removeprefix(PREFIX)}"
+        raise ModelNotFoundError(f"'{spec}' cannot be downloaded", why=why, hint=hint)
     prefixed = HUB.fullmatch(spec)
     if prefixed is None and ADDRESS.match(spec):
         raise ModelNotFoundError(

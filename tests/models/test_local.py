@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv(name, str(folder))
     monkeypatch.setenv("EDGESPEC_HOME", str(folder / "settings"))
     hub = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME")
-    for name in (*hub, "EDGESPEC_MODELS", "LLAMA_CACHE"):
+    for name in (*hub, "EDGESPEC_MODELS", "LLAMA_CACHE", "OLLAMA_MODELS"):
         monkeypatch.delenv(name, raising=False)
     if os.name == "nt":  # whose folders are not named by variables
         local = folder / "AppData" / "Local"

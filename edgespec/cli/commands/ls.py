@@ -36,8 +36,8 @@ Begun = tuple[str, Path, int]  # an incomplete download: its repository, the fil
 def ls(part: str, catalog: bool, as_json: bool, quiet: bool) -> None:
     """List the models on this machine. NAME-PART selects models by a part of their names.
 
-    Searches edgespec's own folder, the Hugging Face cache, the working folder, ~/models, the folders of LM Studio and
-    llama.cpp, and your own folders (in EDGESPEC_MODELS). Other commands accept the names under 'model'.
+    Searches edgespec's own folder, the Hugging Face cache, the working folder, ~/models, the folders of LM Studio,
+    llama.cpp and Ollama, and your own folders (in EDGESPEC_MODELS). Other commands accept the names under 'model'.
     """
     output = Output(quiet=quiet)
     (_list_catalogue if catalog else _list_models)(output, part.lower(), as_json=as_json)

@@ -1,0 +1,123 @@
+"""The models of Ollama: their names, and that their files are only read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_gguf import write_model
+
+from edgespec.errors import ModelNotFoundError, UsageError
+from edgespec.models.hub.removal import plan_removal
+from edgespec.models.names import ollama
+from edgespec.models.names.known import known_names, name_of
+from edgespec.models.names.local import local_models
+from edgespec.models.names.spec import resolve, sources
+
+LIBRARY = "registry.ollama.ai/library"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "ollama"
+    monkeypatch.setenv("OLLAMA_MODELS", str(folder))
+    return folder
+
+
+def add(folder: Path, *places: str, architecture: str = "llama", mark: str = "-") -> Path:
+    """Store a model as Ollama does, under these places of manifests, and return its file."""
+    written = folder.parent / "written.gguf"
+    write_model(written, architecture=architecture)
+    digest = hashlib.sha256(written.read_bytes()).hexdigest()
+    file = folder / "blobs" / f"sha256{mark}{digest}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    written.rename(file)
+    layers = [
+        {"mediaType": "application/vnd.ollama.image.license", "digest": f"sha256:{'0' * 64}"},
+        {"mediaType": ollama.WEIGHTS, "digest": f"sha256:{digest}", "size": file.stat().st_size},
+    ]
+    for place in places:
+        write(folder, place, {"schemaVersion": 2, "layers": layers})
+    return file
+
+
+def write(folder: Path, place: str, content: object) -> None:
+    manifest = folder / "manifests" / place
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    manifest.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("place", "spec"),
+    [
+        (f"{LIBRARY}/llama3.2/1b", "ollama:llama3.2:1b"),
+        ("registry.ollama.ai/somebody/model/latest", "ollama:somebody/model:latest"),
+        ("hf.co/owner/repo-GGUF/Q4_K_M", "ollama:hf.co/owner/repo-GGUF:Q4_K_M"),
+    ],
+)
+def test_names_are_those_of_ollama(folder: Path, place: str, spec: str) -> None:
+    file = add(folder, place)
+    assert [*ollama.ollama_files()] == [(spec, file)]
+    assert (resolve(spec).path, resolve(spec).name) == (file, spec)
+    assert resolve(str(file)).name == name_of(file) == spec
+    assert spec in known_names()
+    assert [model.spec for model in local_models() if model.path == file] == [spec]
+
+
+def test_the_prefix_and_the_usual_tag_can_be_left_out(folder: Path) -> None:
+    file = add(folder, f"{LIBRARY}/some-model/latest", f"{LIBRARY}/smollm2/135m")
+    assert resolve("ollama:some-model").path == resolve("some-model").path == file
+    assert resolve("smollm2:135m").path == file  # the catalogue has no such quantisation
+
+
+def test_a_file_with_two_names_is_listed_once(folder: Path) -> None:
+    file = add(folder, f"{LIBRARY}/a/latest", f"{LIBRARY}/a/1b")
+    assert len([model for model in local_models() if model.path == file]) == 1
+    assert len([*ollama.ollama_files()]) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="names of files there have no colon")
+def test_files_of_early_versions_are_found(folder: Path) -> None:
+    file = add(folder, f"{LIBRARY}/a/latest", mark=":")
+    assert resolve("ollama:a").path == file
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {"layers": None},
+        {"layers": [{"mediaType": ollama.WEIGHTS}]},
+        {"layers": [{"mediaType": ollama.WEIGHTS, "digest": "sha256:../../secret"}]},
+        {"layers": [{"mediaType": ollama.WEIGHTS, "digest": f"sha256:{'0' * 64}"}]},  # there is no such file
+        {"layers": [{"mediaType": ollama.WEIGHTS, "digest": f"sha256:{n * 64}"} for n in "01"]},
+    ],
+)
+def test_manifests_without_a_file_of_weights_are_left_out(folder: Path, content: object) -> None:
+    write(folder, f"{LIBRARY}/bad/latest", content)
+    assert [*ollama.ollama_files()] == []
+    with pytest.raises(ModelNotFoundError, match="no models of Ollama were found"):
+        resolve("ollama:bad")
+
+
+@pytest.mark.parametrize("name", ["../../x:y", "a/b/c/d/e", "a:../b", "", "/a"])
+def test_names_stay_in_the_folder(folder: Path, name: str) -> None:
+    add(folder, f"{LIBRARY}/a/latest")
+    with pytest.raises(ModelNotFoundError, match="Ollama has ollama:a:latest"):
+        resolve(f"ollama:{name}")
+
+
+def test_files_are_not_deleted(folder: Path) -> None:
+    file = add(folder, f"{LIBRARY}/a/latest")
+    for spec in ("ollama:a", str(file)):
+        with pytest.raises(UsageError, match="it belongs to Ollama") as caught:
+            plan_removal([spec])
+        assert caught.value.hint == "ollama rm a:latest"
+
+
+def test_models_of_ollama_are_not_downloaded() -> None:
+    with pytest.raises(ModelNotFoundError, match="Ollama downloads its models itself"):
+        sources("ollama:a")
