@@ -316,6 +316,29 @@ RESPONSES: Known = {
     **harmless("context_management truncation max_tool_calls client_metadata access_programs background_options"),
 }
 
+# --- Ollama -----------------------------------------------------------------------------------------------------------
+
+OLLAMA_OPTIONS: Known = {
+    **read("seed temperature top_k top_p min_p typical_p stop num_predict"),
+    **read("repeat_penalty repeat_last_n presence_penalty frequency_penalty"),
+    # The server chose these when it loaded the model, and none of them changes an answer that fits.
+    **harmless("num_ctx num_batch num_gpu main_gpu num_thread numa low_vram f16_kv use_mmap use_mlock logits_all"),
+    **harmless("vocab_only embedding_only num_keep mirostat_tau mirostat_eta penalize_newline"),
+    **only(mirostat=(0,), tfs_z=(1,)),
+}
+_OLLAMA: Known = {
+    **read("stream format think logprobs top_logprobs", options=OLLAMA_OPTIONS),
+    **harmless("model keep_alive"),  # `serve --idle-unload` decides; 0 without a prompt unloads a model
+}
+OLLAMA_MESSAGE: Known = read("role content thinking images tool_name tool_calls")
+OLLAMA_CHAT: Known = {**_OLLAMA, **read(tools=TOOL, messages=OLLAMA_MESSAGE)}
+OLLAMA_GENERATE: Known = {
+    **_OLLAMA,
+    **read("prompt system raw"),
+    **refused("suffix images template context width height steps"),
+}
+OLLAMA_SHOW: Known = {**read("model name"), **harmless("verbose")}
+
 # --- llama.cpp's other endpoints --------------------------------------------------------------------------------------
 
 COMPLETION: Known = {

@@ -23,13 +23,21 @@ from edgespec.batch import known
 from edgespec.batch.fields import Fields, object_of
 from edgespec.batch.known import Known
 from edgespec.runtime.asynchronous import AsyncStream
-from edgespec.serve import native
+from edgespec.serve import native, ollama_models
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, Writer, line, pieces
 from edgespec.serve.completion import CompletionObject, completion_call
 from edgespec.serve.errors import Names, error_for, names_in, sent_as, unavailable
 from edgespec.serve.guard import Rules, guards
 from edgespec.serve.metrics import Metrics
+from edgespec.serve.ollama import (
+    OllamaChatObject,
+    OllamaObject,
+    is_only_loading,
+    loaded_body,
+    ollama_chat,
+    ollama_generate,
+)
 from edgespec.serve.openai import ChatObject, TextObject, chat_call, text_call
 from edgespec.serve.pool import Pool
 from edgespec.serve.responses import ResponseObject, response_call
@@ -175,7 +183,7 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
                 for chunk in writer.rest():
                     yield chunk
 
-        if fields.flag("stream"):
+        if fields.flag("stream", style.streams):
             return EventStream(chunks(), style)
         return _json(await while_connected(request.receive, whole()))
 
@@ -215,6 +223,10 @@ async def _health(server: Server, request: Request) -> Response:
     return _json({"status": "ok"})
 
 
+async def _root(server: Server, request: Request) -> Response:
+    return PlainTextResponse("edgespec is running\n")
+
+
 async def _props(server: Server, request: Request) -> Response:
     place = await server.pool.place(request.query_params.get("model", ""))
     try:
@@ -237,6 +249,52 @@ async def _metrics(server: Server, request: Request) -> Response:
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
+# --- Ollama's endpoints -----------------------------------------------------------------------------------------------
+
+
+def _ollama(answering: Handler) -> Handler:
+    """Return the endpoint for a format of Ollama, in which a request without a prompt only loads or unloads a model."""
+
+    async def handler(server: Server, request: Request) -> Response:
+        body = object_of(request.scope["body"])
+        if not is_only_loading(body):
+            return await answering(server, request)
+        name, is_unloaded = Fields(body).text("model"), body.get("keep_alive") in (0, "0", "0s", "0m")
+
+        async def loaded() -> Any:
+            if is_unloaded:
+                await server.pool.unload(name)
+                return loaded_body(name, request.scope["path"], is_unloaded=True)
+            async with server.pool.lend(name) as model:
+                return loaded_body(model.name, request.scope["path"])
+
+        return _json(await while_connected(request.receive, loaded()))
+
+    return handler
+
+
+async def _tags(server: Server, request: Request) -> Response:
+    places = await server.pool.places()
+    found = await in_thread(lambda: [*filter(None, map(ollama_models.listed, places))], "reads the heads of models")
+    return _json({"models": found})
+
+
+async def _running(server: Server, request: Request) -> Response:
+    places = [place for place in await server.pool.places() if place.living]
+    found = await in_thread(lambda: [*filter(None, map(ollama_models.running, places))], "reads the heads of models")
+    return _json({"models": found})
+
+
+async def _show(server: Server, request: Request) -> Response:
+    fields = Fields(object_of(request.scope["body"]), known.OLLAMA_SHOW)
+    place = await server.pool.place(fields.text("model", fields.text("name")))
+    return _json(await in_thread(partial(ollama_models.shown, place), "reads the head of a model"))
+
+
+async def _version(server: Server, request: Request) -> Response:
+    return _json({"version": ollama_models.VERSION})
+
+
 def _json(value: Any) -> Response:
     return Response(line(value), media_type="application/json")
 
@@ -250,10 +308,17 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("POST", ("/v1/responses", "/responses"), _answering(response_call, ResponseObject)),
     ("GET", ("/v1/models", "/models"), _models),
     ("GET", ("/v1/models/{name:path}",), _a_model),
+    ("POST", ("/api/chat",), _ollama(_answering(ollama_chat, OllamaChatObject))),
+    ("POST", ("/api/generate",), _ollama(_answering(ollama_generate, OllamaObject))),
+    ("POST", ("/api/show",), _show),
+    ("GET", ("/api/tags",), _tags),
+    ("GET", ("/api/ps",), _running),
+    ("GET", ("/api/version",), _version),
     ("POST", ("/tokenize",), _asking(native.tokenize, known.TOKENIZE)),
     ("POST", ("/detokenize",), _asking(native.detokenize, known.DETOKENIZE)),
     ("POST", ("/apply-template",), _asking(native.apply_template, known.APPLY_TEMPLATE)),
     ("GET", ("/health", "/v1/health"), _health),
+    ("GET", ("/",), _root),
     ("GET", ("/props",), _props),
     ("GET", ("/slots",), _slots),
     ("GET", ("/metrics",), _metrics),

@@ -102,10 +102,16 @@ class Writer(ABC):
 
     Attributes:
         names: The names of this format for the fields of a chat, for errors.
+        streams: Answers are sent as a stream if a request does not say.
+        media_type: That of a stream.
+        ping: Is sent while a client waits for the next chunk.
         done: Ends a stream.
     """
 
     names: ClassVar[Names] = {}
+    streams: ClassVar[bool] = False
+    media_type: ClassVar[str] = "text/event-stream; charset=utf-8"
+    ping: ClassVar[bytes] = b": ping\n\n"
     done: ClassVar[bytes] = b""
 
     def __init__(self, call: Call, body: Mapping[str, Any]) -> None:

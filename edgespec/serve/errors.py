@@ -77,8 +77,15 @@ def anthropic_body(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message, **error.more}}
 
 
+def ollama_body(error: ApiError) -> dict[str, Any]:
+    """Return an error as Ollama's clients expect it."""
+    return {"error": error.message}
+
+
 def body_for(path: str, error: ApiError) -> dict[str, Any]:
     """Return the error object in the style of an endpoint."""
+    if path.startswith("/api/"):
+        return ollama_body(error)
     return anthropic_body(error) if path.startswith("/v1/messages") else error.body()
 
 

@@ -18,6 +18,7 @@ from edgespec.errors import EdgespecError, OutOfMemoryError
 from edgespec.models.names.folders import gguf_files
 from edgespec.models.names.known import known_names
 from edgespec.models.names.local import read_model
+from edgespec.models.names.ollama import PREFIX
 from edgespec.models.names.source import is_path
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.asynchronous import AsyncStream
@@ -119,7 +120,7 @@ class Pool:
         """Return the model with this name, the first one for "". Raises ApiError."""
         if (name or self._default) not in self._names:
             await self._refresh()
-        known = self._names.get(name or self._default)
+        known = self._names.get(name or self._default) or self._names.get(name.removesuffix(":latest"))  # of Ollama
         if known is None and self._looking is not None:
             raise unavailable("the models of this machine are being listed: try again later", code="listing")
         if known is None:
@@ -208,6 +209,10 @@ class Pool:
         finally:
             model.n_open -= len(requests)
             model.show_notes()
+
+    async def unload(self, name: str) -> None:
+        """Unload the model with this name, unless it is in use. Raises ApiError."""
+        await self._unload_unused(await self.place(name), "asked")
 
     async def close(self) -> None:
         """End all models, and stop loading."""
@@ -304,13 +309,13 @@ class Pool:
             place.idle = None
         idle_s = place.offer.idle_s
         if place.served is not None and not place.users and idle_s is not None and not self.is_closing:
-            unload = partial(self._unload_unused, place)
+            unload = partial(self._unload_unused, place, "idle")
             place.idle = asyncio.get_running_loop().call_later(idle_s, lambda: self._begin(unload()))
 
-    async def _unload_unused(self, place: Place) -> None:
+    async def _unload_unused(self, place: Place, why: str) -> None:
         async with self._changing:
             if place.served is not None and not place.users and not self.is_closing:
-                await self._unload(place, "idle")
+                await self._unload(place, why)
 
     def _begin(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
@@ -350,6 +355,7 @@ def offers_here(named: Mapping[str, Offer], offer: Callable[[str, str], Offer] |
         if file not in by_file and (offer is None or not _can_answer(path)):
             continue
         words = aliases.get(file) or [path.name.removesuffix(".gguf")]
+        words += [word.removeprefix(PREFIX) for word in words if word.startswith(PREFIX)]
         if offer is not None and file not in by_file and words[0] not in names:
             by_file[file] = offer(words[0], words[0] if file in aliases else str(path.absolute()))
         for word in words if file in by_file else ():

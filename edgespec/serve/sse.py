@@ -64,12 +64,12 @@ class EventStream(Response):
             if task.done() and (error := _error(task)) is not None:
                 await error_response(error, scope)(scope, receive, send)
                 return
-            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+            headers = [(b"content-type", self._style.media_type.encode()), (b"cache-control", b"no-store")]
             headers.append((b"x-accel-buffering", b"no"))
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             while True:
                 while not (await asyncio.wait({task}, timeout=PING_S))[0]:
-                    await _write(send, b": ping\n\n")
+                    await _write(send, self._style.ping)
                 if (error := _error(task)) is not None:
                     await _write(send, self._style.event(self._style.error(error)) + self._style.done)
                     break

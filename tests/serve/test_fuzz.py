@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from serving import Serving
 
+from edgespec.serve.ollama import OPTIONS
+
 pytestmark = [pytest.mark.native, pytest.mark.cli]
 
 PATHS = (
     *("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"),
     *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/completion"),
+    *("/api/chat", "/api/generate", "/api/show"),
 )
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 0.5, -0.0, 1e308, 2**31, 2**64, -(2**70), 10**400),
@@ -50,6 +53,7 @@ VALUES: tuple[Any, ...] = (
     ),
 )
 FIELDS = (
+    *("format", "think", "raw", "system", "keep_alive", "images"),
     *("messages", "prompt", "model", "stream", "stream_options", "n", "stop", "seed", "temperature", "top_k", "top_p"),
     *("min_p", "typical_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty", "logit_bias"),
     *("logprobs", "top_logprobs", "response_format", "grammar", "json_schema", "regex", "special", "ignore_eos"),
@@ -98,6 +102,10 @@ def bodies(n: int) -> Iterator[tuple[str, bytes]]:
         body |= {"messages": [{"role": "user", "content": "Hi"}]} if path[:6] in ("/v1/ch", "/v1/me", "/apply") else {}
         body |= {"input": "Hi"} if path == "/v1/responses" else {}
         body |= {"prompt": "Hi", "content": "Hi"} if path in ("/v1/completions", "/completion", "/tokenize") else {}
+        if path.startswith("/api/"):
+            wrong = {rng.choice((*FIELDS, *OPTIONS)): rng.choice(VALUES)}
+            body |= {"messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi"}
+            body["options"] = {**wrong, "num_predict": rng.randrange(4)}
         body |= {rng.choice(FIELDS): rng.choice(VALUES) for _ in range(rng.randrange(1, 4))}
         data = json.dumps(body).encode()
         if number % 7 == 0:

@@ -17,6 +17,8 @@ from edgespec.batch.known import (
     CHAT,
     DETOKENIZE,
     MESSAGES,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
     RESPONSES,
     TEXT,
     TOKENIZE,
@@ -27,6 +29,7 @@ from edgespec.batch.known import (
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
 from edgespec.serve.errors import ApiError, error_for
+from edgespec.serve.ollama import OPTIONS, ollama_chat, ollama_generate
 from edgespec.serve.openai import chat_call, text_call
 from edgespec.serve.responses import response_call
 from edgespec.serve.served import Served
@@ -113,6 +116,23 @@ ITEMS: list[Any] = [
     {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "1"}]},
 ]
+
+
+OLLAMA_TALK: list[Any] = [
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+    {"role": "tool", "tool_name": "f", "content": "1"},
+]
+OF_OLLAMA: dict[str, Any] = {
+    "stream": False,
+    "format": "json",
+    "think": False,
+    "logprobs": True,
+    "top_logprobs": 2,
+    "options": {"seed": 2},
+    **{f"options.{name}": USUAL[name] for name in OPTIONS},
+    "options.num_predict": 5,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +300,34 @@ FORMATS = {
             "reasoning.effort": "high",
         },
     ),
+    "ollama chat": Format(
+        ollama_chat,
+        OLLAMA_CHAT,
+        {"messages": OLLAMA_TALK, "tools": TOOLS, "options": {"seed": 1}},
+        OF_OLLAMA
+        | {
+            "messages": OLLAMA_TALK[:1],
+            "messages[0].role": "system",
+            "messages[0].content": "Hi",
+            "messages[0].images": ["aGk="],
+            "messages[1].thinking": "hm",
+            "messages[1].tool_calls": [],
+            "messages[2].tool_name": "g",
+            "tools": [],
+            "tools[0].type": "custom",
+            "tools[0].function": {"name": "g"},
+            "tools[0].function.name": "g",
+            "tools[0].function.description": "d",
+            "tools[0].function.parameters": {},
+            "tools[0].function.strict": True,
+        },
+    ),
+    "ollama generate": Format(
+        ollama_generate,
+        OLLAMA_GENERATE,
+        {"prompt": "Hello", "options": {"seed": 1}},
+        OF_OLLAMA | {"prompt": "Hi", "system": "Be brief.", "raw": True},
+    ),
 }
 # Fields of objects that a choice is made of: alone they change nothing, and the object is an example with all of them.
 WITH: dict[str, dict[str, Any]] = {
@@ -287,6 +335,7 @@ WITH: dict[str, dict[str, Any]] = {
     "response_format.json_schema.schema": {"response_format.type": "json_schema"},
     "messages[0].content[0].refusal": {"messages[0].content[0].type": "refusal"},
     "messages[1].refusal": {"messages[1].content": None},
+    "top_logprobs": {"logprobs": True},
     "messages[1].content[0].thinking": {"messages[1].content[0].type": "thinking"},
     "system[0].text": {"system[0].type": "text"},
     "tool_choice.name": {"tool_choice.type": "tool"},

@@ -1,0 +1,187 @@
+"""Ollama's API: converts bodies to chats and completions, and writes answers as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from edgespec.batch.bad_input import UnsupportedError, wrong
+from edgespec.batch.fields import Fields
+from edgespec.batch.known import OLLAMA_CHAT, OLLAMA_GENERATE
+from edgespec.batch.openai import token_logprob
+from edgespec.serve.chat import Call, Piece, Writer, line
+from edgespec.serve.errors import Names, ollama_body
+from edgespec.serve.openai import chat_of, text_of
+from edgespec.serve.served import Served
+from edgespec.serve.tools.formats import ToolCall
+
+LEVELS = ("low", "medium", "high")
+OPTIONS = (
+    *("seed", "temperature", "top_k", "top_p", "min_p", "typical_p", "stop"),
+    *("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
+)
+"""The options that have the same names in requests of every format."""
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def ollama_chat(body: Mapping[str, Any], model: Served) -> Call:
+    """Read a body of /api/chat. Raises BadInputError."""
+    fields = Fields(body, OLLAMA_CHAT)
+    chat = _common(fields)
+    messages = fields.take("messages")
+    if isinstance(messages, list):
+        chat["messages"] = [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+    else:
+        chat["messages"] = messages
+    return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model)
+
+
+def ollama_generate(body: Mapping[str, Any], model: Served) -> Call:
+    """Read a body of /api/generate. Raises BadInputError."""
+    fields = Fields(body, OLLAMA_GENERATE)
+    what = _common(fields)
+    prompt, system, is_raw = fields.text("prompt"), fields.text("system"), fields.flag("raw")
+    if is_raw and system:
+        raise UnsupportedError("system", "a raw prompt has no system prompt")
+    if not is_raw:
+        said = [("system", system)] if system else []
+        what["messages"] = [{"role": role, "content": content} for role, content in (*said, ("user", prompt))]
+        return chat_of(Fields(fields.rest() | what, notes=fields.notes), model)
+    n_top = fields.take("top_logprobs", 0)
+    if fields.flag("logprobs"):
+        what["logprobs"] = n_top
+    for name in ("enable_thinking", "reasoning_effort"):  # which only chat templates read
+        what.pop(name, None)
+    return text_of(Fields(fields.rest() | what | {"prompt": prompt, "special": True}, notes=fields.notes), model)
+
+
+def is_only_loading(body: Mapping[str, Any]) -> bool:
+    """Return whether a body asks for no answer, but only for its model to be loaded or unloaded."""
+    return not (body.get("messages") or body.get("prompt"))
+
+
+def _common(fields: Fields) -> dict[str, Any]:
+    """Take the fields of both endpoints, and return them as those of a chat. Raises BadInputError."""
+    options = fields.within("options")
+    chat = {name: options.take(name) for name in OPTIONS if name in options}
+    n_predict = options.integer("num_predict", -1, -2, 2**31 - 1)
+    if n_predict >= 0:  # negative numbers ask for no limit
+        chat["max_tokens"] = n_predict
+    chat["stream"] = fields.flag("stream", True)
+    if format := fields.take("format"):
+        if format != "json" and not isinstance(format, dict):
+            raise wrong("format", "be json or a schema", format)
+        is_schema = isinstance(format, dict)
+        json_schema = {"type": "json_schema", "json_schema": {"schema": format}}
+        chat["response_format"] = json_schema if is_schema else {"type": "json_object"}
+    think = fields.take("think")
+    if isinstance(think, bool):
+        chat["enable_thinking"] = think
+    elif think in LEVELS:
+        chat["reasoning_effort"] = think
+    elif think is not None:
+        raise wrong("think", f"be true, false or one of {', '.join(LEVELS)}", think)
+    return chat
+
+
+def _message(where: str, given: Any) -> Any:
+    """Return a message as OpenAI's chats have it."""
+    if not isinstance(given, dict):
+        return given
+    fields = Fields(given, where=where)
+    if fields.take("images"):
+        raise UnsupportedError(f"{where}.images", "this model cannot see images")
+    message = {"role": fields.take("role"), "content": fields.take("content", "")}
+    named = {"reasoning_content": "thinking", "name": "tool_name", "tool_calls": "tool_calls"}
+    return message | {name: fields.take(own) for name, own in named.items() if own in fields}
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+class OllamaChatObject(Writer):
+    """Writes the answer to a call of /api/chat, whole or as lines."""
+
+    names: ClassVar[Names] = {
+        **{name: f"options.{name}" for name in OPTIONS},
+        "max_tokens": "options.num_predict",
+        "response_format": "format",
+        "enable_thinking": "think",
+        "reasoning_effort": "think",
+    }
+    media_type = "application/x-ndjson"
+    error = staticmethod(ollama_body)
+    ping = b""
+    streams = True
+    _is_chat = True
+
+    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+        super().__init__(call, body)
+        self._started_ns = time.perf_counter_ns()
+
+    @staticmethod
+    def event(chunk: Mapping[str, Any]) -> bytes:
+        return f"{line(chunk)}\n".encode()
+
+    def whole(self) -> dict[str, Any]:
+        answer = self.answers[0]
+        piece = Piece(0, "".join(answer.texts), "".join(answer.reasoning), end=answer.end, tokens=tuple(answer.tokens))
+        return self._part(piece, answer.calls) | self._end(piece)
+
+    def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        if piece.text or piece.reasoning or piece.tool or (piece.tokens and self.call.wants_tokens):
+            yield self._part(piece, [piece.tool] if piece.tool else []) | {"done": False}
+        if piece.end is not None:
+            yield self._part(Piece(0), []) | self._end(piece)
+
+    def _part(self, piece: Piece, calls: list[ToolCall]) -> dict[str, Any]:
+        said: dict[str, Any] = {"content" if self._is_chat else "response": piece.text}
+        if piece.reasoning:
+            said["thinking"] = piece.reasoning
+        if calls:
+            said["tool_calls"] = [_tool_call(call) for call in calls]
+        made = _head(self.call.model) | ({"message": {"role": "assistant"} | said} if self._is_chat else said)
+        if self.call.wants_tokens and piece.tokens:
+            made["logprobs"] = [token_logprob(event, self.call.token_bytes) for event in piece.tokens]
+        return made
+
+    def _end(self, piece: Piece) -> dict[str, Any]:
+        assert piece.end is not None
+        stats, reason = piece.end.stats, piece.end.reason
+        return {
+            "done": True,
+            "done_reason": "length" if reason == "length" else "stop",
+            "total_duration": time.perf_counter_ns() - self._started_ns,
+            "load_duration": 0,
+            "prompt_eval_count": stats.prompt_tokens,
+            "prompt_eval_duration": round(stats.prompt_s * 1e9),
+            "eval_count": piece.end.n_tokens,
+            "eval_duration": round(stats.generation_s * 1e9),
+        }
+
+
+class OllamaObject(OllamaChatObject):
+    """Writes the answer to a call of /api/generate, whole or as lines."""
+
+    names: ClassVar[Names] = {**OllamaChatObject.names, "messages": "prompt"}
+    _is_chat = False
+
+
+def loaded_body(model: str, path: str, *, is_unloaded: bool = False) -> dict[str, Any]:
+    """Return the answer to a request to `path` that only loads or unloads a model."""
+    is_chat = path.endswith("chat")
+    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if is_chat else {"response": ""}
+    return _head(model) | said | {"done": True, "done_reason": "unload" if is_unloaded else "load"}
+
+
+def _head(model: str) -> dict[str, Any]:
+    return {"model": model, "created_at": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    function = {"index": call.number, "name": call.name, "arguments": json.loads(call.arguments)}
+    return {"id": call.id, "function": function}
