@@ -1,7 +1,7 @@
 """The known fields of requests in each format, and how each of them is treated.
 
-A batch and the server read the same tables. The fields are those that OpenAI, Anthropic, vLLM and llama.cpp's server
-document. A field that would change an answer is read or refused, and never ignored.
+A batch and the server read the same tables. The fields are those that OpenAI, Anthropic, Ollama, vLLM and llama.cpp's
+server document. A field that would change an answer is read or refused, and never ignored.
 """
 
 from __future__ import annotations
@@ -318,26 +318,34 @@ RESPONSES: Known = {
 
 # --- Ollama -----------------------------------------------------------------------------------------------------------
 
+OLLAMA_SAMPLING: Known = read(
+    "seed temperature top_k top_p min_p typical_p stop repeat_penalty repeat_last_n presence_penalty frequency_penalty"
+)
 OLLAMA_OPTIONS: Known = {
-    **read("seed temperature top_k top_p min_p typical_p stop num_predict"),
-    **read("repeat_penalty repeat_last_n presence_penalty frequency_penalty"),
-    # The server chose these when it loaded the model, and none of them changes an answer that fits.
+    **OLLAMA_SAMPLING,
+    **read("num_predict"),
+    # How the model is loaded, which does not change an answer that fits.
     **harmless("num_ctx num_batch num_gpu main_gpu num_thread numa low_vram f16_kv use_mmap use_mlock logits_all"),
-    **harmless("vocab_only embedding_only num_keep mirostat_tau mirostat_eta penalize_newline"),
+    **harmless("vocab_only embedding_only"),
+    # Ollama ignores penalize_newline, and the others belong to samplers and a context shift that do not exist here.
+    **harmless("penalize_newline mirostat_tau mirostat_eta num_keep"),
     **only(mirostat=(0,), tfs_z=(1,)),
 }
 _OLLAMA: Known = {
     **read("stream format think logprobs top_logprobs", options=OLLAMA_OPTIONS),
-    **harmless("model keep_alive"),  # `serve --idle-unload` decides; 0 without a prompt unloads a model
+    **harmless("model keep_alive"),  # `serve --idle-unload` decides; it is read only if there is no prompt
+    # A conversation that does not fit is an error here.
+    **harmless("truncate shift"),
+    **refused("_debug_render_only"),
 }
-OLLAMA_MESSAGE: Known = read("role content thinking images tool_name tool_calls")
+OLLAMA_MESSAGE: Known = read("role content thinking images tool_name name tool_call_id tool_calls")
 OLLAMA_CHAT: Known = {**_OLLAMA, **read(tools=TOOL, messages=OLLAMA_MESSAGE)}
 OLLAMA_GENERATE: Known = {
     **_OLLAMA,
     **read("prompt system raw"),
     **refused("suffix images template context width height steps"),
 }
-OLLAMA_SHOW: Known = {**read("model name"), **harmless("verbose")}
+OLLAMA_SHOW: Known = {**read("model name"), **harmless("verbose system template options")}
 
 # --- llama.cpp's other endpoints --------------------------------------------------------------------------------------
 

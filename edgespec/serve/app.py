@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgespec.batch import known
+from edgespec.batch.bad_input import BadInputError
 from edgespec.batch.fields import Fields, object_of
 from edgespec.batch.known import Known
 from edgespec.runtime.asynchronous import AsyncStream
@@ -30,16 +31,9 @@ from edgespec.serve.completion import CompletionObject, completion_call
 from edgespec.serve.errors import Names, error_for, names_in, sent_as, unavailable
 from edgespec.serve.guard import Rules, guards
 from edgespec.serve.metrics import Metrics
-from edgespec.serve.ollama import (
-    OllamaChatObject,
-    OllamaObject,
-    is_only_loading,
-    loaded_body,
-    ollama_chat,
-    ollama_generate,
-)
+from edgespec.serve.ollama import OllamaChatObject, OllamaObject, ollama_chat, ollama_generate, unloads
 from edgespec.serve.openai import ChatObject, TextObject, chat_call, text_call
-from edgespec.serve.pool import Pool
+from edgespec.serve.pool import Place, Pool
 from edgespec.serve.responses import ResponseObject, response_call
 from edgespec.serve.served import STATE_S, Served
 from edgespec.serve.sse import ClientLeft, EventStream, error_response, while_connected
@@ -47,6 +41,8 @@ from edgespec.serve.threads import in_thread
 
 CLOSE_S = 15.0  # for all models to be closed
 
+
+Made = TypeVar("Made")
 
 Log = Callable[[Mapping[str, Any]], None]
 """Called with a record of each request that has ended, as plain data."""
@@ -60,6 +56,7 @@ class Server:
     metrics: Metrics
     log: Log
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    describing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     async def read(self, request: Request, work: Callable[[], Call]) -> Call:
         """Read a body into a call. A large body takes long, so it is read in a thread, one at a time."""
@@ -229,11 +226,7 @@ async def _root(server: Server, request: Request) -> Response:
 
 async def _props(server: Server, request: Request) -> Response:
     place = await server.pool.place(request.query_params.get("model", ""))
-    try:
-        async with asyncio.timeout(STATE_S):
-            return _json(await in_thread(partial(native.props, place), "reads a file"))  # of the model
-    except TimeoutError as error:
-        raise unavailable("the file of the model cannot be read in time", code="no_reply") from error
+    return _json(await _from_files(server, partial(native.props, place)))
 
 
 async def _slots(server: Server, request: Request) -> Response:
@@ -252,21 +245,24 @@ async def _metrics(server: Server, request: Request) -> Response:
 # --- Ollama's endpoints -----------------------------------------------------------------------------------------------
 
 
-def _ollama(answering: Handler) -> Handler:
-    """Return the endpoint for a format of Ollama, in which a request without a prompt only loads or unloads a model."""
+def _ollama(read: Callable[[Mapping[str, Any], Served], Call], style: type[OllamaChatObject]) -> Handler:
+    """Return one of Ollama's endpoints, in which a request without a prompt only loads or unloads its model."""
+    answering = _answering(read, style)
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
-        if not is_only_loading(body):
+        if body.get(style.prompt):
             return await answering(server, request)
-        name, is_unloaded = Fields(body).text("model"), body.get("keep_alive") in (0, "0", "0s", "0m")
+        name, is_unloaded = Fields(body).text("model"), unloads(body)
 
         async def loaded() -> Any:
             if is_unloaded:
-                await server.pool.unload(name)
-                return loaded_body(name, request.scope["path"], is_unloaded=True)
-            async with server.pool.lend(name) as model:
-                return loaded_body(model.name, request.scope["path"])
+                model = await server.pool.unload(name)
+            else:
+                async with server.pool.lend(name) as served:
+                    model = served.name
+            request.scope["record"]["model"] = model
+            return style.loaded(name or model, is_unloaded=is_unloaded)
 
         return _json(await while_connected(request.receive, loaded()))
 
@@ -274,25 +270,39 @@ def _ollama(answering: Handler) -> Handler:
 
 
 async def _tags(server: Server, request: Request) -> Response:
-    places = await server.pool.places()
-    found = await in_thread(lambda: [*filter(None, map(ollama_models.listed, places))], "reads the heads of models")
-    return _json({"models": found})
+    return await _listed(server, await server.pool.places(), ollama_models.listed)
 
 
 async def _running(server: Server, request: Request) -> Response:
-    places = [place for place in await server.pool.places() if place.living]
-    found = await in_thread(lambda: [*filter(None, map(ollama_models.running, places))], "reads the heads of models")
-    return _json({"models": found})
+    return await _listed(server, [place for place in await server.pool.places() if place.living], ollama_models.running)
 
 
 async def _show(server: Server, request: Request) -> Response:
     fields = Fields(object_of(request.scope["body"]), known.OLLAMA_SHOW)
-    place = await server.pool.place(fields.text("model", fields.text("name")))
-    return _json(await in_thread(partial(ollama_models.shown, place), "reads the head of a model"))
+    name = fields.text("model") or fields.text("name")
+    if not name:
+        raise BadInputError("model is missing", "model")
+    place = await server.pool.place(name)
+    return _json(await _from_files(server, partial(ollama_models.shown, place)))
 
 
 async def _version(server: Server, request: Request) -> Response:
     return _json({"version": ollama_models.VERSION})
+
+
+async def _listed(
+    server: Server, places: Sequence[Place], describe: Callable[[Place], dict[str, Any] | None]
+) -> Response:
+    return _json({"models": await _from_files(server, lambda: [*filter(None, map(describe, places))])})
+
+
+async def _from_files(server: Server, work: Callable[[], Made]) -> Made:
+    """Return what `work` reads from files of models, in a thread, one at a time. Raises ApiError if it takes long."""
+    try:
+        async with asyncio.timeout(STATE_S):
+            return await in_thread(work, "reads the heads of models", server.describing)
+    except TimeoutError as error:
+        raise unavailable("the files of the models cannot be read in time", code="no_reply") from error
 
 
 def _json(value: Any) -> Response:
@@ -308,8 +318,8 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("POST", ("/v1/responses", "/responses"), _answering(response_call, ResponseObject)),
     ("GET", ("/v1/models", "/models"), _models),
     ("GET", ("/v1/models/{name:path}",), _a_model),
-    ("POST", ("/api/chat",), _ollama(_answering(ollama_chat, OllamaChatObject))),
-    ("POST", ("/api/generate",), _ollama(_answering(ollama_generate, OllamaObject))),
+    ("POST", ("/api/chat",), _ollama(ollama_chat, OllamaChatObject)),
+    ("POST", ("/api/generate",), _ollama(ollama_generate, OllamaObject)),
     ("POST", ("/api/show",), _show),
     ("GET", ("/api/tags",), _tags),
     ("GET", ("/api/ps",), _running),

@@ -103,7 +103,7 @@ class Writer(ABC):
     Attributes:
         names: The names of this format for the fields of a chat, for errors.
         streams: Answers are sent as a stream if a request does not say.
-        media_type: That of a stream.
+        media_type: The Content-Type of a stream.
         ping: Is sent while a client waits for the next chunk.
         done: Ends a stream.
     """

@@ -24,6 +24,7 @@ Names = Mapping[str, str]
 """Names of the converted fields, each with the name that was sent; [] matches any number in brackets."""
 
 SCHEMAS = {
+    "format": "format",
     "response_format": "response_format",
     "text": "text.format",
     "output_config": "output_config.format",

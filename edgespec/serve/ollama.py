@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 
 from edgespec.batch.bad_input import UnsupportedError, wrong
 from edgespec.batch.fields import Fields
-from edgespec.batch.known import OLLAMA_CHAT, OLLAMA_GENERATE
+from edgespec.batch.known import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SAMPLING
 from edgespec.batch.openai import token_logprob
 from edgespec.serve.chat import Call, Piece, Writer, line
 from edgespec.serve.errors import Names, ollama_body
@@ -19,11 +20,8 @@ from edgespec.serve.served import Served
 from edgespec.serve.tools.formats import ToolCall
 
 LEVELS = ("low", "medium", "high")
-OPTIONS = (
-    *("seed", "temperature", "top_k", "top_p", "min_p", "typical_p", "stop"),
-    *("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
-)
-"""The options that have the same names in requests of every format."""
+LOWEST = -1e4  # stands for log-probabilities of minus infinity, which JSON does not have
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")  # of a duration of Go, such as 1h30m
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
@@ -59,17 +57,29 @@ def ollama_generate(body: Mapping[str, Any], model: Served) -> Call:
     return text_of(Fields(fields.rest() | what | {"prompt": prompt, "special": True}, notes=fields.notes), model)
 
 
-def is_only_loading(body: Mapping[str, Any]) -> bool:
-    """Return whether a body asks for no answer, but only for its model to be loaded or unloaded."""
-    return not (body.get("messages") or body.get("prompt"))
+def unloads(body: Mapping[str, Any]) -> bool:
+    """Return whether a body without a prompt asks for its model to be unloaded: with a `keep_alive` of no time, as a
+    number of seconds or a duration of Go. Raises BadInputError."""
+    value = Fields(body).take("keep_alive", -1)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value == 0
+    text = value.removeprefix("-") if isinstance(value, str) else ""
+    if text == "0":
+        return True
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise wrong("keep_alive", "be a number of seconds or a duration such as 5m", value)
+    return not any(float(number) for number, _ in parts)
 
 
 def _common(fields: Fields) -> dict[str, Any]:
     """Take the fields of both endpoints, and return them as those of a chat. Raises BadInputError."""
-    options = fields.within("options")
-    chat = {name: options.take(name) for name in OPTIONS if name in options}
-    n_predict = options.integer("num_predict", -1, -2, 2**31 - 1)
-    if n_predict >= 0:  # negative numbers ask for no limit
+    given = fields.mapping("options")  # JavaScript has no integers: some clients send 40.0
+    whole = {name: int(value) for name, value in given.items() if isinstance(value, float) and value.is_integer()}
+    options = Fields(given | whole, where="options")
+    chat = {name: options.take(name) for name in OLLAMA_SAMPLING if name in options}
+    n_predict = options.integer("num_predict", -1, -(2**31), 2**31 - 1)
+    if n_predict > 0:  # others ask for no limit
         chat["max_tokens"] = n_predict
     chat["stream"] = fields.flag("stream", True)
     if format := fields.take("format"):
@@ -96,8 +106,11 @@ def _message(where: str, given: Any) -> Any:
     if fields.take("images"):
         raise UnsupportedError(f"{where}.images", "this model cannot see images")
     message = {"role": fields.take("role"), "content": fields.take("content", "")}
-    named = {"reasoning_content": "thinking", "name": "tool_name", "tool_calls": "tool_calls"}
-    return message | {name: fields.take(own) for name, own in named.items() if own in fields}
+    if "thinking" in fields:
+        message["reasoning_content"] = fields.take("thinking")
+    if "tool_name" in fields:
+        message["name"] = fields.take("tool_name")
+    return fields.rest() | message
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -107,7 +120,7 @@ class OllamaChatObject(Writer):
     """Writes the answer to a call of /api/chat, whole or as lines."""
 
     names: ClassVar[Names] = {
-        **{name: f"options.{name}" for name in OPTIONS},
+        **{name: f"options.{name}" for name in OLLAMA_SAMPLING},
         "max_tokens": "options.num_predict",
         "response_format": "format",
         "enable_thinking": "think",
@@ -117,6 +130,7 @@ class OllamaChatObject(Writer):
     error = staticmethod(ollama_body)
     ping = b""
     streams = True
+    prompt: ClassVar[str] = "messages"  # the field without which a request only loads its model
     _is_chat = True
 
     def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
@@ -138,6 +152,12 @@ class OllamaChatObject(Writer):
         if piece.end is not None:
             yield self._part(Piece(0), []) | self._end(piece)
 
+    @classmethod
+    def loaded(cls, model: str, *, is_unloaded: bool) -> dict[str, Any]:
+        """Return the answer to a request that only loads or unloads a model."""
+        said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if cls._is_chat else {"response": ""}
+        return _head(model) | said | {"done": True, "done_reason": "unload" if is_unloaded else "load"}
+
     def _part(self, piece: Piece, calls: list[ToolCall]) -> dict[str, Any]:
         said: dict[str, Any] = {"content" if self._is_chat else "response": piece.text}
         if piece.reasoning:
@@ -146,7 +166,7 @@ class OllamaChatObject(Writer):
             said["tool_calls"] = [_tool_call(call) for call in calls]
         made = _head(self.call.model) | ({"message": {"role": "assistant"} | said} if self._is_chat else said)
         if self.call.wants_tokens and piece.tokens:
-            made["logprobs"] = [token_logprob(event, self.call.token_bytes) for event in piece.tokens]
+            made["logprobs"] = [_finite(token_logprob(event, self.call.token_bytes)) for event in piece.tokens]
         return made
 
     def _end(self, piece: Piece) -> dict[str, Any]:
@@ -168,18 +188,19 @@ class OllamaObject(OllamaChatObject):
     """Writes the answer to a call of /api/generate, whole or as lines."""
 
     names: ClassVar[Names] = {**OllamaChatObject.names, "messages": "prompt"}
+    prompt = "prompt"
     _is_chat = False
-
-
-def loaded_body(model: str, path: str, *, is_unloaded: bool = False) -> dict[str, Any]:
-    """Return the answer to a request to `path` that only loads or unloads a model."""
-    is_chat = path.endswith("chat")
-    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if is_chat else {"response": ""}
-    return _head(model) | said | {"done": True, "done_reason": "unload" if is_unloaded else "load"}
 
 
 def _head(model: str) -> dict[str, Any]:
     return {"model": model, "created_at": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
+
+
+def _finite(token: dict[str, Any]) -> dict[str, Any]:
+    """Return the log-probabilities of a token with a number for each, as Ollama's clients need them."""
+    top = [_finite(other) for other in token.get("top_logprobs", ())]
+    more = {"top_logprobs": top} if "top_logprobs" in token else {}
+    return token | {"logprob": LOWEST if token["logprob"] is None else token["logprob"]} | more
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:

@@ -118,9 +118,9 @@ class Pool:
 
     async def place(self, name: str) -> Place:
         """Return the model with this name, the first one for "". Raises ApiError."""
-        if (name or self._default) not in self._names:
+        if (known := self._known(name)) is None:
             await self._refresh()
-        known = self._names.get(name or self._default) or self._names.get(name.removesuffix(":latest"))  # of Ollama
+            known = self._known(name)
         if known is None and self._looking is not None:
             raise unavailable("the models of this machine are being listed: try again later", code="listing")
         if known is None:
@@ -134,6 +134,11 @@ class Pool:
                 code="model_not_found",
             )
         return self._places[known]
+
+    def _known(self, name: str) -> str | None:
+        """Return the name of the offer that a request names. Clients of Ollama add `:latest` or leave it out."""
+        words = (name, f"{name}:latest", name.removesuffix(":latest")) if name else (self._default,)
+        return next((self._names[word] for word in words if word in self._names), None)
 
     @property
     def load(self) -> tuple[int, int]:
@@ -210,9 +215,13 @@ class Pool:
             model.n_open -= len(requests)
             model.show_notes()
 
-    async def unload(self, name: str) -> None:
-        """Unload the model with this name, unless it is in use. Raises ApiError."""
-        await self._unload_unused(await self.place(name), "asked")
+    async def unload(self, name: str) -> str:
+        """Unload the model with this name, and return the name of its offer. Raises ApiError if it is in use."""
+        place = await self.place(name)
+        if place.users:
+            raise unavailable(f"{place.offer.name} is in use: try again later", code="models_busy")
+        await asyncio.shield(self._begin(self._unload_unused(place, "asked")))  # it continues when the client leaves
+        return place.offer.name
 
     async def close(self) -> None:
         """End all models, and stop loading."""
@@ -230,6 +239,7 @@ class Pool:
         """Serve a model that was loaded elsewhere. Blocks while its vocabulary is read."""
         place = self._places[name]
         place.served = Served(name, worker, place.offer.defaults, self._note)
+        place.used_s = time.monotonic()
         self._watch_idle(place)
         return place.served
 
@@ -355,7 +365,7 @@ def offers_here(named: Mapping[str, Offer], offer: Callable[[str, str], Offer] |
         if file not in by_file and (offer is None or not _can_answer(path)):
             continue
         words = aliases.get(file) or [path.name.removesuffix(".gguf")]
-        words += [word.removeprefix(PREFIX) for word in words if word.startswith(PREFIX)]
+        words = [*dict.fromkeys([*words, *(word.removeprefix(PREFIX) for word in words)])]
         if offer is not None and file not in by_file and words[0] not in names:
             by_file[file] = offer(words[0], words[0] if file in aliases else str(path.absolute()))
         for word in words if file in by_file else ():

@@ -12,35 +12,41 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from edgespec.models.names.source import stays_within
 
 PREFIX = "ollama:"
 USUAL = ("registry.ollama.ai", "library")  # the host and the owner that Ollama leaves out of a name
 SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the service that Ollama's installer sets up on Linux
-WEIGHTS = "application/vnd.ollama.image.model"
+WEIGHTS, ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
+MAX_MANIFEST = 2**20  # bytes
 _DIGEST = re.compile("sha256[:-]([0-9a-f]{64})")
 
 
 def ollama_files() -> Iterator[tuple[str, Path]]:
-    """Yield the spec and the file of each model, `ollama:NAME:TAG` with the name that `ollama list` shows."""
+    """Yield the spec and the file of each model, `ollama:NAME:TAG` with the name that `ollama list` shows.
+
+    Models that cannot be used are left out: those with several files or an adapter, and those in unreadable folders.
+    """
     for folder in _folders():
         manifests = folder / "manifests"
-        for manifest in sorted(path for path in manifests.glob("*/*/*/*") if path.is_file()):
-            if file := _weights(folder, manifest):
-                host, owner, model, tag = manifest.relative_to(manifests).parts
-                left_out = 0 if host != USUAL[0] else 1 if owner != USUAL[1] else 2
-                yield f"{PREFIX}{'/'.join((host, owner, model)[left_out:])}:{tag}", file
+        for place, folders, names in os.walk(manifests):
+            folders.sort()
+            *owners, model = Path(place).relative_to(manifests).parts or ("",)
+            for tag in sorted(names) if len(owners) == 2 else ():
+                if file := _weights(folder, Path(place, tag)):
+                    yield f"{PREFIX}{_name((*owners, model))}:{tag}", file
 
 
 def ollama_file(name: str) -> Path | None:
     """Return the file of the model that Ollama knows by this name, with `ollama:` or without, or None."""
-    place, _, tag = name.removeprefix(PREFIX).partition(":")
-    parts = place.split("/")
-    place = "/".join((*USUAL[: max(0, 3 - len(parts))], *parts, tag or "latest"))
-    if place.count("/") != 3 or not stays_within(place):
+    *owners, last = name.removeprefix(PREFIX).split("/")
+    model, _, tag = last.partition(":")
+    parts = (*USUAL[: max(0, 2 - len(owners))], *owners, model, tag or "latest")
+    if len(parts) != 4 or not stays_within("/".join(parts)):
         return None
-    return next(filter(None, (_weights(folder, folder / "manifests" / place) for folder in _folders())), None)
+    return next(filter(None, (_weights(folder, folder.joinpath("manifests", *parts)) for folder in _folders())), None)
 
 
 def ollama_spec(path: Path) -> str:
@@ -60,18 +66,22 @@ def _folders() -> list[Path]:
     return [SERVICE]
 
 
+def _name(parts: tuple[str, ...]) -> str:
+    """Return the name for a host, an owner and a model, without what Ollama leaves out."""
+    left_out = 0 if parts[0] != USUAL[0] else 1 if parts[1] != USUAL[1] else 2
+    return "/".join(parts[left_out:])
+
+
 def _weights(folder: Path, manifest: Path) -> Path | None:
-    """Return the file with a model's weights; None if it is not here, or not in one file."""
-    try:
-        layers = json.loads(manifest.read_bytes())["layers"]
-        digests = [layer["digest"] for layer in layers if layer["mediaType"] == WEIGHTS]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    found = [_DIGEST.fullmatch(str(digest)) for digest in digests]
-    if len(found) != 1 or found[0] is None:
-        return None
-    # Early versions of Ollama named files with a colon
-    files = [folder / "blobs" / f"sha256{mark}{found[0][1]}" for mark in "-:"]
-    with suppress(OSError):
-        return next((file for file in files if file.is_file()), None)
+    """Return the file with a model's weights; None if it is not here, or not the whole model."""
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        if not manifest.is_file() or manifest.stat().st_size > MAX_MANIFEST:
+            return None
+        layers: list[dict[str, Any]] = json.loads(manifest.read_bytes())["layers"]
+        digests = [_DIGEST.fullmatch(layer["digest"]) for layer in layers if layer["mediaType"] == WEIGHTS]
+        has_adapter = any(layer["mediaType"] == ADAPTER for layer in layers)
+        if len(digests) == 1 and digests[0] is not None and not has_adapter:
+            # Early versions of Ollama named files with a colon
+            files = [folder / "blobs" / f"sha256{mark}{digests[0][1]}" for mark in "-:"]
+            return next((file for file in files if file.is_file()), None)
     return None

@@ -80,6 +80,8 @@ def resolve(spec: str) -> ResolvedModel:
         raise
     found = [cached(each) for each in wanted]
     if found[0] is None:
+        if ollama_file(spec):
+            return _of_ollama(PREFIX + spec)
         raise NotFetchedError(spec, wanted[0])
     draft = next(filter(None, found[1:]), None)
     missing_draft = ""

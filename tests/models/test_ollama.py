@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import resolve, sources
 
 LIBRARY = "registry.ollama.ai/library"
+NO_COLONS = pytest.mark.skipif(sys.platform == "win32", reason="names of files there have no colon")
 
 
 @pytest.fixture
@@ -56,6 +58,7 @@ def write(folder: Path, place: str, content: object) -> None:
         (f"{LIBRARY}/llama3.2/1b", "ollama:llama3.2:1b"),
         ("registry.ollama.ai/somebody/model/latest", "ollama:somebody/model:latest"),
         ("hf.co/owner/repo-GGUF/Q4_K_M", "ollama:hf.co/owner/repo-GGUF:Q4_K_M"),
+        pytest.param("localhost:5000/owner/model/1b", "ollama:localhost:5000/owner/model:1b", marks=NO_COLONS),
     ],
 )
 def test_names_are_those_of_ollama(folder: Path, place: str, spec: str) -> None:
@@ -79,7 +82,7 @@ def test_a_file_with_two_names_is_listed_once(folder: Path) -> None:
     assert len([*ollama.ollama_files()]) == 2
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="names of files there have no colon")
+@NO_COLONS
 def test_files_of_early_versions_are_found(folder: Path) -> None:
     file = add(folder, f"{LIBRARY}/a/latest", mark=":")
     assert resolve("ollama:a").path == file
@@ -94,6 +97,7 @@ def test_files_of_early_versions_are_found(folder: Path) -> None:
         {"layers": [{"mediaType": ollama.WEIGHTS, "digest": "sha256:../../secret"}]},
         {"layers": [{"mediaType": ollama.WEIGHTS, "digest": f"sha256:{'0' * 64}"}]},  # there is no such file
         {"layers": [{"mediaType": ollama.WEIGHTS, "digest": f"sha256:{n * 64}"} for n in "01"]},
+        [[]] * 10**6,  # too large
     ],
 )
 def test_manifests_without_a_file_of_weights_are_left_out(folder: Path, content: object) -> None:
@@ -108,6 +112,31 @@ def test_names_stay_in_the_folder(folder: Path, name: str) -> None:
     add(folder, f"{LIBRARY}/a/latest")
     with pytest.raises(ModelNotFoundError, match="Ollama has ollama:a:latest"):
         resolve(f"ollama:{name}")
+
+
+def test_a_name_with_an_owner_needs_no_prefix_if_the_hub_has_no_such_model_here(folder: Path) -> None:
+    file = add(folder, "registry.ollama.ai/somebody/model/1b")
+    assert resolve("somebody/model:1b").path == file
+
+
+def test_models_with_an_adapter_are_left_out(folder: Path) -> None:
+    add(folder, f"{LIBRARY}/a/latest")
+    manifest = folder / "manifests" / LIBRARY / "a" / "latest"
+    content = json.loads(manifest.read_text())
+    content["layers"].append({"mediaType": ollama.ADAPTER, "digest": f"sha256:{'0' * 64}"})
+    manifest.write_text(json.dumps(content))
+    assert [*ollama.ollama_files()] == []
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all folders")
+def test_an_unreadable_folder_is_left_out(folder: Path) -> None:
+    add(folder, f"{LIBRARY}/a/latest")
+    folder.chmod(0)
+    try:
+        assert [*ollama.ollama_files()] == []
+        assert ollama.ollama_file("a") is None
+    finally:
+        folder.chmod(0o700)
 
 
 def test_files_are_not_deleted(folder: Path) -> None:

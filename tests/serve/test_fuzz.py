@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from serving import Serving
 
-from edgespec.serve.ollama import OPTIONS
+from edgespec.batch.known import OLLAMA_SAMPLING
 
 pytestmark = [pytest.mark.native, pytest.mark.cli]
 
@@ -103,7 +103,7 @@ def bodies(n: int) -> Iterator[tuple[str, bytes]]:
         body |= {"input": "Hi"} if path == "/v1/responses" else {}
         body |= {"prompt": "Hi", "content": "Hi"} if path in ("/v1/completions", "/completion", "/tokenize") else {}
         if path.startswith("/api/"):
-            wrong = {rng.choice((*FIELDS, *OPTIONS)): rng.choice(VALUES)}
+            wrong = {rng.choice((*FIELDS, *OLLAMA_SAMPLING)): rng.choice(VALUES)}
             body |= {"messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi"}
             body["options"] = {**wrong, "num_predict": rng.randrange(4)}
         body |= {rng.choice(FIELDS): rng.choice(VALUES) for _ in range(rng.randrange(1, 4))}

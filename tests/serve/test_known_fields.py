@@ -19,6 +19,7 @@ from edgespec.batch.known import (
     MESSAGES,
     OLLAMA_CHAT,
     OLLAMA_GENERATE,
+    OLLAMA_SAMPLING,
     RESPONSES,
     TEXT,
     TOKENIZE,
@@ -29,7 +30,7 @@ from edgespec.batch.known import (
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
 from edgespec.serve.errors import ApiError, error_for
-from edgespec.serve.ollama import OPTIONS, ollama_chat, ollama_generate
+from edgespec.serve.ollama import ollama_chat, ollama_generate
 from edgespec.serve.openai import chat_call, text_call
 from edgespec.serve.responses import response_call
 from edgespec.serve.served import Served
@@ -130,7 +131,7 @@ OF_OLLAMA: dict[str, Any] = {
     "logprobs": True,
     "top_logprobs": 2,
     "options": {"seed": 2},
-    **{f"options.{name}": USUAL[name] for name in OPTIONS},
+    **{f"options.{name}": USUAL[name] for name in OLLAMA_SAMPLING},
     "options.num_predict": 5,
 }
 
@@ -313,6 +314,8 @@ FORMATS = {
             "messages[1].thinking": "hm",
             "messages[1].tool_calls": [],
             "messages[2].tool_name": "g",
+            "messages[2].name": "g",
+            "messages[2].tool_call_id": "b",
             "tools": [],
             "tools[0].type": "custom",
             "tools[0].function": {"name": "g"},
@@ -336,6 +339,7 @@ WITH: dict[str, dict[str, Any]] = {
     "messages[0].content[0].refusal": {"messages[0].content[0].type": "refusal"},
     "messages[1].refusal": {"messages[1].content": None},
     "top_logprobs": {"logprobs": True},
+    "messages[2].name": {"messages[2].tool_name": None},
     "messages[1].content[0].thinking": {"messages[1].content[0].type": "thinking"},
     "system[0].text": {"system[0].type": "text"},
     "tool_choice.name": {"tool_choice.type": "tool"},

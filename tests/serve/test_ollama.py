@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from serving import Serving
 
+from edgespec.batch.bad_input import BadInputError
 from edgespec.core.stats import Stats
 from edgespec.serve.chat import Call, End, Piece
-from edgespec.serve.ollama import OllamaChatObject
+from edgespec.serve.ollama import OllamaChatObject, ollama_chat, unloads
 from edgespec.serve.tools.formats import ToolCall
 from edgespec.settings import Request
 
@@ -29,7 +30,7 @@ def posted(server: Serving, path: str, body: dict[str, Any], status: int = 200) 
 
 
 def lines(server: Serving, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The lines of a stream, which is what a body asks for that does not say."""
+    """The lines of a stream. A body without `stream` asks for one."""
     with server.client() as client, client.stream("POST", path, json={"model": "demo"} | body) as response:
         assert response.headers["content-type"] == "application/x-ndjson"
         return [json.loads(line) for line in response.iter_lines()]
@@ -130,10 +131,38 @@ def test_a_request_without_a_prompt_loads_its_model(server: Serving) -> None:
     assert posted(server, CHAT, {"messages": []})["message"] == {"role": "assistant", "content": ""}
 
 
+@pytest.mark.parametrize(
+    ("value", "is_unloaded"),
+    [
+        *((value, True) for value in (0, 0.0, -0.0, "0", "0s", "0h", "0m0s", "0.0s", "00ms")),
+        *((value, False) for value in (-1, 300, 0.5, "5m", "1h30m", "-1s", "500ms", None)),
+    ],
+)
+def test_only_no_time_unloads_a_model(value: Any, is_unloaded: bool) -> None:
+    assert unloads({"keep_alive": value}) is is_unloaded
+
+
+@pytest.mark.parametrize("value", [False, True, [], {}, "", "abc", "5 m", "5"])
+def test_what_is_no_time_is_refused(value: Any) -> None:
+    with pytest.raises(BadInputError, match="keep_alive must be a number of seconds or a duration"):
+        unloads({"keep_alive": value})
+
+
+def test_options_without_a_limit_and_whole_numbers_with_a_point(server: Serving) -> None:
+    body = {"messages": ASKED, "options": {"temperature": 0, "num_predict": 5.0, "top_k": 40.0, "seed": 1.0}}
+    assert posted(server, CHAT, body)["eval_count"] == 5
+    served = server.served
+    for n in (0, -1, -2):
+        assert ollama_chat({"messages": ASKED, "options": {"num_predict": n}}, served).requests[0].max_tokens == (
+            ollama_chat({"messages": ASKED}, served).requests[0].max_tokens
+        )
+
+
 def test_models_are_described(server: Serving) -> None:
     with server.client() as client:
         tags, running = (client.get(path).json()["models"] for path in ("/api/tags", "/api/ps"))
-        shown = client.post("/api/show", json={"model": "demo:latest"}).json()
+        shown = client.post("/api/show", json={"model": "", "name": "demo:latest", "options": None}).json()
+        assert "model is missing" in client.post("/api/show", json={"model": ""}).json()["error"]
         assert client.get("/").text.startswith("edgespec is running")
         assert client.head("/").status_code == 200
         assert client.get("/api/version").json()["version"].count(".") == 2
@@ -157,6 +186,8 @@ def test_models_are_described(server: Serving) -> None:
         (CHAT, {"messages": "x"}, "messages"),
         (CHAT, {"messages": ASKED, "format": "xml"}, "format"),
         (CHAT, {"messages": ASKED, "format": {"type": "nothing"}}, "JSON schema"),
+        (CHAT, {"messages": ASKED, "_debug_render_only": True}, "_debug_render_only"),
+        (CHAT, {"messages": [], "keep_alive": "soon"}, "keep_alive"),
         (CHAT, {"messages": ASKED, "think": "deeply"}, "think"),
         (CHAT, {"messages": ASKED, "options": {"temperature": -3}}, "options.temperature"),
         (CHAT, {"messages": ASKED, "options": {"num_predict": "many"}}, "options.num_predict"),
