@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from hashlib import sha256
 from itertools import takewhile
 from typing import Any
@@ -17,6 +17,7 @@ from edgespec.errors import UsageError
 from edgespec.history import ChatInfo, Store, Turn, UnknownChatError
 from edgespec.history.data import valid_text
 from edgespec.text.code_blocks import parser
+from edgespec.text.figures import iso
 from edgespec.text.thinking import split
 
 MARKDOWN_MAGIC = b"<!-- a chat exported by edgespec -->\n"
@@ -134,11 +135,6 @@ def _longest_branch(store: Store, imported: ImportedChat) -> list[Turn] | None:
         same = takewhile(lambda pair: (pair[0].role, pair[0].content) == pair[1][:2], path)
         longest = max(longest, [turn for turn, _ in same], key=len)
     return longest
-
-
-def iso(time_s: float) -> str:
-    """Return a time in ISO 8601, in UTC."""
-    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
 
 
 def _chat(value: Any) -> ImportedChat:

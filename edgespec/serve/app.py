@@ -56,7 +56,7 @@ class Server:
     metrics: Metrics
     log: Log
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    describing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    listing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     async def read(self, request: Request, work: Callable[[], Call]) -> Call:
         """Read a body into a call. A large body takes long, so it is read in a thread, one at a time."""
@@ -226,7 +226,7 @@ async def _root(server: Server, request: Request) -> Response:
 
 async def _props(server: Server, request: Request) -> Response:
     place = await server.pool.place(request.query_params.get("model", ""))
-    return _json(await _from_files(server, partial(native.props, place)))
+    return _json(await _from_files(partial(native.props, place)))
 
 
 async def _slots(server: Server, request: Request) -> Response:
@@ -283,7 +283,7 @@ async def _show(server: Server, request: Request) -> Response:
     if not name:
         raise BadInputError("model is missing", "model")
     place = await server.pool.place(name)
-    return _json(await _from_files(server, partial(ollama_models.shown, place)))
+    return _json(await _from_files(partial(ollama_models.shown, place)))
 
 
 async def _version(server: Server, request: Request) -> Response:
@@ -293,14 +293,19 @@ async def _version(server: Server, request: Request) -> Response:
 async def _listed(
     server: Server, places: Sequence[Place], describe: Callable[[Place], dict[str, Any] | None]
 ) -> Response:
-    return _json({"models": await _from_files(server, lambda: [*filter(None, map(describe, places))])})
+    found = await _from_files(lambda: [*filter(None, map(describe, places))], server.listing)
+    return _json({"models": found})
 
 
-async def _from_files(server: Server, work: Callable[[], Made]) -> Made:
-    """Return what `work` reads from files of models, in a thread, one at a time. Raises ApiError if it takes long."""
+# --- all endpoints ----------------------------------------------------------------------------------------------------
+
+
+async def _from_files(work: Callable[[], Made], room: asyncio.Semaphore | None = None) -> Made:
+    """Return what `work` reads from files of models. It runs in a thread, with `room` when there is room for one.
+    Raises ApiError if it takes too long."""
     try:
         async with asyncio.timeout(STATE_S):
-            return await in_thread(work, "reads the heads of models", server.describing)
+            return await in_thread(work, "reads the heads of models", room)
     except TimeoutError as error:
         raise unavailable("the files of the models cannot be read in time", code="no_reply") from error
 

@@ -24,10 +24,10 @@ Names = Mapping[str, str]
 """Names of the converted fields, each with the name that was sent; [] matches any number in brackets."""
 
 SCHEMAS = {
-    "format": "format",
     "response_format": "response_format",
     "text": "text.format",
     "output_config": "output_config.format",
+    "format": "format",
     "tools": "tools",
 }
 """Fields that may contain a schema for the answer, each with the name of the schema in an error."""

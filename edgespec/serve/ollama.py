@@ -30,11 +30,10 @@ def ollama_chat(body: Mapping[str, Any], model: Served) -> Call:
     """Read a body of /api/chat. Raises BadInputError."""
     fields = Fields(body, OLLAMA_CHAT)
     chat = _common(fields)
-    messages = fields.take("messages")
-    if isinstance(messages, list):
-        chat["messages"] = [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
-    else:
-        chat["messages"] = messages
+    given = fields.take("messages")
+    if isinstance(given, list):
+        given = [_message(f"messages[{index}]", message) for index, message in enumerate(given)]
+    chat["messages"] = given
     return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model)
 
 
@@ -150,21 +149,25 @@ class OllamaChatObject(Writer):
         if piece.text or piece.reasoning or piece.tool or (piece.tokens and self.call.wants_tokens):
             yield self._part(piece, [piece.tool] if piece.tool else []) | {"done": False}
         if piece.end is not None:
-            yield self._part(Piece(0), []) | self._end(piece)
+            yield self._object(self.call.model) | self._end(piece)
 
     @classmethod
     def loaded(cls, model: str, *, is_unloaded: bool) -> dict[str, Any]:
         """Return the answer to a request that only loads or unloads a model."""
-        said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if cls._is_chat else {"response": ""}
-        return _head(model) | said | {"done": True, "done_reason": "unload" if is_unloaded else "load"}
+        return cls._object(model) | {"done": True, "done_reason": "unload" if is_unloaded else "load"}
+
+    @classmethod
+    def _object(cls, model: str, text: str = "", **more: Any) -> dict[str, Any]:
+        """Return an object with a text, and what else the model says."""
+        created = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        said = {"message": {"role": "assistant", "content": text} | more} if cls._is_chat else {"response": text} | more
+        return {"model": model, "created_at": created} | said
 
     def _part(self, piece: Piece, calls: list[ToolCall]) -> dict[str, Any]:
-        said: dict[str, Any] = {"content" if self._is_chat else "response": piece.text}
-        if piece.reasoning:
-            said["thinking"] = piece.reasoning
+        said: dict[str, Any] = {"thinking": piece.reasoning} if piece.reasoning else {}
         if calls:
             said["tool_calls"] = [_tool_call(call) for call in calls]
-        made = _head(self.call.model) | ({"message": {"role": "assistant"} | said} if self._is_chat else said)
+        made = self._object(self.call.model, piece.text, **said)
         if self.call.wants_tokens and piece.tokens:
             made["logprobs"] = [_finite(token_logprob(event, self.call.token_bytes)) for event in piece.tokens]
         return made
@@ -190,10 +193,6 @@ class OllamaObject(OllamaChatObject):
     names: ClassVar[Names] = {**OllamaChatObject.names, "messages": "prompt"}
     prompt = "prompt"
     _is_chat = False
-
-
-def _head(model: str) -> dict[str, Any]:
-    return {"model": model, "created_at": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
 
 
 def _finite(token: dict[str, Any]) -> dict[str, Any]:

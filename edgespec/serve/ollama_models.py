@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from edgespec.batch.row import finite
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.walk import Array
@@ -17,7 +16,7 @@ from edgespec.models.names.local import LocalModel, local_model
 from edgespec.models.names.ollama import PREFIX
 from edgespec.models.names.spec import resolve
 from edgespec.serve.pool import Place
-from edgespec.text.figures import count_of
+from edgespec.text.figures import count_of, iso
 
 VERSION = "0.12.11"  # the first version of Ollama that has everything that is answered here
 FOREVER_S = 10**9
@@ -27,17 +26,18 @@ def listed(place: Place) -> dict[str, Any] | None:
     """Return a model as /api/tags lists it, or None if its file cannot be read."""
     try:
         path = resolve(place.offer.settings.model).path
-        model = _described(path, path.stat().st_size, path.stat().st_mtime_ns)
+        about = path.stat()
+        model = _described(path, about.st_size, about.st_mtime_ns)
     except (EdgespecError, OSError):
         return None
-    name, modified = place.offer.name.removeprefix(PREFIX), _time(model.modified_s or 0)
-    about = f"{name} {model.size_bytes} {modified}"
+    name, modified = place.offer.name.removeprefix(PREFIX), iso(model.modified_s or 0)
+    content = f"{name} {model.size_bytes} {modified}"  # for Ollama it is the manifest, which other models lack
     return {
         "name": name,
         "model": name,
         "modified_at": modified,
         "size": model.size_bytes,
-        "digest": hashlib.sha256(about.encode()).hexdigest(),  # in Ollama that of the manifest, which other models lack
+        "digest": hashlib.sha256(content.encode()).hexdigest(),
         "details": _details(model),
     }
 
@@ -55,9 +55,9 @@ def running(place: Place) -> dict[str, Any] | None:
         return None
     del about["modified_at"]
     idle_s = place.offer.idle_s
-    left_s = FOREVER_S if idle_s is None else idle_s if place.users else place.used_s + idle_s - time.monotonic()
-    expires = datetime.now(UTC) + timedelta(seconds=left_s)
-    return about | {"expires_at": expires.isoformat(), "size_vram": 0, "context_length": served.n_ctx}
+    unused_s = 0 if place.users else time.monotonic() - place.used_s
+    expires_s = time.time() + (FOREVER_S if idle_s is None else idle_s - unused_s)
+    return about | {"expires_at": iso(expires_s), "size_vram": 0, "context_length": served.n_ctx}
 
 
 def shown(place: Place) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def shown(place: Place) -> dict[str, Any]:
         "details": _details(model),
         "model_info": _metadata(header),
         "capabilities": _capabilities(template),
-        "modified_at": _time(model.modified_s or 0),
+        "modified_at": iso(model.modified_s or 0),
     }
 
 
@@ -89,14 +89,17 @@ def _details(model: LocalModel) -> dict[str, Any]:
 
 
 def _metadata(header: Header) -> dict[str, Any]:
-    """Return the metadata of a file; long lists are null, as in Ollama."""
     known = {"general.parameter_count": header.n_params} | header.metadata
-    return {name: None if _is_long(value) else value for name, value in known.items()}
+    return {name: _as_json(value) for name, value in known.items()}
 
 
-def _is_long(value: Any) -> bool:
-    """Return whether JSON has no short form for a value: a vocabulary, or a number that is not finite."""
-    return isinstance(value, Array) or (isinstance(value, float) and not isfinite(value))
+def _as_json(value: Any) -> Any:
+    """Return a value of the metadata for JSON. Vocabularies are null, as in Ollama."""
+    if isinstance(value, tuple):
+        return [_as_json(part) for part in value]
+    if isinstance(value, Array):
+        return None
+    return finite(value) if isinstance(value, float) else value
 
 
 def _capabilities(template: str) -> list[str]:
@@ -106,7 +109,3 @@ def _capabilities(template: str) -> list[str]:
     if "enable_thinking" in template or "<think>" in template:
         found.append("thinking")
     return found
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()

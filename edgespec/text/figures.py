@@ -1,8 +1,8 @@
-"""Numbers formatted for people."""
+"""Numbers and times as text."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 NEAR_DAYS = 30  # within which a time is shown as an age
 NOTABLE = 0.05  # a smaller difference in speed may be chance
@@ -48,6 +48,11 @@ def when(time_s: float) -> str:
     if days == 1:
         return "yesterday"
     return f"{days} days ago" if 1 < days < NEAR_DAYS else f"{then:%Y-%m-%d}"
+
+
+def iso(time_s: float) -> str:
+    """Return a time in ISO 8601, in UTC."""
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
 
 
 def faster(speedup: float | None, n_tokens: int) -> str:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from edgespec.models.names.source import stays_within
+from edgespec.models.names.source import is_address, stays_within
 
 PREFIX = "ollama:"
 USUAL = ("registry.ollama.ai", "library")  # the host and the owner that Ollama leaves out of a name
@@ -22,6 +22,11 @@ SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the service that Ollama
 WEIGHTS, ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
 MAX_MANIFEST = 2**20  # bytes
 _DIGEST = re.compile("sha256[:-]([0-9a-f]{64})")
+
+
+def is_of_ollama(spec: str) -> bool:
+    """Return whether `spec` can only be a model of Ollama."""
+    return spec.startswith(PREFIX) and not is_address(spec)
 
 
 def ollama_files() -> Iterator[tuple[str, Path]]:

@@ -11,7 +11,7 @@ from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import spelt
 from edgespec.models.names.catalog import Entry, catalogue, find
 from edgespec.models.names.known import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
-from edgespec.models.names.ollama import PREFIX, ollama_file, ollama_files, ollama_spec
+from edgespec.models.names.ollama import PREFIX, is_of_ollama, ollama_file, ollama_files, ollama_spec
 from edgespec.models.names.source import (
     ADDRESS,
     HUB,
@@ -67,21 +67,24 @@ def resolve(spec: str) -> ResolvedModel:
     """
     if spec in NAMES:
         return ResolvedModel(NAMES[spec], NAMES["demo:draft"] if spec == "demo" else None, spec)
-    if spec.startswith(PREFIX) and not is_address(spec):
+    if is_of_ollama(spec):
         return _of_ollama(spec)
     path = _local(spec)
     if path is not None:
         return ResolvedModel(path, None, ollama_spec(path) or path.name)
     try:
-        wanted = sources(spec)
+        return _of_sources(spec)
     except ModelNotFoundError:
-        if ollama_file(spec):
-            return _of_ollama(PREFIX + spec)
-        raise
+        if ollama_file(spec) is None:
+            raise
+        return _of_ollama(PREFIX + spec)
+
+
+def _of_sources(spec: str) -> ResolvedModel:
+    """Return a model of the hub or of the catalogue. Raises ModelNotFoundError."""
+    wanted = sources(spec)
     found = [cached(each) for each in wanted]
     if found[0] is None:
-        if ollama_file(spec):
-            return _of_ollama(PREFIX + spec)
         raise NotFetchedError(spec, wanted[0])
     draft = next(filter(None, found[1:]), None)
     missing_draft = ""
@@ -106,7 +109,7 @@ def sources(spec: str) -> list[Source]:
     The best draft is the first. Uses no network and opens no model. Raises ModelNotFoundError for an impossible spec,
     UsageError for a catalogue with errors.
     """
-    if spec.startswith(PREFIX) and not is_address(spec):
+    if is_of_ollama(spec):
         why, hint = "Ollama downloads its models itself", f"ollama pull {spec.removeprefix(PREFIX)}"
         raise ModelNotFoundError(f"'{spec}' cannot be downloaded", why=why, hint=hint)
     prefixed = HUB.fullmatch(spec)

@@ -14,8 +14,9 @@ from cli_program import Finished, edgespec_here
 from talks import ANSWER, talk
 from terminal import at_terminal, read_rest
 
-from edgespec.chat.transcript import MARKDOWN_MAGIC, iso
+from edgespec.chat.transcript import MARKDOWN_MAGIC
 from edgespec.history import Store
+from edgespec.text.figures import iso
 
 LINES = b'{"messages": [{"role": "user", "content": "imported"}]}\n{"messages": [{"role": "user", "content": "too"}]}\n'
 

@@ -106,6 +106,14 @@ TALK: list[Any] = [
     {"role": "assistant", "content": "So", "tool_calls": CALLED},
     {"role": "tool", "tool_call_id": "a", "content": "1"},
 ]
+OF_TOOLS: dict[str, Any] = {
+    "tools[0].type": "custom",
+    "tools[0].function": {"name": "g"},
+    "tools[0].function.name": "g",
+    "tools[0].function.description": "d",
+    "tools[0].function.parameters": {},
+    "tools[0].function.strict": True,
+}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
 BLOCKS: list[Any] = [
     {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
@@ -153,6 +161,7 @@ FORMATS = {
         {"messages": TALK, "tools": TOOLS, "seed": 1},
         USUAL
         | OF_CHATS
+        | OF_TOOLS
         | {
             "max_completion_tokens": 5,
             "n": 2,
@@ -186,12 +195,6 @@ FORMATS = {
             "messages[1].tool_calls[0].function": {"name": "g"},
             "messages[1].tool_calls[0].function.name": "g",
             "messages[1].tool_calls[0].function.arguments": '{"a": 1}',
-            "tools[0].type": "custom",
-            "tools[0].function": {"name": "g"},
-            "tools[0].function.name": "g",
-            "tools[0].function.description": "d",
-            "tools[0].function.parameters": {},
-            "tools[0].function.strict": True,
         },
     ),
     "completions": Format(
@@ -306,6 +309,7 @@ FORMATS = {
         OLLAMA_CHAT,
         {"messages": OLLAMA_TALK, "tools": TOOLS, "options": {"seed": 1}},
         OF_OLLAMA
+        | OF_TOOLS
         | {
             "messages": OLLAMA_TALK[:1],
             "messages[0].role": "system",
@@ -317,12 +321,6 @@ FORMATS = {
             "messages[2].name": "g",
             "messages[2].tool_call_id": "b",
             "tools": [],
-            "tools[0].type": "custom",
-            "tools[0].function": {"name": "g"},
-            "tools[0].function.name": "g",
-            "tools[0].function.description": "d",
-            "tools[0].function.parameters": {},
-            "tools[0].function.strict": True,
         },
     ),
     "ollama generate": Format(

@@ -14,7 +14,6 @@ from edgespec.chat.transcript import (
     ImportedChat,
     import_chat,
     is_stored,
-    iso,
     messages_of,
     read_jsonl,
     to_jsonl,
@@ -31,7 +30,7 @@ from edgespec.files.unfinished import check_destination
 from edgespec.history import ChatInfo, Store, default_file
 from edgespec.history.data import first_line
 from edgespec.history.search import BEGIN, END
-from edgespec.text.figures import when
+from edgespec.text.figures import iso, when
 from edgespec.text.printable import one_line
 
 CHAT = click.argument("name", type=Text(), metavar="CHAT")

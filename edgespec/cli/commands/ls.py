@@ -16,7 +16,7 @@ from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
-from edgespec.text.figures import count_of, counted, size_of, when
+from edgespec.text.figures import count_of, counted, iso, size_of, when
 from edgespec.text.printable import one_line, wrapped
 
 if TYPE_CHECKING:
@@ -156,8 +156,6 @@ def _unfinished_lines(begun: list[Begun]) -> list[str]:
 
 
 def _as_json(name: str, model: LocalModel) -> dict[str, Any]:
-    from edgespec.chat.transcript import iso
-
     parts = model.header.parts if model.header else ()
     return _problem(
         name, [str(path.absolute()) for path in parts or (model.path,)], model.size_bytes, model.problem
