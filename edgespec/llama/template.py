@@ -6,9 +6,9 @@ import copy
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 from edgespec.errors import UsageError
@@ -157,29 +157,39 @@ def tokenize_leniently(
         if isinstance(error.__cause__, TemplateFailedError) and error.__cause__.failed == "limit":
             raise
         refusal = error.why or error.what
-    merged = _taking_turns(messages)
-    if merged != list(messages):
-        try:
+    for n_kept in (1, 0):  # most templates accept a system prompt, but many only as the first message
+        merged = _taking_turns(messages, n_kept)
+        if merged == list(messages):
+            continue
+        with suppress(UsageError):
             tokens = template.tokenize(merged, special=special)
-        except UsageError:
-            pass
-        else:
-            note(
-                f"the chat template requires alternating user and assistant messages ({refusal}): messages were merged"
-            )
+            note(f"the chat template rejects these messages ({refusal}): messages were merged")
             return tokens, ()
     note(f"the chat template cannot be used ({refusal}): using ChatML instead")
     return ChatTemplate(model, CHATML).tokenize(messages, special=special), (CHATML_END,)
 
 
-def _taking_turns(messages: Sequence[Message]) -> list[Message]:
-    """Return alternating messages of user and assistant. The system prompt begins the first message of the user."""
-    as_user = [replace(message, role="user") if message.role == "system" else message for message in messages]
-    groups = [list(group) for _, group in groupby(as_user, key=lambda message: message.role)]
-    return [
-        group[0] if len(group) == 1 else Message(group[0].role, "\n\n".join(message.content for message in group))
-        for group in groups
-    ]
+def _taking_turns(messages: Sequence[Message], n_kept: int) -> list[Message]:
+    """Return messages in which no two of the user, and no two of the assistant, follow each other.
+
+    System messages after the first `n_kept` messages become the user's, since few templates have a place for them.
+    Messages with tool calls or results stay as they are.
+    """
+    turns: list[Message] = []
+    for index, message in enumerate(messages):
+        if message.role == "system" and index >= n_kept:
+            message = replace(message, role="user")
+        last = turns[-1] if turns else None
+        if (
+            last
+            and last.role == message.role
+            and message.role in ("user", "assistant")
+            and not last.extra + message.extra
+        ):
+            turns[-1] = Message(last.role, f"{last.content}\n\n{message.content}")
+        else:
+            turns.append(message)
+    return turns
 
 
 def _each_string(value: Any, prepared: Callable[[str], str]) -> Any:

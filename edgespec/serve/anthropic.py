@@ -64,8 +64,8 @@ def _messages(system: Any, given: Any) -> Iterator[Message]:
         raise BadInputError("messages must be a list of at least one message", "messages")
     for index, message in enumerate(given):
         role = message.get("role") if isinstance(message, dict) else None
-        if role not in ("user", "assistant"):
-            raise wrong(f"messages[{index}]", "have the role user or assistant", role)
+        if role not in ("user", "assistant", "system"):
+            raise wrong(f"messages[{index}]", "have the role user, assistant or system", role)
         yield from _parted(f"messages[{index}].content", role, message.get("content"))
 
 

@@ -25,6 +25,10 @@ NO_SYSTEM = (
     "{% for m in messages %}{% if m.role == 'system' or (m.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('roles must alternate') }}{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 )
+SYSTEM_FIRST = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('system is not first') }}"
+    "{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +121,15 @@ def test_a_template_that_wants_turns_gets_them(tmp_path: Path) -> None:
             llm.tokenize(Request(messages=messages))
         text = llm.model.detokenize(llm.tokenize(lenient(*messages)), special=True).decode()
         assert text.endswith("[user]be brief\n\nhello\n\nmore")
-        assert "alternating user and assistant messages (roles must alternate)" in llm.notes[-1]
+        assert "the chat template rejects these messages (roles must alternate)" in llm.notes[-1]
+
+
+def test_a_system_message_that_comes_late_becomes_the_users(tmp_path: Path) -> None:
+    with tiny(tmp_path, SYSTEM_FIRST) as llm:
+        call = Message("assistant", "", extra='{"tool_calls": [{"id": "a"}]}')
+        messages = (Message("system", "be brief"), QUESTION, Message("system", "more"), call, call, QUESTION)
+        text = llm.model.detokenize(llm.tokenize(lenient(*messages)), special=True).decode()
+        assert text.endswith("[system]be brief[user]hello\n\nmore[assistant][assistant][user]hello")
 
 
 @pytest.mark.long(but=2)

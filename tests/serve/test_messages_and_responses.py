@@ -95,7 +95,7 @@ def test_tools_of_messages(server: Serving) -> None:
     [
         {"max_tokens": None},
         {"messages": 3},
-        {"messages": [{"role": "system", "content": "x"}]},
+        {"messages": [{"role": "tool", "content": "x"}]},
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
         {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": 3}]}]},
         {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": [], "content": 3}]}]},
