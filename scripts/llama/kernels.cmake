@@ -4,7 +4,7 @@
 # because the library would lack a bound.
 
 if(PROJECT_NAME STREQUAL "llama_cpp")
-    set(LLAVA_BUILD OFF) # images and sound
+    set(MTMD_VIDEO OFF CACHE BOOL "" FORCE) # mtmd, which reads images, would start ffmpeg for videos
     set(CMAKE_PLATFORM_NO_VERSIONED_SONAME ON) # a wheel has no symbolic links: it would hold each library three times
 elseif(PROJECT_NAME STREQUAL "llama.cpp")
     set(LLAMA_BUILD_COMMON OFF) # parsers and HTTP client of llama.cpp's own programs
@@ -40,7 +40,7 @@ if(GGML_CPU_ALL_VARIANTS)
 endif()
 
 if(MINGW) # The headers leave it to the linker to export all symbols, those of the C library included.
-    foreach(header include/ggml.h include/ggml-backend.h ../include/llama.h)
+    foreach(header include/ggml.h include/ggml-backend.h ../include/llama.h ../tools/mtmd/mtmd.h)
         file(READ ${CMAKE_CURRENT_SOURCE_DIR}/${header} text)
         string(REPLACE "defined(_WIN32) && !defined(__MINGW32__)" "defined(_WIN32)" changed "${text}")
         if(NOT changed STREQUAL text) # else all would be compiled again

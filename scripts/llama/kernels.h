@@ -32,8 +32,8 @@ enum {
     EDGESPEC_BOUNDS
 };
 
-/* The version of these additions, in the version of the wheels too (0.3.36+edgespec.3). edgespec uses no other one. */
-enum { EDGESPEC_VERSION = 3 };
+/* The version of these additions, in the version of the wheels too (0.3.36+edgespec.4). edgespec uses no other one. */
+enum { EDGESPEC_VERSION = 4 };
 extern EDGESPEC_EXPORT const int32_t edgespec_version;
 
 extern EDGESPEC_EXPORT int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS];
