@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from edgespec.core.sampling import SamplingSettings
@@ -78,6 +78,8 @@ class LoadSettings:
     """
 
     model: str
+    #: the file of the projector, which reads images; None: the one in the folder of the model, if any; "none"
+    mmproj: str | None = None
     #: None: the default draft of the model, if it has one; "auto": else the best installed one
     draft_model: str | None = None
     #: drafters separated by commas, "auto" for every available one, or "none"
@@ -183,6 +185,17 @@ class LoadSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """An image in a message: the content of its file."""
+
+    data: bytes = field(repr=False)
+    #: the number of characters of the message's content before it
+    at: int = 0
+    #: for errors
+    name: str = "the image"
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation."""
 
@@ -192,6 +205,22 @@ class Message:
     tokens: tuple[int, ...] = ()
     #: JSON object of other fields for the chat template, such as `tool_calls`
     extra: str = ""
+    #: in the order of their places in `content`
+    images: tuple[Image, ...] = ()
+
+
+def moved(images: Iterable[Image], by: int) -> tuple[Image, ...]:
+    """Return images for a content that has this number of characters more before them."""
+    return tuple(replace(image, at=image.at + by) for image in images)
+
+
+def joined(messages: Sequence[Message], between: str) -> Message:
+    """Return the first message with the contents and the images of all."""
+    content, images = messages[0].content, messages[0].images
+    for message in messages[1:]:
+        images += moved(message.images, len(content) + len(between))
+        content += between + message.content
+    return replace(messages[0], content=content, images=images)
 
 
 @dataclass(frozen=True, slots=True)

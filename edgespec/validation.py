@@ -14,7 +14,9 @@ from edgespec.settings import (
     LARGEST,
     MAX_DRAFT,
     SPELLINGS,
+    Image,
     LoadSettings,
+    Message,
     Request,
     drafter_of,
     fixed_length,
@@ -121,6 +123,8 @@ def check_request(request: Request, n_vocab: int) -> None:
     if request.reference and request.verify != "coupled":
         raise UsageError(f"reference answers cannot be verified by {request.verify}", hint="use the coupled rule")
     _check_ends(request)
+    for message in request.messages:
+        _check_images(message)
     said = [text for message in request.messages for text in (message.role, message.content, message.extra)]
     for text in (request.prompt, request.template, *said):
         if not isinstance(text, str):
@@ -129,6 +133,16 @@ def check_request(request: Request, n_vocab: int) -> None:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError("the prompt is not valid text", why=str(error)) from error
+
+
+def _check_images(message: Message) -> None:
+    places = [image.at if isinstance(image, Image) and type(image.at) is int else -1 for image in message.images]
+    if places != sorted(places) or not all(0 <= place <= len(message.content) for place in places):
+        raise UsageError("the images of a message must be in the order of their places in its content")
+    if not all(isinstance(image.data, bytes) for image in message.images):
+        raise UsageError("an image must be the bytes of its file")
+    if message.images and message.role == "assistant":
+        raise UsageError("an answer cannot have images", why="models of this kind write text only")
 
 
 def _check_ends(request: Request) -> None:

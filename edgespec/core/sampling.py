@@ -107,6 +107,8 @@ def adjust(row: FloatRow, settings: SamplingSettings, tokens: Sequence[int], ban
     window: Sequence[int] = ()
     if settings.penalizes and len(tokens):
         window = tokens if settings.repeat_last_n < 0 else tokens[-settings.repeat_last_n :]
+        if min(window) < 0:  # images, which have no logits
+            window = [token for token in window if token >= 0]
     if not (settings.logit_bias or len(banned) or len(window)):
         return row
     row = row.copy()

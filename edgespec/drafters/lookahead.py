@@ -97,7 +97,7 @@ class LookaheadDrafter(WalkingDrafter[list[Run]]):
         window = ahead.window[len(tokens) - ahead.n_tokens :]
         while len(window) < WINDOW:  # fill up the window from n-grams, or with any token
             known = ahead.grams.after([tokens[-1], *window][-1])
-            window += known[0] if known else tokens[-WINDOW:]
+            window += known[0] if known else [token for token in tokens[-WINDOW:] if token >= 0]
         runs: list[Run] = [(IN_GRAM / 2**age, rest) for age, rest in enumerate(ahead.grams.after(tokens[-1]))]
         return sorted([*runs, (IN_WINDOW, window[:WINDOW])], key=lambda run: -run[0])
 

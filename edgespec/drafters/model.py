@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.batch import Batch
 from edgespec.core.draft import Draft
+from edgespec.core.images import has_images
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import Budget, DraftContext
@@ -50,9 +51,10 @@ class Slot:
 
 @dataclass(slots=True)
 class _Read:
-    """The first `n` tokens of a sequence, in the vocabulary of the draft."""
+    """The first `n` tokens of a sequence as the draft reads them: in its vocabulary, and without images."""
 
     n: int = 0
+    has_images: bool = False
     tokens: list[int] = field(default_factory=list)
 
 
@@ -87,7 +89,7 @@ class ModelDrafter(GrowingDrafter):
     def begin(self, sequence: DraftContext) -> None:
         super().begin(sequence)
         slot = self._slots[sequence.slot]
-        slot.grown, slot.shared, slot.read = None, None, _Read()
+        slot.grown, slot.shared, slot.read = None, None, _Read(has_images=has_images(sequence.tokens))
 
     def n_unread(self, sequence: DraftContext) -> int:
         slot, text = self._slots[sequence.slot], self._text(sequence)
@@ -150,12 +152,13 @@ class ModelDrafter(GrowingDrafter):
     # --- the vocabulary -------------------------------------------------------------------------------------------
 
     def _text(self, sequence: DraftContext) -> list[int]:
-        """Return a sequence in the draft's own tokens."""
-        if self.translation is None:
-            return sequence.tokens
+        """Return the text of a sequence in the draft's own tokens."""
         read = self._slots[sequence.slot].read
+        if self.translation is None and not read.has_images:
+            return sequence.tokens
         for token in sequence.tokens[read.n :]:
-            read.tokens += self.translation.tokens(token)
+            if token >= 0:
+                read.tokens += [token] if self.translation is None else self.translation.tokens(token)
         read.n = len(sequence.tokens)
         return read.tokens
 

@@ -7,7 +7,7 @@ decoding (an empty draft) all take this path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import perf_counter
 
@@ -23,6 +23,7 @@ from edgespec.engine.speculator import Speculator, logger
 from edgespec.engine.target_runner import TargetRunner
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.context import CacheFullError, CancelledError, Context
+from edgespec.llama.projector import Cells
 
 
 class Engine:
@@ -65,12 +66,14 @@ class Engine:
         rule: VerifyRule = "coupled",
         reuse: Reuse = "running",
         drafting: Drafting | None = None,
+        images: Mapping[int, Cells] | None = None,
     ) -> Sequence:
         """Add a prompt of at least one token, at any time between steps; it waits until a slot is free.
 
-        `drafting` overrides the engine's drafters and policy for this answer.
+        `drafting` overrides the engine's drafters and policy for this answer. `images` are those of the prompt, by the
+        positions where they begin.
         """
-        sequence = Sequence([*tokens], sampler, max_tokens, cancel, rule, reuse, drafting)
+        sequence = Sequence([*tokens], sampler, max_tokens, cancel, rule, reuse, drafting, images or {})
         self.scheduler.add(sequence)
         self._admit()
         return sequence

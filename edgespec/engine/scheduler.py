@@ -27,7 +27,7 @@ class Scheduler:
 
     In an exact context the logits of a token may depend on its own sequence only. Generated tokens therefore never
     share a pass with prompts, and prompts never share a pass with each other. While some sequences generate, their
-    passes alternate with passes that read a piece of one prompt.
+    passes alternate with passes that read a piece of one prompt. An image has passes of its own in any context.
     """
 
     def __init__(self, context: Context, most_rows: int, cache_bytes: int = 0, least_width: int = 0) -> None:
@@ -77,6 +77,9 @@ class Scheduler:
         self.active.remove(sequence)
         slot = self.slots[sequence.slot]
         slot.running, slot.tokens = None, sequence.tokens[: sequence.n_decoded]
+        if 0 < sequence.n_decoded < sequence.n_prompt:  # the rest, where an image may follow, is lost
+            start, _ = slot.reads[-1]
+            slot.reads[-1] = start, max(start, sequence.part_at(sequence.n_decoded - 1)[1])
         later = sequence.tokens[sequence.n_decoded : sequence.n_decoded + 1]
         # The next turn of a chat repeats the last token too, unless it is an end token, which templates replace.
         is_part = bool(later) and later[0] not in sequence.ends and not self.context.model.is_end(later[0])
@@ -175,7 +178,7 @@ class Scheduler:
         most = min(room, self.costs.most) if generating else room
         # Exact: either one piece of one prompt or all generated tokens, never both. Reading goes first until about
         # `most` tokens of prompts were read since the last pass with generated tokens.
-        if takes_turns(len(sequences), exact=self.context.exact):
+        if takes_turns(len(sequences), exact=self.context.exact) or any(one.is_at_image for one in prompts):
             piece = max(LEAST, self._piece(prompts[0], most, room)) if prompts else 0
             reads = piece and (not generating or not self._held_up or self._held_up + piece <= most)
             sequences, room = (prompts[:1], room) if reads else (generating, self.most_rows)
@@ -202,9 +205,13 @@ class Scheduler:
         """Return how many tokens of a prompt to read now, at most up to its next checkpoint.
 
         In an exact context each piece of a wide read must itself be wide, also the last one. Therefore this piece may
-        have more than `most` tokens.
+        have more than `most` tokens. An image is one piece.
         """
-        n_left = (sequence.stops[0] if sequence.stops else len(sequence.tokens)) - sequence.n_decoded
+        at = sequence.n_decoded
+        _, end = sequence.part_at(at)
+        if sequence.is_at_image:
+            return end - at
+        n_left = min([end, *sequence.stops[:1]]) - at
         return piece_of_read(n_left, most, room, exact=self.context.exact)
 
     def observe(self, seconds: float) -> None:
@@ -349,14 +356,24 @@ class Scheduler:
         """
         if sequence.reuse == "running" or not self.cache.makes_checkpoints:
             return
-        n_last_read = sequence.n_prompt - self.slots[sequence.slot].reads[-1][0]
+        n_last_read = sequence.n_prompt - max(self.slots[sequence.slot].reads[-1][0], sequence.end_of_images)
         last = sequence.n_prompt - max(LEFT_OUT, end_of_read(n_last_read, exact=self.context.exact))
+        last, shared = (self._place_of_stop(sequence, stop) for stop in (last, shared))
         at = sequence.n_decoded
         if at - max((*self.slots[sequence.slot].checkpoints, 0)) >= BETWEEN_STOPS > last - at:
             sequence.stops.append(at)
         for stop, end in ((shared, last - BETWEEN_STOPS), (last, last)):
             if at + BETWEEN_STOPS <= stop <= end:
                 sequence.stops.append(at := stop)
+
+    def _place_of_stop(self, sequence: Sequence, stop: int) -> int:
+        """Return where to make a checkpoint instead of at `stop`: never within an image, nor where it would leave a
+        narrow piece of a wide read."""
+        if not sequence.images:
+            return stop
+        start, end = sequence.part_at(stop)
+        cuts_wide = end - start >= WIDE > min(stop - start, end - stop)
+        return start if start in sequence.images or cuts_wide else stop
 
     def _mark(self, sequence: Sequence) -> None:
         """Make a checkpoint if a sequence has reached the position of its next one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -18,6 +19,7 @@ from edgespec.core.verify import VerifyResult, VerifyRule
 from edgespec.drafters.base import Drafter
 from edgespec.errors import EdgespecError
 from edgespec.events import FinishReason
+from edgespec.llama.projector import Cells
 
 NO_SLOT = -1
 
@@ -70,6 +72,8 @@ class Sequence:
     reuse: Reuse = "running"
     #: Overrides the engine's drafters and policy for this sequence; None: the engine's.
     drafting: Drafting | None = None
+    #: The images of the prompt, by the positions where they begin.
+    images: Mapping[int, Cells] = field(default_factory=dict)
     #: False if nothing of the answer may be saved.
     is_remembered: bool = True
     #: The slot of the KV cache; NO_SLOT while the sequence waits for one.
@@ -113,6 +117,23 @@ class Sequence:
         return len(self.tokens) == self.n_prompt
 
     @property
+    def is_at_image(self) -> bool:
+        """True if the next token to decode is the first of an image."""
+        return self.n_decoded in self.images
+
+    @property
+    def end_of_images(self) -> int:
+        """The position after the last image; 0 if there is none."""
+        return max((start + image.n for start, image in self.images.items()), default=0)
+
+    def part_at(self, position: int) -> tuple[int, int]:
+        """Return the start and the end of the part of the prompt at this position: an image, or text between images."""
+        if not self.images:
+            return 0, len(self.tokens)
+        bounds = {0, len(self.tokens)} | {at for start, image in self.images.items() for at in (start, start + image.n)}
+        return max(at for at in bounds if at <= position), min(at for at in bounds if at > position)
+
+    @property
     def round(self) -> int:
         return self.stats.rounds
 
@@ -148,6 +169,11 @@ class Scheduled:
     branches: list[int] = field(default_factory=list)
     #: For each draft token, the sequence ids of the leaves below it.
     ids: list[tuple[int, ...]] = field(default_factory=list)
+
+    @property
+    def image(self) -> Cells | None:
+        """The image that the pending tokens are; None if they are text."""
+        return self.sequence.images.get(self.sequence.n_decoded)
 
     def entry(self, node: int) -> int:
         """Return the batch entry of a node of the draft; -1 is the last committed token."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edgespec.core.exactness import LAST, shared_read
+from edgespec.core.images import end_of_part, whole
 from edgespec.core.prefix import common_prefix
 from edgespec.engine.sequence import Prefix, Read, Reuse, Sequence, State
 
@@ -25,6 +26,9 @@ class Slot:
     except the last one. The rest of this prompt is then read. So the position where the next read begins depends on the
     text of the chat alone. This position must not depend on how the answer ended, or on how many tokens had been
     decoded then: drafts change this number, and a read that begins elsewhere may have another width.
+
+    Images divide a read into parts. Each part has its own width: an image is read as a whole, and the text before or
+    after it like a prompt of its length.
     """
 
     number: int
@@ -63,23 +67,24 @@ class Slot:
         """
         if reuse == "nothing":
             return Prefix(0, [(0, len(prompt))])
-        common = common_prefix(self.tokens, prompt)
+        common = whole(prompt, common_prefix(self.tokens, prompt))
         repeats_all = common == len(self.tokens) and prompt[common : common + 1] == [self.following]
         generated = common if repeats_all else common - 1
         if self.running is not None and self.running.finish is not None:
             common, generated = (min(place, self.running.n_decoded) for place in (common, generated))
         if cuttable:
-            return self._prefix(common, generated, len(prompt), reuse, exact=exact)
+            return self._prefix(prompt, common, generated, reuse, exact=exact)
         for place in sorted(self.places(), reverse=True):
             if place <= common:
-                found = self._prefix(place, place, len(prompt), reuse, exact=exact)
+                found = self._prefix(prompt, place, place, reuse, exact=exact)
                 if found.length == place:
                     return found
         return Prefix(0, [(0, len(prompt))])
 
-    def _prefix(self, common: int, generated: int, end: int, reuse: Reuse, *, exact: bool) -> Prefix:
-        """Return the usable prefix of a prompt of `end` tokens, of which the first `common` are those of this slot.
-        Generated tokens may be used up to position `generated`."""
+    def _prefix(self, prompt: list[int], common: int, generated: int, reuse: Reuse, *, exact: bool) -> Prefix:
+        """Return the usable prefix of a prompt, of which the first `common` tokens are those of this slot. Generated
+        tokens may be used up to position `generated`."""
+        end = len(prompt)
         reads = [read for read in self.reads if read[0] <= generated or not read[0]]
         if not reads:
             return Prefix(0, [(0, end)])
@@ -88,6 +93,19 @@ class Slot:
         if reuse != "answers":
             del reads[1:]
         start, read_end = reads.pop()
-        n_shared = min(common, read_end) - start
-        length = start + shared_read(n_shared, read_end - start, end - start, exact=exact)
+        length = self._shared(prompt, common, start, read_end, exact=exact)
         return Prefix(max(length, reads[-1][1] if reads else 0), [*reads, (start, end)])
+
+    def _shared(self, prompt: list[int], common: int, start: int, read_end: int, *, exact: bool) -> int:
+        """Return the position up to which a prompt can use the read from `start` to `read_end`."""
+        first = start
+        while True:
+            own_end, end = end_of_part(self.tokens, start, read_end), end_of_part(prompt, start, len(prompt))
+            if start < own_end == end <= common and end < len(prompt):
+                start = end  # the same image, or the same text before an image
+            elif start >= read_end or prompt[start] < 0:
+                return start
+            else:
+                n_shared = min(common, own_end) - start
+                length = start + shared_read(n_shared, own_end - start, end - start, exact=exact)
+                return length if start == first else max(start, length)

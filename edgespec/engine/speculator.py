@@ -65,7 +65,10 @@ class Speculator:
             self.context.watch_layers(sorted(layers))
 
     def _drafters(self, sequence: Sequence) -> Collection[Drafter]:
-        return self.drafters if sequence.drafting is None else sequence.drafting.drafters
+        drafters = self.drafters if sequence.drafting is None else sequence.drafting.drafters
+        if sequence.images:  # the cells of an image are no tokens, whose embeddings these drafters need
+            return [drafter for drafter in drafters if not drafter.needs_layers]
+        return drafters
 
     def _pace(self, sequence: Sequence) -> DraftPolicy:
         return self.pace if sequence.drafting is None else sequence.drafting.pace
@@ -146,7 +149,7 @@ class Speculator:
 
     def _context(self, part: Scheduled, n_parts: int) -> ProposalContext:
         sequence, n_max = part.sequence, 0
-        if part.is_complete and not (sequence.is_prefill and part.n_pending > 1):
+        if part.is_complete and not (sequence.is_prefill and (part.n_pending > 1 or sequence.is_at_image)):
             room = self.context.n_ctx - len(sequence.tokens)
             most = self.n_max if sequence.drafting is None else sequence.drafting.n_max
             n_max = min(most, self.scheduler.most_rows - 1, sequence.remaining - 1, room)
@@ -277,10 +280,10 @@ class Speculator:
             if drafter.needs_logits
             and (drafter.name not in part.backed_off or part.sequence.round % OBSERVE_EVERY == 0)
         ]
-        if looking:
-            sequence, last = part.sequence, part.sequence.n_decoded + part.n_pending - 1
+        sequence, last = part.sequence, part.sequence.n_decoded + part.n_pending - 1
+        if looking and sequence.tokens[last] >= 0:
             tokens = [sequence.tokens[last], *(part.draft.tokens[node] for node in path)]
-            before = sequence.tokens[last - 1] if last else -1
+            before = max(-1, sequence.tokens[last - 1]) if last else -1  # -1 also after an image
             rows, is_remembered = partial(runner.logits, part), sequence.is_remembered
             outcome = Outcome(sequence, tokens, part.draft, path, rows, before, is_remembered)
             for drafter in looking:

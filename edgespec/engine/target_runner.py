@@ -12,6 +12,7 @@ from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import Scheduled, Sequence
 from edgespec.errors import GenerationError
 from edgespec.llama.context import CacheFullError, CancelledError, Context
+from edgespec.llama.projector import Cells
 
 
 class TargetRunner:
@@ -25,6 +26,9 @@ class TargetRunner:
 
         Raises CacheFullError if not even the pending tokens have room, CancelledError, GenerationError.
         """
+        if scheduled[0].image is not None:
+            self._read_image(scheduled[0], scheduled[0].image)
+            return
         batch = Batch.empty()
         for part in sorted(scheduled, key=lambda part: part.sequence.slot):  # llama.cpp splits other orders
             part.start = batch.size
@@ -92,6 +96,13 @@ class TargetRunner:
                 sequence.n_decoded = end
             except (CancelledError, CacheFullError, GenerationError):  # no harm: the answer is complete
                 self.scheduler.keep(sequence, start)
+
+    def _read_image(self, part: Scheduled, image: Cells) -> None:
+        sequence = part.sequence
+        last = self.context.decode_image(image, sequence.n_decoded, sequence.slot, wanted=part.is_complete)
+        part.start = last + 1 - part.n_pending  # the last pass may have a part of the image only
+        if not part.is_complete:
+            sequence.n_decoded += part.n_pending
 
     def _append(self, part: Scheduled, batch: Batch) -> None:
         """Add a sequence's pending tokens and its draft to a batch; each draft token belongs to all leaves below it."""

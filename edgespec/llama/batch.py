@@ -62,6 +62,23 @@ class NativeBatch:
             self.sequences[index, : len(ids)] = ids
         return n if self.all_outputs else sum(wanted)
 
+    def of_rows(self, rows: NDArray[np.float32], positions: NDArray[np.int32], sequence: int, *, wanted: bool) -> Any:
+        """Return a native batch of rows, float32[n, D], in place of tokens, valid until the next one; `wanted` asks for
+        the logits after the last one. `positions` are int32[4, n] with M-RoPE, else int32[1, n]."""
+        n = len(rows)
+        self._rows, self._places = np.ascontiguousarray(rows), np.ascontiguousarray(positions)
+        self.n_sequences[:n], self.sequences[:n, 0], self.outputs[:n] = 1, sequence, False
+        self.outputs[n - 1] = wanted
+        return api.llama_batch(
+            n_tokens=n,
+            token=None,
+            embd=pointer(self._rows, ctypes.c_float),
+            pos=pointer(self._places, api.llama_pos),
+            n_seq_id=self.native.n_seq_id,
+            seq_id=self.native.seq_id,
+            logits=self.native.logits,
+        )
+
 
 def pointer(array: NDArray[Any], kind: Any) -> Any:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))

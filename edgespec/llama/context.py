@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -20,16 +20,16 @@ from edgespec.closable import Closable
 from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama import kernels
-from edgespec.llama.batch import NativeBatch, check_layers, inputs, pointer, states, switch, switch_states
+from edgespec.llama.batch import NativeBatch, check_layers, inputs, states, switch, switch_states
 from edgespec.llama.library import IS_SET, api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
+from edgespec.llama.projector import Cells
+from edgespec.llama.sequences import Sequences
 from edgespec.llama.threads import attach_threads, free_threads
-from edgespec.llama.window import joined
 from edgespec.settings import CACHE_TYPES, Attention, CacheType
 
 MOST_CELLS = 2**31 - 2**8  # sizes are rounded up to a multiple of 256
 _MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
-_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _FLASH = {"auto": -1, "off": 0, "on": 1, "wide": 0}
 
 
@@ -41,7 +41,7 @@ class CancelledError(Exception):
     """The cancel flag stopped a decode; the sequences of its batch must be truncated."""
 
 
-class Context(Closable):
+class Context(Sequences, Closable):
     """The KV cache and decoding of one model, for up to `sequences` sequences of `n_ctx` tokens each.
 
     `max_outputs` limits the rows that one decode may ask for. `branches` is the number of further sequences for trees.
@@ -72,6 +72,7 @@ class Context(Closable):
         other: Context | None = None,
         mtp: bool = False,
     ) -> None:
+        super().__init__()
         type_k, type_v = (
             _cache_type(name, head_size)
             for name, head_size in zip((cache_type_k, cache_type_v), model.header.head_sizes, strict=True)
@@ -137,8 +138,6 @@ class Context(Closable):
             )
         self._pool = attach_threads(self._native, max(self.threads, self.threads_batch))
         self._rollback = int(api.llama_n_rs_seq(self._native))
-        self._last_start: dict[int, int] = {}
-        self._unknown: set[int] = set()
         self._has_windows = has_windows and model.can_roll_back
         self.can_save = model.can_roll_back or not (has_windows and exact)
         self._batch = NativeBatch(n_batch, sequences + branches)
@@ -180,17 +179,62 @@ class Context(Closable):
         """
         if FINAL_STATE in self.layers and all(wanted) != self._batch.all_outputs:
             self.hidden_states(all(wanted))
-        outputs = self._batch.fill(tokens, positions, sequence_ids, wanted)
+        outputs = self._batch.fill(tokens, self._placed(positions, sequence_ids), sequence_ids, wanted)
         if outputs > self.max_outputs:
             raise ValueError(f"{outputs} rows requested, but at most {self.max_outputs} were reserved")
+        starts = self._kept_starts(positions, sequence_ids) if self._rollback else {}
+        self._decode(self._batch.native, starts)
+
+    def decode_image(self, image: Cells, start: int, sequence: int, *, wanted: bool) -> int:
+        """Decode an image, whose first token has the index `start`; `wanted` asks for the row of logits after it.
+
+        The pieces are always the same: of `n_batch` tokens from the start of the image. Returns the batch entry of its
+        last token. Raises as `decode`.
+        """
+        if image.is_whole and image.n > self.n_batch:
+            raise GenerationError(
+                f"the image has {image.n} tokens, and this model must read it in one pass of at most {self.n_batch}"
+            )
+        if self._batch.all_outputs:
+            self.hidden_states(on=False)
+        kernels.use(self.bounds)  # the projector computes with them, too
+        rows = image.rows()
+        self._positions.add(sequence, start, image.n, image.n_positions)
+        positions = image.positions(self._positions.position(sequence, start))
+        if image.is_whole:
+            api.llama_set_causal_attn(self._handle, False)
+        try:
+            for at in range(0, image.n, self.n_batch):
+                end = min(at + self.n_batch, image.n)
+                is_last = end == image.n
+                batch = self._batch.of_rows(rows[at:end], positions[:, at:end], sequence, wanted=wanted and is_last)
+                self._decode(batch, {sequence: start + at})
+        except CacheFullError:
+            if not self.truncate(sequence, start):
+                self._unknown.add(sequence)
+            raise
+        finally:
+            if image.is_whole:
+                api.llama_set_causal_attn(self._handle, True)
+        return end - at - 1
+
+    def _placed(self, indexes: Sequence[int], sequence_ids: Sequence[tuple[int, ...]]) -> Sequence[int]:
+        """Return the positions of tokens with these indexes."""
+        if not self._positions:
+            return indexes
+        return [self._positions.position(ids[0], index) for ids, index in zip(sequence_ids, indexes, strict=True)]
+
+    def _decode(self, batch: Any, starts: dict[int, int]) -> None:
+        """Decode a native batch; `starts` are the tokens from which a recurrent memory can then be cut. Raises as
+        `decode`."""
         kernels.use(self.bounds)
         started_s = perf_counter()
-        code = api.llama_decode(self._handle, self._batch.native)
+        code = api.llama_decode(self._handle, batch)
         if self.model.is_offloaded:
             api.llama_synchronize(self._handle)
         self.decode_s += perf_counter() - started_s
         self.decodes += 1
-        self._last_start = self._kept_starts(positions, sequence_ids) if code == 0 and self._rollback else {}
+        self._last_start = starts if code == 0 and self._rollback else {}
         if code == 0:
             return
         if code == 1:
@@ -252,116 +296,6 @@ class Context(Closable):
             return states(self._handle, n_tokens, self.model.n_embd_out)
         return inputs(self._handle, layer, n_tokens, n_embd)
 
-    # --- memory ---------------------------------------------------------------------------------------------------
-
-    def length(self, sequence: int) -> int:
-        """Return the number of cached positions of a sequence."""
-        return int(api.llama_memory_seq_pos_max(self._memory(), sequence)) + 1
-
-    @property
-    def rollback(self) -> int:
-        """The number of tokens of its last decode that a sequence can remove; few or none if recurrent."""
-        return self.n_batch if self.can_roll_back else self._rollback
-
-    def truncate(self, sequence: int, length: int) -> bool:
-        """Remove a sequence from position `length` on; returns False if this memory cannot be cut there."""
-        if not self.can_roll_back and length > 0:
-            if sequence in self._unknown:
-                return False
-            if length < self.length(sequence):
-                start = self._last_start.pop(sequence, None)
-                if start is None or length <= start:
-                    return False
-        if length <= 0:
-            self._unknown.discard(sequence)
-        return bool(api.llama_memory_seq_rm(self._memory(), sequence, length, -1))
-
-    def forget(self, sequence: int) -> None:
-        """Remove a sequence; its cells are free again."""
-        self._unknown.discard(sequence)
-        if self._native is not None:
-            api.llama_memory_seq_rm(self._memory(), sequence, -1, -1)
-
-    def copy(self, source: int, destination: int, start: int = 0, end: int = -1) -> None:
-        """Share cells of `source` from position `start` to `end` (-1: all); streams replace all by a copy."""
-        if self.streams:
-            api.llama_memory_seq_cp(self._memory(), source, destination, -1, -1)
-            if end >= 0:
-                self.truncate(destination, end)
-        else:
-            api.llama_memory_seq_cp(self._memory(), source, destination, start, end)
-
-    def saved_bytes(self, sequence: int, *, partial: bool = False) -> int:
-        """Return about how many bytes `save` returns; 0 if the sequence cannot be saved."""
-        if not self.can_save or sequence in self._unknown:
-            return 0
-        size = int(api.llama_state_seq_get_size_ext(self._handle, sequence, _PARTIAL if partial else 0))
-        if not partial and self._has_windows:
-            n_windows = max(1, self.length(sequence) // self.model.sliding_window)
-            size += (n_windows - 1) * self.saved_bytes(sequence, partial=True)
-        return size
-
-    def save(self, sequence: int, *, partial: bool = False) -> NDArray[np.uint8]:
-        """Return the memory of a sequence as bytes; empty if saving failed, which may clear the sequence too.
-
-        `partial` leaves out the cells that can be cut: those of layers that attend to all tokens.
-        """
-        if not self.saved_bytes(sequence, partial=True):
-            return np.empty(0, np.uint8)
-        if partial or not self._has_windows:
-            return self._saved(sequence, _PARTIAL if partial else 0)
-        state = joined(
-            self.length(sequence),
-            lambda: self._saved(sequence, 0),
-            lambda: self._saved(sequence, _PARTIAL),
-            lambda length: self.truncate(sequence, length),
-        )
-        if not state.size or not self.restore(sequence, state):
-            self.can_save = False
-            self.forget(sequence)
-        return state if self.can_save else state[:0]
-
-    def restore(self, sequence: int, state: NDArray[np.uint8], *, partial: bool = False) -> bool:
-        """Load a saved state into a sequence; returns False, with an empty sequence, if there is no room.
-
-        A `partial` state keeps the other cells, also those after the saved position: `truncate` removes them.
-        """
-        self._last_start.pop(sequence, None)
-        address, flags = pointer(state, ctypes.c_uint8), _PARTIAL if partial else 0
-        with complaints():
-            n = api.llama_state_seq_set_data_ext(self._handle, address, state.size, sequence, flags)
-        if n != state.size:
-            self.forget(sequence)
-        self._unknown.discard(sequence)
-        return bool(n == state.size)
-
-    def _saved(self, sequence: int, flags: int) -> NDArray[np.uint8]:
-        handle = self._handle
-        state = np.empty(api.llama_state_seq_get_size_ext(handle, sequence, flags), np.uint8)
-        n = api.llama_state_seq_get_data_ext(handle, pointer(state, ctypes.c_uint8), state.size, sequence, flags)
-        return state[:n]
-
-    @property
-    def free_branches(self) -> int:
-        return len(self._branches)
-
-    def fork(self, source: int, length: int) -> int:
-        """Return a branch that shares the first `length` positions of `source`; free it with `release`."""
-        branch = self._branches.pop()
-        self.copy(source, branch, 0, length)
-        return branch
-
-    def adopt(self, sequence: int, branch: int, start: int, end: int) -> None:
-        """Replace the cells of `sequence` from position `start` on by those of `branch`, up to `end`."""
-        self.truncate(sequence, start)
-        self.copy(branch, sequence, start, end)
-
-    def release(self, branches: Iterable[int]) -> None:
-        """Free branches, with the cells that they do not share with others."""
-        for branch in branches:
-            self.forget(branch)
-            self._branches.append(branch)
-
     def _kept_starts(self, positions: Sequence[int], sequence_ids: Sequence[tuple[int, ...]]) -> dict[int, int]:
         """Return the position where each sequence began in this decode: a recurrent memory can be rolled back this far,
         once.
@@ -376,9 +310,6 @@ class Context(Closable):
             starts.setdefault(sequence, position)
             lengths[sequence] += 1
         return starts if len(starts) < 3 or len(set(lengths.values())) == 1 else {}
-
-    def _memory(self) -> Any:
-        return api.llama_get_memory(self._handle)
 
 
 def _cache_type(name: str, head_size: int) -> CacheType:

@@ -174,6 +174,8 @@ class Model(Closable):
     size_bytes = _number("llama_model_size")
     n_ctx_train = _number("llama_model_n_ctx_train")
     n_embd = _number("llama_model_n_embd")
+    #: The width of the rows that can replace tokens, such as those of an image.
+    n_embd_inp = _number("llama_model_n_embd_inp")
     #: The width of the last layer's output: some models have several streams there.
     n_embd_out = _number("llama_model_n_embd_out")
     n_layer = _number("llama_model_n_layer")
@@ -184,6 +186,11 @@ class Model(Closable):
     def can_roll_back(self) -> bool:
         """True if tokens can be removed from the memory: not in recurrent and hybrid models."""
         return not (api.llama_model_is_recurrent(self.handle) or api.llama_model_is_hybrid(self.handle))
+
+    @cached_property
+    def has_mrope(self) -> bool:
+        """True if positions have several parts, as those of the cells of an image do."""
+        return api.llama_model_rope_type(self.handle) in (api.LLAMA_ROPE_TYPE_MROPE, api.LLAMA_ROPE_TYPE_IMROPE)
 
     @cached_property
     def chat_template(self) -> str | None:

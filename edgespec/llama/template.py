@@ -7,14 +7,15 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
+from edgespec.llama.projector import Cells, Picture
 from edgespec.llama.rendering import TemplateFailedError, renderer
-from edgespec.settings import Message
+from edgespec.settings import Image, Message, joined
 from edgespec.text.thinking import CLOSE, OPEN
 
 CHATML = (
@@ -22,7 +23,7 @@ CHATML = (
     "{% endfor %}{{ '<|im_start|>assistant\n' }}"
 )
 CHATML_END = "<|im_end|>"
-MARK = re.compile("\ue000(\\d+)\ue001")
+MARK = re.compile("([\ue000\ue003])(\\d+)[\ue001\ue004]")  # a content, or an image
 SEAM = "\ue002"
 SIGN = re.compile(r"([^\w\s])")
 # Templates test these variables. As in Transformers they are none, and not undefined, if they are not given.
@@ -36,11 +37,31 @@ _FAILURES = {
 }
 
 
+See = Callable[[Image], Picture]
+"""Returns an image as a part of a prompt. Raises UsageError if the model cannot see."""
+
+
+@dataclass(slots=True)
+class Prompted:
+    """The tokens of a prompt, and its images by the positions where their cells begin."""
+
+    tokens: list[int] = field(default_factory=list)
+    images: dict[int, Cells] = field(default_factory=dict)
+
+    def add(self, picture: Picture) -> None:
+        self.images |= {len(self.tokens) + place: cells for place, cells in picture.cells.items()}
+        self.tokens += picture.tokens
+
+
+def cannot_see(image: Image) -> NoReturn:
+    raise UsageError(f"{image.name} cannot be read", why="no projector is loaded")
+
+
 class ChatTemplate:
     """A model's chat template, or `text` instead. A broken template raises UsageError when it is used."""
 
-    def __init__(self, model: Model, text: str | None = None) -> None:
-        self._model = model
+    def __init__(self, model: Model, text: str | None = None, see: See = cannot_see) -> None:
+        self._model, self.see = model, see
         self._text = text or model.chat_template
         self._bos_text = _text_of(model, model.bos)
         self._arguments = ""
@@ -57,9 +78,12 @@ class ChatTemplate:
         """Return the prompt as text, which ends where the assistant's answer begins."""
         return self._render(messages, lambda text: text)
 
-    def _render(self, messages: Sequence[Message], prepared: Callable[[str], str]) -> str:
+    def _render(
+        self, messages: Sequence[Message], prepared: Callable[[str], str], *, in_parts: bool | None = None
+    ) -> str:
         """Render the messages after `prepared` was applied to each string of the arguments and of the messages' extra
         fields. Their roles and contents are rendered unchanged."""
+        in_parts = self._takes_parts if in_parts is None else in_parts
         name, model = self._model.path.name, self._model
         if self._text is None:
             raise UsageError(f"{name} has no chat template", hint="use a plain prompt instead (--raw)")
@@ -70,7 +94,11 @@ class ChatTemplate:
         given = {
             **_NOT_GIVEN,
             **read(self._arguments),
-            "messages": [{"role": m.role, "content": m.content, **read(m.extra)} for m in messages],
+            "messages": [
+                {"role": m.role, "content": [{"type": "text", "text": m.content}] if in_parts else m.content}
+                | read(m.extra)
+                for m in messages
+            ],
             "bos_token": self._bos_text,
             "eos_token": _text_of(model, model.eos),
         }
@@ -80,7 +108,11 @@ class ChatTemplate:
             raise UsageError(_FAILURES[error.failed].format(name=name), why=error.why, hint="use --raw") from error
 
     def tokenize(self, messages: Sequence[Message], *, special: bool = False) -> list[int]:
-        """Return the prompt as ids. Control tokens that are written in a message stay text unless `special`.
+        """Return the prompt as ids, as `prompt` does."""
+        return self.prompt(messages, special=special).tokens
+
+    def prompt(self, messages: Sequence[Message], *, special: bool = False) -> Prompted:
+        """Return the prompt. Control tokens that are written in a message stay text unless `special`.
 
         An assistant's message at the end is continued. The prompt begins with the model's BOS, but never with two.
         Other tokens that a tokenizer adds to prompts are left to the template."""
@@ -88,22 +120,45 @@ class ChatTemplate:
         begun = messages[-1] if messages and messages[-1].role == "assistant" else None
         messages = messages[:-1] if begun else messages
         # Mark contents, to separate text of messages from text of the template in the rendered prompt.
-        marked = [
-            replace(message, content=f"\ue000{index}\ue001") if self._stands_apart(message, special) else message
-            for index, message in enumerate(messages)
-        ]
-        pieces = MARK.split(self._render(marked, str if special else self._unspecial))
-        starts_with_bos = bool(self._bos_text) and pieces[0].startswith(self._bos_text)
-        tokens = [model.bos] if model.bos is not None and model.adds_bos and not starts_with_bos else []
-        for index, piece in enumerate(pieces):
-            if index % 2:
-                tokens += self._ids(messages[int(piece)])
+        images = [image for message in messages for image in message.images]
+        marked, n_images = list[Message](), 0
+        for index, message in enumerate(messages):
+            apart = self._stands_apart(message, special)
+            content = f"\ue000{index}\ue001" if apart else _with_marks(message, n_images)
+            marked.append(replace(message, content=content))
+            n_images += len(message.images)
+        rendered = self._render(marked, str if special else self._unspecial)
+        text, *pieces = MARK.split(rendered)
+        starts_with_bos = bool(self._bos_text) and text.startswith(self._bos_text)
+        made = Prompted([model.bos] if model.bos is not None and model.adds_bos and not starts_with_bos else [])
+        made.tokens += self._ids_of_template(text)
+        for kind, number, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+            if kind == "\ue000":
+                self._add_content(made, messages[int(number)])
             else:
-                tokens += [id for part in piece.split(SEAM) for id in model.tokenize(part, parse_special=True)]
+                made.add(self.see(images[int(number)]))
+            made.tokens += self._ids_of_template(text)
+        if len(made.images) < sum(len(self.see(image).cells) for image in images):
+            raise UsageError(f"the chat template of {model.path.name} leaves out images")
         if begun:
-            opened = pieces[-1][pieces[-1].rfind(OPEN) :] if pieces[-1].rstrip().endswith(OPEN) else ""
-            tokens += self._ids(replace(begun, content=begun.content.removeprefix(opened)))
-        return tokens
+            opened = text[text.rfind(OPEN) :] if text.rstrip().endswith(OPEN) else ""
+            made.tokens += self._ids(replace(begun, content=begun.content.removeprefix(opened)))
+        return made
+
+    def _ids_of_template(self, text: str) -> list[int]:
+        return [id for part in text.split(SEAM) for id in self._model.tokenize(part, parse_special=True)]
+
+    def _add_content(self, made: Prompted, message: Message) -> None:
+        """Add the content of a message that stands apart."""
+        if message.tokens:
+            made.tokens += message.tokens
+            return
+        start = 0
+        for image in message.images:
+            made.tokens += self._model.tokenize(message.content[start : image.at])
+            made.add(self.see(image))
+            start = image.at
+        made.tokens += self._model.tokenize(message.content[start:])
 
     def _stands_apart(self, message: Message, special: bool) -> bool:
         if message.tokens or MARK.search(message.content) or SEAM in message.content:
@@ -134,25 +189,37 @@ class ChatTemplate:
         shown = self._probe(Message("user", "a"), answer, Message("user", "c"))
         return bool(shown) and thought not in shown
 
-    def _probe(self, *messages: Message) -> str:
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """True if the template leaves out contents that are not lists of parts, as some do that know images."""
+        text = "xyzzy"
+        if self._text is None or "type" not in self._text or text in self._probe(Message("user", text), in_parts=False):
+            return False
+        return text in self._probe(Message("user", text), in_parts=True)
+
+    def _probe(self, *messages: Message, in_parts: bool | None = None) -> str:
         try:
-            return self.render(messages)
+            return self._render(messages, str, in_parts=in_parts)
         except UsageError:
             return ""
 
 
 def tokenize_leniently(
     template: ChatTemplate, model: Model, messages: Sequence[Message], note: Callable[[str], None], *, special: bool
-) -> tuple[list[int], tuple[str, ...]]:
+) -> tuple[Prompted, tuple[str, ...]]:
     """Tokenize a conversation even if the template rejects it. Also return strings that must end the answer, beyond the
     model's end tokens.
 
     Rejections are reported to `note`. Then messages are merged so that user and assistant alternate; if the template
     rejects the merged messages too, ChatML replaces it. Raises UsageError if the template exceeds a limit: the model
-    would not know the other format, and a shorter conversation may be within the limit.
+    would not know the other format, and a shorter conversation may be within the limit. An image that cannot be read is
+    an error, too.
     """
+    for message in messages:
+        for image in message.images:
+            template.see(image)
     try:
-        return template.tokenize(messages, special=special), ()
+        return template.prompt(messages, special=special), ()
     except UsageError as error:
         if isinstance(error.__cause__, TemplateFailedError) and error.__cause__.failed == "limit":
             raise
@@ -162,11 +229,11 @@ def tokenize_leniently(
         if merged == list(messages):
             continue
         with suppress(UsageError):
-            tokens = template.tokenize(merged, special=special)
+            prompt = template.prompt(merged, special=special)
             note(f"the chat template rejects these messages ({refusal}): messages were merged")
-            return tokens, ()
+            return prompt, ()
     note(f"the chat template cannot be used ({refusal}): using ChatML instead")
-    return ChatTemplate(model, CHATML).tokenize(messages, special=special), (CHATML_END,)
+    return ChatTemplate(model, CHATML, template.see).prompt(messages, special=special), (CHATML_END,)
 
 
 def _taking_turns(messages: Sequence[Message], n_kept: int) -> list[Message]:
@@ -186,10 +253,18 @@ def _taking_turns(messages: Sequence[Message], n_kept: int) -> list[Message]:
             and message.role in ("user", "assistant")
             and not last.extra + message.extra
         ):
-            turns[-1] = Message(last.role, f"{last.content}\n\n{message.content}")
+            turns[-1] = replace(joined((last, message), "\n\n"), tokens=())
         else:
             turns.append(message)
     return turns
+
+
+def _with_marks(message: Message, number: int) -> str:
+    """Return the content of a message with a mark for each image; `number` is that of the first one."""
+    content = message.content
+    for offset, image in reversed([*enumerate(message.images)]):
+        content = f"{content[: image.at]}\ue003{number + offset}\ue004{content[image.at :]}"
+    return content
 
 
 def _each_string(value: Any, prepared: Callable[[str], str]) -> Any:

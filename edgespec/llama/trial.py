@@ -83,6 +83,16 @@ def extra_buffers_work(path: Path, warn: Callable[[str], None], child: Sequence[
     return extra_buffers
 
 
+def try_projector(path: Path, model: Path, child: Sequence[str] = CHILD) -> None:
+    """Try a projector with its model in a child process, unless that was done before. Raises ModelFileError if it
+    crashes llama.cpp, or the error that rejects it."""
+    name = cache_name("trials", {"file": file_facts(path), "model": file_facts(model), "build": build_id()})
+    if read_cache(name) != "works":
+        if crashed := _crashed(model, child, extra_buffers=False, projector=str(path)):
+            raise ModelFileError(f"cannot load {path}", why=crashed, hint=DAMAGED)
+        write_cache(name, "works")
+
+
 def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
     """Return how this build handles a quantised model that is known to be good; tried once per build and machine."""
     name = cache_name("trials", {"build": build_id(), "check": "quantised model"})
@@ -121,9 +131,10 @@ def _try_on_gpu(path: Path, child: Sequence[str], *, extra_buffers: bool, **plac
     )
 
 
-def _crashed(path: Path, command: Sequence[str], *, extra_buffers: bool, **placement: Any) -> str:
-    """Load the file in a child and decode a few tokens. Return how the child crashed, or an empty string.
+def _crashed(path: Path, command: Sequence[str], *, extra_buffers: bool, projector: str = "", **placement: Any) -> str:
+    """Load the file in a child and decode a few tokens, or read an image with a projector.
 
+    Return how the child crashed, or an empty string.
     Raises the child's error if it rejects the file, ModelFileError if it exceeds a limit, and GenerationError,
     OutOfMemoryError or KeyboardInterrupt if it ended before it could report. The limits start again with each report
     of progress: reading a large file from a slow disk takes long, but makes progress.
@@ -137,7 +148,7 @@ def _crashed(path: Path, command: Sequence[str], *, extra_buffers: bool, **place
         stage, limits = begun, TOKENIZER_LIMITS if TOKENIZER in begun else patient
         return limits
 
-    question = {"path": str(path), "extra_buffers": extra_buffers, "placement": placement}
+    question = {"path": str(path), "extra_buffers": extra_buffers, "projector": projector, "placement": placement}
     with Child(command, "try a model file") as child:
         reply = child.ask(json.dumps(question).encode(), limits, heard=heard)
     if "error" in reply:
@@ -201,6 +212,10 @@ def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, 
         with Model(header, **placement, use_extra_bufts=repacks, progress=progress) as model:
             if is_head(model.header):  # it decodes only together with its target
                 return {}
+            if question["projector"]:
+                begin("while reading an image")
+                _see(Path(question["projector"]), model)
+                return {}
             begin(tokenizer)
             _tokenize(model)
             threads = 1 if model.size_bytes < SMALL_BYTES else 0
@@ -216,6 +231,18 @@ def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, 
     except EdgespecError as error:
         return {"error": type(error).__name__, "what": error.what, "why": error.why, "hint": error.hint}
     return {}
+
+
+def _see(path: Path, model: Model) -> None:
+    """Read an image of one colour."""
+    import numpy as np
+
+    from edgespec.llama.projector import Projector
+
+    with Projector(path, model, threads=1) as projector:
+        picture = projector.picture(np.full((64, 96, 3), 128, np.uint8), b"")
+        for cells in picture.cells.values():
+            cells.rows()
 
 
 def _tokenize(model: Model) -> None:

@@ -156,7 +156,9 @@ class Answering(Loop):
             sampler = ReferenceSampler(sampler, len(tokens), request.reference)
             limit = min(limit, len(request.reference))
         reuse, drafting = self._reuse(request), self._loaded.drafting.of(request)
-        sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting)
+        sequence = self.engine.add(
+            tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting, images=prompt.images
+        )
         sequence.ends = frozenset(request.stop_token_ids)
         sequence.is_remembered = request.remembered and not request.reference
         self.stats = sequence.stats

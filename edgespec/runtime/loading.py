@@ -55,6 +55,7 @@ from edgespec.runtime.drafting import (
 from edgespec.runtime.fitting import cache_bytes, fitted, open_model, sequences_that_fit, uses_gpu
 from edgespec.runtime.guarantee import Guarantee, may_pad
 from edgespec.runtime.near_draft import remember
+from edgespec.runtime.vision import Vision, projector_file
 from edgespec.settings import (
     HEADS,
     MAX_LEAVES,
@@ -87,6 +88,7 @@ class ModelSession(Closable):
     tuning: CostModelCache
     drafting: LoadedDrafters
     template: ChatTemplate
+    vision: Vision
     grammars: Grammars
 
     def __init__(self, settings: LoadSettings, progress: Progress, note: Callable[[str], None]) -> None:
@@ -107,6 +109,8 @@ class ModelSession(Closable):
         """Free caches and models; safe to call twice."""
         if hasattr(self, "grammars"):  # not if loading failed before
             self.grammars.close()
+        if hasattr(self, "vision"):
+            self.vision.close()
         for drafter in self.drafters.values():
             drafter.close()
         for opened in (self.contexts, self._models):
@@ -137,6 +141,7 @@ class ModelSession(Closable):
         settings, progress, note = self._settings, self._progress, self._note
         found = resolve(settings.model)
         header = check_model(found.path)
+        self._projector = projector_file(settings.mmproj, header)
         self._workers = rpc.offers(parse_addresses(settings.rpc)) if settings.rpc else []
         draft_path = find_draft(settings, header, found.default_draft, progress, note)
         if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
@@ -164,7 +169,6 @@ class ModelSession(Closable):
         drafts, settings = bool(names), self._settings
         renderer().start()  # while the weights load
         self.model = self._open_model(plan, self._workers)
-        self.template = ChatTemplate(self.model)
         self.grammars = Grammars(self.model)
         corpus = self._open_corpus()
         leaves = leaves if self.model.can_roll_back else 1
@@ -175,6 +179,8 @@ class ModelSession(Closable):
             self.model, threads=settings.threads, threads_batch=settings.threads_batch, **plan.context
         )
         self.contexts.append(self.context)
+        self.vision = Vision(self._projector, self.context, named=settings.mmproj is not None)
+        self.template = ChatTemplate(self.model, see=self.vision.see)
         self.guarantee = Guarantee(self.context, settings, self._progress, drafts=drafts)
         why_not = self._why_plain() if drafts else ""
         if why_not:
@@ -289,6 +295,7 @@ class ModelSession(Closable):
             devices=chosen(settings.device),
             n_cpu_moe=settings.experts_on_cpu,
             mtp=MTP in names,
+            projector=self._projector.stat().st_size if self._projector else 0,
         )
         if draft is not None:
             cache_type_k = settings.cache_type_k_draft or settings.cache_type_k

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from edgespec.errors import PromptTooLongError, UsageError
 from edgespec.llama.constraint import constraint_notes
 from edgespec.llama.model import Model
+from edgespec.llama.projector import Cells
 from edgespec.llama.template import ChatTemplate, tokenize_leniently
 from edgespec.settings import Message, Request
 
 MESSAGE = 256  # characters that take as long as a template takes for one message
+IMAGE = 1 << 16  # characters that take as long as decoding an image
 LONGEST_TOKEN = 512  # characters; some vocabularies have a token of 128 blanks
 USUAL_TOKEN = 4  # characters
 ANSWER_ROOM = 256  # tokens for an answer in the context size that an error suggests
@@ -19,10 +21,11 @@ ANSWER_ROOM = 256  # tokens for an answer in the context size that an error sugg
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens of a prompt, and stop strings in addition to those of the request."""
+    """The tokens of a prompt, stop strings in addition to those of the request, and images by their positions."""
 
     tokens: list[int]
     stop: tuple[str, ...] = ()
+    images: Mapping[int, Cells] = field(default_factory=dict)
 
 
 class Prompts:
@@ -71,7 +74,8 @@ class Prompts:
     @staticmethod
     def effort(request: Request) -> int:
         """Return the number of characters that take as long as this prompt; an empty message takes time too."""
-        return Prompts.length(request) + MESSAGE * len(request.messages)
+        n_images = sum(len(message.images) for message in request.messages)
+        return Prompts.length(request) + MESSAGE * len(request.messages) + IMAGE * n_images
 
     def render(self, request: Request) -> str:
         """Return the messages of a request as the chat template writes them. Raises UsageError."""
@@ -95,8 +99,10 @@ class Prompts:
             return Prompt(self._model.tokenize(request.prompt, add_special=True, parse_special=special))
         template = self._template.given(request.template)
         if not request.lenient:
-            return Prompt(template.tokenize(request.messages, special=special))
-        return Prompt(*tokenize_leniently(template, self._model, request.messages, self._note, special=special))
+            prompt = template.prompt(request.messages, special=special)
+            return Prompt(prompt.tokens, images=prompt.images)
+        prompt, stop = tokenize_leniently(template, self._model, request.messages, self._note, special=special)
+        return Prompt(prompt.tokens, stop, prompt.images)
 
 
 def request_notes(request: Request) -> tuple[str, ...]:

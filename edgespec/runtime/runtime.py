@@ -139,6 +139,7 @@ class Runtime(Backend):
             "workers": {device.address: layers for device, layers in self.model.remote},
             "opens_thinking": self._loaded.template.opens_thinking,
             "drops_thinking": self._loaded.template.drops_thinking,
+            "projector": self._loaded.vision.path and str(self._loaded.vision.path),
         }
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:

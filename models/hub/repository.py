@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub import requests
 from edgespec.models.hub.cache import is_offline, repository_folder
-from edgespec.models.hub.quants import choose, drafts_in, models_in, parts_of
+from edgespec.models.hub.quants import choose, drafts_in, models_in, parts_of, projector_in
 from edgespec.models.hub.requests import (
     DownloadError,
     Patience,
@@ -63,7 +63,7 @@ class Download:
     """The download of a model from the hub.
 
     Attributes:
-        files: All parts of the model, in order.
+        files: All parts of the model, in order, then its projector if there is one.
         here_bytes: How much of each file is here already.
         drafts: Files of the repository that by their names draft for this model; they are not a part of the download.
     """
@@ -116,7 +116,8 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
     if missing:
         raise ModelNotFoundError(f"{repository.name} has only some parts of the model", why=f"{missing[0]} is missing")
     drafts = tuple(repository.files[name] for name in drafts_in(names) if name not in parts)
-    return replace(_download(wanted, repository, parts), drafts=drafts)
+    projector = [] if "mmproj" in wanted.file.lower() else projector_in(names)
+    return replace(_download(wanted, repository, [*parts, *projector]), drafts=drafts)
 
 
 def plan_head(wanted: HubSpec, tell: Tell = _logger.info) -> Download:

@@ -20,6 +20,7 @@ from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
 from edgespec.settings import CACHE_TYPES, Attention
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
+PROJECTOR_BYTES = 256 << 20  # an assumption: the scratch depends on the projector and on the size of the image
 _F32 = 4
 _IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")
 _EXPERTS = re.compile(EXPERTS)
@@ -38,6 +39,7 @@ class Plan:
         repacked: The weight types that the build repacks.
         mtp: True if the MTP block is loaded, which has a separate context (`of_block`).
         features: The number of floats that a draft head reads of a token.
+        projector: The size in bytes of the projector's file, which reads images.
     """
 
     header: Header
@@ -61,6 +63,7 @@ class Plan:
     draft: Plan | None = None
     mtp: bool = False
     features: int = 0
+    projector: int = 0
 
     @property
     def can_stream(self) -> bool:
@@ -75,7 +78,8 @@ class Plan:
     @property
     def context(self) -> dict[str, Any]:
         """The arguments of `Context`, except the model."""
-        others = ("header", "gpu_layers", "devices", "n_cpu_moe", "split", "repacked", "draft", "mtp", "features")
+        placed = ("gpu_layers", "devices", "n_cpu_moe", "split", "repacked")
+        others = ("header", *placed, "draft", "mtp", "features", "projector")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
     @property
@@ -108,6 +112,7 @@ class Plan:
             streams=False,
             draft=None,
             mtp=False,
+            projector=0,
         )
 
     def as_head(self, features: int) -> Plan:
@@ -179,15 +184,16 @@ def estimate(plan: Plan) -> Estimate:
         # Wide passes go through the GPU everywhere: weights of the other layers are copied there, one after the other.
         compute_on_gpu = compute + largest_elsewhere
         compute += compute_on_gpu  # the CPU needs as much for its own layers
+    of_projector = plan.projector + PROJECTOR_BYTES if plan.projector else 0
     own = Estimate(
         weights=weights,
         kv=kv,
         compute=compute,
         output=(_outputs(plan) * n_tokens(header) + plan.n_batch * sum(head.features for head in heads)) * _F32,
-        work=work + _kept_by_head(plan),
+        work=work + _kept_by_head(plan) + (0 if plan.gpu_layers else of_projector),
         mapped=mapped,
         layers_on_gpu=weights_on_gpu + kv * (on_gpu - 1) // n_layers if on_gpu else 0,
-        compute_on_gpu=compute_on_gpu,
+        compute_on_gpu=compute_on_gpu + (of_projector if plan.gpu_layers else 0),
     )
     return sum(map(estimate, heads), start=own)
 

@@ -20,6 +20,7 @@ PREFIX = "ollama:"
 USUAL = ("registry.ollama.ai", "library")  # the host and the owner that Ollama leaves out of a name
 SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the service that Ollama's installer sets up on Linux
 WEIGHTS, ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
+PROJECTOR = "application/vnd.ollama.image.projector"
 MAX_MANIFEST = 2**20  # bytes
 _DIGEST = re.compile("sha256[:-]([0-9a-f]{64})")
 
@@ -27,6 +28,17 @@ _DIGEST = re.compile("sha256[:-]([0-9a-f]{64})")
 def is_of_ollama(spec: str) -> bool:
     """Return whether `spec` can only be a model of Ollama."""
     return spec.startswith(PREFIX) and not is_address(spec)
+
+
+def ollama_projector(path: Path) -> Path | None:
+    """Return the file of the projector that Ollama keeps for a model's file, if any."""
+    if not _DIGEST.fullmatch(path.name):
+        return None
+    folder = path.parent.parent
+    for manifest in sorted(folder.glob("manifests/*/*/*/*")):
+        if (weights := _weights(folder, manifest)) and weights.name == path.name:
+            return _layer(folder, manifest, PROJECTOR)
+    return None
 
 
 def ollama_files() -> Iterator[tuple[str, Path]]:
@@ -79,11 +91,16 @@ def _name(parts: tuple[str, ...]) -> str:
 
 def _weights(folder: Path, manifest: Path) -> Path | None:
     """Return the file with a model's weights; None if it is not here, or not the whole model."""
+    return _layer(folder, manifest, WEIGHTS)
+
+
+def _layer(folder: Path, manifest: Path, kind: str) -> Path | None:
+    """Return the file of the only layer of this kind; None if it is not here, or if an adapter changes the model."""
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         if not manifest.is_file() or manifest.stat().st_size > MAX_MANIFEST:
             return None
         layers: list[dict[str, Any]] = json.loads(manifest.read_bytes())["layers"]
-        digests = [_DIGEST.fullmatch(layer["digest"]) for layer in layers if layer["mediaType"] == WEIGHTS]
+        digests = [_DIGEST.fullmatch(layer["digest"]) for layer in layers if layer["mediaType"] == kind]
         has_adapter = any(layer["mediaType"] == ADAPTER for layer in layers)
         if len(digests) == 1 and digests[0] is not None and not has_adapter:
             # Early versions of Ollama named files with a colon

@@ -726,6 +726,12 @@ def test_who_is_given_up_says_that_nothing_came(hub: FakeHub, monkeypatch: pytes
     assert len(said) == 1
 
 
+def test_a_projector_is_downloaded_with_its_model(hub: FakeHub) -> None:
+    hub.add(NAME, {"m-Q4_K_M.gguf": b"1234", "m-Q8_0.gguf": b"12345", "mmproj-F16.gguf": b"12"})
+    names = [file.name for file in plan(HubSpec(NAME, quant="Q8_0")).files]
+    assert names == ["m-Q8_0.gguf", "mmproj-F16.gguf"]
+
+
 # --- what is offered --------------------------------------------------------------------------------------------------
 
 

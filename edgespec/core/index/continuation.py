@@ -43,7 +43,7 @@ class InText:
         if self._counts is None:
             edges, counts = self.automaton.edges[self.state], self.automaton.counts
             known = edges.items() if len(edges) <= BROAD else ()
-            self._counts = {token: counts[behind] for token, behind in known if token != BETWEEN}
+            self._counts = {token: counts[behind] for token, behind in known if 0 <= token != BETWEEN}
         return self._counts
 
     def behind(self, token: int) -> InText | None:

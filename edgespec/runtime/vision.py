@@ -1,0 +1,71 @@
+"""The images of prompts: the projector of a model is loaded when the first image is to be read."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from edgespec.closable import Closable
+from edgespec.errors import ModelFileError, ModelNotFoundError, UsageError
+from edgespec.gguf_file.header import Header, read_header
+from edgespec.llama.context import Context
+from edgespec.llama.projector import Picture, Projector
+from edgespec.llama.trial import try_projector
+from edgespec.models.names.projectors import projector_of
+from edgespec.settings import Image
+
+
+def projector_file(mmproj: str | None, header: Header) -> Path | None:
+    """Return the projector that `LoadSettings.mmproj` means. Raises ModelNotFoundError, ModelFileError."""
+    if mmproj is None:
+        return projector_of(header)
+    if mmproj == "none":
+        return None
+    path = Path(mmproj).expanduser()
+    if not path.is_file():
+        raise ModelNotFoundError(f"projector file '{mmproj}' was not found", hint="--mmproj takes a GGUF file, or none")
+    if read_header(path).architecture != "clip":
+        raise ModelFileError(f"{path} is not a projector", hint="its name usually begins with mmproj")
+    return path
+
+
+class Vision(Closable):
+    """Reads images with the projector `path`; None: every image is refused. Projectors that were `named` are loaded at
+    once."""
+
+    def __init__(self, path: Path | None, context: Context, *, named: bool) -> None:
+        self.path, self._context = path, context
+        self._projector: Projector | None = None
+        self._loading = threading.Lock()
+        if path is not None and named:
+            self._load(path)
+
+    def close(self) -> None:
+        if self._projector is not None:
+            self._projector.close()
+
+    def see(self, image: Image) -> Picture:
+        """Return an image as a part of a prompt. Raises UsageError, ModelFileError."""
+        model = self._context.model
+        if self.path is None:
+            raise UsageError(
+                f"{model.path.name} cannot see images",
+                why="it has no projector (a file mmproj*.gguf in its folder)",
+                hint="name its projector with --mmproj FILE, or use a model that has one",
+            )
+        picture = self._load(self.path).read(image.data, image.name)
+        together = [cells.n for cells in picture.cells.values() if cells.is_whole]
+        if max(together, default=0) > self._context.n_batch:
+            raise UsageError(
+                f"{image.name} has too many tokens for this context",
+                why=f"the model reads its {max(together)} tokens in one pass, which holds {self._context.n_batch}",
+                hint="use a smaller context (-c), which has larger passes",
+            )
+        return picture
+
+    def _load(self, path: Path) -> Projector:
+        with self._loading:
+            if self._projector is None:
+                try_projector(path, self._context.model.path)
+                self._projector = Projector(path, self._context.model, self._context.threads_batch)
+            return self._projector
