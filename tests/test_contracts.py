@@ -36,7 +36,7 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "edgespec": f"{PLAIN} core runtime",
     "history": f"{PLAIN} files text",
     "bench": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec files text",
-    "remote": f"{PLAIN} core runtime text",
+    "remote": f"{PLAIN} core runtime files text",
     "cluster": f"{PLAIN} core gguf_file llama models runtime batch remote text",
     "serve": f"{PLAIN} core gguf_file models runtime edgespec batch files text",
     "training": f"{PLAIN} core gguf_file llama datastore runtime history bench files text",

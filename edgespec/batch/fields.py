@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.batch.bad_input import BadInputError, wrong
+from edgespec.batch.images import parts_of, without_images
 from edgespec.batch.known import ALIASES, CONSTRAINING, Known, check, name_in, read_of
 from edgespec.batch.row_settings import SETTINGS, is_integer, request_fields, take_constraint
 from edgespec.settings import Request, shown
@@ -94,14 +95,5 @@ def object_of(body: Any) -> dict[str, Any]:
 
 
 def content_of(where: str, given: Any) -> str:
-    """Return the text of a message, which may be given in parts. Raises BadInputError."""
-    texts = []
-    for part in given if isinstance(given, list) else [given]:
-        if isinstance(part, Mapping) and part.get("type") in ("text", "input_text", "output_text", "refusal"):
-            part = part.get("refusal" if part["type"] == "refusal" else "text")
-        elif isinstance(part, Mapping) and isinstance(part.get("type"), str):
-            raise UnsupportedError(where, f"parts of type {shown(part['type'])} are not text")
-        if not isinstance(part, str):
-            raise wrong(where, "be a string or a list of text parts", given)
-        texts.append(part)
-    return "\n".join(texts)
+    """Return the text of a message, which may be given in parts. Raises BadInputError, also for images."""
+    return without_images(where, parts_of(where, given))

@@ -190,7 +190,11 @@ SERVED: Known = {
 
 # --- OpenAI's Chat Completions ----------------------------------------------------------------------------------------
 
-PART: Known = {**read("type text refusal"), **harmless("annotations logprobs cache_control prompt_cache_breakpoint")}
+PART: Known = {
+    **read("type text refusal", image_url={**read("url"), **harmless("detail")}),  # projectors decide about details
+    **harmless("annotations logprobs cache_control prompt_cache_breakpoint detail"),
+    **refused("file_id"),
+}
 FUNCTION_CALL: Known = {
     **read("id", function={**read("name arguments"), **harmless("parsed_arguments")}),
     **only(type=("function",)),
@@ -258,9 +262,10 @@ JSON_FORMAT: Known = {**read("type schema"), **harmless("name strict description
 # --- Anthropic's Messages ---------------------------------------------------------------------------------------------
 
 TEXT_BLOCK: Known = {**read("type text"), **harmless("cache_control citations")}
+IMAGE_BLOCK: Known = {**TEXT_BLOCK, **read(source={**read("type data"), **harmless("media_type url file_id")})}
 BLOCK: Known = {
-    **TEXT_BLOCK,
-    **read("thinking id name input tool_use_id is_error", content=TEXT_BLOCK),
+    **IMAGE_BLOCK,
+    **read("thinking id name input tool_use_id is_error", content=IMAGE_BLOCK),
     **harmless("signature data caller"),  # parts of earlier answers that clients send back unchanged
     **refused("toolset_name"),
 }
@@ -342,8 +347,8 @@ OLLAMA_MESSAGE: Known = read("role content thinking images tool_name name tool_c
 OLLAMA_CHAT: Known = {**_OLLAMA, **read(tools=TOOL, messages=OLLAMA_MESSAGE)}
 OLLAMA_GENERATE: Known = {
     **_OLLAMA,
-    **read("prompt system raw"),
-    **refused("suffix images template context width height steps"),
+    **read("prompt system raw images"),
+    **refused("suffix template context width height steps"),
 }
 OLLAMA_SHOW: Known = {**read("model name"), **harmless("verbose system template options")}
 

@@ -9,7 +9,8 @@ from hashlib import sha256
 from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, wrong
-from edgespec.batch.fields import Fields, content_of
+from edgespec.batch.fields import Fields
+from edgespec.batch.images import parts_of, without_images
 from edgespec.batch.input import MOST_BYTES, Inventory, Line, Shard
 from edgespec.batch.openai import from_openai, is_openai
 from edgespec.batch.row import BadRow, Form, Id, Row, mark_of, row_key
@@ -200,14 +201,13 @@ def _message(where: str, value: Any) -> Message:
     if not isinstance(value, Mapping):
         raise wrong(where, "be an object with role and content", value)
     fields = Fields(value, where=where)
-    role, content, name = (
-        fields.text("role"),
-        content_of(f"{where}.content", fields.take("content")),
-        fields.text("name"),
-    )
+    role, name = fields.text("role"), fields.text("name")
+    content, images = parts_of(f"{where}.content", fields.take("content"))
+    if role == "assistant":
+        without_images(where, (content, images))
     if not role:
         raise BadInputError(f"{where} has no role")
     if unknown := [*fields.rest()]:
         raise BadInputError(f"a message has role and content; {shown(unknown[0])} is not supported")
     extra = json.dumps({"name": name}, ensure_ascii=False) if name else ""  # some chat templates read it
-    return Message("system" if role == "developer" else role, content, extra=extra)
+    return Message("system" if role == "developer" else role, content, extra=extra, images=images)

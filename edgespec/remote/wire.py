@@ -16,6 +16,7 @@ from typing import Any
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import FinishReason, TokenEvent
+from edgespec.files.images import data_url
 from edgespec.settings import CONSTRAINTS, Message, Request
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -57,11 +58,23 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
 def messages_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """Return messages as plain data."""
     return [
-        {"role": message.role, "content": message.content}
+        {"role": message.role, "content": _content(message)}
         | ({"tokens": list(message.tokens)} if message.tokens else {})
         | (json.loads(message.extra) if message.extra else {})
         for message in messages
     ]
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    """Return the content of a message; in parts if it has images."""
+    if not message.images:
+        return message.content
+    parts, start = list[dict[str, Any]](), 0
+    for image in message.images:
+        parts += [{"type": "text", "text": message.content[start : image.at]}] if start < image.at else []
+        parts.append({"type": "image_url", "image_url": {"url": data_url(image.data)}})
+        start = image.at
+    return [*parts, *([{"type": "text", "text": message.content[start:]}] if start < len(message.content) else [])]
 
 
 async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[TokenEvent, None]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.fields import Fields, content_of
+from edgespec.batch.images import parts_of
 from edgespec.batch.known import MESSAGES
 from edgespec.runtime.prompts import Prompts
 from edgespec.serve.chat import BlockObject, Call, End, Events
@@ -19,7 +20,7 @@ from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
 from edgespec.serve.tools.formats import ToolCall
-from edgespec.settings import Message
+from edgespec.settings import Message, moved
 
 MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
@@ -71,25 +72,27 @@ def _messages(system: Any, given: Any) -> Iterator[Message]:
 
 def _parted(where: str, role: str, content: Any) -> Iterator[Message]:
     """Yield the messages of a chat for a message of blocks. In a chat each result of a tool is a separate message."""
-    texts, reasoning, calls, n_results = [], [], [], 0
+    parts, reasoning, calls, n_results = [], [], [], 0
     for index, block in enumerate(_blocks(where, content)):
         at = f"{where}[{index}]"
         fields, kind = Fields(block, where=at), block.get("type")
         if kind == "tool_result" and role == "user":
             n_results += 1
-            said = content_of(f"{at}.content", fields.take("content", ""))
+            said, images = parts_of(f"{at}.content", fields.take("content", ""))
             if fields.take("is_error") is True:  # chat templates have no field for errors
-                said = f"Error: {said}"
-            yield message_of("tool", said, tool_call_id=fields.text("tool_use_id"))
+                said, images = f"Error: {said}", moved(images, len("Error: "))
+            yield message_of("tool", said, images, tool_call_id=fields.text("tool_use_id"))
         elif kind == "tool_use" and role == "assistant":
             function = {"name": fields.take("name"), "arguments": fields.take("input")}
             calls.append(call_of(at, fields.text("id"), Fields(function, where=at)))
         elif kind == "thinking" and role == "assistant":
             reasoning.append(str(fields.take("thinking", "")))
         elif kind != "redacted_thinking":
-            texts.append(content_of(where, [block]))
-    if role == "assistant" or texts or not n_results:
-        yield message_of(role, "\n".join(texts), reasoning="\n".join(reasoning), tool_calls=calls)
+            parts.append(block)
+    if role == "assistant":
+        yield message_of(role, content_of(where, parts), reasoning="\n".join(reasoning), tool_calls=calls)
+    elif parts or not n_results:
+        yield message_of(role, *parts_of(where, parts))
 
 
 def _blocks(where: str, given: Any) -> list[dict[str, Any]]:

@@ -9,9 +9,10 @@ from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields, content_of
+from edgespec.batch.images import parts_of
 from edgespec.serve.bodies import parsed
 from edgespec.serve.errors import ApiError
-from edgespec.settings import Message, shown
+from edgespec.settings import Image, Message, shown
 from edgespec.text.thinking import CLOSE, OPEN
 
 MOST_MESSAGES = 4096
@@ -40,14 +41,22 @@ def role_in(fields: Fields, where: str) -> str:
     return str(role)
 
 
-def message_of(role: str, content: str, *, reasoning: str = "", tokens: Sequence[int] = (), **extra: object) -> Message:
+def message_of(
+    role: str,
+    content: str,
+    images: Sequence[Image] = (),
+    *,
+    reasoning: str = "",
+    tokens: Sequence[int] = (),
+    **extra: object,
+) -> Message:
     """Return a message. `extra` are fields that a chat template reads in addition, without those that are empty. The
     reasoning of an earlier answer precedes its text, between marks that templates know."""
     if reasoning:
         content = f"{OPEN}\n{reasoning}\n{CLOSE}\n\n{content}"
     more = {name: value for name, value in extra.items() if value}
     as_text = json.dumps(more, ensure_ascii=False) if more else ""
-    return Message("system" if role == "developer" else role, content, tuple(tokens), as_text)
+    return Message("system" if role == "developer" else role, content, tuple(tokens), as_text, tuple(images))
 
 
 def call_of(where: str, id: str, function: Fields) -> dict[str, Any]:
@@ -76,9 +85,10 @@ def _message(where: str, given: Any) -> Message:
             raise BadInputError(f"{where}.tool_calls must be a list, and the assistant's", f"{where}.tool_calls")
         extra["tool_calls"] = [_call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls)]
     content = fields.take("content", fields.take("refusal") if role == "assistant" else None)
-    content = content_of(f"{where}.content", "" if any(extra.values()) and content is None else content)
+    content = "" if any(extra.values()) and content is None else content
     if role != "assistant":
-        return message_of(role, content, **extra)
+        return message_of(role, *parts_of(f"{where}.content", content), **extra)
+    content = content_of(f"{where}.content", content)
     reasoning, tokens = fields.take("reasoning_content") or fields.take("reasoning"), fields.take("tokens") or ()
     if not isinstance(tokens, list | tuple) or not all(type(id) is int for id in tokens):
         raise wrong(f"{where}.tokens", "be a list of token ids", tokens)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from edgespec.batch.bad_input import UnsupportedError, wrong
 from edgespec.batch.fields import Fields
+from edgespec.batch.images import image_of
 from edgespec.batch.known import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SAMPLING
 from edgespec.batch.openai import token_logprob
 from edgespec.serve.chat import Call, Piece, Writer, line
@@ -44,9 +45,13 @@ def ollama_generate(body: Mapping[str, Any], model: Served) -> Call:
     prompt, system, is_raw = fields.text("prompt"), fields.text("system"), fields.flag("raw")
     if is_raw and system:
         raise UnsupportedError("system", "a raw prompt has no system prompt")
+    images = fields.take("images")
+    if is_raw and images:
+        raise UnsupportedError("images", "a raw prompt has no images")
     if not is_raw:
+        question = _seen("images", images, prompt) if images else prompt
         said = [("system", system)] if system else []
-        what["messages"] = [{"role": role, "content": content} for role, content in (*said, ("user", prompt))]
+        what["messages"] = [{"role": role, "content": content} for role, content in (*said, ("user", question))]
         return chat_of(Fields(fields.rest() | what, notes=fields.notes), model)
     n_top = fields.take("top_logprobs", 0)
     if fields.flag("logprobs"):
@@ -102,14 +107,25 @@ def _message(where: str, given: Any) -> Any:
     if not isinstance(given, dict):
         return given
     fields = Fields(given, where=where)
-    if fields.take("images"):
-        raise UnsupportedError(f"{where}.images", "this model cannot see images")
-    message = {"role": fields.take("role"), "content": fields.take("content", "")}
+    content = fields.take("content", "")
+    if images := fields.take("images"):
+        content = _seen(f"{where}.images", images, content)
+    message = {"role": fields.take("role"), "content": content}
     if "thinking" in fields:
         message["reasoning_content"] = fields.take("thinking")
     if "tool_name" in fields:
         message["name"] = fields.take("tool_name")
     return fields.rest() | message
+
+
+def _seen(where: str, images: Any, text: Any) -> list[Any]:
+    """Return images in base64 and the text after them as the parts of a message."""
+    if not isinstance(images, list):
+        raise wrong(where, "be a list of images in base64", images)
+    for index, image in enumerate(images):
+        image_of(f"{where}[{index}]", image)  # an error names this field
+    sources = [{"type": "base64", "data": image} for image in images]
+    return [*({"type": "image", "source": source} for source in sources), {"type": "text", "text": text}]
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

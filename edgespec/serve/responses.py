@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields, content_of
+from edgespec.batch.images import parts_of
 from edgespec.batch.known import RESPONSES
 from edgespec.serve.chat import BlockObject, Call, End, Event, Events
 from edgespec.serve.errors import ApiError, Names
@@ -62,10 +63,10 @@ def _messages(instructions: Any, given: Any) -> Iterator[Message]:
         if kind in ("reasoning", "function_call") or is_answer:
             _add(answer or (answer := {"content": ""}), where, kind, fields)
         elif kind == "function_call_output":
-            output = content_of(f"{where}.output", fields.take("output"))
-            yield message_of("tool", output, tool_call_id=fields.text("call_id"))
+            output = parts_of(f"{where}.output", fields.take("output"))
+            yield message_of("tool", *output, tool_call_id=fields.text("call_id"))
         elif kind == "message":
-            yield message_of(role_in(fields, where), content_of(f"{where}.content", fields.take("content")))
+            yield message_of(role_in(fields, where), *parts_of(f"{where}.content", fields.take("content")))
         else:
             raise UnsupportedError(where, f"items of type {shown(kind)} do not exist here")
     if answer:

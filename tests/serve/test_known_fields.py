@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from serving import Serving
+from tiny_projector import picture
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError
 from edgespec.batch.known import (
@@ -36,6 +38,10 @@ from edgespec.serve.responses import response_call
 from edgespec.serve.served import Served
 
 pytestmark = pytest.mark.cli
+PICTURE, OTHER = (b64encode(picture(seed)).decode() for seed in (1, 2))
+DATA = f"data:image/png;base64,{PICTURE}"
+SOURCE = {"type": "base64", "media_type": "image/png", "data": PICTURE}
+SEEN = {"type": "image", "source": {"type": "base64", "data": OTHER}}
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
 USUAL: dict[str, Any] = {
     "temperature": 0.1,
@@ -189,6 +195,8 @@ FORMATS = {
             "messages[0].content": "Hi",
             "messages[0].content[0].type": "image_url",
             "messages[0].content[0].text": "Hi",
+            "messages[0].content[0].image_url": {"url": DATA},
+            "messages[0].content[0].image_url.url": DATA,
             "messages[1].tool_calls": [],
             "messages[0].content[0].refusal": {"type": "refusal", "refusal": "no"},
             "messages[1].tool_calls[0].id": "b",
@@ -228,6 +236,12 @@ FORMATS = {
             "messages[0].content": "Hi",
             "messages[0].content[0].type": "image",
             "messages[0].content[0].text": "x",
+            "messages[0].content[0].source": SOURCE,
+            "messages[0].content[0].source.type": "url",
+            "messages[0].content[0].source.data": PICTURE,
+            "messages[2].content[0].content[0].source": SOURCE,
+            "messages[2].content[0].content[0].source.type": "url",
+            "messages[2].content[0].content[0].source.data": PICTURE,
             "messages[1].content[0].id": "b",
             "messages[1].content[0].name": "g",
             "messages[1].content[0].input": {"a": 1},
@@ -285,6 +299,10 @@ FORMATS = {
             "input[2].output": "2",
             "input[0].content[0].type": "input_image",
             "input[0].content[0].text": "x",
+            "input[0].content[0].image_url": DATA,
+            "input[0].content[0].image_url.url": DATA,
+            "input[2].output[0].image_url": DATA,
+            "input[2].output[0].image_url.url": DATA,
             "input[0].content[0]": {"type": "refusal", "refusal": "no"},
             "input[0].content[0].refusal": 3,
             "input[2].output[0].type": "input_image",
@@ -327,7 +345,7 @@ FORMATS = {
         ollama_generate,
         OLLAMA_GENERATE,
         {"prompt": "Hello", "options": {"seed": 1}},
-        OF_OLLAMA | {"prompt": "Hi", "system": "Be brief.", "raw": True},
+        OF_OLLAMA | {"prompt": "Hi", "system": "Be brief.", "raw": True, "images": [PICTURE]},
     ),
 }
 # Fields of objects that a choice is made of: alone they change nothing, and the object is an example with all of them.
@@ -335,6 +353,17 @@ WITH: dict[str, dict[str, Any]] = {
     "response_format.schema": {"response_format.type": "json_object"},
     "response_format.json_schema.schema": {"response_format.type": "json_schema"},
     "messages[0].content[0].refusal": {"messages[0].content[0].type": "refusal"},
+    "messages[0].content[0].image_url": {"messages[0].content[0].type": "image_url"},
+    "messages[0].content[0].image_url.url": {"messages[0].content[0].type": "image_url"},
+    "input[0].content[0].image_url": {"input[0].content[0].type": "input_image"},
+    "input[0].content[0].image_url.url": {"input[0].content[0].type": "input_image"},
+    "input[2].output[0].image_url": {"input[2].output[0].type": "input_image"},
+    "input[2].output[0].image_url.url": {"input[2].output[0].type": "input_image"},
+    **{f"messages[0].content[0].source{name}": {"messages[0].content[0]": SEEN} for name in ("", ".type", ".data")},
+    **{
+        f"messages[2].content[0].content[0].source{name}": {"messages[2].content[0].content": [SEEN]}
+        for name in ("", ".type", ".data")
+    },
     "messages[1].refusal": {"messages[1].content": None},
     "top_logprobs": {"logprobs": True},
     "messages[2].name": {"messages[2].tool_name": None},

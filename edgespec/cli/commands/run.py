@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from time import perf_counter
@@ -24,11 +25,11 @@ from edgespec.cli.setup.models import (
     note_model_as_prompt,
 )
 from edgespec.cli.terminal.output import Output
-from edgespec.cli.terminal.prompt import read_prompt
+from edgespec.cli.terminal.prompt import read_images, read_prompt
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError, UsageError
 from edgespec.events import CONTEXT_FULL, TokenEvent
-from edgespec.settings import CONSTRAINTS, LoadSettings, Request
+from edgespec.settings import CONSTRAINTS, Image, LoadSettings, Request
 from edgespec.text.figures import counted
 from edgespec.text.repetition import Repetition, RepetitionDetector
 from edgespec.validation import check_rule
@@ -46,16 +47,18 @@ TOGETHER = 8  # samples decoded together, each with its own KV cache
 def run(call: Call) -> None:
     """Answer one prompt.
 
-    The prompt is PROMPT, then each --file, then piped input: cat notes.txt | edgespec run 'Summarise:'. The answer goes
-    to stdout, everything else to stderr. Ctrl-C stops the answer.
+    The prompt is PROMPT, then each --file, then piped input: cat notes.txt | edgespec run 'Summarise:'. A file can be
+    an image: edgespec run -f photo.jpg 'What is this?'. The answer goes to stdout, everything else to stderr. Ctrl-C
+    stops the answer.
 
     Defaults can be set in ./edgespec.toml, in the user's config.toml ('edgespec config' shows the path) and in
     environment variables: --max-tokens is max-tokens in a file, and EDGESPEC_MAX_TOKENS.
     """
     values, output = call.values, call.output
     # Shown with --quiet too: otherwise users do not know what the program is waiting for.
-    text = read_prompt(values["prompt"], values["file"], lambda said: output.aside(f"note: {said}"))
-    _refuse_contradictions(call, text)
+    images, files = read_images(values["file"])
+    text = read_prompt(values["prompt"], files, lambda said: output.aside(f"note: {said}"), is_needed=not images)
+    _refuse_contradictions(call, text, images)
     note_model_as_prompt(output, values["prompt"], values["model"])
     if (persona := named_persona(call)) is not None:
         answer_as(call, persona)
@@ -77,7 +80,7 @@ def run(call: Call) -> None:
             )
         is_random = values["seed"] < 0
         seed = secrets.randbits(32) if is_random else values["seed"]
-        asked = request(values, text, chat=chat, seed=seed)
+        asked = request(values, text, images, chat=chat, seed=seed)
         llm.check_settings(asked)  # errors come before anything is shown
         llm.tokenize(asked)
         stream = llm.stream((replace(asked, sample=number) for number in range(values["samples"])), call.cancel)
@@ -99,8 +102,8 @@ def run(call: Call) -> None:
             raise _cut_off(llm, asked, shown)
 
 
-def _refuse_contradictions(call: Call, text: str) -> None:
-    if not text and call.values["chat"] is not False:
+def _refuse_contradictions(call: Call, text: str, images: Sequence[Image]) -> None:
+    if not text and not images and call.values["chat"] is not False:
         raise UsageError("the prompt is empty", hint='usage: edgespec run "PROMPT"')
     if call.is_typed("logprobs") and not call.values["as_json"]:
         raise UsageError("--logprobs needs --json", why="log probabilities are only printed as JSON")

@@ -6,7 +6,7 @@ An option that configures a model or a request has the name of the field that it
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -37,6 +37,7 @@ from edgespec.settings import (
     MAX_LEAVES,
     MAX_SEQUENCES,
     Constraint,
+    Image,
     LoadSettings,
     Message,
     Request,
@@ -76,7 +77,8 @@ SYSTEM = Option("-s", "--system", section="Prompt", type=Text(), metavar="TEXT",
 
 FILE = option(
     "Prompt", "-f", "--file", metavar="FILE", multiple=True, type=click.Path(dir_okay=True, allow_dash=True),
-    help="Append a text file to the prompt, or the files of a folder or pattern (src/**/*.py). Repeatable.",
+    help="Append a text file to the prompt, or the files of a folder or pattern (src/**/*.py), or show the model an "
+    "image. Repeatable.",
 )
 
 QUESTION = [
@@ -163,6 +165,10 @@ FETCHING = [OFFLINE, option("Model", "-y", "--yes", is_flag=True, help="Download
 
 MODEL = [
     TARGET,
+    _model(
+        "-mm --mmproj", "Projector, with which the model sees images: a GGUF file. none: see no images.", type=Text(),
+        metavar="FILE|none", shown="mmproj*.gguf in the model's folder",
+    ),
     CTX_SIZE,
     GPU_LAYERS,
     GPU_LAYERS_DRAFT,
@@ -328,12 +334,18 @@ def load_settings(values: Mapping[str, Any]) -> LoadSettings:
     return LoadSettings(**_given(LoadSettings, values))
 
 
-def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) -> Request:
+def request(values: Mapping[str, Any], prompt: str, images: Sequence[Image] = (), *, chat: bool, seed: int) -> Request:
     """Return what to generate for `prompt`, a user message or a text to complete. Raises UsageError."""
+    if images and not chat:
+        why = "--raw was asked for" if values["chat"] is False else "this model has no chat template"
+        raise UsageError("images need a chat", why=why)
     system = values["system"]
     turns = [Message("system", system)] if system else []
     texts: dict[str, Any] = {kind: constraint_text(kind, given) for kind, given in constraints(values).items()}
-    what = {"prompt": "" if chat else prompt, "messages": (*turns, Message("user", prompt)) if chat else ()}
+    what = {
+        "prompt": "" if chat else prompt,
+        "messages": (*turns, Message("user", prompt, images=tuple(images))) if chat else (),
+    }
     how = {"sampling": sampling_settings(values), "seed": seed}
     # Drafting is set when loading, for all answers.
     given = {name: value for name, value in _given(Request, values).items() if name not in _given(LoadSettings, values)}

@@ -11,14 +11,19 @@ from threading import Timer
 import click
 
 from edgespec.errors import UsageError
+from edgespec.files.images import has_image_name, size_of_image
+from edgespec.settings import Image
 
 BETWEEN = "\n\n"
 PATIENCE_S = 2.0  # before a note says that stdin is being read
 WAITING = "waiting for the end of stdin, which is not a terminal (skip it with '< /dev/null')"
 
 
-def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str], None]) -> str:
-    """Return the prompt: the argument, then the files, then piped input, with blank lines between them.
+def read_prompt(
+    argument: str | None, files: Sequence[str], note: Callable[[str], None], *, is_needed: bool = True
+) -> str:
+    """Return the prompt: the argument, then the files, then piped input, with blank lines between them; empty if it is
+    not needed and there is none.
 
     `-` in place of the argument or a file is stdin. `note` reports waiting for stdin and files of a folder that are
     left out. Raises UsageError.
@@ -30,11 +35,19 @@ def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str]
     if argument not in (None, "-"):
         parts.insert(0, str(argument))
     if "-" not in sources and sys.stdin is not None and not sys.stdin.isatty():
-        piped = _from_stdin(note, is_needed=not parts)
-        parts += [piped] if piped.strip() or not parts else []
-    if not parts:
+        piped = _from_stdin(note, is_needed=is_needed and not parts)
+        parts += [piped] if piped.strip() or (is_needed and not parts) else []
+    if is_needed and not parts:
         raise UsageError("there is no prompt", hint="pass one as an argument, with --file FILE, or through a pipe")
     return BETWEEN.join(filter(None, parts))
+
+
+def read_images(files: Sequence[str]) -> tuple[list[Image], list[str]]:
+    """Return the images among some files, and the other files. Raises UsageError."""
+    images = [Image(_read_file(Path(file)), name=file) for file in files if has_image_name(file)]
+    for image in images:
+        size_of_image(image.data, image.name)
+    return images, [file for file in files if not has_image_name(file)]
 
 
 def agreed(question: str, *, yes: bool) -> bool:

@@ -14,7 +14,7 @@ from edgespec.batch.known import MOST_NOTES
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served
 from edgespec.serve.tools.formats import FORCED, ToolParser, format_of
-from edgespec.settings import Message, Request, shown
+from edgespec.settings import Message, Request, joined, moved, shown
 
 MOST_TOOLS = 512
 _NAME = re.compile(r"[\w.:/-]{1,128}\Z")
@@ -22,6 +22,7 @@ _TEMPLATE_OWN = {  # variables of the template that requests cannot set directly
     *("messages", "tools", "tool_choice", "functions", "function_call", "add_generation_prompt"),
     *("bos_token", "eos_token", "raise_exception", "strftime_now"),
 }
+_RESPONSE = "<tool_response>\n"
 _INTRODUCTION = (
     "You may call functions to help with the user's request. Their signatures are within <tools></tools>:\n"
     "<tools>\n{}\n</tools>\n\nFor each call return a JSON object with the name of the function and its arguments "
@@ -142,7 +143,7 @@ def _described(messages: Sequence[Message], functions: Sequence[Mapping[str, Any
     for message in messages:
         text = _as_text(message)
         if message.role == "tool" and told and told[-1].role == "user":
-            told[-1] = replace(told[-1], content=f"{told[-1].content}\n{text.content}")
+            told[-1] = joined((told[-1], text), "\n")
         else:
             told.append(text)
     if functions:
@@ -156,7 +157,8 @@ def _described(messages: Sequence[Message], functions: Sequence[Mapping[str, Any
 
 def _as_text(message: Message) -> Message:
     if message.role == "tool":
-        return Message("user", f"<tool_response>\n{message.content}\n</tool_response>")
+        images = moved(message.images, len(_RESPONSE))
+        return Message("user", f"{_RESPONSE}{message.content}\n</tool_response>", images=images)
     extra = json.loads(message.extra) if message.extra else {}
     calls = extra.pop("tool_calls", [])
     written = [f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>" for call in calls]

@@ -1,0 +1,102 @@
+"""Images in the requests of all formats."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from serving import Serving, serving
+from tiny_projector import picture, write_seeing
+
+from edgespec.core.sampling import SamplingSettings
+from edgespec.files.images import data_url
+from edgespec.remote.engine import RemoteEngine
+from edgespec.runtime.worker import Worker
+from edgespec.settings import Image, LoadSettings, Message, Request
+
+PICTURE, OTHER = picture(1), picture(2)
+TEXT, ENCODED = "what is this?", b64encode(PICTURE).decode()
+pytestmark = [pytest.mark.native, pytest.mark.cli]
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    path = write_seeing(tmp_path_factory.mktemp("seeing"), "llama")
+    settings = LoadSettings(str(path), threads=1, sequences=2, store=False)
+    with Worker(settings) as worker, serving(worker, name="tiny") as found:
+        yield found
+
+
+def posted(server: Serving, path: str, body: dict[str, Any], status: int = 200) -> Any:
+    with server.client() as client:
+        response = client.post(path, json={"model": server.name, "stream": False} | body)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def chat(server: Serving, *parts: Any, status: int = 200) -> Any:
+    body = {"messages": [{"role": "user", "content": [*parts]}], "temperature": 0, "max_tokens": 8}
+    found = posted(server, "/v1/chat/completions", body, status)
+    return found["choices"][0]["message"]["content"] if status == 200 else found["error"]["message"]
+
+
+def url_part(data: bytes | str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": data_url(data) if isinstance(data, bytes) else data}}
+
+
+TEXT_PART = {"type": "text", "text": TEXT}
+
+
+def test_all_formats_show_the_model_the_same(seeing: Serving) -> None:
+    expected = chat(seeing, url_part(PICTURE), TEXT_PART)
+    assert expected != chat(seeing, url_part(OTHER), TEXT_PART)
+    assert expected != chat(seeing, TEXT_PART)
+    given = [{"type": "input_image", "image_url": data_url(PICTURE)}, {"type": "input_text", "text": TEXT}]
+    body: dict[str, Any] = {"input": [{"role": "user", "content": given}], "temperature": 0, "max_output_tokens": 8}
+    assert posted(seeing, "/v1/responses", body)["output"][-1]["content"][0]["text"] == expected
+    source = {"type": "base64", "media_type": "image/png", "data": ENCODED}
+    messages = [{"role": "user", "content": [{"type": "image", "source": source}, TEXT_PART]}]
+    found = posted(seeing, "/v1/messages", {"messages": messages, "temperature": 0, "max_tokens": 8})
+    assert found["content"][-1]["text"] == expected
+    options = {"temperature": 0, "num_predict": 8}
+    said = {"role": "user", "content": TEXT, "images": [ENCODED]}
+    assert posted(seeing, "/api/chat", {"messages": [said], "options": options})["message"]["content"] == expected
+    body = {"prompt": TEXT, "images": [ENCODED], "options": options}
+    assert posted(seeing, "/api/generate", body)["response"] == expected
+
+
+def test_an_engine_on_another_machine_sends_its_images(seeing: Serving) -> None:
+    expected = chat(seeing, url_part(PICTURE), TEXT_PART, url_part(OTHER))
+    images = (Image(PICTURE, 0), Image(OTHER, len(TEXT)))
+    with RemoteEngine(seeing.url) as remote:
+        asked = Request(messages=(Message("user", TEXT, images=images),), max_tokens=8, sampling=SamplingSettings(0))
+        assert "".join(event.text for event in remote.submit(asked)) == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        (url_part("https://example.org/a.png"), "images must be data URLs"),
+        (url_part("data:image/png;base64,%%%"), "not valid base64"),
+        (url_part("data:image/png;base64,AAAA"), "cannot be used"),
+        (url_part(PICTURE[:300]), "cannot be decoded"),
+        ({"type": "input_audio", "input_audio": {}}, "neither text nor images"),
+        ({"type": "image", "source": {"type": "url", "url": "https://example.org"}}, "type base64"),
+        ({"type": "image_url"}, "image_url"),
+    ],
+)
+def test_other_images_are_errors_and_the_server_lives_on(seeing: Serving, part: Any, why: str) -> None:
+    assert why in chat(seeing, part, TEXT_PART, status=400)
+    assert chat(seeing, TEXT_PART)
+
+
+def test_a_model_that_cannot_see_says_so(server: Serving) -> None:
+    assert "cannot see images" in chat(server, url_part(PICTURE), status=400)
+
+
+def test_answers_have_no_images(seeing: Serving) -> None:
+    messages = [{"role": "assistant", "content": [url_part(PICTURE)]}, {"role": "user", "content": TEXT}]
+    found = posted(seeing, "/v1/chat/completions", {"messages": messages}, 400)
+    assert "only messages of the user" in found["error"]["message"]
