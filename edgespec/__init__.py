@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgespec.runtime.runtime import Runtime as Runtime
     from edgespec.runtime.runtime import load as load
     from edgespec.runtime.worker import Worker as Worker
+    from edgespec.settings import Image as Image
     from edgespec.settings import LoadSettings as LoadSettings
     from edgespec.settings import Message as Message
     from edgespec.settings import Request as Request
@@ -45,7 +46,7 @@ _NAMES = {
     "edgespec.events": "Completion TokenEvent",
     "edgespec.runtime.runtime": "Runtime load",
     "edgespec.runtime.worker": "Worker",
-    "edgespec.settings": "LoadSettings Message Request",
+    "edgespec.settings": "Image LoadSettings Message Request",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = [*_MODULES, "__version__"]

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from edgespec.chat.images import BLOCK, keep
 from edgespec.chat.paths import named_files, shown_name
 from edgespec.errors import UsageError, told_as
+from edgespec.files.images import MOST_BYTES as MOST_IMAGE_BYTES
+from edgespec.files.images import has_image_name, is_image
 from edgespec.text.figures import size_of
 from edgespec.text.printable import one_line, with_unix_line_ends
 
@@ -22,11 +25,13 @@ _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file as it was when it was attached. `n_bytes` is the size of its text; `path` is None for other texts."""
+    """A file as it was when it was attached. `n_bytes` is the size of its text; `path` is None for other texts. An
+    image has no text, but a `mark` that stands for it in the message."""
 
     name: str
     text: str
     path: Path | None = field(default=None, compare=False)
+    mark: str = ""
 
     @property
     def n_bytes(self) -> int:
@@ -35,19 +40,25 @@ class Attachment:
     @property
     def block(self) -> str:
         """The file as a part of the message: its name, and its text in a fence."""
+        if self.mark:
+            return self.mark
         longest_run = max((len(run) for run in re.findall("`+", self.text)), default=0)
         fence = "`" * max(3, longest_run + 1)
         return f"{self.name}:\n{fence}\n{self.text.rstrip()}\n{fence}"
 
 
 def described(files: Sequence[Attachment], n_tokens: int | None = None) -> str:
-    """Return the size of all files and, if it is known, their number of tokens."""
-    return size_of(sum(file.n_bytes for file in files)) + ("" if n_tokens is None else f", {n_tokens:,} tokens")
+    """Return the size of all files, or of a single image, and, if it is known, their number of tokens."""
+    image = BLOCK.fullmatch(files[0].mark) if len(files) == 1 else None
+    size = image["size"] if image else size_of(sum(file.n_bytes for file in files))
+    return size + ("" if n_tokens is None else f", {n_tokens:,} tokens")
 
 
 def attachment(name: str, data: bytes, path: Path | None = None) -> Attachment:
-    """Return a text file with this content. Raises UsageError."""
+    """Return a text file or an image with this content. Raises UsageError."""
     name = one_line(name)
+    if is_image(data) and has_image_name(name):
+        return Attachment(name, "", path, keep(name, data))
     if not data.strip():
         raise UsageError(f"{name} is empty", why="0 bytes" if not data else "there is only white space")
     if len(data) > MOST_FILE_BYTES:
@@ -63,12 +74,12 @@ def attachment(name: str, data: bytes, path: Path | None = None) -> Attachment:
 
 
 def read_attachment(path: Path) -> Attachment:
-    """Read a file to attach. Raises UsageError if it is not a text file."""
+    """Read a file to attach. Raises UsageError if it is neither a text file nor an image."""
     with told_as(UsageError, f"{one_line(str(path))} cannot be read"):
         if not stat.S_ISREG(path.stat().st_mode):
             raise UsageError(f"{one_line(str(path))} is not a file", why="it is a folder, a device or a pipe")
         with path.open("rb") as opened:
-            data = opened.read(MOST_FILE_BYTES + 1)
+            data = opened.read((MOST_IMAGE_BYTES if has_image_name(path.name) else MOST_FILE_BYTES) + 1)
     return attachment(shown_name(path), data, path.absolute())
 
 
@@ -106,12 +117,16 @@ def check_size(files: Sequence[Attachment]) -> None:
 
 def with_files(files: Sequence[Attachment], text: str) -> str:
     """Return the message to send and store: the files, each in a fence that its text does not contain, and the text."""
+    files = sorted(files, key=lambda file: not file.mark)  # images first, as `without_files` expects
     return "\n\n".join(filter(None, [*(file.block for file in files), text]))
 
 
 def without_files(content: str) -> tuple[list[Attachment], str]:
     """Return the files at the beginning of a message that `with_files` made, and the rest of its text."""
     files: list[Attachment] = []
+    while image := BLOCK.match(content):
+        files.append(Attachment(image["name"], "", mark=image[0]))
+        content = content[image.end() :].removeprefix("\n\n")
     while found := re.compile(r"([^\n]{1,1000}):\n(`{3,})\n").match(content):
         name, fence = found.groups()
         end = content.find(f"\n{fence}", found.end() - 1)

@@ -11,6 +11,7 @@ from typing import Any
 
 from edgespec.chat.answerer import Answerer
 from edgespec.chat.attachments import Attachment, without_files
+from edgespec.chat.images import with_images
 from edgespec.chat.model import ChatModel
 from edgespec.chat.personas import Persona, persona
 from edgespec.chat.saving import Recording, Write, Writes
@@ -319,7 +320,7 @@ class TokenCounts:
         key, engine = self._key(file), self._model.engine
         if key not in self._counts and engine is not None:
             try:
-                with_file = engine.count([Message("user", f"{file.block}\n\n{SHORT.content}")])
+                with_file = engine.count([with_images("user", f"{file.block}\n\n{SHORT.content}")])
                 self._counts[key] = with_file - engine.count([SHORT])
             except EdgespecError:  # the model has died, which its next request reports
                 return None
@@ -337,7 +338,7 @@ def as_message(turn: Turn, about: Mapping[str, Any]) -> Message:
     """
     answer = turn.answer
     if answer is None or answer.vocabulary != about.get("vocabulary"):
-        return Message(turn.role, turn.content)
+        return with_images(turn.role, turn.content)
     thinks = turn.content.lstrip().startswith(OPEN)
     changed = thinks and (about.get("drops_thinking") or about.get("opens_thinking"))
     return Message(turn.role, turn.content, () if changed else answer.ids)

@@ -68,7 +68,7 @@ COMMANDS = (
     Command("export", "[md|jsonl|FILE]", "Export this chat to a file, by default in the current folder.", "f8"),
     Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", "f12"),
     Command("save", "[N] [FILE]", "Save a code block of the last answer to a file, by default in the current folder."),
-    Command("file", "[PATH...|none]", "Attach text files to the next message, or list or remove attached files."),
+    Command("file", "[PATH...|none]", "Attach text files and images to the next message, or list or remove them."),
     Command("bye", "", "Quit.", "ctrl+q", ("exit", "quit")),
 )
 

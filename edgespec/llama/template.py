@@ -70,6 +70,7 @@ class ChatTemplate:
         """Return this template with a JSON object of arguments, such as `tools`."""
         if arguments == self._arguments:
             return self
+        _ = self._takes_parts  # once for all copies
         made = copy.copy(self)
         made._arguments = arguments
         return made

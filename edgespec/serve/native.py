@@ -93,13 +93,15 @@ def props(place: Place) -> dict[str, Any]:
     if served is None:
         return made
     about = {name: value for name, value in served.about.items() if name != "model"}
-    about["draft_model"] = about["draft_model"] and Path(about["draft_model"]).name
+    for file in ("draft_model", "projector"):
+        about[file] = about[file] and Path(about[file]).name
     about["texts_depend_on"] = _texts_depend_on(served.about["model"], served.settings)
     return made | {
         "default_generation_settings": {"n_ctx": served.n_ctx, "params": params},
         "total_slots": served.n_slots,
         "model_path": Path(served.about["model"]).name,
         "chat_template": served.template,
+        "modalities": {"vision": bool(about["projector"]), "audio": False},
         "edgespec": about,
     }
 

@@ -14,6 +14,7 @@ from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.walk import Array
 from edgespec.models.names.local import LocalModel, local_model
 from edgespec.models.names.ollama import PREFIX
+from edgespec.models.names.projectors import projector_of
 from edgespec.models.names.spec import resolve
 from edgespec.serve.pool import Place
 from edgespec.text.figures import count_of, iso
@@ -72,7 +73,7 @@ def shown(place: Place) -> dict[str, Any]:
         "template": template,
         "details": _details(model),
         "model_info": _metadata(header),
-        "capabilities": _capabilities(template),
+        "capabilities": _capabilities(template, sees=_sees(place, header)),
         "modified_at": iso(model.modified_s or 0),
     }
 
@@ -102,8 +103,13 @@ def _as_json(value: Any) -> Any:
     return finite(value) if isinstance(value, float) else value
 
 
-def _capabilities(template: str) -> list[str]:
-    found = ["completion"]
+def _sees(place: Place, header: Header) -> bool:
+    named = place.offer.settings.mmproj
+    return projector_of(header) is not None if named is None else named != "none"
+
+
+def _capabilities(template: str, *, sees: bool) -> list[str]:
+    found = ["completion", *(["vision"] if sees else [])]
     if template:
         found.append("tools")
     if "enable_thinking" in template or "<think>" in template:

@@ -157,3 +157,22 @@ def test_a_damaged_image_is_an_error_and_nothing_else(seeing: Path, data: bytes,
         with pytest.raises(UsageError, match=why):
             answers(llm, asked(Message("user", "this: ", images=(Image(data, 6, "a.png"),))))
         assert answers(llm, asked(LAST, n=1))
+
+
+def test_a_template_that_reads_only_parts_gets_them(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}"
+        "{% endif %}{% endfor %}{% endfor %}"
+    )
+    path = write_seeing(tmp_path, "llama", chat_template=template)
+    with load(path) as llm:
+        tokens = llm.tokenize(asked(Message("user", "see this", images=(Image(CAT, 4),))))
+        text = [token for token in tokens if token >= 0]
+        assert b"".join(llm.prompts.token_bytes(text)) == b"<user>see this"
+        assert len(tokens) > len(text)
+
+
+def test_a_template_that_leaves_out_messages_is_an_error(tmp_path: Path) -> None:
+    path = write_seeing(tmp_path, "llama", chat_template="hello")
+    with load(path) as llm, pytest.raises(UsageError, match=r"the chat template of tiny.gguf leaves out images"):
+        llm.tokenize(asked(FIRST))

@@ -96,6 +96,14 @@ def test_a_model_that_cannot_see_says_so(server: Serving) -> None:
     assert "cannot see images" in chat(server, url_part(PICTURE), status=400)
 
 
+def test_clients_can_ask_whether_a_model_sees(seeing: Serving, server: Serving) -> None:
+    for one, sees in ((seeing, True), (server, False)):
+        with one.client() as client:
+            assert client.get("/props").json()["modalities"]["vision"] is sees
+            shown = client.post("/api/show", json={"model": one.name}).json()
+        assert ("vision" in shown["capabilities"]) is sees
+
+
 def test_answers_have_no_images(seeing: Serving) -> None:
     messages = [{"role": "assistant", "content": [url_part(PICTURE)]}, {"role": "user", "content": TEXT}]
     found = posted(seeing, "/v1/chat/completions", {"messages": messages}, 400)

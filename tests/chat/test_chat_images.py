@@ -1,0 +1,65 @@
+"""Images in chats: attached like text files, kept as files, and sent with each later message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_program import edgespec_here
+from tiny_projector import picture, write_seeing
+
+from edgespec.chat.attachments import attachment, described, with_files, without_files
+from edgespec.chat.images import kept_file, with_images
+from edgespec.errors import UsageError
+from edgespec.files.images import SUFFIXES
+
+CAT = picture(1, 64, 48)
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+
+
+def test_an_image_becomes_a_part_of_the_message_and_is_found_in_it_again() -> None:
+    files = [attachment("notes.txt", b"hello"), attachment("a]cat.png", CAT)]
+    content = with_files(files, "what is this?")
+    assert "data:" not in content
+    again, text = without_files(content)
+    assert ([file.name for file in again], text) == (["a)cat.png", "notes.txt"], "what is this?")
+    assert with_files(again, text) == content
+    assert described(again[:1], 16) == "64x48, 16 tokens"
+
+
+def test_the_model_gets_the_image_where_the_message_names_it() -> None:
+    content = with_files([attachment("cat.png", CAT)], "what is this?")
+    message = with_images("user", content)
+    assert (message.content, [image.data for image in message.images]) == ("what is this?", [CAT])
+    assert message.images[0].at == 0
+    assert with_images("assistant", content).content == content
+    [file] = [*kept_file("").iterdir()]
+    file.unlink()
+    gone = with_images("user", content)
+    assert (gone.content, gone.images) == ("[cat.png, an image that was deleted]\n\nwhat is this?", ())
+
+
+def test_other_files_with_names_of_images_are_text_or_errors() -> None:
+    assert attachment("cat.png", b"just text").text == "just text"
+    with pytest.raises(UsageError, match=r"not an image|cannot be"):
+        attachment("cat.png", CAT[:20])
+    assert ".png" in SUFFIXES
+
+
+def test_a_chat_remembers_its_image(tmp_path: Path) -> None:
+    model = write_seeing(tmp_path / "models", "llama")
+    (tmp_path / "cat.png").write_bytes(CAT)
+    chat = ["chat", "-m", str(model), "--temp", "0", "-n", "8", "-t", "1", "--plain", "--seed", "1"]
+    first = edgespec_here(*chat, "-f", "cat.png", "what is this?", home=tmp_path)
+    assert first.returncode == 0, first.stderr.decode()
+    asked = ["run", "-m", str(model), "--temp", "0", "-n", "8", "-t", "1", "-q", "what is this?"]
+    seen = edgespec_here(*asked, "-f", "cat.png", home=tmp_path)
+    assert first.stdout.split() == seen.stdout.split() != edgespec_here(*asked, home=tmp_path).stdout.split()
+    later = edgespec_here(*chat, "--resume", "last", "and now?", home=tmp_path)
+    assert later.returncode == 0, later.stderr.decode()
+    blind = edgespec_here(*chat, "--mmproj", "none", "--resume", "last", "and now?", home=tmp_path)
+    assert b"cannot see images" in blind.stderr
