@@ -369,7 +369,7 @@ class Scheduler:
     def _place_of_stop(self, sequence: Sequence, stop: int) -> int:
         """Return where to make a checkpoint instead of at `stop`: never within an image, nor where it would leave a
         narrow piece of a wide read."""
-        if not sequence.images:
+        if not sequence.images or not 0 <= stop < sequence.n_prompt:
             return stop
         start, end = sequence.part_at(stop)
         cuts_wide = end - start >= WIDE > min(stop - start, end - stop)

@@ -211,11 +211,8 @@ class ModelSession(Closable):
             for context in self.contexts[1:]:
                 if context.model.is_offloaded:
                     warm_up(context)
-            self.tuning.measure(
-                self.context,
-                min(1 + self.n_max, self.engine.scheduler.most_rows),
-                lambda done: self._progress("costs", done),
-            )
+            widest = min(1 + self.n_max, self.engine.scheduler.most_rows)
+            self.tuning.measure(self.context, widest, lambda done: self._progress("costs", done))
         self.drafting = LoadedDrafters(settings, self.drafters, self.engine, self.tuning, leaves, note)
 
     def _open_corpus(self) -> Corpus | None:

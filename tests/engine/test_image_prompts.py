@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ class Talk:
         self.model = model
         self.context = Context(
             model, n_ctx=768, n_batch=128, sequences=sequences, branches=branches, streams=sequences > 1,
-            max_outputs=63, threads=1, exact=True, flash_attention="on",
+            max_outputs=63, threads=1, exact=True, flash_attention="on", rollback=8,
         )  # fmt: skip
         drafters = [make(self.context) if callable(make) else make for make in drafters]
         self.engine = Engine(self.context, drafters=drafters, most_rows=63, cache_bytes=1 << 26, **how)
@@ -168,3 +169,15 @@ def test_an_aborted_image_is_read_again(model: Model) -> None:
     talk.engine.watch = lambda flag: None
     talk.context.watch(None)
     assert talk.answer(LONG, 1, SHORT) == expected
+
+
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize("architecture", ["qwen35", "lfm2"])  # the first one has M-RoPE, too
+def test_memories_that_cannot_be_cut_are_exact_too(architecture: str, tmp_path: Path) -> None:
+    prompts: list[list[Part]] = [[LONG, 1, SHORT], [LONG, 1, LONG], [1, SHORT], [LONG, 1, SHORT], [SHORT, 1, 2]]
+    with Model(write_model(tmp_path / "tiny.gguf", architecture)) as model:
+        alone = [Talk(model).answer(*prompt, reuse="prompts") for prompt in prompts]
+        talk = Talk(model)
+        assert [talk.answer(*prompt, reuse="prompts") for prompt in prompts] == alone
+        plain = conversation(Talk(model))
+        assert conversation(Talk(model, drafters=[SuffixDrafter()], draft_n_max=5)) == plain

@@ -42,7 +42,8 @@ def write_projector(path: Path, kind: str, *, seed: int = 0, text_width: int = T
         "clip.vision.projection_dim": text_width,
         "clip.vision.image_mean": [0.5, 0.5, 0.5],
         "clip.vision.image_std": [0.5, 0.5, 0.5],
-    } | {f"clip.vision.{name}": value for name, value in vision.items()}
+    }
+    entries |= {f"clip.vision.{name}": value for name, value in vision.items()}
     weights = _Weights(seed, 0.0)
     weights.add("v.patch_embd.weight", (WIDTH, 3, PATCH, PATCH), 0.2)
     weights.add("v.position_embd.weight", ((SIDE // PATCH) ** 2, WIDTH), 0.5)
