@@ -40,6 +40,8 @@ LANDS = [
     ("threads_draft", ["--threads-draft", "3"], "load.threads_draft", 3),
     ("spec_draft_n_max", ["--spec-draft-n-max", "7"], "load.spec_draft_n_max", 7),
     ("pace", ["--pace", "fixed:5"], "load.pace", "fixed:5"),
+    ("mmproj", ["-mm", "p.gguf"], "load.mmproj", "p.gguf"),
+    ("mmproj", ["--mmproj", "none"], "load.mmproj", "none"),
     ("ctx_size", ["-c", "512"], "load.ctx_size", 512),
     ("ctx_size", ["--ctx-size", "512"], "load.ctx_size", 512),
     ("threads", ["-t", "3"], "load.threads", 3),
