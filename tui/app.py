@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult, SystemCommand
@@ -30,7 +30,7 @@ from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.composer import Composer
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.front import Files, ScreenFront
-from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted
+from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted, SubmittedNothing
 from edgespec.tui.sidebar import ChangeChat, ChatChosen, Searched, Sidebar
 from edgespec.tui.statistics import LiveStatistics, StatisticsLine, StatisticsPanel
 from edgespec.tui.transcript import Transcript
@@ -94,7 +94,7 @@ class ChatApp(BaseApp):
         super().__init__()
         self.theme = theme
         self.session, self.figures = session, LiveStatistics()
-        self.jobs = ChatJobs(self, waiting=message)
+        self.jobs, self._message = ChatJobs(self), message
         self._files = Files(self)
         self._front = ScreenFront(self, self.jobs, self._files)
         self.commands = Commands(session, self._front)
@@ -125,8 +125,19 @@ class ChatApp(BaseApp):
             os.setpriority(os.PRIO_PROCESS, 0, NICE)  # of this thread alone, on Linux
         self.set_interval(FETCHED_EVERY_S, self.jobs.fetch)
         self.composer.input.focus()
+        if self._message is not None:
+            self.jobs.waiting.add(self.jobs.waiting.typed(self._message))
         await self.redraw()
         self.jobs.load(self.session.load_settings)
+
+    def exit(self, *args: Any, **options: Any) -> None:
+        self.keep_unsent()
+        super().exit(*args, **options)
+
+    def keep_unsent(self) -> None:
+        """Save what the field and the messages that wait hold, before the program ends."""
+        if self.query(Composer) and (unsent := self.jobs.waiting.together()):
+            self.session.keep_unsent(unsent)
 
     def on_unmount(self) -> None:
         self.jobs.close()
@@ -147,11 +158,11 @@ class ChatApp(BaseApp):
         if is_command(text):
             self.run_command(f"/file {text}" if pasted_files(text) else text, is_typed=True)
             return
-        try:
-            self.jobs.send(text.removeprefix("/"))
-        except EdgespecError as error:
-            self.composer.put(text)
-            self.report(error)
+        self.jobs.send(text)
+
+    @on(SubmittedNothing)
+    def _send_waiting(self) -> None:
+        self.jobs.send_waiting()
 
     def action_call(self, name: str) -> None:
         """Run a command without arguments."""
@@ -245,6 +256,12 @@ class ChatApp(BaseApp):
 
     def action_remove_file(self, index: int) -> None:
         self._files.remove(index)
+
+    def action_remove_waiting(self, index: int) -> None:
+        self.jobs.waiting.remove(index)
+
+    def action_edit_waiting(self, index: int) -> None:
+        self.jobs.waiting.edit(index)
 
     def action_page(self, step: int) -> None:
         """Scroll the messages by a page."""

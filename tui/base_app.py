@@ -12,6 +12,7 @@ from textual.events import Click, Event, Key, Paste
 from textual.widget import Widget
 
 from edgespec.chat.answerer import Level
+from edgespec.chat.attachments import without_files
 from edgespec.chat.commands import Commands
 from edgespec.chat.session import Session
 from edgespec.errors import EdgespecError, UsageError
@@ -83,7 +84,15 @@ class BaseApp(App[None]):
         sidebar.open_chat = session.chat
         sidebar.refresh_chats()
         self.show_state()
+        self._take_unsent()
         self.commands.front.show_files()
+
+    def _take_unsent(self) -> None:
+        """Put what was not sent when the chat was left back into the field."""
+        if unsent := self.session.take_unsent():
+            files, text = without_files(unsent)
+            self.session.attached = [*files, *self.session.attached]
+            self.composer.put("\n\n".join(filter(None, (text, self.composer.text))))
 
     def show_figures(self, figures: LiveStatistics, key: str = "") -> None:
         """Show statistics; of the message `key` if its answer is complete."""

@@ -11,6 +11,7 @@ from time import perf_counter
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Notice
 from edgespec.chat.session import AGAINST_LOOPS
+from edgespec.chat.slash import is_command
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
@@ -18,6 +19,7 @@ from edgespec.text.figures import gauge
 from edgespec.text.printable import one_line
 from edgespec.tui.base_app import BaseApp, BusyError
 from edgespec.tui.statistics import LiveStatistics
+from edgespec.tui.waiting import Unsent, WaitingMessages
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAME_S = 0.15
@@ -27,9 +29,9 @@ BEGUN = Notice("")  # event: the question is saved, and its answer begins
 
 
 class ChatJobs:
-    """Starts jobs for `app`, and shows their results with each `fetch`."""
+    """Starts jobs for `app`, and shows their results with each `fetch`. Messages sent meanwhile wait in `waiting`."""
 
-    def __init__(self, app: BaseApp, waiting: str | None) -> None:
+    def __init__(self, app: BaseApp) -> None:
         self._app, self._session = app, app.session
         self._job: Future[None] | None = None  # work in a thread, which the screen never waits for
         self._cancel = CancelFlag()  # stops it
@@ -37,9 +39,9 @@ class ChatJobs:
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
         self._pool = ThreadPoolExecutor(1, "chat")
         self._pool.submit(int).result()
-        self._asked = ""  # the last text sent, put back into the field if it is rejected
+        self.waiting = WaitingMessages(app)
+        self._asked: tuple[Unsent, int] | None = None  # the message sent, and the length of the chat before it
         self._loop = ""  # the warning that the answer repeats itself, if it does
-        self._waiting = waiting  # a message sent before the model was loaded
         self._last: TokenEvent | None = None
         self._loads = 0
         self._uncounted: list[TokenEvent] = []  # tokens that are not in the statistics yet
@@ -53,15 +55,29 @@ class ChatJobs:
             raise BusyError(what, hint="Esc stops it")
 
     def send(self, text: str) -> None:
-        """Send a message, or keep it until the model is loaded. Raises BusyError while an answer is generated."""
-        if self._app.is_busy and not self._app.is_answering:
-            if self._waiting is not None:
-                raise BusyError("a message is waiting already", hint="send this one when the model is loaded")
-            self._waiting = text
-            self._app.say("your message will be sent when the model is loaded")
-            return
-        self.answer(lambda cancel: self._session.ask(text, cancel))
-        self._asked = text
+        """Send a message with the attached files, or let it wait while a job runs."""
+        message = self.waiting.typed(text)
+        if self._app.is_busy:
+            self.waiting.add(message)
+        else:
+            self._ask(message)
+
+    def send_waiting(self) -> None:
+        """Send the messages that wait, if they were held, too."""
+        self.waiting.release()
+        self._send_next()
+
+    def _send_next(self) -> None:
+        while not self._app.is_busy and (message := self.waiting.next()) is not None:
+            if is_command(message.text):  # only the command line lets a command wait
+                self._app.submit(message.text)
+            else:
+                self._ask(message)
+
+    def _ask(self, message: Unsent) -> None:
+        n_turns, text = len(self._session.turns), message.text.removeprefix("/")
+        self.answer(lambda cancel: self._session.ask(text, cancel, message.files))
+        self._asked = message, n_turns
 
     def answer(self, start: Callable[[CancelFlag], Events]) -> None:
         """Start an answer and show it as it streams. Raises BusyError while a job runs."""
@@ -73,7 +89,7 @@ class ChatJobs:
             for event in events:
                 self._events.append(event)
 
-        self._app.is_answering, self._last, self._asked, self._loop, self._uncounted = True, None, "", "", []
+        self._app.is_answering, self._last, self._asked, self._loop, self._uncounted = True, None, None, "", []
         self._start(work)
 
     def load(self, settings: LoadSettings) -> None:
@@ -93,7 +109,8 @@ class ChatJobs:
         self._events.clear()
         self._cancel = CancelFlag()
         self._job, self._app.is_busy = self._pool.submit(work, self._cancel), True
-        self._app.composer.say("Esc stops")
+        self._app.composer.say("Esc stops · Enter queues")
+        self.waiting.show()
 
     def stop(self) -> bool:
         """Stop the current job. Returns False if there is none."""
@@ -190,13 +207,14 @@ class ChatJobs:
             self._loop = ""
         if error is not None:
             self._tell(error, was_answering)
-        elif not was_answering:
-            if self._loads > 1:
-                about = session.about
-                app.notify(f"{about['description']} is loaded, with a context of {about['ctx_size']:,} tokens")
-            waiting, self._waiting = self._waiting, None
-            if waiting is not None:
-                app.submit(waiting)
+            self.waiting.hold("the answer failed" if was_answering else "no model is loaded")
+        elif self._cancel.is_set():
+            self.waiting.hold("you stopped the answer" if was_answering else "you stopped the loading")
+        elif not was_answering and self._loads > 1:
+            about = session.about
+            said = f"{about['description']} is loaded, with a context of {about['ctx_size']:,} tokens"
+            app.notify(said if session.model.server else f"{said}; /model save keeps it for new chats")
+        self._send_next()
 
     def _tell(self, error: BaseException, was_answering: bool) -> None:
         app, session = self._app, self._session
@@ -204,11 +222,9 @@ class ChatJobs:
             app.log.error(repr(error))
             error = EdgespecError("unexpected error", why=f"{type(error).__name__}: {error}")
         app.say(str(error), "error")
-        unsent, self._waiting = (self._asked, None) if was_answering else (self._waiting, None)
-        said = [turn.content for turn in session.turns if turn.role == "user"]
         written = app.composer.text
-        if unsent and not (said and said[-1].endswith(unsent)):  # attachments precede the text
-            app.composer.put("\n".join(filter(None, (unsent, written))))
+        if was_answering and self._asked is not None and len(session.turns) == self._asked[1]:
+            self.waiting.give_back(self._asked[0])
         if session.model.failure and not session.model.was_cancelled:
             if written:  # while the user types, a dialog would take the keys
                 app.say("/restart offers ways to load a model again")

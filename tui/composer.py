@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -15,19 +15,21 @@ from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from edgespec.chat.slash import is_command
+from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.tui.lines import clickable
 from edgespec.tui.prompt_input import PromptInput
 
 CROSS = "\N{MULTIPLICATION SIGN}"
-MOST_LINES = 4  # files that are listed
+MOST_LINES = 4  # files, and messages, that are listed
 LONGEST = 40  # characters of a name; of a longer one the end is shown
 
 
 class Composer(Vertical):
     """The input field for messages and commands. `commands` are pairs of a name with its slash and a help text.
 
-    Posts `Submitted` and `Pasted`.
+    `edit_waiting` puts the last message that waits into the empty field, or returns False. Posts the messages of
+    `PromptInput`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -35,13 +37,19 @@ class Composer(Vertical):
         Binding("escape", "stop", "Stop", show=False, id="composer.stop"),
     ]
 
-    def __init__(self, commands: Sequence[tuple[str, str]] = (), history: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        commands: Sequence[tuple[str, str]] = (),
+        history: Sequence[str] = (),
+        edit_waiting: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__()
-        self._commands, self._history = commands, history
+        self._commands, self._history, self._edit_waiting = commands, history, edit_waiting
         self._offered_for = ""  # the text that the listed commands match
         self._is_chosen = False  # the arrow keys have selected a command
 
     def compose(self) -> ComposeResult:
+        yield WaitingBar()
         yield CommandChoices(compact=True)
         yield AttachmentBar()
         yield PromptInput(self._history, self._choose)
@@ -53,6 +61,10 @@ class Composer(Vertical):
     @property
     def files(self) -> AttachmentBar:
         return self.query_one(AttachmentBar)
+
+    @property
+    def waiting(self) -> WaitingBar:
+        return self.query_one(WaitingBar)
 
     @property
     def text(self) -> str:
@@ -70,10 +82,13 @@ class Composer(Vertical):
 
     def _choose(self, step: int) -> bool:
         """Move up or down in the list of commands, or with 0 insert the command that the arrow keys have selected:
-        without that, Enter sends the typed text. Returns False if nothing is selected, or no command listed."""
+        without that, Enter sends the typed text. Up in the empty field edits a message that waits. Returns False if
+        nothing is selected, no command listed, and no message waits."""
         self._offer_commands()
         if not step:
             return self._is_chosen and self.complete()
+        if step < 0 and not self.text and self._edit_waiting():
+            return True
         if self._list.display:
             (self._list.action_cursor_up if step < 0 else self._list.action_cursor_down)()
             self._is_chosen = True
@@ -147,6 +162,25 @@ class AttachmentBar(Static):
             more = "… " if len(files) > MOST_LINES else ""
             lines.append(Content.styled(f"{more}{in_all}", "dim"))
         self.update(Content("\n").join(lines))
+
+
+class WaitingBar(Static):
+    """The messages that wait, each with a cross that removes it, and how they are sent. Hidden without messages."""
+
+    def show(self, messages: Sequence[tuple[str, int]], sent: str, *, is_held: bool) -> None:
+        """Show the text of each message and its number of files."""
+        self.display = bool(messages)
+        lines = [_waiting_line(index, *message) for index, message in enumerate(messages[:MOST_LINES])]
+        if len(messages) > MOST_LINES:
+            lines.append(Content.styled(f"   … {len(messages) - MOST_LINES} more", "dim"))
+        lines.append(Content.styled(f" {sent}", "$text-warning" if is_held else "dim"))
+        self.update(Content("\n").join(lines))
+
+
+def _waiting_line(index: int, text: str, n_files: int) -> Content:
+    cross = clickable(CROSS, f"app.remove_waiting({index})")
+    files = f" ({counted(n_files, 'file')})" if n_files else ""
+    return Content.assemble(" ", cross, " ", clickable(one_line(text), f"app.edit_waiting({index})"), (files, "dim"))
 
 
 def _line(index: int, name: str, about: str) -> Content:

@@ -32,7 +32,7 @@ from edgespec.tui.sidebar import ChatList, Sidebar
 NEW = "+"  # the choice that makes a new persona
 QUICK_BYTES = 32 << 10  # a file of this size is counted in a few hundredths of a second
 KEYS = (
-    ("Enter", "Send the message."),
+    ("Enter", "Send the message; during an answer, let it wait."),
     ("Ctrl+J", "Start a new line."),
     ("Esc", "Stop the answer, close a screen, cancel a command."),
     ("Up, Down", "Browse your earlier messages."),

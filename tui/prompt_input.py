@@ -35,6 +35,11 @@ class Submitted(Message):
 
 
 @dataclass
+class SubmittedNothing(Message):
+    """Enter was pressed in the empty field."""
+
+
+@dataclass
 class Pasted(Message):
     """A long text was pasted, or `is_paths` paths of files, as terminals do when a file is dragged onto them."""
 
@@ -99,7 +104,10 @@ class PromptInput(TextArea):
 
     def action_submit(self) -> None:
         text = self.text
-        if self._choose(0) or not text.strip():
+        if self._choose(0):
+            return
+        if not text.strip():
+            self.post_message(SubmittedNothing())
             return
         if self._history[-1:] != [text]:
             self._history.append(text)

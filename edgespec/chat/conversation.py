@@ -22,6 +22,7 @@ from edgespec.history.data import first_line
 from edgespec.settings import Message
 from edgespec.text.thinking import OPEN
 
+UNSENT = "unsent"  # the name of a setting of a chat, and of a preference for the next new chat
 SHORT = Message("user", "x")  # the template adds some tokens to the text of a message
 
 
@@ -52,6 +53,7 @@ class Conversation:
         """Start another conversation; it is saved with its first message."""
         self._check_idle()
         self.chat: str | None = None
+        self._unsent = ""
         self.take_persona(*(self._own_persona or (None,)))
         self._id, self.title = new_id(), ""
         self.turns: list[Turn] = []
@@ -64,7 +66,7 @@ class Conversation:
         settings = dict(self.store.chat_settings(info.id))
         self._drop_persona()
         self.chat, self._id, self.title = info.id, info.id, info.title
-        self.system = str(settings.pop("system", ""))
+        self.system, self._unsent = str(settings.pop("system", "")), str(settings.pop(UNSENT, ""))
         if "sampling" in settings:
             bias = self.settings.sampling.logit_bias  # it belongs to the vocabulary of the model, not to a chat
             kept = ChatSettings.from_json(settings)
@@ -74,6 +76,25 @@ class Conversation:
             self.taken_persona = persona(self.persona) if self.persona else None
         self._show(self.store.path(info.head))
         self._draft_as_set_or_loaded()
+
+    def take_unsent(self) -> str:
+        """Return the text that was not sent when this chat, or a chat without messages, was left, and forget it."""
+        text, self._unsent = self._unsent, ""
+        if text:
+            self._save_settings()
+        with suppress(StoreError):
+            if self.chat is None and (text := self.store.preference(UNSENT) or ""):
+                self.store.set_preference(UNSENT, "")
+        return text
+
+    def keep_unsent(self, text: str) -> None:
+        """Save a text that was not sent, until this chat is opened again, or from a chat without messages a new one."""
+        self._unsent = text
+        if self.chat is not None:
+            self._save_settings()
+        else:
+            with suppress(StoreError):
+                self.store.set_preference(UNSENT, text)
 
     def begin_as(self, chosen: Persona, but: Collection[str] = ()) -> None:
         """Use a persona here and in new chats, except for the fields `but` ("system" is one). Raises UsageError."""
@@ -200,7 +221,8 @@ class Conversation:
         self._write(self.store.set_head, self._head)
 
     def _save_settings(self) -> None:
-        self._write(self.store.save_settings, self._settings_as_json())
+        unsent = {UNSENT: self._unsent} if self._unsent else {}
+        self._write(self.store.save_settings, self._settings_as_json() | unsent)
 
     def _settings_as_json(self) -> dict[str, Any]:
         return self.settings.as_json() | {"system": self.system, "persona": self.persona} | self.model.as_json()

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Answerer, Events, Notice, Opener
-from edgespec.chat.attachments import with_files, without_files
+from edgespec.chat.attachments import Attachment, with_files, without_files
 from edgespec.chat.conversation import Conversation, as_message
 from edgespec.chat.model import Catalogued, ChatModel
 from edgespec.chat.saving import Recording
@@ -114,21 +114,22 @@ class Session(Conversation, Closable):
 
     # --- messages -------------------------------------------------------------------------------------------------
 
-    def ask(self, text: str, cancel: CancelFlag | None = None) -> Events:
-        """Send a message with the attached files; return the events of the answer.
+    def ask(self, text: str, cancel: CancelFlag | None = None, files: Sequence[Attachment] | None = None) -> Events:
+        """Send a message with `files`, by default the attached ones; return the events of the answer.
 
         Raises UsageError if the message alone is too long for the context; then nothing is saved.
         """
         self._check_idle()
-        text, files = with_unix_line_ends(text), self.attached
-        turn = turn_of(self._id, self._head, "user", with_files(files, text))
+        text, sent = with_unix_line_ends(text), self.attached if files is None else files
+        turn = turn_of(self._id, self._head, "user", with_files(sent, text))
         failure: GenerationError | None = None
         try:
             self._make_room([*self.turns, turn])
         except GenerationError as error:  # the model has died; /regen answers the message when a model is loaded
             failure = error
         self._keep(turn)
-        self.attached = [file for file in self.attached if file not in files]
+        if files is None:
+            self.attached = [file for file in self.attached if file not in sent]
         if failure is not None:
             raise failure
         return self._answer(cancel)

@@ -265,6 +265,7 @@ def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None
             return
     app.leave_soon()
     if not ended.wait(PATIENCE_S):
+        app.keep_unsent()
         app.jobs.close()
         app.session.close()
         leave(getattr(signal, "SIGHUP", signal.SIGTERM))
