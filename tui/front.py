@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from textual.app import SuspendNotSupported
+
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
 from edgespec.chat.attachments import Attachment, described
 from edgespec.chat.clipboard import copy_natively
 from edgespec.chat.comparing import PLAIN, Comparison, side_of
+from edgespec.chat.editor import edited
 from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import personas
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, is_command
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.models.names.local import local_models
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import counted
@@ -35,7 +38,8 @@ KEYS = (
     ("Enter", "Send the message; during an answer, let it wait."),
     ("Ctrl+J", "Start a new line."),
     ("Esc", "Stop the answer, close a screen, cancel a command."),
-    ("Up, Down", "Browse your earlier messages."),
+    ("Up, Down", "Browse your earlier messages; Up in the empty field takes back a message that waits."),
+    ("Ctrl+X Ctrl+E", "Write the message in your text editor."),
     ("Tab", "Complete a command; move to the next part of the screen."),
     (
         "Shift+Tab",
@@ -149,6 +153,22 @@ class ScreenFront:
 
     def put(self, text: str) -> None:
         self._app.composer.put(text)
+
+    def open_editor(self) -> None:
+        """Change the text of the field in an editor; generating an answer continues meanwhile."""
+        changed: str | UsageError | None
+        try:
+            with self._app.suspend():
+                try:
+                    changed = edited(self._app.composer.text)
+                except UsageError as error:  # one that leaves the block would leave the screen suspended
+                    changed = error
+        except SuspendNotSupported:
+            raise UsageError("this terminal cannot be used by an editor") from None
+        if isinstance(changed, UsageError):
+            raise changed
+        if changed is not None:
+            self._app.composer.put(changed)
 
     def copy(self, text: str) -> None:
         self._app.copy_to_clipboard(text)  # OSC 52

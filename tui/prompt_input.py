@@ -73,6 +73,7 @@ class PromptInput(TextArea):
         self._pasted = "", ""  # the last paste that became an attachment, and the field's text at that time
         self.is_recalled = False  # the text is an unchanged one of the history
         self._known_size = Size()
+        self._begins_chord = False  # Ctrl+X was pressed
         self._history = list(history)
         self._position = len(self._history)
         self._draft = ""
@@ -90,8 +91,9 @@ class PromptInput(TextArea):
         Textual looks up a binding only when its key has reached the app: letters that were typed later would be handled
         first. A priority binding would be handled before letters that were typed earlier.
         """
-        is_done = event.key == "enter"
-        if is_done:
+        is_done = event.key == "enter" or (self._begins_chord and event.key == "ctrl+e")
+        self._begin_chord(False)
+        if event.key == "enter":
             self.action_submit()
         elif not event.is_printable and (bound := self.screen.active_bindings.get(event.key)) is not None:
             is_own = bound.node in (self, self.parent)
@@ -115,6 +117,17 @@ class PromptInput(TextArea):
         self.put("")
         self.history.clear()
         self.post_message(Submitted(text))
+
+    def action_cut(self) -> None:
+        """Cut the selection; without a selection, the key is the first one of Ctrl+X Ctrl+E."""
+        if self.selection.is_empty:
+            self._begin_chord(True)
+        else:
+            super().action_cut()
+
+    def _begin_chord(self, begins: bool) -> None:
+        self._begins_chord = begins
+        self.border_title = "Ctrl+E opens your editor" if begins else ""
 
     async def _on_paste(self, event: Paste) -> None:
         event.stop()

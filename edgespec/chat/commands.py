@@ -228,6 +228,9 @@ class Commands(StoreCommands):
             session.edit(index, text)
             self.front.redraw()
 
+    def do_editor(self, _: str) -> None:
+        self.front.open_editor()
+
     def do_undo(self, _: str) -> None:
         text = self.session.undo()
         self.front.redraw()

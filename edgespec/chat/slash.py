@@ -53,6 +53,7 @@ COMMANDS = (
     Command("regen", "[N]", "Regenerate the last answer, or answer N.", "ctrl+r", waits=True),
     Command("continue", "", "Resume an answer that was stopped.", "", waits=True),
     Command("edit", "[N] [TEXT]", "Edit a message, and get a new answer.", "f3", waits=True),
+    Command("editor", "", "Write the message in your text editor ($VISUAL or $EDITOR)."),
     Command("undo", "", "Remove the last message and its answer.", "f9", waits=True),
     Command("fork", "", "Copy this conversation into a new chat.", "f5", waits=True),
     Command("branches", "[N]", "List the branches of this chat, or switch to one.", waits=True),
@@ -113,6 +114,9 @@ class Front(Protocol):
 
     def put(self, text: str) -> None:
         """Put a text into the input field, to be edited and sent."""
+
+    def open_editor(self) -> None:
+        """Let the user write the message in a text editor."""
 
     def compare(self, comparison: Comparison) -> None:
         """Run a comparison, and show both answers."""

@@ -102,6 +102,12 @@ class Harness(Styled):
     def action_page(self, step: int) -> None:
         self.called.append(f"page {step}")
 
+    def action_newest(self) -> None:
+        self.called.append("newest")
+
+    def action_call(self, name: str) -> None:
+        self.called.append(f"call {name}")
+
     def open_url(self, url: str, *, new_tab: bool = True) -> None:
         self.opened.append(url)
 

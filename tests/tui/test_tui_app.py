@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from edgespec.chat.settings import ChatSettings
 from edgespec.chat.slash import COMMANDS
 from edgespec.chat.transcript import ImportedChat, import_chat
 from edgespec.core.stats import Stats
-from edgespec.errors import ModelFileError
+from edgespec.errors import ModelFileError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.history import Answer, Store
 from edgespec.runtime.worker import LoadingStoppedError, WorkerDiedError
 from edgespec.settings import LoadSettings
+from edgespec.tui import front
 from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
 from edgespec.tui.app import ChatApp
 from edgespec.tui.comparison import ComparisonScreen
@@ -392,7 +393,8 @@ def test_every_command_does_what_it_says() -> None:
 
 
 def test_no_command_goes_untested() -> None:
-    assert {command.name for command in COMMANDS} == set(DONE) | {"compare", "keep", "models", "export", "file"}
+    elsewhere = {"compare", "keep", "models", "export", "file", "editor"}
+    assert {command.name for command in COMMANDS} == set(DONE) | elsewhere
 
 
 def test_export_and_file_read_and_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -424,6 +426,23 @@ def test_an_unknown_command_is_reported_and_nothing_sent() -> None:
         assert contents(app)[0] == "/not a command"
 
     on_new_screen(steps, toasts=True)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_text_of_the_field_is_changed_in_an_editor(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    def edited(text: str) -> str:
+        if fails:
+            raise UsageError("the editor failed")
+        return f"{text}\nand more"
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        monkeypatch.setattr(app, "suspend", nullcontext)
+        app.composer.put("hello")
+        await pilot.press("ctrl+x", "ctrl+e")
+        await wait_until(pilot, lambda: app.composer.text == ("hello" if fails else "hello\nand more"))
+
+    monkeypatch.setattr(front, "edited", edited)
+    on_screen(steps)
 
 
 # --- chats ------------------------------------------------------------------------------------------------------------
@@ -872,6 +891,36 @@ def test_what_the_store_does_not_take_is_marked(tmp_path: Path) -> None:
     with Store(tmp_path / "chats.db") as again:
         assert len(again.path(again.find("last").head)) == 4
     store.close()
+
+
+# --- the title and the statistics -------------------------------------------------------------------------------------
+
+
+def test_the_title_shows_the_persona_and_the_temperature() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        assert "temp 0.8" in shown(app).splitlines()[0]
+        await type_in(app, pilot, "/persona editor")
+        await wait_until(pilot, lambda: "editor · temp 0.3" in shown(app).splitlines()[0])
+
+    on_screen(steps)
+
+
+def test_statistics_are_shown_from_the_first_answer_on_if_the_messages_have_room() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        panel = app.query_one(StatisticsPanel)
+        assert not panel.display
+        await type_in(app, pilot, "hello")
+        await wait_until(pilot, lambda: panel.display)
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: not panel.display and app.query_one(StatisticsLine).display)
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: panel.display)
+        await type_in(app, pilot, "/clear")
+        await wait_until(pilot, lambda: not panel.display)
+        await type_in(app, pilot, "/load last")
+        await wait_until(pilot, lambda: "1 token, 0.0 s" in shown(app))
+
+    on_screen(steps)
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------

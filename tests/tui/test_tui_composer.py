@@ -118,6 +118,31 @@ def test_pages_are_asked_of_the_transcript() -> None:
     assert run(script).called == ["page -1", "page 1"]
 
 
+def test_ctrl_x_cuts_a_selection_and_without_one_begins_the_chord_of_the_editor() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "ab")
+        await pilot.press("shift+left", "ctrl+x")
+        assert composer.text == "a"
+        await pilot.press("ctrl+x")
+        assert composer.input.border_title == "Ctrl+E opens your editor"
+        await pilot.press("ctrl+e")
+        assert composer.input.border_title == ""
+        await pilot.press("ctrl+x", "b", "ctrl+e")  # another key ends the chord
+        assert composer.text == "ab"
+
+    assert run(script).called == ["call editor"]
+
+
+def test_end_moves_to_the_end_of_the_line_and_then_to_the_newest_message() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "ab")
+        await pilot.press("home", "end", "c")
+        assert composer.text == "abc"
+        await pilot.press("end")
+
+    assert run(script).called == ["newest"]
+
+
 # --- history ------------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from edgespec.chat.attachments import described, without_files
 from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
 from edgespec.chat.comparing import Comparison
+from edgespec.chat.editor import edited
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
@@ -171,11 +172,12 @@ class Repl:
         if self._editor is None:
             self.output.line(text)
         elif not self._editor.put(text):
-            try:
-                self._next = click.edit(text)
-            except click.ClickException as error:
-                hint = "set EDITOR, or use /edit N TEXT"
-                raise UsageError("there is no editor to use", why=error.message, hint=hint) from error
+            self._next = edited(text)
+
+    def open_editor(self) -> None:
+        if self._editor is None:
+            raise UsageError("an editor needs a terminal")
+        self._next = edited("")
 
     def copy(self, text: str) -> None:
         sent = self.output.control(osc52(text))
