@@ -33,6 +33,7 @@ from edgespec.tui.picker_here import Picked
 from edgespec.tui.sidebar import ChatList, Sidebar
 
 NEW = "+"  # the choice that makes a new persona
+SAVE = "save"  # the choice that saves the settings
 QUICK_BYTES = 32 << 10  # a file of this size is counted in a few hundredths of a second
 KEYS = (
     ("Enter", "Send the message; during an answer, let it wait."),
@@ -308,10 +309,13 @@ class ScreenFront:
         settings = self._session.settings
 
         def take(name: str | None) -> None:
-            if name is not None:
+            if name == SAVE:
+                self._app.run_command("/set save")
+            elif name is not None:
                 self._app.composer.put(f"/set {name} {setting(name).show(settings)}")
 
         choices = [Choice(item.name, f"{item.name}  {one_line(item.show(settings))}", item.help) for item in SETTINGS]
+        choices.append(Choice(SAVE, "Save for new chats", "Write these settings to config.toml."))
         self._app.push_screen(ChoiceScreen("settings of the next message", "", choices), take)
 
     def _load(self, settings: LoadSettings) -> None:

@@ -6,23 +6,28 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from edgespec.chat.attachments import attach, attachment, check_size, described, without_files
 from edgespec.chat.comparing import Comparison, sides_and_text
 from edgespec.chat.model import drafting_with
+from edgespec.chat.personas import differing
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
 from edgespec.chat.store_commands import StoreCommands
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
+from edgespec.files.config_file import change_settings
 from edgespec.gguf_file.model_check import check_model
 from edgespec.history import Turn
 from edgespec.models.hub.absent import Absent, absent_models
 from edgespec.models.names.local import LocalModel, local_models
-from edgespec.models.names.spec import resolve
+from edgespec.models.names.spec import catalogued_settings, resolve
 from edgespec.models.pair.suggest import catalogue_drafts, instead, suggestions
+from edgespec.settings import LoadSettings
 from edgespec.text.code_blocks import CodeBlock, code_blocks
 from edgespec.text.figures import counted, percent, size_of
+from edgespec.text.printable import one_line
 from edgespec.text.thinking import split, without_thinking
 
 HOW_TO = "/model MODEL loads a model, downloaded if it is not here, /draft MODEL a draft model"
@@ -46,7 +51,11 @@ class Commands(StoreCommands):
     # --- the model ------------------------------------------------------------------------------------------------
 
     def do_model(self, spec: str) -> Iterator[str]:
+        """`/model`: show the model; `/model MODEL`: load another one; `/model save`: use it in new chats, too."""
         session, about = self.session, self.session.about
+        if spec == "save":
+            yield self._save_model()
+            return
         if spec:
             self.front.load(replace(session.load_settings, model=spec, draft_model=None))
             return
@@ -56,6 +65,17 @@ class Commands(StoreCommands):
             yield f"{about['description']}, context of {about['ctx_size']:,} tokens"
             yield f"draft model {about['draft_model'] or 'none'}"
             yield f"drafters: {', '.join(about['drafters']) or 'none'}, draft length (pace): {about['pace']}"
+
+    def _save_model(self) -> str:
+        """Make the loaded model the default, with its draft model and drafters. Raises UsageError."""
+        session = self.session
+        if session.model.server:
+            raise UsageError("a model of a server cannot be the default", hint="--server and -m choose it at the start")
+        session.model.needed()
+        names, settings = session.model.as_json(), session.load_settings
+        spec_type = settings.spec_type if settings.spec_type != LoadSettings("").spec_type else None
+        changes = {"model": names["model"], "draft-model": names["draft_model"], "spec-type": spec_type}
+        return f"new chats use {settings.model}: saved in {change_settings(changes)}"
 
     def do_models(self, words: str) -> Iterator[str]:
         """`/models`: models here, and how they would work as drafts; `/models WORDS`: also those of the catalogue."""
@@ -102,7 +122,11 @@ class Commands(StoreCommands):
         yield f"system prompt {'set' if session.system else 'removed'}{later}"
 
     def do_set(self, argument: str) -> Iterator[str]:
+        """`/set`: list; `/set NAME`, `/set NAME VALUE`: show, change; `/set save`: use these settings in new chats."""
         session = self.session
+        if argument == "save":
+            yield self._save_settings()
+            return
         name, _, text = re.sub(r"^([\w-]+)=", r"\1 ", argument).partition(" ")
         if not name:
             width = max(len(item.name) for item in SETTINGS)
@@ -115,6 +139,20 @@ class Commands(StoreCommands):
         for other in SETTINGS:
             if other is not item and other.value(before) != other.value(session.settings):
                 yield f"{other.name} {other.show(session.settings)}, replaced by this setting"
+
+    def _save_settings(self) -> str:
+        """Make the settings of this chat the defaults. Raises UsageError."""
+        session = self.session
+        saved = differing(session.settings, catalogued_settings(session.load_settings.model))
+        changes: dict[str, Any] = {}
+        for item in SETTINGS:
+            value = item.value(session.settings)
+            if item.name in saved:
+                changes[item.name] = list(value) if isinstance(value, tuple) else value
+            elif item.group != "drafting":  # without a value here, the file's own value was used to load the model
+                changes[item.name] = None
+        said = ", ".join(f"{name} {one_line(text)}" for name, text in saved.items()) or "the defaults of the model"
+        return f"new chats use {said}: saved in {change_settings(changes)}"
 
     def do_stats(self, _: str) -> Iterator[str]:
         session = self.session

@@ -33,12 +33,22 @@ class Command:
 
 COMMANDS = (
     Command("help", "[COMMAND]", "List the commands, or explain one.", "f1"),
-    Command("model", "[MODEL]", "Load another model, downloading it if necessary, or show the current one.", "ctrl+l"),
+    Command(
+        "model",
+        "[MODEL|save]",
+        "Load another model, downloading it if necessary, or show the current one; /model save keeps it for new chats.",
+        "ctrl+l",
+    ),
     Command("models", "[WORDS]", "List models here and in the catalogue, and compatible draft models."),
     Command("draft", "[MODEL|auto|none]", "Load another draft model, or none."),
     Command("system", "[TEXT|none]", "Show or set the system prompt of this chat."),
     Command("persona", "[NAME|none]", "Choose a persona; /persona save NAME saves one.", "f6", waits=True),
-    Command("set", "[NAME [VALUE]]", "Show or change settings for the next message.", "ctrl+s"),
+    Command(
+        "set",
+        "[NAME [VALUE]|save]",
+        "Show or change settings for the next message; /set save keeps them for new chats.",
+        "ctrl+s",
+    ),
     Command("stats", "", "Show speed and acceptance rate of the last answer.", "ctrl+t"),
     Command("tokens", "", "Show or hide which drafter proposed each token.", "ctrl+o"),
     Command("thought", "", "Show the reasoning of the last answer."),

@@ -123,7 +123,7 @@ def test_commands_work_in_a_pipe(home: Path) -> None:
     assert "temp 0.5" in text
     assert "12 tokens" in text
     assert re.search(r"\* 1  2 messages", text)
-    assert "Show or change settings for the next message." in text
+    assert "Show or change settings for the next message" in text
     assert "tok/s" in text
     exported = json.loads((home / "out.jsonl").read_text())
     assert [message["role"] for message in exported["messages"]] == ["system", "user", "assistant"]

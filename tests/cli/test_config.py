@@ -8,13 +8,20 @@ from typing import Any
 
 import pytest
 from cli_program import edgespec_here
+from fake_engine import FakeEngine
 
+from edgespec.chat.commands import Commands
+from edgespec.chat.session import Session
+from edgespec.chat.settings import SETTINGS, ChatSettings
 from edgespec.cli.commands.run import run
 from edgespec.cli.options.command import config_files, project_file
 from edgespec.cli.options.common import Option
 from edgespec.cli.options.group import ELSEWHERE
+from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
 from edgespec.files import paths
+from edgespec.history import Store
+from edgespec.settings import LoadSettings
 
 
 @pytest.fixture(autouse=True)
@@ -243,3 +250,100 @@ def test_a_persona_that_cannot_be_used_is_shown_with_the_reason(home: Path) -> N
     (folder / "hot.toml").write_text('system = "Be quick."\ntemp = "hot"\n')
     [line] = [line for line in shown(home).splitlines() if "cannot be used" in line]
     assert "hot.toml, line 2: " in line
+
+
+# --- edgespec config set, unset ---------------------------------------------------------------------------------------
+
+
+def refused(home: Path, *args: str) -> str:
+    done = edgespec_here("config", *args, home=home / "home", stdin=b"")
+    assert (done.returncode, done.stdout) == (2, b"")
+    return done.stderr.decode()
+
+
+def test_a_setting_is_saved_in_the_users_file_and_its_comments_stay(home: Path) -> None:
+    file = write_user(home, "# mine\ntemp = 0.5  # warm\n")
+    assert shown(home, "set", "temp", "0.2") == f"temp = 0.2  # {file}\n"
+    shown(home, "set", "max-tokens", "-1")
+    shown(home, "set", "stop", "a b", "c")
+    shown(home, "set", "stats", "true")
+    shown(home, "set", "system", "7")
+    assert file.read_text(encoding="utf-8") == (
+        '# mine\ntemp = 0.2  # warm\nmax-tokens = -1\nstop = ["a b", "c"]\nstats = true\nsystem = "7"\n'
+    )
+    given = values()
+    assert (given["temperature"], given["stop"], given["stats"], given["system"]) == (0.2, ("a b", "c"), True, "7")
+    assert shown(home, "unset", "temp") == f"temp is no longer set in {file}\n"
+    assert values()["temperature"] == 0.8
+
+
+def test_a_path_is_saved_so_that_it_is_found_from_everywhere(home: Path) -> None:
+    shown(home, "set", "model", "./a.gguf")  # the program runs in the home folder
+    assert Path(values()["model"]) == home / "home" / "a.gguf"
+
+
+def test_what_a_file_could_not_say_is_refused_and_changes_nothing(home: Path) -> None:
+    file = write_user(home, "temp = 0.5\n")
+    assert "unknown setting 'temperature'" in refused(home, "set", "temperature", "0.5")
+    assert "did you mean 'temp'?" in refused(home, "set", "temperature", "0.5")
+    assert "invalid value for 'temp': 'hot' must be a number" in refused(home, "set", "temp", "hot")
+    assert "invalid value for 'temp': -1" in refused(home, "set", "temp", "-1")
+    assert "'temp' has one value, and 2 are given" in refused(home, "set", "temp", "1", "2")
+    assert f"'seed' is not set in {file}" in refused(home, "unset", "seed")
+    assert file.read_text() == "temp = 0.5\n"
+    write_user(home, "temp = ")
+    assert "is not valid TOML" in refused(home, "set", "temp", "1")
+
+
+def test_an_unknown_key_of_the_file_can_be_removed(home: Path) -> None:
+    write_user(home, "tmep = 0.5\n")
+    shown(home, "unset", "tmep")
+    assert values()["temperature"] == 0.8
+
+
+def test_what_overrides_a_saved_setting_is_noted(home: Path) -> None:
+    file = home / "home" / "edgespec.toml"
+    file.write_text("temp = 0.2")
+    done = edgespec_here("config", "set", "temp", "0.5", home=home / "home", stdin=b"")
+    assert f"{file} overrides this setting here" in done.stderr.decode()
+    done = edgespec_here("config", "set", "temp", "0.5", home=home / "home", stdin=b"", EDGESPEC_TEMP="1")
+    assert "EDGESPEC_TEMP overrides this setting" in done.stderr.decode()
+
+
+class Said:
+    """A front end that records what it is given."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def say(self, text: str, level: str = "info") -> None:
+        self.texts.append(text)
+
+
+def test_a_chat_saves_its_settings_and_its_model_for_new_chats(home: Path) -> None:
+    file = write_user(home, '# mine\ntemp = 0.5\npace = "off"\n')
+    engine = FakeEngine()
+    loaded = LoadSettings("demo", draft_model="demo:draft", spec_type="lookup", pace="off")
+    settings = ChatSettings(SamplingSettings(top_k=7, repeat_penalty=1.1), stop=("a", "b"))
+    with Store.in_memory() as store:
+        session = Session(store, lambda *_: engine, loaded, settings)
+        session.load()
+        front: Any = Said()
+        commands = Commands(session, front)
+        commands.run("/set save")
+        commands.run("/model save")
+    assert front.texts == [
+        f"new chats use top-k 7, repeat-penalty 1.1, stop a, b: saved in {file}",
+        f"new chats use demo: saved in {file}",
+    ]
+    given = values()
+    assert (given["temperature"], given["top_k"], given["repeat_penalty"], given["stop"]) == (0.8, 7, 1.1, ("a", "b"))
+    assert (given["model"], given["draft_model"], given["spec_type"], given["pace"]) == (
+        "demo", "demo:draft", "lookup", "off",
+    )  # fmt: skip
+    assert file.read_text().startswith("# mine\n")
+
+
+def test_every_setting_of_a_chat_is_one_of_a_file() -> None:
+    keys = {option.key for option in run.params if isinstance(option, Option) and option.config}
+    assert {item.name for item in SETTINGS} <= keys

@@ -34,7 +34,7 @@ SUBCOMMANDS = {
     "corpus": ("edgespec.cli.commands.corpus:corpus", "Index your own texts to draft from them."),
     "store": ("edgespec.cli.commands.corpus:store", "List and delete the earlier answers used for drafting."),
     "doctor": ("edgespec.cli.commands.doctor:doctor", "Check this machine and this build of llama.cpp."),
-    "config": ("edgespec.cli.commands.config:config", "Show the settings in effect and the files they come from."),
+    "config": ("edgespec.cli.commands.config:config", "Show the settings in effect and their files, or change them."),
     "completion": ("edgespec.cli.options.group:completion", "Print a shell completion script."),
     "help": ("edgespec.cli.options.group:show_help", "Show the help of a command."),
 }

@@ -6,7 +6,6 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-import tomllib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +20,8 @@ from edgespec.cli.options.generation import RUN
 from edgespec.cli.options.group import ELSEWHERE
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
-from edgespec.errors import UsageError, told_as
-from edgespec.files.paths import config_dir
+from edgespec.errors import UsageError
+from edgespec.files.config_file import read_settings, user_file
 
 if TYPE_CHECKING:
     from edgespec.events import Progress
@@ -157,10 +156,6 @@ HELP_ALL = Option(
 # --- configuration files ----------------------------------------------------------------------------------------------
 
 
-def user_file() -> Path:
-    return config_dir() / "config.toml"
-
-
 def project_file() -> Path | None:
     """Return the nearest `edgespec.toml` in the working folder or a folder above it."""
     try:
@@ -179,27 +174,23 @@ def config_files() -> list[Path]:
 def configured(ctx: click.Context) -> dict[str, tuple[Any, Path]]:
     """Return the settings of the configuration files, each with its file, by parameter name. Raises UsageError, which
     names the file and the key."""
-    options = {each.key: each for each in RUN if each.config}
     settings: dict[str, tuple[Any, Path]] = {}
     for file in config_files():
-        for key, value in _parse(file).items():
-            if key not in options:
-                raise UsageError(f"{file}: unknown setting '{key}'", hint=_hint(key, options.values()))
+        for key, value in read_settings(file).items():
+            option = setting_option(key, f"{file}: ")
             try:
-                settings[str(options[key].name)] = options[key].check(ctx, value, file), file
+                settings[str(option.name)] = option.check(ctx, value, file), file
             except ValueError as error:
                 raise UsageError(f"{file}: invalid value for '{key}'", why=str(error)) from error
     return settings
 
 
-def _parse(file: Path) -> dict[str, Any]:
-    try:
-        with told_as(UsageError, f"{file} cannot be read"):
-            return tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not UTF-8", why=f"byte {error.start} is invalid") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file} is not valid TOML", why=str(error)) from error
+def setting_option(key: str, where: str = "") -> Option:
+    """Return the option of `run` that a key of a file sets. Raises UsageError, which begins with `where`."""
+    options = {each.key: each for each in RUN if each.config}
+    if key not in options:
+        raise UsageError(f"{where}unknown setting '{key}'", hint=_hint(key, options.values()))
+    return options[key]
 
 
 def _hint(key: str, options: Collection[Option]) -> str:

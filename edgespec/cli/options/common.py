@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -67,6 +68,13 @@ class Option(click.Option):
         except click.BadParameter as error:
             raise ValueError(error.message) from error
         return values if self.multiple else values[0]
+
+    def typed(self, text: str) -> Any:
+        """Return a text from a command line as the value that a file would have; a text that has none stays a text."""
+        for kind in (click.BOOL,) if self.is_flag else self._toml_types():
+            with suppress(ValueError, click.BadParameter):
+                return kind(text)
+        return text
 
     def _toml_types(self) -> tuple[type, ...]:
         if self.is_flag:
