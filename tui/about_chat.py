@@ -29,7 +29,8 @@ LONG = 8_000  # characters that are shown
 
 
 class TitleBar(Horizontal):
-    """Shows the title of the chat, the model or its loading progress, and a mark while something is not saved."""
+    """Shows the title of the chat, a mark while something is not saved, the persona and the temperature, and the model
+    or its loading progress."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,12 +39,15 @@ class TitleBar(Horizontal):
     def compose(self) -> ComposeResult:
         yield Static("edgespec", id="title", markup=False)
         yield Static("! not saved", id="unsaved", markup=False)
+        yield Static("", id="answering", markup=False)
         yield Static("", id="model", markup=False)
 
     def show(self, session: Session) -> None:
-        """Show the open chat and the model."""
+        """Show the open chat, how it is answered, and the model."""
         kept = "" if session.store.file else " (not saved)"
         self.query_one("#title", Static).update(Content((one_line(session.title) or "new chat") + kept))
+        temperature = f"temp {session.settings.sampling.temperature:g}"
+        self.query_one("#answering", Static).update(Content(" · ".join(filter(None, (session.persona, temperature)))))
         about, model = session.about, Path(session.load_settings.model).name.removesuffix(".gguf")
         if session.engine is None:
             self._model = f"{model} (not loaded)"

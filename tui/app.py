@@ -39,6 +39,7 @@ from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
 FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a core
 NICE = 10  # the engine has priority
 THEME = "theme"
+PANEL, LEAST_TEXT = 28, 76  # columns of the statistics, which app.tcss sets too, and least columns of the messages
 SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Quit"}  # at the foot
 MODES: tuple[tuple[type[Widget], str], ...] = (
     (TextArea, "Writing"),
@@ -65,6 +66,15 @@ def mode_of(focused: Widget | None) -> str:
     """Return the name of the part of the chat that this widget belongs to."""
     parts = focused.ancestors_with_self if focused is not None else ()
     return next((name for kind, name in MODES if any(isinstance(part, kind) for part in parts)), "")
+
+
+class Middle(Vertical):
+    """The messages and the field. The statistics are shown next to it if enough columns remain for the messages."""
+
+    def on_resize(self) -> None:
+        body = self.parent
+        assert isinstance(body, Widget)
+        body.set_class(body.region.right - self.region.x - PANEL >= LEAST_TEXT, "-roomy")
 
 
 class ChatApp(BaseApp):
@@ -103,15 +113,15 @@ class ChatApp(BaseApp):
         yield TitleBar()
         with Horizontal(id="body"):
             yield Sidebar(self.session.store, self.session.chat, id="sidebar")
-            with Vertical(id="middle"):
+            with Middle(id="middle"):
                 yield Welcome()
                 yield Transcript(pieces=self._pieces, siblings=self._siblings)
                 yield StatisticsLine(id="line")
                 yield DownloadLine(self.jobs.load)
                 said = [without_files(turn.content)[1] for turn in self.session.turns if turn.role == "user"]
-                yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], said)
-            with Vertical(id="figures"):
-                yield StatisticsPanel()
+                commands = [(f"/{command.name}", command.help) for command in COMMANDS]
+                yield Composer(commands, said, self.jobs.waiting.edit_last)
+            yield StatisticsPanel(id="figures")
         yield ModeFooter(show_command_palette=False, compact=True)
 
     async def on_mount(self) -> None:
@@ -266,6 +276,10 @@ class ChatApp(BaseApp):
     def action_page(self, step: int) -> None:
         """Scroll the messages by a page."""
         self.transcript.scroll_relative(y=step * max(1, self.transcript.size.height - 2), animate=False)
+
+    async def action_newest(self) -> None:
+        """Scroll to the end of the messages."""
+        await self.transcript.show_end()
 
     # --- the sidebar ----------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from edgespec.chat.answerer import Level
 from edgespec.chat.attachments import without_files
 from edgespec.chat.commands import Commands
 from edgespec.chat.session import Session
+from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.text.printable import printable
 from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
@@ -77,9 +78,12 @@ class BaseApp(App[None]):
         await self.transcript.show(session.turns)
         self.transcript.mark_context(session.first_sent)
         head = session.turns[-1].key if session.turns else ""
-        if not self.is_answering and head != self._measured:
-            self.show_figures(LiveStatistics(None, session.used, session.context_size), head)
-        self.title_bar.show(session)
+        if not self.is_answering:
+            figures = self.figures
+            if head != self._measured:
+                figures = LiveStatistics(None, session.used).finish(Stats.from_json(session.last_answer.stats))
+            figures.context_size = session.context_size
+            self.show_figures(figures, head)
         sidebar = self.query_one(Sidebar)
         sidebar.open_chat = session.chat
         sidebar.refresh_chats()
@@ -101,7 +105,8 @@ class BaseApp(App[None]):
             widget.show(figures)
 
     def show_state(self) -> None:
-        """Show the system prompt, that something is not saved, and why once; and show the store's notes."""
+        """Show the title, the system prompt, that something is not saved, and why once; and show the store's notes."""
+        self.title_bar.show(self.session)
         self.query_one(SystemPrompt).show(self.session.system, self.session.persona)
         self.query_one(Welcome).show(self.session)
         error = str(self.session.store_error or "")

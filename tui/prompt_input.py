@@ -63,6 +63,7 @@ class PromptInput(TextArea):
         Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", show=False, id="composer.newline"),
         Binding("pageup", "app.page(-1)", show=False),
         Binding("pagedown", "app.page(1)", show=False),
+        Binding("end", "end", show=False),
         Binding("f6", "app.call('persona')", show=False),  # selects a line in the base class
     ]
 
@@ -95,6 +96,8 @@ class PromptInput(TextArea):
         self._begin_chord(False)
         if event.key == "enter":
             self.action_submit()
+        elif is_done:
+            await self.app.run_action("app.call('editor')")
         elif not event.is_printable and (bound := self.screen.active_bindings.get(event.key)) is not None:
             is_own = bound.node in (self, self.parent)
             is_done = is_own and await self.app.run_action(bound.binding.action, bound.node)
@@ -166,6 +169,13 @@ class PromptInput(TextArea):
             return
         if select or self._line_of_cursor() < self.wrapped_document.height - 1 or not self._recall(1):
             super().action_cursor_down(select)
+
+    async def action_end(self) -> None:
+        """Move the cursor to the end of the line; from the end of the text, scroll to the newest message."""
+        if self.cursor_location != self.document.end:
+            self.action_cursor_line_end()
+        else:
+            await self.app.run_action("app.newest")
 
     def action_copy(self) -> None:
         """Copy the selection; without a selection another widget handles the key."""

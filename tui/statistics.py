@@ -60,6 +60,11 @@ class LiveStatistics:
         return self
 
     @property
+    def is_empty(self) -> bool:
+        """True before the first answer of a chat."""
+        return not (self._is_live or self.stats.generated_tokens or self.context_used)
+
+    @property
     def is_waiting(self) -> bool:
         """True before the first token."""
         return self._is_live and not self.stats.generated_tokens
@@ -95,15 +100,16 @@ class LiveStatistics:
 
 
 class Figures(Widget):
-    """Shows the statistics of an answer."""
+    """Shows the statistics of an answer. Has the class `-empty` without any."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+        super().__init__(id=id, classes="-empty")
         self.figures = LiveStatistics()
 
     def show(self, figures: LiveStatistics) -> None:
         """Show these statistics as they are now."""
         self.figures = figures
+        self.set_class(figures.is_empty, "-empty")
         self.refresh()
 
 
@@ -129,9 +135,10 @@ class StatisticsPanel(Figures):
         elif figures.stats.generated_tokens:
             known = [*self._known()]
             lines[: len(known)] = known
-            longest = max(figures.draft_lengths[-width:], default=0)
-            lines[-2] = [f"draft length, up to {longest}" if longest else "draft length"]
-            lines[-1] = [(bars(figures.draft_lengths, width), "$text-success")]
+            if figures.draft_lengths:  # unknown of an answer of an earlier start
+                longest = max(figures.draft_lengths[-width:])
+                lines[-2] = [f"draft length, up to {longest}" if longest else "draft length"]
+                lines[-1] = [(bars(figures.draft_lengths, width), "$text-success")]
         lines += [
             [],
             ["context", *([f" {percent(figures.context_fill)}"] if figures.context_fill is not None else [])],

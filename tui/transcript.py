@@ -80,6 +80,7 @@ class Transcript(TurnWindow):
         """Append tokens to the streaming answer."""
         if self._answer is not None:
             self._answer.feed(events)
+            self.mark_news()
             self._update_legend(self._answer)
 
     async def end_answer(self, turn: Turn | None) -> None:

@@ -56,6 +56,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
     def compose(self) -> ComposeResult:
         yield Edge(-1)
         yield Edge(1)
+        yield News("▼ new text below · End shows it")
 
     @abstractmethod
     def view_of(self, entry: Entry) -> Widget: ...
@@ -84,7 +85,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
                 self.entries[n_kept:] = others
                 n = len(self.entries)
                 await self._move(max(self._first, n - MOST) if self.views else n - FIRST, n)
-                self._reading = None
+                self._follow()
         self.run_worker(self._fill(), exclusive=True, group="fill")
 
     async def append(self, entry: Entry, view: Widget | None = None) -> None:
@@ -97,6 +98,20 @@ class TurnWindow(VerticalScroll, can_focus=False):
             n = len(self.entries)
             most = MOST if self._reading is None else 2 * MOST
             await self._move(max(self._first, n - most) if was_at_end else self._first, n if was_at_end else self._last)
+        self.mark_news()
+
+    def mark_news(self) -> None:
+        """Show that there is new text at the end, if the user reads above it."""
+        for line in self.query_children(News):  # there is none before the first layout
+            line.display = self._reading is not None
+
+    async def show_end(self) -> None:
+        """Scroll to the end, and follow it."""
+        async with self._moving:
+            n = len(self.entries)
+            await self._move(self._first if self.is_at_end else n - FIRST, n)
+            self._follow()
+        self.scroll_end(animate=False)
 
     async def begin_live(self, view: Widget) -> None:
         """Scroll to the end and put a live view there."""
@@ -104,7 +119,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
             n = len(self.entries)
             await self._move(self._first if self.is_at_end else n - FIRST, n)
             self.live = view
-            self._reading = None
+            self._follow()
             await self.mount(view, before=self._edge(1))
 
     async def show_around(self, index: int) -> Widget:
@@ -172,6 +187,11 @@ class TurnWindow(VerticalScroll, can_focus=False):
     def on_click(self, event: Click) -> None:
         if isinstance(event.widget, Edge):
             self.call_later(self.slide, event.widget.step)
+        elif isinstance(event.widget, News):
+            self.call_later(self.show_end)
+
+    def action_scroll_end(self) -> None:
+        self.call_later(self.show_end)
 
     # --- scrolling ------------------------------------------------------------------------------------------------
 
@@ -179,7 +199,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
         super().watch_scroll_y(old_value, new_value)
         is_last_line = new_value >= self.max_scroll_y
         if is_last_line and self.is_at_end:
-            self._reading = None
+            self._follow()
         else:
             views = [*self.views, *([self.live] if self.live else [])]
             regions = ((view, view.virtual_region) for view in views)
@@ -189,6 +209,11 @@ class TurnWindow(VerticalScroll, can_focus=False):
             self.call_later(self._slide_from_edge, -1)
         elif is_last_line and not self.is_at_end:
             self.call_later(self._slide_from_edge, 1)
+
+    def _follow(self) -> None:
+        """Keep the end in view from now on."""
+        self._reading = None
+        self.mark_news()
 
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
         """Lay out the views; the visible text stays in place, or the end stays in view."""
@@ -220,6 +245,10 @@ class TurnWindow(VerticalScroll, can_focus=False):
     def scroll_to_region(self, *args: Any, **options: Any) -> Offset:
         """Do nothing: moving the focus must not scroll."""
         return Offset(0, 0)
+
+
+class News(Static):
+    """A line above the end of the view: there is new text below."""
 
 
 class Edge(Static):

@@ -23,7 +23,7 @@ from edgespec.tui.live_answer import TokenText
 from edgespec.tui.markdown import GrowingMarkdown, markdown
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import SwitchBranch, TurnCommand, TurnView
-from edgespec.tui.turn_window import MOST, MOUNTED, Edge
+from edgespec.tui.turn_window import MOST, MOUNTED, Edge, News
 
 Script = Callable[[Pilot[Any], Transcript], Awaitable[None]]
 MESSAGES = (TurnCommand, SwitchBranch)
@@ -573,11 +573,14 @@ def test_the_view_follows_an_answer_until_one_scrolls_up_and_again_from_the_end(
             await pilot.pause()
         place, line = transcript.scroll_y, first_line(transcript)
         assert place < transcript.max_scroll_y
+        news = transcript.query_one(News)
+        assert not news.display
         await transcript.feed(list(tokens("line\n\n" * 30)))
         await pilot.pause()
         assert (transcript.scroll_y, first_line(transcript)) == (place, line)
-        transcript.scroll_to(y=transcript.max_scroll_y, animate=False)
-        await pilot.pause()
+        assert news.display
+        await pilot.click(news)
+        await wait_until(pilot, lambda: transcript.is_vertical_scroll_end and not news.display)
         await transcript.feed(list(tokens("line\n\n" * 30)))
         await wait_until(pilot, lambda: transcript.max_scroll_y > place + 40)
         assert transcript.is_vertical_scroll_end
