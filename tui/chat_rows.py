@@ -35,28 +35,39 @@ class Row(Option):
         self.place = place
 
 
-def rows_by_day(chats: Sequence[ChatInfo], open_chat: str | None, folded: Collection[str] = ()) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The chat that is open, and those that the user has marked."""
+
+    open_chat: str | None = None
+    marked: Collection[str] = ()
+
+    def sign(self, chat: str) -> str:
+        return "✓ " if chat in self.marked else "▸ " if chat == self.open_chat else "  "
+
+
+def rows_by_day(chats: Sequence[ChatInfo], marks: Marks, folded: Collection[str] = ()) -> list[Row]:
     """Return pinned chats, then folders, `folded` or with their chats, then the other chats by day."""
     pinned, rest = ([chat for chat in chats if chat.is_pinned == is_pinned] for is_pinned in (True, False))
-    rows = [_heading("pinned"), *(_chat_row(chat, open_chat) for chat in pinned)] if pinned else []
+    rows = [_heading("pinned"), *(_chat_row(chat, marks) for chat in pinned)] if pinned else []
     for folder in sorted({chat.folder for chat in rest} - {""}, key=str.casefold):
         inside = [chat for chat in rest if chat.folder == folder]
         rows.append(_folder_row(folder, len(inside), is_folded=folder in folded))
-        rows += [_chat_row(chat, open_chat, folder) for chat in inside if folder not in folded]
+        rows += [_chat_row(chat, marks, folder) for chat in inside if folder not in folded]
     loose = [chat for chat in rest if not chat.folder]
     for day, group in groupby(loose, key=_day):
-        rows += [_heading(day), *(_chat_row(chat, open_chat) for chat in group)]
+        rows += [_heading(day), *(_chat_row(chat, marks) for chat in group)]
     return rows or [_heading("no chat yet")]
 
 
-def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], open_chat: str | None) -> list[Row]:
+def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], marks: Marks) -> list[Row]:
     """Return the chats that match a search, each with the matching messages."""
     by_chat: dict[str, list[Hit]] = {}
     for hit in hits:
         by_chat.setdefault(hit.chat, []).append(hit)
     rows: list[Row] = []
     for chat in chats:
-        rows.append(_chat_row(chat, open_chat))
+        rows.append(_chat_row(chat, marks))
         rows += [Row(_excerpt(hit), Place(hit.chat, hit.key)) for hit in by_chat.get(chat.id, ())]
     return rows or [_heading("nothing found")]
 
@@ -77,14 +88,13 @@ def _folder_row(folder: str, n_chats: int, *, is_folded: bool) -> Row:
     return Row(content, Place("", folder=folder))
 
 
-def _chat_row(chat: ChatInfo, open_chat: str | None, within: str = "") -> Row:
-    """Return the row of a chat; the open chat is marked. The folder is shown unless the row is `within` it."""
-    is_open = chat.id == open_chat
+def _chat_row(chat: ChatInfo, marks: Marks, within: str = "") -> Row:
+    """Return the row of a chat. The folder is shown unless the row is `within` it."""
     about = [one_line(chat.folder)] if chat.folder != within else []
     about += [when(chat.updated_s), counted(chat.n_turns, "message")]
     content = Content.assemble(
-        ("▸ " if is_open else "  ", "bold"),
-        (one_line(chat.title) or "untitled", "bold" if is_open else ""),
+        (marks.sign(chat.id), "bold $text-accent" if chat.id in marks.marked else "bold"),
+        (one_line(chat.title) or "untitled", "bold" if chat.id == marks.open_chat else ""),
         (f"\n  {' · '.join(about)}", "dim"),
     )
     return Row(content, Place(chat.id))

@@ -47,7 +47,12 @@ KEYS = (
         "Select messages: E edits, C copies, R regenerates, Enter unfolds, Left and Right switch versions, 1-9 copy "
         "code blocks, S saves them; Tab or Esc returns to the input field.",
     ),
-    ("Chats", "In the list: Enter opens, N new, R rename, P pin, F folder, D delete, / searches, Ctrl+B hides it."),
+    (
+        "Chats",
+        "In the list: Enter opens, N new, R rename, P pin, F folder, D delete, Space marks several to delete, / "
+        "searches, Ctrl+B hides it.",
+    ),
+    ("End", "Scroll to the newest message."),
     ("Ctrl+P", "Search all commands, and change the theme."),
 )
 

@@ -21,13 +21,14 @@ from edgespec.chat.session import Session
 from edgespec.history import ChatInfo, Hit, Store, StoreError
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
-from edgespec.tui.chat_rows import Place, Row, rows_by_day, rows_found
+from edgespec.tui.chat_rows import Marks, Place, Row, rows_by_day, rows_found
 from edgespec.tui.dialogs import Choice, ChoiceScreen, Dialog, TextScreen
 
 TYPING_S = 0.15  # pause of typing before the search starts
 MINUTE_S = 60.0
 AT_ONCE = 200  # chats in the list; more are added when the user scrolls to its end
 HITS = 50
+TITLES = 7  # titles in the question whether to delete chats
 FOLDED = "folded folders"  # the name of a preference in the store
 Change = Callable[[Session], object]
 
@@ -70,6 +71,7 @@ class Sidebar(Vertical):
         Binding("slash", "search", "Search", id="sidebar.search"),
         Binding("n", "app.call('clear')", "New", id="sidebar.new"),
         Binding("r,f2", "rename", "Rename", id="sidebar.rename"),
+        Binding("space", "mark", "Mark", key_display="␣", id="sidebar.mark"),
         Binding("d,delete", "delete", "Delete", id="sidebar.delete"),
         Binding("p", "pin", "Pin", id="sidebar.pin"),
         Binding("f", "move", "Folder", id="sidebar.move"),
@@ -86,6 +88,7 @@ class Sidebar(Vertical):
         self._limit = AT_ONCE
         self._typing: Timer | None = None
         self._folded: set[str] = set()
+        self._marked: dict[str, ChatInfo] = {}
 
     def compose(self) -> ComposeResult:
         yield self._search
@@ -109,7 +112,11 @@ class Sidebar(Vertical):
         self._search.focus()
 
     def action_clear(self) -> None:
-        self._search.value = ""
+        """Clear the search field, or from the list remove all marks."""
+        if self._search.has_focus:
+            self._search.value = ""
+        else:
+            self._mark({})
 
     # --- results of the store -------------------------------------------------------------------------------------
 
@@ -134,11 +141,11 @@ class Sidebar(Vertical):
                 self.post_message(Searched(self._found.query))
 
     def _show(self, *, from_top: bool) -> None:
-        found = self._found
+        found, marks = self._found, Marks(self.open_chat, self._marked)
         if found.query:
-            rows = rows_found(found.chats, found.hits, self.open_chat)
+            rows = rows_found(found.chats, found.hits, marks)
         else:
-            rows = rows_by_day(found.chats, self.open_chat, self._folded)
+            rows = rows_by_day(found.chats, marks, self._folded)
         chats = self.query_one(ChatList)
         chats.show(rows, from_top=from_top)
         if not chats.has_focus and not found.query:
@@ -181,11 +188,36 @@ class Sidebar(Vertical):
                 TextScreen("title", chat.title), lambda title: partial(_rename, chat.id, title) if title else None
             )
 
-    def action_delete(self) -> None:
+    def action_mark(self) -> None:
+        """Mark the highlighted chat or remove its mark, and go to the next one."""
         if chat := self._highlighted_chat():
-            text = f"Delete {one_line(chat.title) or 'untitled'!r} with its {counted(chat.n_turns, 'message')}?"
-            question = ChoiceScreen("delete", text, [Choice("", "No, keep it"), Choice("yes", "Yes, delete")])
-            self._ask(question, lambda yes: (lambda session: session.delete(chat.id)) if yes else None)
+            others = {key: each for key, each in self._marked.items() if key != chat.id}
+            self._mark(others if chat.id in self._marked else {**others, chat.id: chat})
+            rows = self.query_one(ChatList)
+            if rows.highlighted is not None and rows.highlighted < rows.option_count - 1:  # it would go to the first
+                rows.action_cursor_down()
+
+    def _mark(self, marked: dict[str, ChatInfo]) -> None:
+        self._marked = marked
+        said = self.query_one("#sidebar-said", Static)
+        said.update(f"{len(marked)} marked · Esc unmarks")
+        said.set_class(bool(marked), "-marked")
+        said.remove_class("-error")
+        self._show(from_top=False)
+        self.refresh_bindings()
+
+    def action_delete(self) -> None:
+        """Delete the marked chats, or without marks the highlighted one, if the user confirms it."""
+        chats = [*self._marked.values()] or [*filter(None, [self._highlighted_chat()])]
+
+        def change_for(answer: str) -> Change | None:
+            if not answer:
+                return None
+            self._mark({})
+            return lambda session: session.delete(*(chat.id for chat in chats))
+
+        question = ChoiceScreen("delete", _in_question(chats), [Choice("", "No"), Choice("yes", "Yes, delete")])
+        self._ask(question, change_for)
 
     def action_move(self) -> None:
         if chat := self._highlighted_chat():
@@ -211,10 +243,10 @@ class Sidebar(Vertical):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable actions on a chat if no chat is highlighted, and those of the search field elsewhere."""
         if action == "clear":
-            return self._search.has_focus and self._search.value != ""
+            return self._search.value != "" if self._search.has_focus else bool(self._marked)
         if action in ("search", "to_list"):
             return self._search.has_focus == (action == "to_list")
-        return self._highlighted_chat() is not None
+        return self._highlighted_chat() is not None or (action == "delete" and bool(self._marked))
 
     def _highlighted_chat(self) -> ChatInfo | None:
         place = self.query_one(ChatList).place
@@ -223,6 +255,16 @@ class Sidebar(Vertical):
 
 def _look(store: Store, query: str, limit: int) -> _Found:
     return _Found(query, store.chats(limit, query, "folders"), store.search(query, HITS) if query else ())
+
+
+def _in_question(chats: Sequence[ChatInfo]) -> str:
+    """Return the question whether to delete chats, with the titles of the first ones."""
+    titles = [f"  {one_line(chat.title) or 'untitled'}" for chat in chats]
+    messages = counted(sum(chat.n_turns for chat in chats), "message")
+    if len(chats) == 1:
+        return f"Delete {titles[0].strip()!r} with its {messages}?"
+    more = [f"  … and {len(chats) - TITLES} more"] if len(chats) > TITLES else []
+    return "\n".join([f"Delete these {len(chats)} chats with their {messages}?", *titles[:TITLES], *more])
 
 
 def _rename(chat: str, title: str, session: Session) -> None:

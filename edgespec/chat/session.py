@@ -202,12 +202,13 @@ class Session(Conversation, Closable):
         self._keep(turn)
         return self._answer(cancel) if old.role == "user" else iter(())
 
-    def delete(self, chat: str) -> None:
-        """Delete a chat of the store, by its id. Raises StoreError."""
-        if chat == self.chat:
+    def delete(self, *chats: str) -> None:
+        """Delete chats of the store, by their ids. Raises StoreError."""
+        if self.chat in chats:
             self.new()
-        self.store.remove([chat])
-        self.states.remove(chat)
+        self.store.remove(chats)
+        for chat in chats:
+            self.states.remove(chat)
 
     def info(self) -> ChatInfo:
         """Return the chat as the store lists it."""

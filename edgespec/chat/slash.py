@@ -75,7 +75,7 @@ COMMANDS = (
     Command("pin", "", "Pin this chat above the others, or unpin it."),
     Command("folder", "[NAME|none]", "Move this chat into a folder, or list the folders."),
     Command("restart", "[N]", "Reload the model, or after a failure reload it with other settings (N).", waits=True),
-    Command("delete", "ID", "Delete a chat permanently.", waits=True),
+    Command("delete", "ID...", "Delete chats permanently.", waits=True),
     Command("export", "[md|jsonl|FILE]", "Export this chat to a file, by default in the current folder.", "f8"),
     Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", "f12"),
     Command("save", "[N] [FILE]", "Save a code block of the last answer to a file, by default in the current folder."),

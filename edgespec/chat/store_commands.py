@@ -98,15 +98,15 @@ class StoreCommands:
             raise UsageError("this chat is empty")
         return self.session.store.find(self.session.chat)
 
-    def do_delete(self, name: str) -> Iterator[str]:
-        if not name:
-            raise UsageError("/delete needs the id of a chat", hint="/delete ID; 'edgespec history list' shows ids")
+    def do_delete(self, names: str) -> Iterator[str]:
+        if not names:
+            raise UsageError("/delete needs the id of a chat", hint="/delete ID...; 'edgespec history list' shows ids")
         session = self.session
-        info, before = session.store.find(name), session.chat
-        session.delete(info.id)
-        if info.id == before:
+        chats, before = [session.store.find(name) for name in names.split()], session.chat
+        session.delete(*(chat.id for chat in chats))
+        if session.chat != before:
             self.front.redraw()
-        yield f"deleted {info.title or info.id}"
+        yield f"deleted {', '.join(chat.title or chat.id for chat in chats)}"
 
     def do_export(self, argument: str) -> None:
         """`/export`, `/export jsonl`: to a new file in the current folder; `/export FILE`: the suffix is the format."""

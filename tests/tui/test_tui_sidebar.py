@@ -20,7 +20,7 @@ from edgespec.chat.session import Session
 from edgespec.history import ChatInfo, Hit, Store
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import when
-from edgespec.tui.chat_rows import Row, rows_by_day, rows_found
+from edgespec.tui.chat_rows import Marks, Row, rows_by_day, rows_found
 from edgespec.tui.dialogs import Dialog
 from edgespec.tui.sidebar import AT_ONCE, ChangeChat, ChatChosen, ChatList, Sidebar
 
@@ -152,7 +152,7 @@ def chat(id: str, updated_s: float, title: str = "") -> ChatInfo:
 
 def test_chats_are_grouped_by_day() -> None:
     now_s = time.time()
-    rows = rows_by_day([chat(str(days), now_s - days * DAY) for days in (0, 1, 3, 400)], None)
+    rows = rows_by_day([chat(str(days), now_s - days * DAY) for days in (0, 1, 3, 400)], Marks())
     shown = [str(row.prompt).split("\n")[-1].strip() for row in rows]
     times = [f"{when(now_s - days * DAY)} · 1 message" for days in (0, 1, 3, 400)]
     assert shown == ["today", times[0], "yesterday", times[1], "earlier", *times[2:]]
@@ -160,7 +160,7 @@ def test_chats_are_grouped_by_day() -> None:
 
 def test_a_snippet_begins_shortly_before_what_was_found_and_marks_it() -> None:
     hit = Hit("a", "", "key", "user", "many words come before the \x02found\x03 \x1bword and \x02more\x03", 0.0)
-    rows = rows_found([chat("a", 0.0)], [hit], None)
+    rows = rows_found([chat("a", 0.0)], [hit], Marks())
     content = rows[1].prompt
     assert isinstance(content, Content)
     assert str(content) == "    …fore the found \ufffdword and more"
@@ -276,6 +276,24 @@ def test_a_chat_is_deleted_only_when_that_is_confirmed(store: Store, keys: tuple
     for message in messages:
         change(store, message)
     assert {chat.id for chat in store.chats()} == {"a", "b"} | (set() if is_deleted else {"c"})
+
+
+def test_several_chats_are_marked_and_deleted_after_one_question(store: Store) -> None:
+    async def step(pilot: Pilot[Any]) -> None:
+        chat_list(pilot).focus()
+        await pilot.press("space", "space")  # each goes to the next chat
+        assert [title for title in titles(pilot) if title.startswith("✓ ")] == ["✓ 日本語 \ufffd[31m", "✓ The sky"]
+        await pilot.press("d")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, Dialog))
+        question = str(pilot.app.screen.query_one(Static).content)
+        assert question == "Delete these 2 chats with their 4 messages?\n  日本語 \ufffd[31m\n  The sky"
+        await pilot.press("down", "enter")
+        await wait_until(pilot, lambda: not isinstance(pilot.app.screen, Dialog))
+        assert not any("✓" in title for title in titles(pilot))
+
+    (message,) = drive(store, step).messages
+    change(store, message)
+    assert [chat.id for chat in store.chats()] == ["a"]
 
 
 # --- when chats change ------------------------------------------------------------------------------------------------
