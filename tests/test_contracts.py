@@ -31,6 +31,7 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "datastore": f"{PLAIN} core gguf_file llama files text",
     "engine": f"{PLAIN} core llama drafters files text",
     "models": f"{PLAIN} core gguf_file llama drafters files text",
+    "tools": f"{PLAIN} core gguf_file llama files text",
     "batch": f"{PLAIN} core gguf_file llama models files text",
     "runtime": f"{PLAIN} core gguf_file llama drafters datastore engine models batch files text",
     "edgespec": f"{PLAIN} core runtime",
@@ -38,12 +39,12 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "bench": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec files text",
     "remote": f"{PLAIN} core runtime files text",
     "cluster": f"{PLAIN} core gguf_file llama models runtime batch remote text",
-    "serve": f"{PLAIN} core gguf_file models runtime edgespec batch files text",
+    "serve": f"{PLAIN} core gguf_file models runtime edgespec batch tools files text",
     "training": f"{PLAIN} core gguf_file llama datastore runtime history bench files text",
     "chat": f"{PLAIN} core gguf_file llama models runtime edgespec history files text",
     "tui": f"{PLAIN} core drafters gguf_file models runtime edgespec history chat files text",
     "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch"
-    " serve remote cluster"
+    " serve remote cluster tools"
     " training chat tui files text",
 }
 HEAVY = {

@@ -19,8 +19,8 @@ from edgespec.serve.messages import call_of, message_of, take_functions
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
-from edgespec.serve.tools.formats import ToolCall
 from edgespec.settings import Message, moved
+from edgespec.tools.formats import ToolCall
 
 MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}

@@ -7,22 +7,20 @@ so the values of a body are counted before the body is parsed.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from dataclasses import dataclass
 from functools import partial
-from math import isinf
 from typing import Any, NoReturn
 
 from starlette.types import Receive
 
 from edgespec.serve.errors import ApiError, unavailable
 from edgespec.serve.threads import in_thread
+from edgespec.text import strict_json
 
 MAX_BODY = 16 * 2**20  # bytes
 MAX_HELD = 8 * MAX_BODY  # of all requests that are open, without the first bytes of each
 MAX_VALUES = 2**19  # of a body
-MAX_DEPTH = 64
 SMALL = 2**16  # bytes of a body that count in a separate limit, which a few large bodies cannot exhaust
 VALUE = 96  # bytes that a value takes once it is parsed
 
@@ -141,35 +139,8 @@ def count_values(data: bytes, most: int) -> int:
 def parsed(data: bytes) -> Any:
     """Parse JSON. Raises ApiError for invalid JSON, and for numbers and texts that JSON cannot contain."""
     try:
-        value = json.loads(data.decode(), parse_constant=refuse_constant, parse_float=_finite)
-        _check_depth(value)
-        if b"\\ud" in data.lower():
-            json.dumps(value, ensure_ascii=False).encode()
+        return strict_json.parsed(data)
     except RecursionError as error:
         raise ApiError(400, "the body is nested too deeply", code="invalid_json") from error
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}"[:300], code="invalid_json") from error
-    return value
-
-
-def refuse_constant(name: str) -> NoReturn:
-    """Raise ValueError for NaN and infinities, which Python reads although JSON does not have them."""
-    raise ValueError(f"{name} is not a number")
-
-
-def _finite(text: str) -> float:
-    """Parse a number. Python reads 1e999 as infinity, which no JSON answer can contain."""
-    value = float(text)
-    if isinf(value):
-        raise ValueError(f"{text[:40]} is too large a number")
-    return value
-
-
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [part for part in level if isinstance(part, dict | list)]
-        if not level:
-            return
-        level = [item for part in level for item in (part.values() if isinstance(part, dict) else part)]
-    raise RecursionError

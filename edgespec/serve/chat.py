@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.serve.errors import ApiError, Names
-from edgespec.serve.tools.formats import ToolCall, ToolParser
 from edgespec.settings import Request
 from edgespec.text.thinking import Part, ThinkingStream
+from edgespec.tools.formats import ToolCall, ToolParser
 
 
 @dataclass(frozen=True, slots=True)

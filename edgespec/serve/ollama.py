@@ -18,7 +18,7 @@ from edgespec.serve.chat import Call, Piece, Writer, line
 from edgespec.serve.errors import Names, ollama_body
 from edgespec.serve.openai import chat_of, text_of
 from edgespec.serve.served import Served
-from edgespec.serve.tools.formats import ToolCall
+from edgespec.tools.formats import ToolCall
 
 LEVELS = ("low", "medium", "high")
 LOWEST = -1e4  # stands for log-probabilities of minus infinity, which JSON does not have

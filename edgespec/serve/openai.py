@@ -20,10 +20,10 @@ from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
 from edgespec.serve.errors import Names
 from edgespec.serve.messages import chat_messages, check_count
 from edgespec.serve.served import Served
-from edgespec.serve.tools.formats import ToolCall
 from edgespec.serve.tools.given import take_arguments, take_tools, use_tools, with_tools
 from edgespec.settings import Message, Request
 from edgespec.text.thinking import CLOSE
+from edgespec.tools.formats import ToolCall
 
 MOST_LOGPROBS = 20
 MOST_ANSWERS = 64  # to one request

@@ -16,8 +16,8 @@ from edgespec.serve.errors import ApiError, Names
 from edgespec.serve.messages import call_of, message_of, role_in, take_functions
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
-from edgespec.serve.tools.formats import ToolCall
 from edgespec.settings import Message, shown
+from edgespec.tools.formats import ToolCall
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 

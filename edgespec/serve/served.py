@@ -15,8 +15,8 @@ from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
 from edgespec.runtime.worker import NoReplyError, Worker
 from edgespec.serve.errors import ApiError, unavailable
 from edgespec.serve.threads import in_thread
-from edgespec.serve.tools.formats import WORDS
 from edgespec.settings import LoadSettings, Request
+from edgespec.tools.formats import WORDS
 
 REPLY_S = 60.0  # for a question with a long text
 STATE_S = 10.0  # for a question to the engine, which may have to finish a forward pass first

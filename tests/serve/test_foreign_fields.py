@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from serving import Serving
 
-from edgespec.serve.tools.formats import TAGS, ToolCall, ToolParser
+from edgespec.tools.formats import TAGS, ToolCall, ToolParser
 
 CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 HELLO = [{"role": "user", "content": "Hello"}]

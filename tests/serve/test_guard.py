@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import booleans, dictionaries, integers, lists, none, recursive, text
 
-from edgespec.serve.bodies import MAX_BODY, MAX_DEPTH, MAX_HELD, MAX_VALUES, VALUE, count_values, parsed
+from edgespec.serve.bodies import MAX_BODY, MAX_HELD, MAX_VALUES, VALUE, count_values, parsed
 from edgespec.serve.errors import ApiError
 from edgespec.serve.guard import Rules, guards
+from edgespec.text.strict_json import MAX_DEPTH
 from edgespec.validation import is_loopback
 
 Headers = dict[str, str]

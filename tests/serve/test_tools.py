@@ -9,8 +9,8 @@ import pytest
 from serving import Serving
 
 from edgespec.batch.fields import Fields
-from edgespec.serve.tools.formats import FORCED, LLAMA, MISTRAL, TAGS, Format, ToolCall, ToolParser, format_of
 from edgespec.serve.tools.given import take_arguments
+from edgespec.tools.formats import FORCED, LLAMA, MISTRAL, TAGS, Format, ToolCall, ToolParser, format_of
 
 CHAT = "/v1/chat/completions"
 pytestmark = [pytest.mark.native, pytest.mark.cli]

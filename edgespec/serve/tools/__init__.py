@@ -1,1 +1,1 @@
-"""Tools: reads them from requests, describes them to the model, and finds their calls in answers."""
+"""Tools of requests: reads them, and describes them to the model."""

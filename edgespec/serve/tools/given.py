@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,11 +12,10 @@ from edgespec.batch.fields import Fields
 from edgespec.batch.known import MOST_NOTES
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served
-from edgespec.serve.tools.formats import FORCED, ToolParser, format_of
 from edgespec.settings import Message, Request, joined, moved, shown
+from edgespec.tools.formats import FORCED, NAME, ToolParser, format_of
 
 MOST_TOOLS = 512
-_NAME = re.compile(r"[\w.:/-]{1,128}\Z")
 _TEMPLATE_OWN = {  # variables of the template that requests cannot set directly
     *("messages", "tools", "tool_choice", "functions", "function_call", "add_generation_prompt"),
     *("bos_token", "eos_token", "raise_exception", "strftime_now"),
@@ -71,7 +69,7 @@ def _function(where: str, given: Any) -> dict[str, Any]:
         raise UnsupportedError(where, f"tools of type {shown(kind)} cannot be called, only functions")
     function = fields.within("function")
     name = function.take("name")
-    if not isinstance(name, str) or not _NAME.match(name):
+    if not isinstance(name, str) or not NAME.match(name):
         raise BadInputError(f"{where} must be a function with a name of letters, digits, - and _", where)
     parameters = function.mapping("parameters") if "parameters" in function else {"type": "object", "properties": {}}
     function.flag("strict")

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgespec.serve.bodies import parsed, refuse_constant
-from edgespec.serve.errors import ApiError
+from edgespec.text.strict_json import parsed, refuse_constant
+
+NAME = re.compile(r"[\w.:/-]{1,128}\Z")
+"""Names of tools."""
 
 Schemas = Mapping[str, Any]
 """The parameters of each tool, by its name."""
@@ -21,12 +23,14 @@ Schemas = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool with `arguments`, the text of a JSON object, its number in the answer and its id."""
+    """A call of a tool with `arguments`, the text of a JSON object, its number in the answer and its id. `span` is the
+    part of the answer's text that has the call."""
 
     name: str
     arguments: str
     number: int = 0
     id: str = ""
+    span: tuple[int, int] = (0, 0)
 
 
 class UnfinishedError(Exception):
@@ -215,7 +219,7 @@ def _text(arguments: Any) -> str:
     try:
         text = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace").decode()
         parsed(text.encode())
-    except (ApiError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError("nested too deeply") from error
     return text
 
@@ -237,6 +241,7 @@ class ToolParser:
     def __init__(self, format: Format, schemas: Schemas, most: int | None = None) -> None:
         self._format, self._schemas, self._most = format, schemas, most
         self._held = ""
+        self._n_read = 0  # characters before those that are held
         self._n_calls = 0
         self._has_text = False
 
@@ -264,11 +269,11 @@ class ToolParser:
                     break
                 made += self._text(start + max(1, len(mark)))
                 continue
-            rest = self._held[start + length :]
+            rest, span = self._held[start + length :], (self._n_read + start, self._n_read + start + length)
             made += self._text(len(self._held[:start].rstrip()))
-            self._held = rest
+            self._held, self._n_read = rest, span[1]
             for call in calls if self._most is None else calls[: max(0, self._most - self._n_calls)]:
-                made.append(replace(call, number=self._n_calls, id=self._new_id()))
+                made.append(replace(call, number=self._n_calls, id=self._new_id(), span=span))
                 self._n_calls += 1
         return made
 
@@ -286,6 +291,7 @@ class ToolParser:
     def _text(self, length: int) -> list[str]:
         """Return the first characters as text, except for blanks after a call."""
         text, self._held = self._held[:length], self._held[length:]
+        self._n_read += length
         if not text or (self._n_calls and not text.strip()):
             return []
         self._has_text |= not text.isspace()
