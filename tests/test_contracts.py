@@ -41,8 +41,8 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "cluster": f"{PLAIN} core gguf_file llama models runtime batch remote text",
     "serve": f"{PLAIN} core gguf_file models runtime edgespec batch tools files text",
     "training": f"{PLAIN} core gguf_file llama datastore runtime history bench files text",
-    "chat": f"{PLAIN} core gguf_file llama models runtime edgespec history files text",
-    "tui": f"{PLAIN} core drafters gguf_file models runtime edgespec history chat files text",
+    "chat": f"{PLAIN} core gguf_file llama models runtime edgespec history tools files text",
+    "tui": f"{PLAIN} core drafters gguf_file models runtime edgespec history chat tools files text",
     "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch"
     " serve remote cluster tools"
     " training chat tui files text",
@@ -59,6 +59,8 @@ HEAVY = {
     "starlette",
     "uvicorn",
     "ray",
+    "mcp",
+    "pydantic",
 } | {"httpx2"}
 
 
@@ -203,6 +205,11 @@ def test_only_one_module_touches_ray() -> None:
     assert {name for name in SOURCES if '"ray"' in source[name] or "ray" in third_party(name)} == {
         "edgespec.cluster.library"
     }
+
+
+def test_only_the_process_of_a_tool_server_touches_mcp() -> None:
+    users = {name for name in SOURCES if {"mcp", "mcp_types"} & third_party(name)}
+    assert users == {"edgespec.tools.host"}
 
 
 def test_pytorch_is_loaded_when_training_begins() -> None:

@@ -42,9 +42,14 @@ class Attachment:
         """The file as a part of the message: its name, and its text in a fence."""
         if self.mark:
             return self.mark
-        longest_run = max((len(run) for run in re.findall("`+", self.text)), default=0)
-        fence = "`" * max(3, longest_run + 1)
-        return f"{self.name}:\n{fence}\n{self.text.rstrip()}\n{fence}"
+        return f"{self.name}:\n{fenced(self.text.rstrip())}"
+
+
+def fenced(text: str) -> str:
+    """Return a text in a fence that it does not contain."""
+    longest_run = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest_run + 1)
+    return f"{fence}\n{text}\n{fence}"
 
 
 def described(files: Sequence[Attachment], n_tokens: int | None = None) -> str:

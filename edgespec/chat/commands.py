@@ -15,6 +15,7 @@ from edgespec.chat.personas import differing
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
 from edgespec.chat.store_commands import StoreCommands
+from edgespec.chat.tool_commands import ToolCommands
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 from edgespec.files.config_file import change_settings
@@ -29,11 +30,12 @@ from edgespec.text.code_blocks import CodeBlock, code_blocks
 from edgespec.text.figures import counted, percent, size_of
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import split, without_thinking
+from edgespec.tools.results import ToolResult
 
 HOW_TO = "/model MODEL loads a model, downloaded if it is not here, /draft MODEL a draft model"
 
 
-class Commands(StoreCommands):
+class Commands(ToolCommands, StoreCommands):
     """Runs commands on a session for a front end. A command that fails raises EdgespecError.
 
     A command is a method `do_NAME`, which may yield lines to show. `compared` is the last comparison.
@@ -299,7 +301,8 @@ class Commands(StoreCommands):
             self.front.copy(self._code_block(number.strip()).code)
         else:
             turn = turns[_number(what, len(turns))] if what else self._last_answer()
-            self.front.copy(without_thinking(turn.content))
+            is_result = turn.role == "tool"
+            self.front.copy(ToolResult.of(turn.content).text if is_result else without_thinking(turn.said))
 
     def do_save(self, what: str) -> None:
         """`/save`, `/save N`, `/save FILE`, `/save N FILE`: save a code block of the last answer."""

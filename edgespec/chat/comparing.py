@@ -179,7 +179,7 @@ class Comparison:
         for event in session.ask(asks, cancel) if asks else session.regenerate(cancel, sample=0):
             if isinstance(event, Notice):
                 self.notes.append(event.text)
-            else:
+            elif isinstance(event, TokenEvent):
                 lane.events.append(event)
                 heard(number)
         last, self._chat = session.turns[-1], session.chat

@@ -15,12 +15,13 @@ from edgespec.chat.images import with_images
 from edgespec.chat.model import ChatModel
 from edgespec.chat.personas import Persona, persona
 from edgespec.chat.saving import Recording, Write, Writes
+from edgespec.chat.sent import as_messages
 from edgespec.chat.settings import ChatSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Answer, Branch, Store, StoreError, Turn, new_id
 from edgespec.history.data import first_line
 from edgespec.settings import Message
-from edgespec.text.thinking import OPEN
+from edgespec.tools.offer import Offer
 
 UNSENT = "unsent"  # the name of a setting of a chat, and of a preference for the next new chat
 SHORT = Message("user", "x")  # the template adds some tokens to the text of a message
@@ -43,6 +44,7 @@ class Conversation:
         self.attached: list[Attachment] = []
         self._own_settings = settings
         self._own_persona: tuple[Persona, Collection[str]] | None = None
+        self.offer: Offer | None = None  # the tools that the model gets
         self.persona = ""
         self.taken_persona: Persona | None = None
         self.is_answering = False
@@ -270,7 +272,13 @@ class Conversation:
 
     def _messages(self, turns: Sequence[Turn], first: int) -> list[Message]:
         system = [Message("system", self.system)] if self.system else []
-        return [*system, *(as_message(turn, self.about) for turn in turns[first:])]
+        style = self.model.style if any(turn.role == "tool" for turn in turns[first:]) else None
+        return [*system, *as_messages(turns[first:], self.about, style)]
+
+    @property
+    def template(self) -> str:
+        """The arguments of the chat template: the tools that the model gets."""
+        return self.offer.template if self.offer else ""
 
     def _sent(self, recording: Recording) -> tuple[list[Message], int]:
         """Return the messages that fit, including the answer so far, and the number of tokens that are not sent."""
@@ -279,7 +287,8 @@ class Conversation:
         messages = self._messages(self.turns, self.first_sent) + last
         left = 0
         if self.first_sent:
-            left = max(0, self.model.count(self._messages(self.turns, 0) + last) - self.model.count(messages))
+            everything = self._messages(self.turns, 0) + last
+            left = max(0, self.model.count(everything, self.template) - self.model.count(messages, self.template))
         return messages, left
 
     def _make_room(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> None:
@@ -295,7 +304,7 @@ class Conversation:
         """
 
         def size(first: int) -> int:
-            return self.model.count([*self._messages(turns, first), *last])
+            return self.model.count([*self._messages(turns, first), *last], self.template)
 
         n_ctx, start = self.context_size, self.first_sent
         reserve = n_ctx // 4 if self.settings.max_tokens < 0 else min(self.settings.max_tokens, n_ctx // 4)
@@ -308,8 +317,10 @@ class Conversation:
             needed = size(start)
         if needed >= n_ctx - 1:
             raise UsageError(
-                f"the message and the system prompt have {needed:,} tokens, the context holds {n_ctx:,}",
-                hint="shorten it, remove files (/file none N), or use a larger context (-c)",
+                f"the message and the system prompt{' with the tools' if self.offer else ''} have {needed:,} tokens, "
+                f"the context holds {n_ctx:,}",
+                hint="shorten it, remove files (/file none N), or use a larger context (-c)"
+                + (", or do without tools (/tools off)" if self.offer else ""),
             )
         return start, needed
 
@@ -350,17 +361,3 @@ class TokenCounts:
 
     def _key(self, file: Attachment) -> tuple[str, int]:
         return str(self._model.about.get("model", "")), hash(file)
-
-
-def as_message(turn: Turn, about: Mapping[str, Any]) -> Message:
-    """Return a turn as a message for the model that `about` describes.
-
-    An answer of a model with the same vocabulary has its token ids, so that the KV cache can be reused exactly. It has
-    none if the template changes its text by removing the reasoning.
-    """
-    answer = turn.answer
-    if answer is None or answer.vocabulary != about.get("vocabulary"):
-        return with_images(turn.role, turn.content)
-    thinks = turn.content.lstrip().startswith(OPEN)
-    changed = thinks and (about.get("drops_thinking") or about.get("opens_thinking"))
-    return Message(turn.role, turn.content, () if changed else answer.ids)

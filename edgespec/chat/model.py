@@ -21,6 +21,7 @@ from edgespec.models.names.spec import catalogued_settings, resolve
 from edgespec.runtime.worker import LoadingStoppedError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import lost_workers
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Message
+from edgespec.tools.offer import Style, ToolModel, style_of
 
 Catalogued = Mapping[str, str | float]
 
@@ -47,6 +48,8 @@ class ChatModel:
         self._n_notes = 0  # notes that were reported
         self.failure: EdgespecError | None = None
         self.wanted = settings
+        self._style: Style | None = None
+        self._knows_style = False
 
     def load(
         self, wanted: LoadSettings, progress: Progress | None, cancel: CancelFlag | None
@@ -71,6 +74,7 @@ class ChatModel:
             raise
         self._n_notes, self.failure, self.settings, self.wanted = 0, None, wanted, wanted
         self.about, self._drafting = self.engine.describe(), {}
+        self._style, self._knows_style = None, False
         return catalogued
 
     def check(self, wanted: LoadSettings) -> None:
@@ -129,10 +133,20 @@ class ChatModel:
             engine.draft_with(**wanted)
             self.about, self._drafting = engine.describe(), wanted
 
-    def count(self, messages: Sequence[Message]) -> int:
-        """Return the number of tokens of messages. Raises UsageError if no model is loaded."""
+    def count(self, messages: Sequence[Message], template: str = "") -> int:
+        """Return the number of tokens of messages, with arguments of the chat template. Raises UsageError if no model
+        is loaded."""
         with self.watched() as engine:
-            return engine.count(messages)
+            return engine.count(messages, template)
+
+    @property
+    def style(self) -> Style | None:
+        """How the model calls tools; None if it does not, or runs elsewhere."""
+        if self.engine is not None and not self._knows_style:
+            with self.watched() as engine:
+                self._style = style_of(engine) if isinstance(engine, ToolModel) else None
+            self._knows_style = True
+        return self._style
 
     @contextmanager
     def watched(self) -> Iterator[Answerer]:

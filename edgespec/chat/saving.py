@@ -84,6 +84,7 @@ class Recording:
         self._begun, self._n_begun = begun, len(self._ids)
         self._has_all_ids = begun is None or bool(begun_ids)  # whether `_ids` are the tokens of the whole text
         self.reason: str = "cancelled"
+        self.calls: Sequence[tuple[int, int]] = ()  # where the text has calls of tools
         self.stats: Stats | None = None
         self.segment: Stats | None = None
         self._row: str | None = None
@@ -144,10 +145,11 @@ class Recording:
         stats: Mapping[str, Any] = self.stats.as_json() if self.stats else {}
         if self._begun and self._begun.answer:  # keep the statistics of the longer part
             stats = max(self._begun.answer.stats, stats, key=lambda each: each.get("timings", {}).get("predicted_n", 0))
+        about: dict[str, Any] = {"first_sent": first_sent} | ({"calls": self.calls} if self.calls else {})
         answer = replace(
             self._answer,
             finish_reason=self.reason,
-            settings={**self._answer.settings, "first_sent": first_sent},
+            settings={**self._answer.settings, **about},
             stats={**stats, "context_used": self.context_used},
             ids=self._known_ids,
         )

@@ -6,16 +6,18 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Answerer, Events, Notice, Opener
+from edgespec.chat.answerer import Added, Answerer, Events, Notice, Opener
 from edgespec.chat.attachments import Attachment, with_files, without_files
-from edgespec.chat.conversation import Conversation, as_message
 from edgespec.chat.model import Catalogued, ChatModel
 from edgespec.chat.saving import Recording
+from edgespec.chat.sent import as_message
 from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
 from edgespec.chat.states import ChatStates
+from edgespec.chat.tool_use import ToolUse, text_of_calls
 from edgespec.closable import Closable
 from edgespec.core.policy.records import PolicyVerdict
 from edgespec.errors import EdgespecError, GenerationError, UsageError
@@ -27,11 +29,13 @@ from edgespec.text.figures import counted
 from edgespec.text.printable import with_unix_line_ends
 from edgespec.text.repetition import RepetitionDetector
 from edgespec.text.thinking import OPEN
+from edgespec.tools.offer import MOST_ROUNDS, Shown
+from edgespec.tools.toolbox import Toolbox
 
 AGAINST_LOOPS = "/set repeat-penalty 1.1 may help"
 
 
-class Session(Conversation, Closable):
+class Session(ToolUse, Closable):
     """A conversation, the model that answers, and the store that saves it.
 
     `used` is the number of tokens in the context, also while an answer is generated. `begun` is the text of an answer
@@ -48,14 +52,17 @@ class Session(Conversation, Closable):
         store_notes: list[str] | None = None,
         server: str = "",
         states: ChatStates | None = None,
+        toolbox: Toolbox | None = None,
     ) -> None:
         self.states, self.begun = states or ChatStates(0), ""
         self._store_notes = [] if store_notes is None else store_notes
         self._loops = RepetitionDetector()  # for the last answer
-        super().__init__(ChatModel(open_engine, load_settings, server), store, settings or ChatSettings(), system)
+        model = ChatModel(open_engine, load_settings, server)
+        super().__init__(model, store, settings or ChatSettings(), system, toolbox)
 
     def close(self) -> None:
-        """Free the model, but not the store, which belongs to the caller. May be called twice."""
+        """Free the model and end the tools, but not the store, which belongs to the caller. May be called twice."""
+        self.toolbox.close()
         self._writes.retry()
         self.states.keep_last(None if self.is_answering else self.engine)
         self.model.unload()
@@ -78,6 +85,7 @@ class Session(Conversation, Closable):
         if wanted.model != before:
             self._answer_as_catalogued(*catalogued)
         self._draft_as_set_or_loaded()
+        self.start_tools()
 
     @property
     def load_settings(self) -> LoadSettings:
@@ -162,6 +170,8 @@ class Session(Conversation, Closable):
         """Continue the last answer. Raises UsageError."""
         self._check_idle()
         self.model.needed()
+        if self.turns and self.turns[-1].role == "tool":  # the answer ended while its tools were running
+            return self._answer(cancel)
         if len(self.turns) < 2 or self.turns[-1].role != "assistant":
             raise UsageError("there is no answer to continue")
         begun = self.turns[-1]
@@ -171,13 +181,13 @@ class Session(Conversation, Closable):
 
     @contextmanager
     def answering_as(self, settings: ChatSettings, model: ChatModel) -> Iterator[None]:
-        """Within this block, answer with other settings and by another model."""
-        own = self.settings, self.model
-        self.settings, self.model = settings, model
+        """Within this block, answer with other settings, by another model, and without tools: nobody is asked."""
+        own = self.settings, self.model, self.toolbox.is_on
+        self.settings, self.model, self.toolbox.is_on = settings, model, False
         try:
             yield
         finally:
-            self.settings, self.model = own
+            self.settings, self.model, self.toolbox.is_on = own
             self._save_settings()
 
     def edit(self, index: int, text: str, cancel: CancelFlag | None = None) -> Events:
@@ -225,12 +235,29 @@ class Session(Conversation, Closable):
     def _answer(
         self, cancel: CancelFlag | None, *, begun: Turn | None = None, replaced: Sequence[Turn] = (), sample: int = 0
     ) -> Events:
-        """Answer the last turn, or continue the answer `begun`.
+        """Answer the last turn, or continue the answer `begun`; run the tools that it calls, and answer again.
 
         If the request is refused, or the model generates nothing, the turns `replaced` are restored.
         """
         self.model.needed()
         cancel = cancel or CancelFlag()
+        self.offer_tools(cancel)
+        yield from self._one_answer(cancel, begun, replaced, sample)
+        for n_rounds in count():
+            if not self.calls:
+                return
+            yield Added(self.turns[-1])
+            self.is_answering = True
+            try:
+                yield from self._run_calls(n_rounds, cancel)
+            finally:
+                self.is_answering = False
+            if cancel.is_set() or n_rounds >= MOST_ROUNDS:
+                return
+            yield from self._one_answer(cancel, None, (), sample)
+
+    def _one_answer(self, cancel: CancelFlag, begun: Turn | None, replaced: Sequence[Turn], sample: int) -> Events:
+        """Answer the last turn, or continue the answer `begun`, without running tools."""
         try:
             self.model.draft_as(self.settings)
             request = self._request(sample, begun)
@@ -269,6 +296,7 @@ class Session(Conversation, Closable):
         """Yield the events of the answer. Each time it fills the context, drop older messages and continue."""
         self._loops = RepetitionDetector()
         opened = f"{OPEN}\n" if self.about.get("opens_thinking") and not recording.content else ""
+        shown = Shown(self.offer, recording.content)
         while True:
             messages, left = self._sent(recording)
             if self.first_sent != self._reported_first:
@@ -276,32 +304,38 @@ class Session(Conversation, Closable):
                 dropped = f"{counted(n_dropped, 'older message')} {'was' if n_dropped == 1 else 'were'} dropped"
                 yield Notice(f"the context of {self.context_size:,} tokens is full: {dropped}", about="context")
             max_tokens = request.max_tokens - recording.new_tokens if request.max_tokens >= 0 else -1
-            self.states.recall(engine, self._id, messages)
-            stretch = replace(request, messages=tuple(messages), left=left, max_tokens=max_tokens)
+            self.states.recall(engine, self._id, messages, self.template)
+            stretch = replace(
+                request, messages=tuple(messages), left=left, max_tokens=max_tokens, template=self.template
+            )
             with closing(engine.submit(stretch, cancel)) as events:
                 for event in events:
                     self.used += event.id >= 0
                     if opened and event.finish_reason is None:
                         event, opened = replace(event, text=opened + event.text), ""
+                    event = shown.with_words(event)
                     recording.take(event)
                     if event.finish_reason is None:
-                        yield event
+                        yield shown.push(event)
                         if event.id >= 0 and self._loops.add(event.id):
                             yield Notice(f"the answer repeats itself ({self._loops.found})", "warning", "loop")
                         yield from self.new_notes()
                     elif event.text:
-                        yield replace(event, finish_reason=None, stats=None)
+                        yield shown.push(replace(event, finish_reason=None, stats=None))
             if not self._overflowed(recording, max_tokens):
-                return
+                break
+        yield from shown.end()
 
     def _finish(self, recording: Recording, replaced: Sequence[Turn]) -> None:
         self.begun = ""
         self.used = recording.context_used or self.used
         first = self.turns[self.first_sent].key if self.turns else ""
+        self.calls = self.offer.calls(recording.content) if self.offer and recording.reason == "stop" else []
+        recording.calls = text_of_calls(self.calls)
         turn = recording.end(self._writes.write, first)
         self.turns = [*self.turns, *([turn] if turn is not None else replaced)]
         if turn is not None:
-            self.states.answered(self._id, self.messages)
+            self.states.answered(self._id, self.messages, self.template)
 
     def _as_answer(self, request: Request) -> Answer:
         return Answer(
@@ -318,6 +352,6 @@ class Session(Conversation, Closable):
 
         That the context is full is left out: the end of each answer says so (`Answer.end`).
         """
-        notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))]
+        notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))] + self.toolbox.new_notes()
         full = CONTEXT_FULL.format(self.context_size)
         return [Notice(text) for text in [*notes, *self.model.new_notes()] if text != full]

@@ -51,6 +51,8 @@ COMMANDS = (
     ),
     Command("stats", "", "Show speed and acceptance rate of the last answer.", "ctrl+t"),
     Command("tokens", "", "Show or hide which drafter proposed each token.", "ctrl+o"),
+    Command("tools", "[ask NAME|on|off|restart]", "List MCP servers and tools, or ask again before a tool runs."),
+    Command("result", "[N]", "Show the last call of a tool, or call N, with its whole result."),
     Command("thought", "", "Show the reasoning of the last answer."),
     Command(
         "compare",

@@ -45,23 +45,24 @@ class ChatStates:
         if most_bytes is None:
             most_bytes = min(MOST_BYTES, free_in(states_folder()) // FREE_SHARE)
         self._most_bytes = most_bytes
-        self._unkept: dict[str, tuple[Message, ...]] = {}  # chats to save, the last used one at the end
+        # Chats to save, the last used one at the end, each with its messages and the arguments of the chat template.
+        self._unkept: dict[str, tuple[tuple[Message, ...], str]] = {}
         self._known: set[str] = set()  # chats that were restored, or answered
         self._removed: set[str] = set()
         self._lock = threading.Lock()  # saving and answering run in different threads
         self._idle: threading.Timer | None = None
 
-    def answered(self, chat: str, messages: Sequence[Message]) -> None:
+    def answered(self, chat: str, messages: Sequence[Message], template: str = "") -> None:
         """Note that the KV cache has these messages, which end with an answer."""
         if self._most_bytes:
             with self._lock:
                 self._unkept.pop(chat, None)
-                self._unkept[chat] = tuple(messages)
+                self._unkept[chat] = tuple(messages), template
 
-    def recall(self, engine: Answerer, chat: str, messages: Sequence[Message]) -> None:
+    def recall(self, engine: Answerer, chat: str, messages: Sequence[Message], template: str = "") -> None:
         """Restore the KV cache of a chat, before its first answer in this process."""
         if self._most_bytes and chat not in self._known and any(one.role == "assistant" for one in messages):
-            engine.recall_state(messages, _file(chat))
+            engine.recall_state(messages, _file(chat), template)
         self._known.add(chat)
 
     def keep(self, engine: Answerer, within_s: float = KEPT_WITHIN_S) -> None:
@@ -71,11 +72,12 @@ class ChatStates:
             with self._lock:
                 if not self._unkept:
                     return
-                chat, messages = next(reversed(self._unkept.items()))
-            if engine.keep_state(messages, _file(chat), self._most_bytes, left_s) < 0:
+                chat, kept = next(reversed(self._unkept.items()))
+            messages, template = kept
+            if engine.keep_state(messages, _file(chat), self._most_bytes, left_s, template) < 0:
                 return
             with self._lock:
-                if self._unkept.get(chat) is messages:  # no other answer came meanwhile
+                if self._unkept.get(chat) is kept:  # no other answer came meanwhile
                     del self._unkept[chat]
                 if chat in self._removed:
                     remove_states([chat])

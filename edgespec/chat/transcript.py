@@ -13,17 +13,19 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Any
 
+from edgespec.chat.attachments import fenced
 from edgespec.errors import UsageError
 from edgespec.history import ChatInfo, Store, Turn, UnknownChatError
 from edgespec.history.data import valid_text
 from edgespec.text.code_blocks import parser
 from edgespec.text.figures import iso
 from edgespec.text.thinking import split
+from edgespec.tools.results import ToolResult
 
 MARKDOWN_MAGIC = b"<!-- a chat exported by edgespec -->\n"
 """The beginning of exported files."""
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,11 @@ def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
     about = [iso(info.created_s), *([info.model] if info.model else [])]
     blocks = [MARKDOWN_MAGIC.decode() + f"# {info.title or info.id}", " · ".join(about)]
     for turn in turns:
+        if turn.role == "tool":
+            blocks += _call_blocks(ToolResult.of(turn.content))
+            continue
         blocks.append(f"## {turn.role.capitalize()}")
-        for kind, text in split(turn.content) if turn.role == "assistant" else [("answer", turn.content)]:
+        for kind, text in split(turn.said) if turn.role == "assistant" else [("answer", turn.content)]:
             closed = _with_closed_fence(text)
             if kind == "thinking":
                 closed = f"<details>\n<summary>Thinking</summary>\n\n{closed}\n\n</details>"
@@ -52,6 +57,12 @@ def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
         if turn.answer and turn.answer.end:
             blocks.append(f"*({turn.answer.end})*")
     return "\n\n".join(blocks) + "\n"
+
+
+def _call_blocks(result: ToolResult) -> list[str]:
+    """Return a heading for a call of a tool, its arguments, and its result or what happened instead."""
+    said = result.summary if result.outcome in ("denied", "stopped") else result.text
+    return [f"## Tool {result.label}".rstrip(), *map(fenced, filter(None, (result.shown_arguments, said)))]
 
 
 def to_jsonl(info: ChatInfo, turns: Sequence[Turn]) -> str:

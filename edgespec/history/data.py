@@ -75,6 +75,12 @@ class Answer:
         return self.finish_reason == "length" and 0 < size <= self.stats.get("context_used", 0)
 
     @property
+    def calls(self) -> Sequence[tuple[int, int]]:
+        """Where the calls of tools are in the text, from the first to the last."""
+        spans = self.settings.get("calls", ())
+        return spans if isinstance(spans, list | tuple) else ()
+
+    @property
     def end(self) -> str:
         """How an incomplete answer ended, in words; "" if it is complete."""
         return FULL if self.is_full else ENDS.get(self.finish_reason, "")
@@ -90,6 +96,14 @@ class Turn:
     content: str
     created_s: float
     answer: Answer | None = None
+
+    @property
+    def said(self) -> str:
+        """The text without the calls of tools that are in it."""
+        text = self.content
+        for start, end in reversed(self.answer.calls if self.answer else ()):
+            text = text[:start].rstrip() + text[end:]
+        return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
@@ -68,7 +69,7 @@ class RemoteEngine(Closable):
     ) -> None:
         self.settings = settings or LoadSettings("")
         self.url, self.notes = url, list[str]()
-        self._counts: dict[tuple[Message, ...], int] = {}
+        self._counts: dict[tuple[tuple[Message, ...], str], int] = {}  # of messages and arguments of the template
         self._bytes: dict[int, bytes] = {}
         self.is_closed = False
         self.connection = Connection(url, key)
@@ -139,11 +140,13 @@ class RemoteEngine(Closable):
             raise UsageError("spec-tree is up to the server")
         self.settings = replace(self.settings, **wanted)
 
-    def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
+    def keep_state(
+        self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0, template: str = ""
+    ) -> int:
         """Write nothing: the KV cache stays on the server."""
         return 0
 
-    def recall_state(self, messages: Sequence[Message], file: Path) -> int:
+    def recall_state(self, messages: Sequence[Message], file: Path, template: str = "") -> int:
         return 0
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
@@ -158,17 +161,18 @@ class RemoteEngine(Closable):
         asked = replace(request, prompt="", messages=(Message("user", "x"),), max_tokens=0, lenient=True)
         Completion.of(self.submit(asked))
 
-    def count(self, messages: Sequence[Message]) -> int:
+    def count(self, messages: Sequence[Message], template: str = "") -> int:
         """Return the number of prompt tokens of these messages."""
-        key = tuple(messages)
+        key = (tuple(messages), template)
         if key not in self._counts:
             if len(self._counts) >= MOST_COUNTS:
                 del self._counts[next(iter(self._counts))]
-            self._counts[key] = self.connection.wait_for(self._count(key))
+            self._counts[key] = self.connection.wait_for(self._count(*key))
         return self._counts[key]
 
-    async def _count(self, messages: Sequence[Message]) -> int:
+    async def _count(self, messages: Sequence[Message], template: str) -> int:
         body = {"model": self.settings.model, "messages": messages_of(messages), "count": True}
+        body |= json.loads(template or "{}")
         found = await self.connection.ask("POST", "/apply-template", body)
         if "n_tokens" in found:
             return int(found["n_tokens"])
@@ -189,7 +193,7 @@ class RemoteEngine(Closable):
         """
         if self.is_closed:
             raise closed_error()
-        made, has_waited = Partial(self._counts.get(request.messages, 0)), False
+        made, has_waited = Partial(self._counts.get((request.messages, request.template), 0)), False
         arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
         future = self.begin(request, arrived.put)
         try:

@@ -60,9 +60,10 @@ class Prompts:
             return f"shorten it: the model was trained for contexts of {trained} tokens"
         return f"shorten it, or use a larger context (-c {n_needed} or more)"
 
-    def tokens_of(self, messages: Sequence[Message]) -> list[int]:
-        """Return the prompt of some messages as ids, which may be more than the context holds."""
-        return self.tokenized(Request(messages=tuple(messages), lenient=True)).tokens
+    def tokens_of(self, messages: Sequence[Message], template: str = "") -> list[int]:
+        """Return the prompt of some messages as ids, which may be more than the context holds; `template` has arguments
+        for the chat template, as in a request."""
+        return self.tokenized(Request(messages=tuple(messages), template=template, lenient=True)).tokens
 
     @staticmethod
     def length(request: Request) -> int:

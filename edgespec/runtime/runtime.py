@@ -157,22 +157,24 @@ class Runtime(Backend):
             if self._loaded.successors is not None:
                 self._loaded.successors.forget()
 
-    def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
+    def keep_state(
+        self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0, template: str = ""
+    ) -> int:
         """Write the KV cache of a chat to a file, for `recall_state` in another process.
 
         Nothing is written if reading the chat again is faster. Older files are removed until the folder has at most
         `most_bytes`. Returns the number of bytes written, -1 if there was no time.
         """
         with self.loop.alone():
-            return self.kept_states.keep(self.prompts.tokens_of(messages), file, most_bytes, within_s)
+            return self.kept_states.keep(self.prompts.tokens_of(messages, template), file, most_bytes, within_s)
 
-    def recall_state(self, messages: Sequence[Message], file: Path) -> int:
+    def recall_state(self, messages: Sequence[Message], file: Path, template: str = "") -> int:
         """Load the KV cache of a chat from a file, if it is valid for this model, build and context.
 
         Returns the number of tokens that need not be read now. The next answer does not change.
         """
         with self.loop.alone():
-            return self.kept_states.recall(self.prompts.tokens_of(messages), file)
+            return self.kept_states.recall(self.prompts.tokens_of(messages, template), file)
 
     def _draft_models(self) -> list[ModelDrafter]:
         return [drafter for drafter in self.engine.speculator.drafters if isinstance(drafter, ModelDrafter)]
@@ -206,6 +208,11 @@ class Runtime(Backend):
     def token_text(self, token: int) -> str:
         """Return the text of a token; a part of a character is U+FFFD."""
         return self.model.token_bytes(token, special=True).decode("utf-8", "replace")
+
+    def control_id(self, text: str) -> int | None:
+        """Return the id of the control token that is written like this, if there is one."""
+        ids = self.model.tokenize(text, parse_special=True)
+        return ids[0] if len(ids) == 1 and self.model.is_control(ids[0]) else None
 
     def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
         """Complete `prompt` verbatim. Keywords are the fields of `Request` and `SamplingSettings`.
@@ -309,9 +316,9 @@ class Runtime(Backend):
         self._loaded.drafting.of(request)
         return None if request.constraint is None else self.grammars.matcher(*request.constraint, cancel)
 
-    def count(self, messages: Sequence[Message]) -> int:
+    def count(self, messages: Sequence[Message], template: str = "") -> int:
         """Return the number of prompt tokens of these messages, which may be more than the context holds."""
-        return len(self.prompts.tokens_of(messages))
+        return len(self.prompts.tokens_of(messages, template))
 
     def tokenize(self, request: Request) -> list[int]:
         """Return the prompt of a request as ids. Raises UsageError."""

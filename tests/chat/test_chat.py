@@ -16,7 +16,7 @@ import pytest
 from fake_engine import FakeEngine, drafted_events
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Notice
+from edgespec.chat.answerer import Event, Notice
 from edgespec.chat.attachments import Attachment, attachment
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings, setting
@@ -59,11 +59,11 @@ def talking_to(engine: Any, store: Store, **settings: Any) -> Session:
     return session
 
 
-def said(events: Iterable[TokenEvent | Notice]) -> str:
+def said(events: Iterable[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, TokenEvent))
 
 
-def notices(events: Iterable[TokenEvent | Notice]) -> list[str]:
+def notices(events: Iterable[Event]) -> list[str]:
     return [event.text for event in events if isinstance(event, Notice)]
 
 
@@ -461,7 +461,7 @@ def test_when_the_model_dies_the_answer_so_far_is_kept_and_it_can_be_started_aga
     session = Session(store, lambda wanted, progress, cancel: engines.pop(0), DEMO, ChatSettings(seed=3))
     session.load()
     events = session.ask("count")
-    seen: list[TokenEvent | Notice] = []
+    seen: list[Event] = []
     with pytest.raises(WorkerDiedError):
         seen.extend(events)
     assert stored(session) == ["count", "one two"]
@@ -548,7 +548,7 @@ def test_a_conversation_whose_file_is_lost_is_written_anew(store: Store) -> None
 
 def test_a_model_that_died_while_nobody_asked_is_reported_with_the_next_message_which_is_kept(store: Store) -> None:
     class Dead(FakeEngine):
-        def count(self, messages: Any) -> int:
+        def count(self, messages: Any, template: str = "") -> int:
             raise WorkerDiedError("the model process was killed")
 
     session = talking_to(Dead(), store)

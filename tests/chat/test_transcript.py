@@ -138,7 +138,11 @@ def message(text: str) -> str:
         (message('{"content": "x"}'), "line 1 is not", "there is no role"),
         (message('{"role": "user"}'), "line 1 is not", "there is no content"),
         (message('{"role": "user", "content": null}'), "line 1 is not", "content is not a string"),
-        (message('{"role": "tool", "content": "x"}'), "line 1 is not", "'tool' is not one of system, developer, user"),
+        (
+            message('{"role": "critic", "content": "x"}'),
+            "line 1 is not",
+            "'critic' is not one of system, developer, user",
+        ),
         (message('{"role": ["user"], "content": "x"}'), "line 1 is not", "is not one of"),
         (message('{"role": "assistant", "content": "x", "tool_calls": [{}]}'), "line 1 is not", "calls tools"),
         ('{"prompt": "x"}', "line 1 is not", "non-empty list"),

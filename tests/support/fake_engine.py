@@ -113,7 +113,7 @@ class FakeEngine:
         stats.prompt_s, stats.generation_s = first_s - started_s, time.perf_counter() - first_s
         yield TokenEvent(-1, "", finish_reason=finish, stats=stats)
 
-    def count(self, messages: Sequence[Message]) -> int:
+    def count(self, messages: Sequence[Message], template: str = "") -> int:
         """A word is a token, a message four more."""
         return sum(4 + len(message.content.split()) for message in messages)
 
@@ -125,14 +125,22 @@ class FakeEngine:
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
         return []
 
+    def tokenize(self, request: Request) -> list[int]:
+        return [0] * self.count(request.messages)
+
+    def control_id(self, text: str) -> int | None:
+        return None
+
     def forget(self) -> None:
         self.calls.append("forget")
 
-    def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
+    def keep_state(
+        self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0, template: str = ""
+    ) -> int:
         self.calls.append(f"keep {file.name}")
         return 1
 
-    def recall_state(self, messages: Sequence[Message], file: Path) -> int:
+    def recall_state(self, messages: Sequence[Message], file: Path, template: str = "") -> int:
         self.calls.append(f"recall {file.name}")
         return 0
 

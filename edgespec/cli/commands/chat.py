@@ -29,6 +29,7 @@ from edgespec.cli.setup.models import (
     note_model_as_prompt,
 )
 from edgespec.cli.setup.servers import check_options, open_servers, opener, server_option
+from edgespec.cli.setup.tools import MCP_CONFIG, open_toolbox
 from edgespec.cli.terminal.interrupt import leave
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt, read_stdin
@@ -61,6 +62,7 @@ OPTIONS = [
         help="Attach a text file, a folder or a pattern (src/**/*.py) to the first message. Repeatable.",
     ),
     PERSONA,
+    MCP_CONFIG,
     server_option("Chat with a model of this server ('edgespec serve') instead; -m chooses the model."),
     *(each if each.section != "Speculation" or each.name in COMMON else advanced(each) for each in CHAT),
     Option(
@@ -111,10 +113,11 @@ def chat(call: Call) -> None:
         chat_settings, system = _chat_settings(values), values["system"] or ""
         cache_disk = values["cache_disk"] if values["history"] else 0
         states = ChatStates(None if cache_disk is None else cache_disk << 20)
+        toolbox = stack.enter_context(open_toolbox(call, notes.append))
         if store.unwritable is not None:
             why = store.unwritable.why
             notes.append(f"this chat is not saved yet ({why}): it is kept in memory, and saved as soon as possible")
-        session = Session(store, open_engine, settings, chat_settings, system, notes, server, states)
+        session = Session(store, open_engine, settings, chat_settings, system, notes, server, states, toolbox)
         if values["resume"]:
             _resume(call, session)
         if persona is not None:

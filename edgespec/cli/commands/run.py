@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from edgespec.cli.setup.models import (
     named_persona,
     note_model_as_prompt,
 )
+from edgespec.cli.setup.tools import ALLOW_TOOL, MCP_CONFIG, ToolRun, open_toolbox
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_images, read_prompt
 from edgespec.core.stats import Stats
@@ -42,7 +43,7 @@ LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may prevent it"
 TOGETHER = 8  # samples decoded together, each with its own KV cache
 
 
-@click.command(cls=Command, params=[PERSONA, *RUN])
+@click.command(cls=Command, params=[PERSONA, MCP_CONFIG, ALLOW_TOOL, *RUN])
 @click.argument("prompt", required=False, type=Text())
 def run(call: Call) -> None:
     """Answer one prompt.
@@ -68,7 +69,7 @@ def run(call: Call) -> None:
     if values["samples"] > 1 and not settings.strict:
         settings = replace(settings, sequences=min(values["samples"], TOGETHER))
     check_rule(settings, values["verify"])
-    with _load(settings, call) as llm:
+    with open_toolbox(call) if values["allow_tool"] else nullcontext() as toolbox, _load(settings, call) as llm:
         chat = llm.has_chat_template if values["chat"] is None else values["chat"]
         if not chat and call.is_unset("system"):
             values["system"] = None  # it is the catalogue's default for chats
@@ -82,15 +83,18 @@ def run(call: Call) -> None:
         seed = secrets.randbits(32) if is_random else values["seed"]
         asked = request(values, text, images, chat=chat, seed=seed)
         llm.check_settings(asked)  # errors come before anything is shown
-        llm.tokenize(asked)
-        stream = llm.stream((replace(asked, sample=number) for number in range(values["samples"])), call.cancel)
+        tools = ToolRun(call, llm, asked, toolbox) if toolbox else None
+        llm.tokenize(tools.request if tools else asked)
+        requests = (replace(asked, sample=number) for number in range(values["samples"]))
+        stream = tools.events() if tools else llm.stream(requests, call.cancel)
         if is_random and values["temperature"] > 0 and not output.quiet:
             output.aside(f"seed {seed}")  # needed to get the same text again
         with call.cancelling(), closing(stream):
             shown = _Samples(values["samples"], output, as_json=values["as_json"])
             failure = _show_answers(llm, stream, output, shown)
         if values["as_json"]:
-            output.json(_as_json(llm, asked, shown, is_cancelled=call.cancel.is_set()))
+            called = {"tool_calls": tools.as_json()} if tools else {}
+            output.json(_as_json(llm, asked, shown, is_cancelled=call.cancel.is_set()) | called)
         elif failure is None and asked.constraint is None:  # a constrained answer that is cut off is an error
             _note_limit(llm, asked, shown, output)
         if values["explain"]:
@@ -107,6 +111,10 @@ def _refuse_contradictions(call: Call, text: str, images: Sequence[Image]) -> No
         raise UsageError("the prompt is empty", hint='usage: edgespec run "PROMPT"')
     if call.is_typed("logprobs") and not call.values["as_json"]:
         raise UsageError("--logprobs needs --json", why="log probabilities are only printed as JSON")
+    if call.values["mcp_config"] and not call.values["allow_tool"]:
+        raise UsageError("--mcp-config needs --allow-tool", why="nobody is asked before a tool runs")
+    if call.values["allow_tool"] and call.values["samples"] > 1:
+        raise UsageError("--allow-tool and --samples exclude each other")
 
 
 def _load(settings: LoadSettings, call: Call) -> Runtime:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edgespec.events import Progress
 
 PROJECT_FILE = "edgespec.toml"
-SECTIONS = ("Prompt", "Server", "Model", "Training", "Speculation", "Sampling", "Answer", "Output")
+SECTIONS = ("Prompt", "Tools", "Server", "Model", "Training", "Speculation", "Sampling", "Answer", "Output")
 ARGS, SHOW_ALL = "edgespec.args", "edgespec.show_all"  # keys of the context: the typed arguments, --help-all
 
 

@@ -11,7 +11,7 @@ from textwrap import shorten
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Events, Level, Notice
+from edgespec.chat.answerer import Added, Events, Level, Notice
 from edgespec.chat.attachments import described, without_files
 from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
@@ -25,6 +25,7 @@ from edgespec.cli.options.command import Call
 from edgespec.cli.setup.models import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupted
 from edgespec.cli.terminal.line_editor import LineEditor, inputs_of, piped_line
+from edgespec.cli.terminal.tool_calls import ToolCalls
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import PROGRESS
@@ -34,6 +35,8 @@ from edgespec.settings import CONSTRAINTS, LoadSettings
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import ThinkingStream, split
+from edgespec.tools.results import ToolResult
+from edgespec.tools.toolbox import Calling
 
 SHOWN = 120  # characters of a system prompt
 
@@ -51,6 +54,7 @@ class Repl:
         self._marks = ""  # the drafter of the text being shown
         interactive = sys.stdin is not None and sys.stdin.isatty()
         self._editor = LineEditor(self._completions, remembers=call.values["history"]) if interactive else None
+        self._calls = ToolCalls(call, asks=interactive)
 
     def run(self) -> bool:
         """Run the conversation. Return whether something failed although no user was there, as with piped input."""
@@ -119,11 +123,22 @@ class Repl:
         try:
             with self._interrupts.calling(cancel.set):
                 events = start(cancel)
+                if self.session.toolbox.is_starting:
+                    self.output.progress("starting tools", None)
                 thinking.push(self.session.begun)  # the part of a continued answer that is shown already
                 for event in events:
                     if isinstance(event, Notice):
                         hint = f": Ctrl-C stops it, {AGAINST_LOOPS}" if event.about == "loop" else ""
                         self.output.interject(event.text + hint)
+                        continue
+                    if isinstance(event, Calling):
+                        if event.state == "asking":
+                            self._end_part()
+                        self._calls.show(event, cancel)
+                        continue
+                    if isinstance(event, Added):
+                        thinking, answered = ThinkingStream(), False
+                        self._end_part()
                         continue
                     stats, finish = event.stats or stats, event.finish_reason
                     parts = thinking.push(event.text) + (thinking.end() if event.finish_reason else [])
@@ -138,8 +153,7 @@ class Repl:
                             self.output.answer(self._marked(event.source, text) if self._shows_tokens else text)
         finally:
             self.output.end_progress()
-            self.output.answer(self._marked("", "") if self._shows_tokens else "")
-            self.output.end_answer()
+            self._end_part()
             if thought:
                 self.output.note(f"thought for {thought} tokens; /thought shows the text")
         self._seen = self._head()
@@ -151,6 +165,11 @@ class Repl:
         last = self.session.turns[-1].answer if self.session.turns else None
         if finish == "length" and last is not None:
             self.output.note(_end_note(last))
+
+    def _end_part(self) -> None:
+        """End the line of an answer."""
+        self.output.answer(self._marked("", "") if self._shows_tokens else "")
+        self.output.end_answer()
 
     def redraw(self) -> None:
         """Show the title and the last messages."""
@@ -284,7 +303,11 @@ class Repl:
             )
 
     def _show_turn(self, turn: Turn) -> None:
-        files, content = without_files(turn.content) if turn.role == "user" else ([], turn.content)
+        if turn.role == "tool":
+            result = ToolResult.of(turn.content)
+            self.output.note(f"{result.label or 'a tool'}: {result.summary}; /result shows it")
+            return
+        files, content = without_files(turn.content) if turn.role == "user" else ([], turn.said)
         parts = split(content)
         self.output.line(f"{turn.role}: " + "".join(text for kind, text in parts if kind == "answer"))
         for file in files:

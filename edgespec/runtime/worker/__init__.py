@@ -89,9 +89,9 @@ class Worker(Backend):
         """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""
         self._call("check_settings", request)
 
-    def count(self, messages: Sequence[Message]) -> int:
+    def count(self, messages: Sequence[Message], template: str = "") -> int:
         """Return the number of prompt tokens of these messages."""
-        return len(self._tokens(messages))
+        return len(self._tokens(messages, template))
 
     def tokenize(self, request: Request) -> list[int]:
         """Return the prompt of a request as ids. Raises UsageError."""
@@ -100,6 +100,11 @@ class Worker(Backend):
     def prompt_length(self, request: Request) -> int:
         """Return the number of tokens of a prompt, which may be more than the context holds. Raises UsageError."""
         return len(self._call("prompts.tokenized", request).tokens)
+
+    def control_id(self, text: str) -> int | None:
+        """Return the id of the control token that is written like this, if there is one."""
+        found: int | None = self._call("control_id", text)
+        return found
 
     def token_text(self, token: int) -> str:
         """Return the text of a token; a part of a character is U+FFFD."""
@@ -131,13 +136,15 @@ class Worker(Backend):
         """Return figures of the prefix cache, such as how often it was used."""
         return dict(self._call("engine.scheduler.cache.describe"))
 
-    def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
+    def keep_state(
+        self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0, template: str = ""
+    ) -> int:
         """Write the KV cache of a chat to a file, as `Runtime.keep_state` does."""
-        return int(self._call("kept_states.keep", self._tokens(messages), file, most_bytes, within_s))
+        return int(self._call("kept_states.keep", self._tokens(messages, template), file, most_bytes, within_s))
 
-    def recall_state(self, messages: Sequence[Message], file: Path) -> int:
+    def recall_state(self, messages: Sequence[Message], file: Path, template: str = "") -> int:
         """Load the KV cache of a chat from a file, as `Runtime.recall_state` does."""
-        return int(self._call("kept_states.recall", self._tokens(messages), file))
+        return int(self._call("kept_states.recall", self._tokens(messages, template), file))
 
     def forget(self) -> None:
         """Clear the KV caches."""
@@ -147,8 +154,8 @@ class Worker(Backend):
     def room(self) -> int:
         return AHEAD * int(self._about["sequences"])
 
-    def _tokens(self, messages: Sequence[Message]) -> list[int]:
-        return list(self._call("prompts.tokens_of", list(messages)))
+    def _tokens(self, messages: Sequence[Message], template: str) -> list[int]:
+        return list(self._call("prompts.tokens_of", list(messages), template))
 
     def _call(self, name: str, *args: Any, **settings: Any) -> Any:
         """Call a method of the Runtime in the worker process, and return or raise what it does."""

@@ -1,0 +1,51 @@
+"""Turns of a conversation as the messages that a model gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import Any
+
+from edgespec.chat.images import with_images
+from edgespec.history import Turn
+from edgespec.settings import Message
+from edgespec.text.thinking import OPEN
+from edgespec.tools.offer import Style, called, replied
+from edgespec.tools.results import ToolResult
+
+
+def as_messages(turns: Sequence[Turn], about: Mapping[str, Any], style: Style | None) -> Iterator[Message]:
+    """Yield turns as messages for the model that `about` describes, with results of tools in its `style`."""
+    number = 0
+    for index, turn in enumerate(turns):
+        if turn.role == "tool":
+            yield _as_result(ToolResult.of(turn.content), number, style)
+            number += 1
+            continue
+        following = takewhile(lambda turn: turn.role == "tool", turns[index + 1 :])
+        results = [ToolResult.of(each.content) for each in following]
+        is_open = bool(results) and all(each.role != "user" for each in turns[index:])
+        message = as_message(turn, about, is_open=is_open)
+        yield called(message, turn.said, results, style, number) if style is not None else message
+
+
+def _as_result(result: ToolResult, number: int, style: Style | None) -> Message:
+    if style is not None:
+        return replied(result, number)
+    return Message("user", f"<tool_response>\n{result.told}\n</tool_response>")
+
+
+def as_message(turn: Turn, about: Mapping[str, Any], *, is_open: bool = False) -> Message:
+    """Return a turn as a message for the model that `about` describes.
+
+    An answer of a model with the same vocabulary has its token ids, so that the KV cache can be reused exactly. It has
+    none if the template changes its text by removing the reasoning. The reasoning stays in an answer that `is_open`:
+    the model has called tools in it, and has not answered the user yet.
+    """
+    message, answer = with_images(turn.role, turn.content), turn.answer
+    if answer is None or answer.vocabulary != about.get("vocabulary"):
+        return message
+    drops = about.get("opens_thinking") or (about.get("drops_thinking") and not is_open)
+    is_changed = drops and turn.content.lstrip().startswith(OPEN)
+    return message if is_changed else replace(message, tokens=answer.ids)

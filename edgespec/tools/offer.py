@@ -1,0 +1,186 @@
+"""What a model gets of the tools: arguments of its chat template, how its calls are found, and their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from edgespec.errors import UsageError
+from edgespec.events import TokenEvent
+from edgespec.gguf_file.header import read_header
+from edgespec.settings import Message, Request
+from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream, without_thinking
+from edgespec.tools.formats import Format, ToolCall, ToolParser, format_of
+from edgespec.tools.results import ToolResult
+from edgespec.tools.toolbox import Toolbox
+
+MOST_CALLS = 16  # of one answer
+MOST_ROUNDS = 16  # answers with calls, for one message of the user
+LEAST_TOKENS = 64  # of a result, however full the context is
+NO_TOOLS = "the chat template of this model has no tools: it answers without them"
+_PROBE = {
+    "type": "function",
+    "function": {"name": "probe", "description": "", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+@runtime_checkable
+class ToolModel(Protocol):
+    """A model on this machine: a Runtime or a Worker."""
+
+    def describe(self) -> dict[str, Any]: ...
+    def tokenize(self, request: Request) -> list[int]: ...
+    def control_id(self, text: str) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a model calls tools.
+
+    Attributes:
+        format: The format of its calls.
+        words: Texts of control tokens that belong to calls, by their ids: an answer has no text for them.
+        keeps_text: An earlier answer is sent as it was generated, so that the KV cache holds it. Otherwise the template
+            rejects that, and writes its calls again.
+    """
+
+    format: Format
+    words: Mapping[int, str]
+    keeps_text: bool
+
+
+def style_of(model: ToolModel) -> Style | None:
+    """Return how a model calls tools; None if its chat template does not know tools."""
+    template = str(read_header(model.describe()["model"]).metadata.get("tokenizer.chat_template", ""))
+    if "tools" not in template:
+        return None
+    format = format_of(template)
+    ids = {word: model.control_id(word) for word in format.words}
+    words = {id: word for word, id in ids.items() if id is not None}
+    result = ToolResult("server/probe", "{}", "ok", "y")
+    for keeps_text in (True, False):
+        style = Style(format, words, keeps_text)
+        answer = called(Message("assistant", "x"), "x", [result], style)
+        talk = [Message("user", "a"), answer, replied(result, 0), Message("assistant", "b")]
+        probe = Request(messages=(*talk, Message("user", "c")), template=arguments([_PROBE]))
+        try:
+            model.tokenize(probe)
+        except UsageError:
+            continue
+        return style
+    return None
+
+
+def arguments(functions: Sequence[Mapping[str, Any]]) -> str:
+    """Return functions as the arguments of a chat template."""
+    return json.dumps({"tools": list(functions)}, ensure_ascii=False) if functions else ""
+
+
+def called(answer: Message, text: str, results: Sequence[ToolResult], style: Style, number: int = 0) -> Message:
+    """Return an answer with calls as it is sent again; `text` is the part of it without the calls, and `number` counts
+    the calls before them."""
+    if style.keeps_text or not results:
+        return answer
+    calls = [
+        {"id": _call_id(number), "type": "function", "function": result.function}
+        for number, result in enumerate(results, number)
+    ]
+    return Message("assistant", text, extra=json.dumps({"tool_calls": calls}, ensure_ascii=False))
+
+
+def replied(result: ToolResult, number: int) -> Message:
+    """Return the result of call `number` of a chat as a message for the model."""
+    extra = {"tool_call_id": _call_id(number), "name": result.function["name"]}
+    return Message("tool", result.told, extra=json.dumps(extra, ensure_ascii=False))
+
+
+def _call_id(number: int) -> str:
+    return f"call{number:05}"  # some templates want nine letters and digits
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The tools that a model gets for an answer."""
+
+    style: Style
+    schemas: Mapping[str, Any]
+    template: str
+
+    @classmethod
+    def of(cls, style: Style, toolbox: Toolbox) -> Offer:
+        return cls(style, toolbox.schemas, arguments(toolbox.functions))
+
+    def calls(self, content: str) -> list[ToolCall]:
+        """Return the calls of a whole answer; their spans are those in `content`."""
+        answer = without_thinking(content)
+        start = len(content) - len(answer)
+        parser = ToolParser(self.style.format, self.schemas)
+        calls = [part for part in [*parser.feed(answer), *parser.end()] if isinstance(part, ToolCall)]
+        return [_moved(call, start) for call in calls]
+
+
+def _moved(call: ToolCall, by: int) -> ToolCall:
+    start, end = call.span
+    return ToolCall(call.name, call.arguments, call.number, call.id, (start + by, end + by))
+
+
+def budget(context_size: int, used: int) -> int:
+    """Return the most tokens of a result: a quarter of the context, or what is left besides an answer."""
+    quarter = context_size // 4
+    return max(LEAST_TOKENS, min(quarter, context_size - quarter - used))
+
+
+class Shown:
+    """The events of an answer as a user sees them, without its calls; `begun` is the part that is there already.
+    Without an offer the events stay as they are."""
+
+    def __init__(self, offer: Offer | None, begun: str = "") -> None:
+        self._filter = TextFilter(offer) if offer else None
+        self._words = offer.style.words if offer else {}
+        if self._filter:
+            self._filter.push(begun)
+
+    def with_words(self, event: TokenEvent) -> TokenEvent:
+        """Return the event with the text of a control token that belongs to a call."""
+        word = "" if event.text else self._words.get(event.id, "")
+        return replace(event, text=word) if word else event
+
+    def push(self, event: TokenEvent) -> TokenEvent:
+        """Return the event with the text that can be shown by now."""
+        return replace(event, text=self._filter.push(event.text)) if self._filter else event
+
+    def end(self) -> list[TokenEvent]:
+        """Return the rest of the text at the end of the answer."""
+        rest = self._filter.end() if self._filter else ""
+        return [TokenEvent(-1, rest)] if rest else []
+
+
+class TextFilter:
+    """Leaves the calls out of an answer that arrives in pieces; its reasoning stays as it is."""
+
+    def __init__(self, offer: Offer) -> None:
+        self._thinking = ThinkingStream()
+        self._parser = ToolParser(offer.style.format, offer.schemas)
+        self._is_thinking = False
+
+    def push(self, text: str) -> str:
+        """Take more text; return what can be shown by now."""
+        shown = ""
+        for kind, part in self._thinking.push(text):
+            if kind == "thinking":
+                shown += part if self._is_thinking else OPEN + part
+                self._is_thinking = True
+            else:
+                shown += (CLOSE if self._is_thinking else "") + self._said(self._parser.feed(part))
+                self._is_thinking = False
+        return shown
+
+    def end(self) -> str:
+        """Return the rest at the end of the answer."""
+        rest = "".join(part for _, part in self._thinking.end())
+        return rest if self._is_thinking else self._said([*self._parser.feed(rest), *self._parser.end()])
+
+    def _said(self, parts: Sequence[str | ToolCall]) -> str:
+        return "".join(part for part in parts if isinstance(part, str))
