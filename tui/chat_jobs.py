@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Events, Notice
+from edgespec.chat.answerer import Added, Event, Events, Notice
 from edgespec.chat.session import AGAINST_LOOPS
 from edgespec.chat.slash import is_command
 from edgespec.errors import EdgespecError
@@ -17,8 +17,10 @@ from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import gauge
 from edgespec.text.printable import one_line
+from edgespec.tools.toolbox import Calling
 from edgespec.tui.base_app import BaseApp, BusyError
 from edgespec.tui.statistics import LiveStatistics
+from edgespec.tui.tool_calls import ToolCalls
 from edgespec.tui.waiting import Unsent, WaitingMessages
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -35,7 +37,7 @@ class ChatJobs:
         self._app, self._session = app, app.session
         self._job: Future[None] | None = None  # work in a thread, which the screen never waits for
         self._cancel = CancelFlag()  # stops it
-        self._events = deque[TokenEvent | Notice | tuple[str, float]]()  # of the job; a pair is progress
+        self._events = deque[Event | tuple[str, float]]()  # of the job; a pair is progress
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
         self._pool = ThreadPoolExecutor(1, "chat")
         self._pool.submit(int).result()
@@ -43,6 +45,8 @@ class ChatJobs:
         self._asked: tuple[Unsent, int] | None = None  # the message sent, and the length of the chat before it
         self._loop = ""  # the warning that the answer repeats itself, if it does
         self._last: TokenEvent | None = None
+        self._calls = ToolCalls(app, self.stop)
+        self._running_s: float | None = None  # when the tool that runs began
         self._loads = 0
         self._uncounted: list[TokenEvent] = []  # tokens that are not in the statistics yet
         self._counted_s = self._began_s = 0.0
@@ -141,6 +145,10 @@ class ChatJobs:
                 self._show_progress(*event)
             elif event is BEGUN:
                 await self._begin_answer()
+            elif isinstance(event, Calling | Added):
+                await self._feed(tokens)
+                tokens.clear()
+                await self._show_call(event)
             elif event.about == "context":
                 app.transcript.mark_context(self._session.first_sent)
             elif event.about == "loop":
@@ -148,7 +156,7 @@ class ChatJobs:
                 app.composer.say("the answer repeats itself; Esc stops it", warns=True)
             else:
                 await app.transcript.note(event.text, event.level)
-        self._uncounted += tokens
+        await self._feed(tokens)
         now_s = perf_counter()
         if app.is_answering and (is_over or now_s - self._counted_s >= COUNTED_EVERY_S):
             app.figures.add(self._uncounted, now_s, self._session.used)
@@ -157,14 +165,37 @@ class ChatJobs:
         if app.is_answering and not is_over:
             frame = SPINNER[int(now_s / FRAME_S) % len(SPINNER)]
             app.transcript.tell(frame, self._doing(now_s), app.figures.words())
-        if tokens:
-            await app.transcript.feed(tokens)
         if is_over:
             self._job, app.is_busy = None, False
             app.composer.say("")
             await self._end(job.exception())
             if self._job is None:
                 self._session.states.begin_idle(self._session.model)
+
+    async def _feed(self, tokens: list[TokenEvent]) -> None:
+        """Show new tokens of the answer."""
+        self._uncounted += tokens
+        if tokens:
+            await self._app.transcript.feed(tokens)
+
+    async def _show_call(self, event: Calling | Added) -> None:
+        """Show the state of a call, or a message that is complete; then the model answers, or runs another tool."""
+        transcript, session = self._app.transcript, self._session
+        if isinstance(event, Calling):
+            self._running_s = perf_counter() if event.state == "running" else None
+            await self._calls.show(event)
+        elif event.turn.role == "assistant":
+            await transcript.end_answer(event.turn)
+        else:
+            await transcript.end_answer(None)
+            await transcript.append(event.turn)
+            await self._await_answer()
+            self._app.show_figures(LiveStatistics(perf_counter(), session.used, session.context_size))
+
+    async def _await_answer(self) -> None:
+        """Show an empty answer, for which the model reads the prompt."""
+        self._read, self._began_s, self._last, self._uncounted = 0.0, perf_counter(), None, []
+        await self._app.transcript.begin_answer(one_line(self._session.model.name))
 
     def _show_progress(self, what: str, done: float) -> None:
         """Show the progress of a job, from 0 to 1."""
@@ -175,6 +206,8 @@ class ChatJobs:
 
     def _doing(self, now_s: float) -> str:
         """Return what the model is doing, in words."""
+        if self._running_s is not None:
+            return f"running, {now_s - self._running_s:.0f} s"
         if self._last is not None:
             return "writing"
         waited_s = now_s - self._began_s
@@ -183,9 +216,8 @@ class ChatJobs:
 
     async def _begin_answer(self) -> None:
         app, session = self._app, self._session
-        self._read, self._began_s = 0.0, perf_counter()
         await app.redraw()
-        await app.transcript.begin_answer(one_line(session.model.name))
+        await self._await_answer()
         if session.begun:
             await app.transcript.feed([TokenEvent(-1, session.begun)])
         app.show_figures(LiveStatistics(perf_counter(), session.used, session.context_size))
@@ -193,6 +225,8 @@ class ChatJobs:
     async def _end(self, error: BaseException | None) -> None:
         app, session = self._app, self._session
         was_answering, app.is_answering = app.is_answering, False
+        self._running_s = None
+        self._calls.close()
         if was_answering:
             is_kept = bool(session.turns) and session.turns[-1].role == "assistant"
             await app.transcript.end_answer(session.turns[-1] if is_kept else None)

@@ -19,6 +19,7 @@ from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
 from edgespec.tui.about_chat import SystemPrompt
 from edgespec.tui.live_answer import legend, shown
+from edgespec.tui.tool_results import CallLine
 from edgespec.tui.turn_view import Shared, TurnView
 from edgespec.tui.turn_window import Entry, Note, TurnWindow
 
@@ -71,8 +72,15 @@ class Transcript(TurnWindow):
         await self._drop_answer()
         await self.begin_live(TurnView(None, self._shared, name))
 
+    async def begin_call(self, line: CallLine) -> None:
+        """Scroll to the end and show a call of a tool that runs."""
+        await self._drop_answer()
+        await self.begin_live(line)
+
     def tell(self, frame: str, doing: str, figures: Sequence[str]) -> None:
-        """Show the state of the streaming answer below it."""
+        """Show the state of the streaming answer below it, or of the running tool."""
+        if isinstance(self.live, CallLine):
+            self.live.tell(frame, doing)
         if self._answer is not None:
             self._answer.tell(frame, doing, figures)
 

@@ -35,10 +35,11 @@ from edgespec.tui.live_answer import (
 from edgespec.tui.markdown import markdown
 from edgespec.tui.markdown_blocks import Code
 from edgespec.tui.statistics import LiveStatistics
+from edgespec.tui.tool_results import result_blocks
 
 LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters shown at once of a user message, and of an answer
 SLOW_S, PAUSE = 0.01, 4  # if drawing takes longer than SLOW_S, the next drawing waits PAUSE times as long
-ROLES = ("user", "assistant", "system")
+ROLES = ("user", "assistant", "system", "tool")
 CODE_KEYS = "123456789"
 LEFT, RIGHT = "\u2039", "\u203a"  # single angle quotes
 SAFE_LINKS = ("http://", "https://", "mailto:")
@@ -190,6 +191,8 @@ class TurnView(Lines, can_focus=True):
     def _head(self) -> list[Block]:
         """Return the sender and the time; above them, how many messages were dropped from the context."""
         role = self.turn.role if self.turn else "assistant"
+        if role == "tool":
+            return []
         if role == "user":
             who, style = "You", "bold $text-primary"
         else:
@@ -207,6 +210,8 @@ class TurnView(Lines, can_focus=True):
         return [Text(Content(f"┄┄ {left} ┄┄"), style="$text-warning"), Text(Content("")), *head]
 
     def _body(self, turn: Turn) -> list[Block]:
+        if turn.role == "tool":
+            return result_blocks(turn.content, self._limit, is_open=self._opens_thought)
         if turn.role != "assistant":
             return self._plain(turn)
         if self._chat.shows_tokens and (pieces := self._chat.pieces(turn.key)):
@@ -215,7 +220,7 @@ class TurnView(Lines, can_focus=True):
             self.sources = tokens.sources
             return list(lines)
         blocks: list[Block] = []
-        for kind, text in split(turn.content):
+        for kind, text in split(turn.said):
             if kind == "thinking":
                 n_tokens = count_thought(self._chat.pieces(turn.key))
                 length = f"{len(text.split()):,} words"
@@ -308,7 +313,7 @@ class TurnView(Lines, can_focus=True):
             self.post_message(SwitchBranch(self.turn.key, step))
 
     def action_open(self) -> None:
-        """Unfold or fold the reasoning or the files; show more of a long text."""
+        """Unfold or fold the reasoning, the files or a result; show more of a long text."""
         self._open_files = set() if self._open_files else set(range(len(self._files)))
         self._opens_thought = not self._opens_thought
         self._limit *= 4
