@@ -127,7 +127,7 @@ def _moved(call: ToolCall, by: int) -> ToolCall:
 
 
 def budget(context_size: int, used: int) -> int:
-    """Return the most tokens of a result: a quarter of the context, or what is left besides an answer."""
+    """Return the most tokens of a result: a quarter of the context, or what an answer leaves of it."""
     quarter = context_size // 4
     return max(LEAST_TOKENS, min(quarter, context_size - quarter - used))
 

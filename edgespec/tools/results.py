@@ -67,7 +67,7 @@ class ToolResult:
 
 def shown_arguments(arguments: str) -> str:
     """Return the text of a JSON object for people: an argument a line, longer texts as they are below their name.
-    Characters without a shape of their own, which could hide or move others, are escaped."""
+    Characters that cannot be printed, and could hide or move others, are escaped."""
     lines: list[str] = []
     for name, value in json.loads(arguments).items():
         if isinstance(value, str) and "\n" in value:

@@ -1,4 +1,4 @@
-"""An MCP server, which a process of its own talks to (`host.py`), within limits of time and memory."""
+"""An MCP server, to which a separate process talks (`host.py`), within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_package() -> None:
 class Server(Closable):
     """A server that runs, or has failed (`problem`). `tools` are the objects of `host.py` once it is ready.
 
-    Several threads may use it. Nothing here waits longer than its limit, whatever the server does.
+    Several threads may use it. Each wait has a limit.
     """
 
     def __init__(self, config: ServerConfig) -> None:

@@ -24,7 +24,7 @@ LOOK_S = 0.05
 
 Decision = Literal["once", "chat", "always", "deny"]
 Cut = Callable[[str, int], str]
-"""Shortens a text, of which so many characters are missing already."""
+"""A function that shortens a text, at whose end this number of characters is missing already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def test_what_does_not_go_with_tools_is_refused(home: Path, args: list[str], sai
     assert said in refusal(edgespec_here(*RUN, *args, "hello", home=home))
 
 
-def test_the_plain_chat_denies_calls_if_nobody_can_be_asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plain_chat_denies_calls_without_a_terminal(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     submit, texts = Worker.submit, [written_call("add", a=1, b=2), "Then not."]
 
     def with_grammar(worker: Worker, request: Request, cancel: CancelFlag | None = None) -> Any:

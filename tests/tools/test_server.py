@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -148,7 +149,7 @@ def test_a_server_that_sends_without_end_is_ended() -> None:
 @pytest.mark.long
 def test_a_server_that_sends_one_line_without_end_is_ended() -> None:
     with Server(config("hostile_tool_server.py", "one line")) as server:
-        server.limits = Limits(memory_bytes=200 << 20, cpu_s=10)
+        server.limits = Limits(memory_bytes=50 << 20, cpu_s=3.0)
         server.start()
         server.wait(CancelFlag())
         assert server.problem.startswith("it sends")
@@ -185,3 +186,38 @@ def test_the_configuration_reaches_the_process_without_the_environment_of_the_ch
         server.wait(CancelFlag())
     seen = json.loads((tmp_path / "seen").read_text())
     assert seen["KEY"] == "1" and "SECRET" not in seen
+
+
+@pytest.mark.long
+def test_a_server_at_an_address_is_asked_with_its_headers(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    code = (
+        f"import sys; sys.path.insert(0, {str(SUPPORT)!r}); from tool_server import server\n"
+        f"server.run('streamable-http', host='127.0.0.1', port={port})"
+    )
+    url = f"http://127.0.0.1:{port}/mcp"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as program:
+        try:
+            until(lambda: is_open(port))
+            with Server(ServerConfig("test", url=url, headers={"X-Key": "1"})) as server:
+                server.start()
+                server.wait(CancelFlag())
+                assert call(server, "add", a=1, b=2) == Reply("1 + 2 = 3")
+                program.kill()
+                assert call(server, "add", a=1, b=2).how == "failed"
+                assert server.problem.startswith("it closed the connection")
+        finally:
+            program.kill()
+    with Server(ServerConfig("test", url=url)) as server:
+        server.start()
+        server.wait(CancelFlag())
+        assert "connection" in server.problem
+
+
+def is_open(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True

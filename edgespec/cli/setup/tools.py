@@ -58,7 +58,7 @@ def open_toolbox(call: Call, note: Callable[[str], None] | None = None) -> Itera
 
 
 class ToolRun:
-    """An answer to one prompt with the tools that the user allows; `results` are those of its calls so far.
+    """An answer to one prompt with the tools that the user allows; `results` are those of its calls.
 
     The constructor waits for the servers. Raises UsageError if the answer cannot have these tools.
     """

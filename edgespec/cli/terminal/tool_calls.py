@@ -36,7 +36,9 @@ class ToolCalls:
 
     def _ask(self, calling: Calling, cancel: CancelFlag) -> None:
         if not self._asks:
-            self._output.note("denied, since nobody can be asked here: allow it always in a chat on a terminal")
+            self._output.note(
+                "denied: without a terminal no one can be asked; a chat on a terminal can allow it always"
+            )
             calling.decide("deny")
             return
         try:
