@@ -17,7 +17,7 @@ from edgespec.chat.saving import Recording
 from edgespec.chat.sent import as_message
 from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
 from edgespec.chat.states import ChatStates
-from edgespec.chat.tool_use import ToolUse, text_of_calls
+from edgespec.chat.tool_use import ToolUse
 from edgespec.closable import Closable
 from edgespec.core.policy.records import PolicyVerdict
 from edgespec.errors import EdgespecError, GenerationError, UsageError
@@ -330,8 +330,7 @@ class Session(ToolUse, Closable):
         self.begun = ""
         self.used = recording.context_used or self.used
         first = self.turns[self.first_sent].key if self.turns else ""
-        self.calls = self.offer.calls(recording.content) if self.offer and recording.reason == "stop" else []
-        recording.calls = text_of_calls(self.calls)
+        self._find_calls(recording)
         turn = recording.end(self._writes.write, first)
         self.turns = [*self.turns, *([turn] if turn is not None else replaced)]
         if turn is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Added, Notice
 from edgespec.chat.conversation import SHORT, Conversation
 from edgespec.chat.model import ChatModel
+from edgespec.chat.saving import Recording
 from edgespec.chat.settings import ChatSettings
 from edgespec.history import Store, Turn
 from edgespec.history.data import turn_of
@@ -73,6 +74,11 @@ class ToolUse(Conversation):
             self.toolbox.notes.append(reason)
         self._reported = reason
 
+    def _find_calls(self, recording: Recording) -> None:
+        """Find the calls of an answer that has ended."""
+        self.calls = self.offer.calls(recording.content) if self.offer and recording.reason == "stop" else []
+        recording.calls = sorted({call.span for call in self.calls})
+
     def _run_calls(self, n_rounds: int, cancel: CancelFlag) -> Iterator[Calling | Added | Notice]:
         """Run the calls of the last answer and keep their results; `n_rounds` answers have called tools before."""
         calls, self.calls = self.calls, []
@@ -103,8 +109,3 @@ class ToolUse(Conversation):
 
     def _count(self, text: str) -> int:
         return self.model.count([Message("user", text)]) - self.model.count([SHORT])
-
-
-def text_of_calls(calls: Sequence[ToolCall]) -> list[tuple[int, int]]:
-    """Return where the calls are in the text of their answer, from the first to the last."""
-    return sorted({call.span for call in calls})

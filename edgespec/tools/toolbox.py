@@ -168,8 +168,8 @@ class Toolbox(Closable):
     def run(self, call: ToolCall, chat: str, cancel: CancelFlag, cut_off: Cut) -> Iterator[Calling]:
         """Run a call of the model if the user allows it. Yield it when its state changes, at last with its result."""
         calling = Calling(self.tools[call.name], call.arguments)
-        decision = self.permission(calling.tool, chat)
-        if decision is None:
+        decision = None if cancel.is_set() else self.permission(calling.tool, chat)
+        if decision is None and not cancel.is_set():
             yield calling
             decision = calling.decision(cancel)
         if decision == "chat":

@@ -162,6 +162,16 @@ def test_a_stopped_call_ends_the_answer_and_continue_goes_on_from_it(opened: Ope
     file.unlink(missing_ok=True)
 
 
+def test_after_a_stopped_call_the_others_are_not_asked_about(opened: Open) -> None:
+    session, cancel, states = opened(f"{ONE_AND_TWO}\n{ONE_AND_TWO}"), CancelFlag(), list[str]()
+    for event in session.ask("hello", cancel):
+        if isinstance(event, Calling):
+            states.append(event.state)
+            cancel.set()
+    assert states == ["asking", "done", "done"]
+    assert [outcome for outcome, _ in results(session)] == ["stopped", "stopped"]
+
+
 def test_the_number_of_rounds_is_bounded(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (tool_use, session_module):
         monkeypatch.setattr(module, "MOST_ROUNDS", 2)

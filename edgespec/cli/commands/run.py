@@ -112,7 +112,7 @@ def _refuse_contradictions(call: Call, text: str, images: Sequence[Image]) -> No
     if call.is_typed("logprobs") and not call.values["as_json"]:
         raise UsageError("--logprobs needs --json", why="log probabilities are only printed as JSON")
     if call.values["mcp_config"] and not call.values["allow_tool"]:
-        raise UsageError("--mcp-config needs --allow-tool", why="nobody is asked before a tool runs")
+        raise UsageError("--mcp-config needs --allow-tool", why="no one is asked before a tool runs")
     if call.values["allow_tool"] and call.values["samples"] > 1:
         raise UsageError("--allow-tool and --samples exclude each other")
 
