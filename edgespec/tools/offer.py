@@ -1,4 +1,4 @@
-"""What a model gets of the tools: arguments of its chat template, how its calls are found, and their results."""
+"""The tools for a model: arguments of its chat template, how its calls are found, and how results are sent."""
 
 from __future__ import annotations
 

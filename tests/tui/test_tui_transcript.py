@@ -99,7 +99,7 @@ def notes(transcript: Transcript) -> list[str]:
 # --- what a message shows -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", ["user", "assistant", "system", "tool", "\u00e9 [b]"])
+@pytest.mark.parametrize("role", ["user", "assistant", "system", "\u00e9 [b]"])
 def test_what_was_written_is_text_and_no_markup_and_no_escape(role: str) -> None:
     shown = show(said(role, "[bold]x[/bold] [@click=app.quit]y[/] \x1b[31mred\x1b[0m \x9b0m"))
     assert "[bold]x[/bold] [@click=app.quit]y[/] \ufffd[31mred\ufffd[0m \ufffd0m" in shown
