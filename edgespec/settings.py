@@ -232,6 +232,8 @@ class Request:
     """
 
     prompt: str = ""
+    #: token ids in place of `prompt`, to which nothing is added
+    prompt_tokens: tuple[int, ...] = ()
     messages: tuple[Message, ...] = ()
     #: -1: until the model stops or the context is full
     max_tokens: int = field(default=-1, metadata=between(-1, LARGEST))

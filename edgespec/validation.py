@@ -96,6 +96,7 @@ def check_request(request: Request, n_vocab: int) -> None:
         ("a token id in a message", [token for message in request.messages for token in message.tokens]),
         ("a token id in reference", request.reference),
         ("a token id in logit_bias", [token for token, _ in request.sampling.logit_bias]),
+        ("prompt_tokens", request.prompt_tokens),
         ("stop_token_ids", request.stop_token_ids),
     ):
         for token in ids:

@@ -243,7 +243,7 @@ OPENAI_TEXT: Known = {
     **refused("echo suffix"),
     **only(add_special_tokens=(True,)),
 }
-TEXT: Known = {**OPENAI_TEXT, **SERVED}
+TEXT: Known = {**OPENAI_TEXT, **SERVED, **read("echo suffix")}
 BATCH_TEXT: Known = {**OPENAI_TEXT, **read("stream"), **harmless("stream_options")}
 
 # --- Messages and Responses -------------------------------------------------------------------------------------------
@@ -347,8 +347,8 @@ OLLAMA_MESSAGE: Known = read("role content thinking images tool_name name tool_c
 OLLAMA_CHAT: Known = {**_OLLAMA, **read(tools=TOOL, messages=OLLAMA_MESSAGE)}
 OLLAMA_GENERATE: Known = {
     **_OLLAMA,
-    **read("prompt system raw images"),
-    **refused("suffix template context width height steps"),
+    **read("prompt suffix system raw images"),
+    **refused("template context width height steps"),
 }
 OLLAMA_SHOW: Known = {**read("model name"), **harmless("verbose system template options")}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
@@ -25,6 +25,17 @@ from edgespec.text.finder import TextFinder
 
 SAMPLED_TOKENS = 1024  # the number of tokens from which `vocabulary_id` is computed
 _READ = 0  # LLAMA_LOAD_MODE_NONE, which llama-cpp-python does not name
+
+
+class FillTokens(NamedTuple):
+    """The control tokens of fill-in-the-middle prompts: around the gap, and before a repository and each of its files.
+    None: the vocabulary has no such token."""
+
+    prefix: int | None
+    suffix: int | None
+    middle: int | None
+    repository: int | None
+    file: int | None
 
 
 def _number(function: str) -> cached_property[int]:
@@ -219,6 +230,12 @@ class Model(Closable):
     @cached_property
     def adds_bos(self) -> bool:
         return bool(api.llama_vocab_get_add_bos(self.vocabulary_handle))
+
+    @cached_property
+    def fill_tokens(self) -> FillTokens:
+        names = ("pre", "suf", "mid", "rep", "sep")
+        tokens = (getattr(api, f"llama_vocab_fim_{name}")(self.vocabulary_handle) for name in names)
+        return FillTokens(*map(_token_or_none, tokens))
 
     def is_end(self, token: int) -> bool:
         """Return whether this token ends a generation."""

@@ -20,7 +20,7 @@ from edgespec.files.images import data_url
 from edgespec.settings import CONSTRAINTS, Message, Request
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-APART = ("prompt", "messages", "sampling", "reference", "stop", "logprobs", "template", *CONSTRAINTS)
+APART = ("prompt", "prompt_tokens", "messages", "sampling", "reference", "stop", "logprobs", "template", *CONSTRAINTS)
 USUAL = ("max_tokens", "seed", "ignore_eos", "cache_prompt")
 OWN = ("min_tokens", "stop_token_ids", "bad_words")  # llama.cpp's server would ignore them
 REASONS: tuple[FinishReason, ...] = ("stop", "length")
@@ -46,7 +46,7 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
         body.pop("json_schema", None)
         body[request.constraint[0]] = request.constraint[1]
     if not request.messages:
-        return TEXT, body | {"prompt": request.prompt, "logprobs": request.logprobs}
+        return TEXT, body | {"prompt": [*request.prompt_tokens] or request.prompt, "logprobs": request.logprobs}
     body |= {"messages": messages_of(request.messages), "reasoning_format": "none"}
     if request.template:
         body["chat_template_kwargs"] = json.loads(request.template)

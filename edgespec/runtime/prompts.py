@@ -67,10 +67,10 @@ class Prompts:
 
     @staticmethod
     def length(request: Request) -> int:
-        """Return the number of characters in the prompt of a request."""
+        """Return the number of characters in the prompt of a request; each token id counts as one."""
         said = [request.prompt, request.template]
         said += [text for message in request.messages for text in (message.content, message.extra)]
-        return sum(map(len, said))
+        return sum(map(len, said)) + len(request.prompt_tokens)
 
     @staticmethod
     def effort(request: Request) -> int:
@@ -96,6 +96,8 @@ class Prompts:
     def tokenized(self, request: Request) -> Prompt:
         """Return the prompt of a request, which may be empty or longer than the context."""
         special = request.special
+        if request.prompt_tokens:
+            return Prompt([*request.prompt_tokens])
         if not request.messages:
             return Prompt(self._model.tokenize(request.prompt, add_special=True, parse_special=special))
         template = self._template.given(request.template)

@@ -50,6 +50,7 @@ class Call:
         requests: One for each answer.
         splits: Reasoning is separated from the text.
         returns_tokens: The client wants everything that is known about each token.
+        echoes: Each answer begins with its prompt.
         opens_thinking: The prompt ends with the mark that begins reasoning.
         tools: A parser of tool calls for each answer, or nothing.
         words: Control tokens that the parsers read as text, by their ids.
@@ -64,6 +65,7 @@ class Call:
     include_usage: bool = False
     splits: bool = False
     returns_tokens: bool = False
+    echoes: bool = False
     opens_thinking: bool = False
     tools: Sequence[ToolParser] = ()
     words: Mapping[int, str] = field(default_factory=dict)
@@ -74,6 +76,12 @@ class Call:
     @property
     def wants_tokens(self) -> bool:
         return self.requests[0].logprobs is not None
+
+    def prompt(self, index: int) -> str:
+        """Return the text that an answer completes."""
+        request = self.requests[index]
+        ids = b"".join(map(self.token_bytes, request.prompt_tokens))
+        return ids.decode("utf-8", "replace") or request.prompt
 
 
 @dataclass(slots=True)
@@ -240,6 +248,7 @@ class _Reader:
         self._words = call.words
         self._calls_tools = False
         self._n_tokens = 0
+        self._echo = call.prompt(index) if call.echoes else ""
 
     def read(self, event: TokenEvent) -> list[Piece]:
         self._n_tokens += not event.is_last
@@ -263,6 +272,9 @@ class _Reader:
             reason = "tool_calls" if self._calls_tools and event.finish_reason == "stop" else event.finish_reason
             stats = event.stats or Stats()
             made.append(Piece(self._index, end=End(str(reason), stats, self._n_tokens, event.cut)))
+        if self._echo:
+            made.insert(0, Piece(self._index, self._echo))
+            self._echo = ""
         return made
 
     def _piece(self, part: str | ToolCall) -> Piece:

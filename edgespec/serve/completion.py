@@ -32,7 +32,12 @@ def completion_call(body: Mapping[str, Any], model: Served) -> Call:
 class CompletionObject(Writer):
     """Writes the answers to a call in the format of llama.cpp's server: one object, or a list for several answers."""
 
-    names: ClassVar[Names] = {"messages": "prompt", "logprobs": "n_probs", "n": "n_cmpl"}
+    names: ClassVar[Names] = {
+        "messages": "prompt",
+        "prompt_tokens": "prompt",
+        "logprobs": "n_probs",
+        "n": "n_cmpl",
+    }
 
     def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
         super().__init__(call, body)
@@ -55,7 +60,7 @@ class CompletionObject(Writer):
             yield self._last(piece.index, "", [])
 
     def _last(self, index: int, content: str, tokens: Sequence[int]) -> dict[str, Any]:
-        answer, request = self.answers[index], self.call.requests[index]
+        answer = self.answers[index]
         end, stats = answer.ended, answer.ended.stats
         kind = "limit" if end.reason == "length" else "word" if end.cut else "eos"
         return {
@@ -67,7 +72,7 @@ class CompletionObject(Writer):
             "model": self.call.model,
             "tokens_predicted": end.n_tokens,
             "tokens_evaluated": stats.prompt_tokens,
-            "prompt": request.prompt,
+            "prompt": self.call.prompt(index),
             "has_new_line": any("\n" in text for text in answer.texts),
             "truncated": kind == "limit" and stats.prompt_tokens + end.n_tokens >= self.call.n_ctx,
             "stop_type": kind,

@@ -42,12 +42,13 @@ def ollama_generate(body: Mapping[str, Any], model: Served) -> Call:
     """Read a body of /api/generate. Raises BadInputError."""
     fields = Fields(body, OLLAMA_GENERATE)
     what = _common(fields)
-    prompt, system, is_raw = fields.text("prompt"), fields.text("system"), fields.flag("raw")
+    prompt, system, suffix = (fields.text(name) for name in ("prompt", "system", "suffix"))
+    is_raw = fields.flag("raw") or bool(suffix)  # chat templates have no place for a suffix
     if is_raw and system:
-        raise UnsupportedError("system", "a raw prompt has no system prompt")
+        raise UnsupportedError("system", "a raw prompt, or one with a suffix, has no system prompt")
     images = fields.take("images")
     if is_raw and images:
-        raise UnsupportedError("images", "a raw prompt has no images")
+        raise UnsupportedError("images", "a raw prompt, or one with a suffix, has no images")
     if not is_raw:
         question = _seen("images", images, prompt) if images else prompt
         said = [("system", system)] if system else []
@@ -58,7 +59,8 @@ def ollama_generate(body: Mapping[str, Any], model: Served) -> Call:
         what["logprobs"] = n_top
     for name in ("enable_thinking", "reasoning_effort"):  # which only chat templates read
         what.pop(name, None)
-    return text_of(Fields(fields.rest() | what | {"prompt": prompt, "special": True}, notes=fields.notes), model)
+    what |= {"prompt": prompt, "suffix": suffix, "special": True}
+    return text_of(Fields(fields.rest() | what, notes=fields.notes), model)
 
 
 def unloads(body: Mapping[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from edgespec.runtime.prompts import Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
 from edgespec.serve.errors import Names
 from edgespec.serve.messages import chat_messages, check_count
+from edgespec.serve.prompts import take_prompts
 from edgespec.serve.served import Served
 from edgespec.serve.tools.given import take_arguments, take_tools, use_tools, with_tools
 from edgespec.settings import Message, Request
@@ -78,11 +79,13 @@ def text_of(fields: Fields, model: Served) -> Call:
     logprobs = fields.take("logprobs", n_probs or None)
     what = _common(fields, model)
     what["logprobs"] = _checked_logprobs("logprobs", logprobs)
-    given = fields.take("prompt", "")
-    prompts = given if isinstance(given, list) else [given]
-    if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
-        raise wrong("prompt", "be a string or a list of strings", given)
-    return _call(fields, model, [replace(model.defaults, prompt=prompt, messages=(), **what) for prompt in prompts])
+    echoes, suffix = fields.flag("echo"), fields.text("suffix")
+    if echoes and (what["logprobs"] is not None or suffix):
+        raise UnsupportedError("echo", "it cannot be combined with a suffix, or with the log-probabilities of a prompt")
+    prompts = take_prompts(fields, suffix, model, special=what.get("special", model.defaults.special))
+    call = _call(fields, model, [replace(model.defaults, messages=(), **prompt, **what) for prompt in prompts])
+    call.echoes = echoes
+    return call
 
 
 def _common(fields: Fields, model: Served) -> dict[str, Any]:
@@ -239,7 +242,7 @@ class ChatObject(Writer):
 class TextObject(ChatObject):
     """Writes the answers to a call as OpenAI's Completions."""
 
-    names: ClassVar[Names] = {"messages": "prompt"}
+    names: ClassVar[Names] = {"messages": "prompt", "prompt_tokens": "prompt"}
     _is_chat = False
 
 

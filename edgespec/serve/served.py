@@ -39,7 +39,7 @@ class Served:
         self.created = int(time.time())
         self.n_open = 0
         # A vocabulary in this process: the worker may be busy.
-        self._vocabulary = vocabulary = worker.open_vocabulary()
+        self.vocabulary = vocabulary = worker.open_vocabulary()
         self.token_bytes = partial(vocabulary.token_bytes, special=True)
         self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
         found = {word: vocabulary.tokenize(word, parse_special=True) for word in WORDS}
@@ -95,7 +95,7 @@ class Served:
         """End the answers and the worker."""
         self._is_closed = True
         await in_thread(self.worker.close, f"closes {self.name}")
-        self._vocabulary.close()
+        self.vocabulary.close()
 
 
 def _closed(name: str) -> GenerationError:

@@ -48,7 +48,7 @@ def test_load_has_the_fields_of_load_settings() -> None:
 
 def test_answer_options_are_the_fields_of_request_and_sampling_settings() -> None:
     wanted = get_type_hints(Request) | get_type_hints(SamplingSettings)
-    del wanted["prompt"], wanted["messages"]
+    del wanted["prompt"], wanted["prompt_tokens"], wanted["messages"]
     options = get_type_hints(AnswerOptions)
     assert options.keys() == wanted.keys()
     for name, kind in wanted.items():

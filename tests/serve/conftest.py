@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from serving import Serving, serving
-from tiny_gguf import write_model
+from tiny_gguf import FILL, write_model
 
 from edgespec.runtime.worker import Worker
 from edgespec.serve.guard import Rules
@@ -31,8 +31,9 @@ def server() -> Iterator[Serving]:
 
 @pytest.fixture(scope="session")
 def templated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A model of random weights with a template that reads tools, reasoning and other variables."""
-    file = write_model(tmp_path_factory.mktemp("templated") / "tiny.gguf", "llama", chat_template=TEMPLATE)
+    """A model of random weights that fills gaps, with a template that reads tools, reasoning and other variables."""
+    file = tmp_path_factory.mktemp("templated") / "tiny.gguf"
+    write_model(file, "llama", chat_template=TEMPLATE, metadata=FILL)
     settings = LoadSettings(str(file), threads=1, sequences=1, store=False)
     with Worker(settings) as worker, serving(worker) as found:
         yield found

@@ -92,7 +92,7 @@ def test_the_usual_samplers_change_nothing(server: Serving) -> None:
     "body",
     [
         {"prompt": 3},
-        {"prompt": [1, 2, 3]},
+        {"prompt": [1, "x"]},
         {"prompt": {"prompt_string": "x"}},
         {"samplers": ["temperature", "top_k"]},
         {"samplers": "kt"},

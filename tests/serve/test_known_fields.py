@@ -209,7 +209,7 @@ FORMATS = {
         text_call,
         TEXT,
         {"prompt": "Hello", "seed": 1},
-        USUAL | {"prompt": "Hi", "n": 2, "n_cmpl": 2, "best_of": 2, "logprobs": 2},
+        USUAL | {"prompt": "Hi", "n": 2, "n_cmpl": 2, "best_of": 2, "logprobs": 2, "echo": True, "suffix": "x"},
     ),
     "messages": Format(
         message_call,
@@ -345,7 +345,7 @@ FORMATS = {
         ollama_generate,
         OLLAMA_GENERATE,
         {"prompt": "Hello", "options": {"seed": 1}},
-        OF_OLLAMA | {"prompt": "Hi", "system": "Be brief.", "raw": True, "images": [PICTURE]},
+        OF_OLLAMA | {"prompt": "Hi", "suffix": "x", "system": "Be brief.", "raw": True, "images": [PICTURE]},
     ),
 }
 # Fields of objects that a choice is made of: alone they change nothing, and the object is an example with all of them.
@@ -419,7 +419,7 @@ def asked(call: Call) -> Any:
     parsers = [(parser._most, parser._format, parser._schemas) for parser in call.tools]
     return (
         *(call.requests, call.stream, call.include_usage, call.splits, call.returns_tokens, call.opens_thinking),
-        *(call.words, call.notes, parsers),
+        *(call.words, call.notes, call.echoes, parsers),
     )
 
 

@@ -21,6 +21,8 @@ RECURRENT = ("mamba",)  # llama.cpp takes no token back from their memory
 HYBRID = ("lfm2", "qwen35", "nemotron_h")  # a recurrent layer, then one with attention; llama.cpp keeps old states
 # A context of an F32 model whose rounding is so small that no choice of a test depends on it.
 EXACT: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off", "threads": 1}
+# Bytes as the control tokens of prompts with a gap, so that the vocabulary need not grow.
+FILL = {f"tokenizer.ggml.fim_{name}_token_id": 19 + at for at, name in enumerate(("pre", "suf", "mid", "rep", "sep"))}
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
