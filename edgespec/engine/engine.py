@@ -110,6 +110,7 @@ class Engine:
             for part in scheduled:
                 if not part.is_complete:
                     self.speculator.read(part, [])
+                    self._end_reading(part.sequence)
             verdicts = [(part, self._verify(part)) for part in scheduled if part.is_complete]
             outputs = [self._commit(part, verdict) for part, verdict in verdicts if verdict is not None]
             took_s = perf_counter() - started_s
@@ -125,6 +126,12 @@ class Engine:
             for part in scheduled:
                 self.runner.release(part)
         return []
+
+    def _end_reading(self, sequence: Sequence) -> None:
+        """Finish a sequence whose whole prompt is in the cache, and which may not generate."""
+        if sequence.n_decoded == len(sequence.tokens):
+            sequence.finish = "length"
+            sequence.stats.prompt_s = perf_counter() - sequence.started_s
 
     def _verify(self, part: Scheduled) -> VerifyResult | None:
         """Verify a draft. Returns None if no token can be chosen: this sequence ends with an error, the others

@@ -44,11 +44,13 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, whose prompt has at least one token, until a slot is free.
 
-        A sequence that may not generate any token is finished at once and needs no slot.
+        A sequence that may not generate any token is read into the KV cache, if a later prompt may use it; otherwise it
+        is finished at once and needs no slot.
         """
         sequence.n_prompt = sequence.stats.prompt_tokens = len(sequence.tokens)
+        is_kept = sequence.reuse in ("prompts", "answers") and sequence.n_prompt < self.context.n_ctx
         sequence.max_tokens = min(sequence.max_tokens, self.context.n_ctx - sequence.n_prompt)
-        if sequence.max_tokens <= 0:
+        if sequence.max_tokens < 0 or (sequence.max_tokens == 0 and not is_kept):
             sequence.finish = "length"
         self.waiting.append(sequence)
 
@@ -193,7 +195,7 @@ class Scheduler:
                 n_pending = min(room, n_left)
                 self._n_others += n_pending
             if n_pending:
-                scheduled.append(Scheduled(sequence, n_pending, n_pending == n_left))
+                scheduled.append(Scheduled(sequence, n_pending, n_pending == n_left and sequence.max_tokens > 0))
                 room -= n_pending
         if self._n_others:
             self._held_up = 0

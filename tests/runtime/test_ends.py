@@ -80,6 +80,21 @@ def test_a_prompt_that_is_not_to_be_cached_is_read_anew(llm: Runtime) -> None:
         assert tokens
 
 
+@pytest.mark.parametrize("drafts", [None, "none"])
+def test_a_request_for_no_tokens_reads_its_prompt_for_the_next_one(llm: Runtime, drafts: str | None) -> None:
+    text = f"Tell me about the mountains of {drafts}, please. " * 20
+    asked = Request(messages=(Message("user", text),), max_tokens=6, seed=1, spec_type=drafts)
+    llm.forget()
+    [read] = llm.submit(replace(asked, max_tokens=0))
+    assert (read.text, read.finish_reason) == ("", "length")
+    *tokens, last = llm.submit(asked)
+    assert read.stats is not None
+    assert last.stats is not None
+    assert last.stats.cached_tokens >= read.stats.prompt_tokens - 64
+    llm.forget()
+    assert [event.id for event in llm.submit(asked)][:-1] == [event.id for event in tokens]
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

@@ -49,6 +49,8 @@ class Steps:
                 sequence.tokens.append(next(self._news))
                 sequence.stats.rounds += 1
                 sequence.finish = "length" if sequence.remaining <= 0 else None
+            elif sequence.n_decoded == len(sequence.tokens):  # it may not generate
+                sequence.finish = "length"
 
     def run(self) -> None:
         """All that is there to its end."""
