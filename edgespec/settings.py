@@ -277,6 +277,12 @@ class Request:
     bad_words: tuple[str, ...] = ()
     #: False: process the whole prompt, even if the KV cache holds some of it
     cache_prompt: bool = True
+    #: sample as for code completions (`core/infill.py`)
+    infill: bool = False
+    #: the answer ends at a line that begins with fewer blanks; the first line does not count
+    n_indent: int = field(default=0, metadata=between(0, LARGEST))
+    #: the answer ends with the first line that is complete so many milliseconds after its first token; 0, -1: never
+    t_max_predict_ms: int = field(default=0, metadata=between(-1, LARGEST))
 
     @property
     def constraint(self) -> tuple[Constraint, str] | None:

@@ -6,6 +6,7 @@ import ipaddress
 import operator
 from dataclasses import fields
 
+from edgespec.core.infill import MOST_CANDIDATES
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 from edgespec.settings import (
@@ -95,8 +96,8 @@ def check_request(request: Request, n_vocab: int) -> None:
     for name, ids in (
         ("a token id in a message", [token for message in request.messages for token in message.tokens]),
         ("a token id in reference", request.reference),
-        ("a token id in logit_bias", [token for token, _ in request.sampling.logit_bias]),
         ("prompt_tokens", request.prompt_tokens),
+        ("a token id in logit_bias", [token for token, _ in request.sampling.logit_bias]),
         ("stop_token_ids", request.stop_token_ids),
     ):
         for token in ids:
@@ -159,6 +160,9 @@ def _check_ends(request: Request) -> None:
     others = [name for name in (*CONSTRAINTS, "reference") if getattr(request, name)]
     if asked and others:
         raise UsageError(f"{asked[0]} and {others[0]} cannot be combined", why=f"{others[0]} determines the answer")
+    sampling = request.sampling
+    if request.infill and not (0 < sampling.top_k <= MOST_CANDIDATES and sampling.temperature):
+        raise UsageError(f"infill needs a top_k from 1 to {MOST_CANDIDATES}, and a temperature above 0")
     if least and request.stop:
         raise UsageError("min_tokens and stop cannot be combined", why="a stop string may come before min_tokens")
 

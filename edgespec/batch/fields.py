@@ -9,6 +9,7 @@ from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.images import parts_of, without_images
 from edgespec.batch.known import ALIASES, CONSTRAINING, Known, check, name_in, read_of
 from edgespec.batch.row_settings import SETTINGS, is_integer, request_fields, take_constraint
+from edgespec.batch.samplers import settings_without
 from edgespec.settings import Request, shown
 
 LONGEST = {"logit_bias": 2**14, "stop": 2**8}  # entries
@@ -69,6 +70,8 @@ class Fields:
     def request(self, base: Request) -> dict[str, Any]:
         """Take the settings of an answer, and return them as fields of a `Request`; `base` has the other settings."""
         given = {name: self.take(name) for name in SETTINGS if name in self._left}
+        if "samplers" in self._left:
+            given |= settings_without(self.take("samplers"))
         for name, most in LONGEST.items():
             if isinstance(values := given.get(name), list | dict) and len(values) > most:
                 raise BadInputError(f"{name} may have {most:,} entries, not {len(values):,}", name)

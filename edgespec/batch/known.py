@@ -150,11 +150,12 @@ GENERATION: Known = {
     # The values below matter only with a sampler that is refused unless the sampler is off.
     **only(mirostat=(0,), dry_multiplier=(0,), xtc_probability=(0,), dynatemp_range=(0,), top_n_sigma=(-1, 0)),
     **only(adaptive_target=(-1,), samplers=(_SAMPLERS,), min_keep=(0, 1)),
+    **harmless("t_max_prompt_ms"),  # llama.cpp's server documents it, and ignores it too
+    **harmless("id_slot"),  # which slot an answer has does not change it
     **harmless("mirostat_tau mirostat_eta dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers"),
     **harmless("xtc_threshold dynatemp_exponent adaptive_decay backend_sampling"),
     # llama.cpp's server. n_keep and n_discard are for its context shift, which does not exist here.
-    **only(n_keep=(0, -1), n_discard=(0,), n_indent=(0,), id_slot=(-1,), t_max_predict_ms=(-1, 0)),
-    **only(t_max_prompt_ms=(-1, 0), parse_tool_calls=(True,), prefill_assistant=(True,)),
+    **only(n_keep=(0, -1), n_discard=(0,), parse_tool_calls=(True,), prefill_assistant=(True,)),
     **only(reasoning_budget=(-1,), thinking_budget_tokens=(-1,), reasoning_budget_tokens=(-1,)),
     **refused(
         "lora image_data multimodal_data grammar_lazy grammar_triggers grammar_type preserved_tokens chat_format"
@@ -184,7 +185,7 @@ STREAM_OPTIONS: Known = {
 }
 # Fields that only the server has.
 SERVED: Known = {
-    **read("stream n_probs strict sample left return_tokens remembered"),
+    **read("stream n_probs strict sample left return_tokens remembered samplers"),
     **read(stream_options=STREAM_OPTIONS),
 }
 
@@ -356,8 +357,14 @@ OLLAMA_SHOW: Known = {**read("model name"), **harmless("verbose system template 
 
 COMPLETION: Known = {
     **TEXT,
+    **read("response_fields"),
     **harmless("n_keep n_discard"),  # of the context shift, which does not exist here
     **refused("system_prompt input_prefix input_suffix input_extra"),
+}
+INFILL: Known = {
+    **COMPLETION,
+    **read("input_prefix input_suffix", input_extra={**read("filename text"), **harmless("time")}),
+    **refused("echo suffix"),
 }
 TOKENIZE: Known = read("model content prompt add_special parse_special with_pieces")
 DETOKENIZE: Known = read("model tokens with_pieces")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgespec.core.distribution import Distribution
 from edgespec.core.noise import Stream, gumbel64, hashes
 from edgespec.core.sampler import Sampler, log_sum_exp, perturbed_ranking
-from edgespec.core.sampling import Candidates, FloatRow, draw_from, largest, truncate
+from edgespec.core.sampling import Candidates, FloatRow, largest, truncate
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def draft_candidates(
     adjusted = sampler.adjusted(row[: sampler.n_vocab], tokens)
     if sampler.settings.temperature == 0:
         return _likeliest(sampler, adjusted, k)
-    candidates = draw_from(adjusted, sampler.settings)
+    candidates = sampler.candidates(adjusted)
     if draw is not None:
         return _draws(candidates, sampler.noise_key(position, Stream.DRAFT, draw), k)
     ids, scores = perturbed_ranking(candidates, sampler.noise_key(position), k + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -55,7 +55,7 @@ class Sampler:
 
     `logprobs` requests the token's log probability and this number of alternatives. `banned` ids and tokens that
     `constraint` does not allow are never chosen. `first` is the noise position of the first token; it is not 0 if the
-    beginning of a conversation was dropped.
+    beginning of a conversation was dropped. `keep` is a last step of the sampling chain, after temperature.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Sampler:
         banned: Sequence[int] = (),
         first: int = 0,
         constraint: Constraint | None = None,
+        keep: Callable[[Candidates], Candidates] | None = None,
     ) -> None:
         key(seed, sample, 0)
         self.settings = settings
@@ -78,6 +79,7 @@ class Sampler:
         self.banned = tuple(banned)
         self.first = first
         self.constraint = constraint
+        self._keep = keep
 
     @property
     def reads_prefix(self) -> bool:
@@ -92,7 +94,7 @@ class Sampler:
         adjusted = self._checked(row, tokens)
         if self.settings.takes_peak:
             return self._choice(adjusted, peak(adjusted))
-        return self._choice(adjusted, perturbed_best(draw_from(adjusted, self.settings), self.noise_key(position)))
+        return self._choice(adjusted, perturbed_best(self.candidates(adjusted), self.noise_key(position)))
 
     def noise_key(self, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:
         """Return the key of the noise of a position (`core.noise.key`)."""
@@ -100,7 +102,7 @@ class Sampler:
 
     def distribution(self, row: FloatRow, tokens: Sequence[int]) -> Distribution:
         """Return the distribution of a row after the sampling chain. Raises ValueError like `choose`."""
-        return Distribution.of(draw_from(self._checked(row, tokens), self.settings))
+        return Distribution.of(self.candidates(self._checked(row, tokens)))
 
     def draw(self, distribution: Distribution, position: int, stream: Stream, step: int) -> int:
         """Sample a token from a distribution with the noise of a stream."""
@@ -120,6 +122,11 @@ class Sampler:
         if self.constraint is None:
             return adjusted
         return np.where(self.constraint.allowed(tokens)[: len(row)], adjusted, np.float32(-np.inf))
+
+    def candidates(self, adjusted: FloatRow) -> Candidates:
+        """Apply the second half of the sampling chain to a row that `adjusted` returned."""
+        left = draw_from(adjusted, self.settings)
+        return left if self._keep is None else self._keep(left)
 
     def _checked(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
         if row.shape != (self.n_vocab,):

@@ -19,7 +19,6 @@ from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
 from edgespec.core.noise import Stream
 from edgespec.core.sampler import Sampler
-from edgespec.core.sampling import draw_from
 from edgespec.drafters.base import Budget, DraftContext
 from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.model import Growth, ModelDrafter
@@ -183,5 +182,5 @@ class OverlappedDrafter(ModelDrafter):
         sampler = assumed.sampler
         tokens = assumed.tokens if sampler.reads_prefix else []
         adjusted = sampler.adjusted(self._row(growth, ROOT, -1)[: sampler.n_vocab], tokens)
-        distribution = Distribution.of(draw_from(adjusted, sampler.settings))
+        distribution = Distribution.of(sampler.candidates(adjusted))
         return sampler.draw(distribution, len(assumed.tokens), Stream.RESIDUAL, assumed.round)

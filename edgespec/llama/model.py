@@ -272,7 +272,10 @@ class Model(Closable):
         `add_special` adds the tokens that the model wants around a prompt (BOS), `parse_special` parses control tokens
         written in the text.
         """
-        data = text.encode("utf-8")
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError("the text cannot be tokenized", why=str(error)) from error
         room = len(data) + 16
         while True:
             ids = (api.llama_token * room)()

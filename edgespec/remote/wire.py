@@ -22,7 +22,8 @@ from edgespec.settings import CONSTRAINTS, Message, Request
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 APART = ("prompt", "prompt_tokens", "messages", "sampling", "reference", "stop", "logprobs", "template", *CONSTRAINTS)
 USUAL = ("max_tokens", "seed", "ignore_eos", "cache_prompt")
-OWN = ("min_tokens", "stop_token_ids", "bad_words")  # llama.cpp's server would ignore them
+# llama.cpp's server would ignore them, or has other names for them.
+OWN = ("min_tokens", "stop_token_ids", "bad_words", "infill", "n_indent", "t_max_predict_ms")
 REASONS: tuple[FinishReason, ...] = ("stop", "length")
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.cancel import CancelFlag
+from edgespec.core.infill import Infill
 from edgespec.core.sampler import ReferenceSampler, Sampler
 from edgespec.engine.sequence import Reuse, Sequence, StepOutput
 from edgespec.errors import EdgespecError, UsageError, for_users
@@ -23,6 +26,7 @@ from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.prompts import Prompt
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
+from edgespec.text.indentation import Indentation
 from edgespec.text.textstream import TextStream
 
 if TYPE_CHECKING:
@@ -46,7 +50,10 @@ class _Running:
     sequence: Sequence
     model: Model
     text: TextStream
+    indentation: Indentation | None
+    most_s: float
     proposed: int = 0
+    is_cut: bool = False
 
     def events(self, output: StepOutput) -> Iterator[TokenEvent]:
         """Yield an event per token, without end tokens and anything after a stop string."""
@@ -55,7 +62,7 @@ class _Running:
         for position, choice in enumerate(output.choices):
             if self.model.is_end(choice.id) or choice.id in self.sequence.ends:
                 return
-            text = self.text.push(self.model.token_bytes(choice.id))
+            text = self._indented(self.text.push(self.model.token_bytes(choice.id)))
             drafted = position < len(output.sources)
             yield TokenEvent(
                 choice.id,
@@ -70,12 +77,23 @@ class _Running:
             if self.text.stopped:
                 self.sequence.finish = "stop"
                 return
+            if self.is_cut or ("\n" in text and perf_counter() - self.sequence.first_token_s > self.most_s):
+                self.text.flush()
+                self.sequence.finish = "length"
+                return
+
+    def _indented(self, text: str) -> str:
+        """Return the next part of the text up to a line that is not indented enough, at which the answer ends."""
+        end = self.indentation.end(text) if self.indentation else None
+        self.is_cut = end is not None
+        return text[:end]
 
     def last_event(self) -> TokenEvent:
         finish, stats = self.sequence.finish, self.sequence.stats
         if finish == "length" and self._is_whole():
             finish = "stop"
-        return TokenEvent(-1, self.text.flush(), finish_reason=finish, stats=stats, cut=self.text.stopped)
+        rest = self._indented(self.text.flush())
+        return TokenEvent(-1, rest, finish_reason=finish, stats=stats, cut=self.text.stopped)
 
     def _is_whole(self) -> bool:
         """True if the constraint allows only an end token next: then no limit cut the answer off."""
@@ -149,6 +167,7 @@ class Answering(Loop):
             self.model.end_tokens if request.ignore_eos else (),
             request.left,
             constraint,
+            Infill(self.model.token_bytes, self.model.is_end, self.model.eos) if request.infill else None,
         )
         text = TextStream((*request.stop, *prompt.stop), self._last_bytes(tokens[start:]))
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
@@ -162,7 +181,9 @@ class Answering(Loop):
         sequence.ends = frozenset(request.stop_token_ids)
         sequence.is_remembered = request.remembered and not request.reference
         self.stats = sequence.stats
-        self._answers[sequence] = _Running(stream, number, sequence, self.model, text)
+        indentation = Indentation(request.n_indent) if request.n_indent else None
+        most_s = request.t_max_predict_ms / 1000 if request.t_max_predict_ms > 0 else math.inf
+        self._answers[sequence] = _Running(stream, number, sequence, self.model, text, indentation, most_s)
 
     def _reuse(self, request: Request) -> Reuse:
         """Return how much of the KV cache a request may use.

@@ -27,7 +27,7 @@ from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import native, ollama_models
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, Writer, line, pieces
-from edgespec.serve.completion import CompletionObject, completion_call
+from edgespec.serve.completion import CompletionObject, completion_call, infill_call
 from edgespec.serve.errors import Names, error_for, names_in, sent_as, unavailable
 from edgespec.serve.guard import Rules, guards
 from edgespec.serve.metrics import Metrics
@@ -318,6 +318,7 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("POST", ("/v1/chat/completions", "/chat/completions"), _answering(chat_call, ChatObject)),
     ("POST", ("/v1/completions",), _answering(text_call, TextObject)),
     ("POST", ("/completion", "/completions"), _answering(completion_call, CompletionObject)),
+    ("POST", ("/infill",), _answering(infill_call, CompletionObject)),
     ("POST", ("/v1/messages",), _answering(message_call, MessageObject)),
     ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens, known.MESSAGES, MessageObject.names)),
     ("POST", ("/v1/responses", "/responses"), _answering(response_call, ResponseObject)),

@@ -1,16 +1,18 @@
-"""The format of llama.cpp's server (/completion), which is read as Completions with other fields."""
+"""The format of llama.cpp's server (/completion and /infill), which is read as Completions with other fields."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from edgespec.batch.bad_input import wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import COMPLETION
 from edgespec.batch.openai import token_logprob
 from edgespec.events import TokenEvent
 from edgespec.serve.chat import Call, Piece, Writer, timings
 from edgespec.serve.errors import Names
+from edgespec.serve.infill import infill_prompt
 from edgespec.serve.openai import text_of
 from edgespec.serve.served import Served
 
@@ -19,8 +21,19 @@ from edgespec.serve.served import Served
 
 def completion_call(body: Mapping[str, Any], model: Served) -> Call:
     """Read a body of /completion. Raises BadInputError."""
-    fields = Fields(body, COMPLETION)
+    return _call_of(Fields(body, COMPLETION), model)
+
+
+def infill_call(body: Mapping[str, Any], model: Served) -> Call:
+    """Read a body of /infill. Raises BadInputError."""
+    return _call_of(infill_prompt(body, model), model)
+
+
+def _call_of(fields: Fields, model: Served) -> Call:
     special = fields.flag("special", True)  # the client has usually applied a chat template
+    wanted = fields.take("response_fields", [])
+    if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
+        raise wrong("response_fields", "be a list of names", wanted)
     call = text_of(Fields(fields.rest() | {"special": special}, notes=fields.notes), model)
     call.returns_tokens = True
     return call
@@ -42,11 +55,14 @@ class CompletionObject(Writer):
     def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
         super().__init__(call, body)
         self._returns_tokens = body.get("return_tokens") is True
+        self._fields: Sequence[str] = body.get("response_fields") or ()
 
     def whole(self) -> Any:
         made = [
-            self._last(index, "".join(answer.texts), _ids(answer.tokens) if self._returns_tokens else [])
-            | self._probabilities(answer.tokens)
+            self._wanted(
+                self._last(index, "".join(answer.texts), _ids(answer.tokens) if self._returns_tokens else [])
+                | self._probabilities(answer.tokens)
+            )
             for index, answer in enumerate(self.answers)
         ]
         return made[0] if len(made) == 1 else made
@@ -57,7 +73,7 @@ class CompletionObject(Writer):
             part = {"index": piece.index, "content": piece.text, "tokens": _ids(piece.tokens), "stop": False}
             yield part | self._probabilities(piece.tokens)
         if piece.end is not None:
-            yield self._last(piece.index, "", [])
+            yield self._wanted(self._last(piece.index, "", []))
 
     def _last(self, index: int, content: str, tokens: Sequence[int]) -> dict[str, Any]:
         answer = self.answers[index]
@@ -80,6 +96,14 @@ class CompletionObject(Writer):
             "tokens_cached": stats.cached_tokens,
             "timings": timings(stats),
         }
+
+    def _wanted(self, whole: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields that the client wants, all unless it names some. A name such as timings/prompt_n is that of
+        a field in another one."""
+        if not self._fields:
+            return whole
+        names = whole | {f"timings/{name}": value for name, value in whole["timings"].items()}
+        return {name: names[name] for name in self._fields if name in names}
 
     def _probabilities(self, tokens: Sequence[TokenEvent]) -> dict[str, Any]:
         """Return the field for the log-probabilities of tokens, if the client wants them."""

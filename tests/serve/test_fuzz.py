@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.native, pytest.mark.cli]
 
 PATHS = (
     *("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"),
-    *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/completion"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/completion", "/infill"),
     *("/api/chat", "/api/generate", "/api/show"),
 )
 VALUES: tuple[Any, ...] = (
@@ -34,6 +34,8 @@ VALUES: tuple[Any, ...] = (
         {"a": {}},
         {"type": "json_object"},
         {"type": "object", "$ref": "#"},
+        [{"text": "a", "filename": 3}],
+        ["top_k", "infill"],
     ),
     *([{"name": "f", "input_schema": {}}], [{"type": "function", "name": "f"}], [{"type": "tool_use", "input": 3}]),
     *([{"type": "function", "function": {"name": "f", "parameters": {"$ref": "#/x"}}}], {"type": "any"}, "required"),
@@ -71,6 +73,7 @@ FIELDS = (
     *("system", "thinking", "stop_sequences", "input", "instructions", "max_output_tokens", "text", "reasoning"),
     *("max_completion_tokens", "n_predict", "user", "frobnicate", ""),
     *("samplers", "n_probs", "n_cmpl", "response_fields", "return_tokens", "n_indent", "min_keep", "image_data"),
+    *("input_prefix", "input_suffix", "input_extra", "t_max_predict_ms", "id_slot", "infill"),
 )
 LINES = (  # of a request's head
     *("Host: localhost", "Host: [::1", "Host: ]", "Host: a:b:c", "Host:", "Host: \xff", "Host: evil.example"),
@@ -101,6 +104,7 @@ def bodies(n: int) -> Iterator[tuple[str, bytes]]:
         body: dict[str, Any] = {"max_tokens": rng.randrange(4)}
         body |= {"messages": [{"role": "user", "content": "Hi"}]} if path[:6] in ("/v1/ch", "/v1/me", "/apply") else {}
         body |= {"input": "Hi"} if path == "/v1/responses" else {}
+        body |= {"input_prefix": "a", "input_suffix": "b"} if path == "/infill" else {}
         body |= {"prompt": "Hi", "content": "Hi"} if path in ("/v1/completions", "/completion", "/tokenize") else {}
         if path.startswith("/api/"):
             wrong = {rng.choice((*FIELDS, *OLLAMA_SAMPLING)): rng.choice(VALUES)}

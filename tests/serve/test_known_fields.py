@@ -17,7 +17,9 @@ from edgespec.batch.bad_input import BadInputError, UnsupportedError
 from edgespec.batch.known import (
     APPLY_TEMPLATE,
     CHAT,
+    COMPLETION,
     DETOKENIZE,
+    INFILL,
     MESSAGES,
     OLLAMA_CHAT,
     OLLAMA_GENERATE,
@@ -31,6 +33,7 @@ from edgespec.batch.known import (
 )
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
+from edgespec.serve.completion import completion_call, infill_call
 from edgespec.serve.errors import ApiError, error_for
 from edgespec.serve.ollama import ollama_chat, ollama_generate
 from edgespec.serve.openai import chat_call, text_call
@@ -67,6 +70,10 @@ USUAL: dict[str, Any] = {
     "stop_token_ids": [5],
     "bad_words": ["x"],
     "cache_prompt": False,
+    "infill": True,
+    "n_indent": 4,
+    "t_max_predict_ms": 100,
+    "samplers": ["top_k", "temperature"],
     "remembered": False,
     "spec_type": "none",
     "pace": "off",
@@ -98,6 +105,8 @@ USUAL: dict[str, Any] = {
     "left": 5,
     "return_tokens": True,
 }
+OF_COMPLETION = USUAL | {"n": 2, "n_cmpl": 2, "best_of": 2, "logprobs": 2, "special": False}
+OF_COMPLETION |= {"response_fields": "content", "return_tokens": "yes"}  # what the object reads
 OF_BLOCKS = {path: value for path, value in USUAL.items() if not path.startswith(("response_format", "n_probs"))}
 OF_CHATS: dict[str, Any] = {
     "reasoning_effort": "none",
@@ -210,6 +219,26 @@ FORMATS = {
         TEXT,
         {"prompt": "Hello", "seed": 1},
         USUAL | {"prompt": "Hi", "n": 2, "n_cmpl": 2, "best_of": 2, "logprobs": 2, "echo": True, "suffix": "x"},
+    ),
+    "completion": Format(
+        completion_call,
+        COMPLETION,
+        {"prompt": "Hello", "seed": 1},
+        OF_COMPLETION | {"prompt": "Hi", "echo": True, "suffix": "x"},
+    ),
+    "infill": Format(
+        infill_call,
+        INFILL,
+        {"prompt": "Hello", "input_prefix": "a", "input_suffix": "b", "input_extra": [{"text": "c"}], "seed": 1},
+        OF_COMPLETION
+        | {
+            "prompt": "Hi",
+            "input_prefix": "x",
+            "input_suffix": "x",
+            "input_extra": [],
+            "input_extra[0].text": "x",
+            "input_extra[0].filename": 3,
+        },
     ),
     "messages": Format(
         message_call,
@@ -381,9 +410,10 @@ OF_THE_OBJECT = {"thinking.display"}  # what the object of the answer reads
 
 
 @pytest.fixture
-def model(server: Serving) -> Served:
-    """A model whose template reads tools, so that ids of calls and the like are part of its prompt."""
-    changed = copy(server.served)
+def model(templated: Serving) -> Served:
+    """A model that fills gaps, and whose template reads tools, so that ids of calls and the like are part of its
+    prompt."""
+    changed = copy(templated.served)
     changed.template = "{{ tools }}{{ enable_thinking }}{% for m in messages %}{{ m.content }}{% endfor %}"
     return changed
 
