@@ -277,6 +277,8 @@ class Request:
     bad_words: tuple[str, ...] = ()
     #: False: process the whole prompt, even if the KV cache holds some of it
     cache_prompt: bool = True
+    #: maximum number of tokens of reasoning; 0: none, -1: no limit
+    reasoning_budget: int = field(default=-1, metadata=between(-1, LARGEST))
     #: sample as for code completions (`core/infill.py`)
     infill: bool = False
     #: the answer ends at a line that begins with fewer blanks; the first line does not count

@@ -79,6 +79,8 @@ class Fields:
             del given["seed"]
             if seed != -1:
                 given["seed"] = seed % 2**63
+        if given.get("reasoning_budget") == -1:  # asks for no other limit than the default
+            del given["reasoning_budget"]
         given |= take_constraint({name: self.take(name) for name in CONSTRAINING if name in self._left})
         for name in ("grammar", "regex"):  # some clients send empty ones
             if given.get(name) == "":

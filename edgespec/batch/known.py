@@ -121,6 +121,9 @@ ALIASES = {
     "typ_p": "typical_p",
     "stop_sequences": "stop",
     "max_output_tokens": "max_tokens",
+    "reasoning_budget_tokens": "reasoning_budget",
+    "thinking_budget_tokens": "reasoning_budget",
+    "thinking_token_budget": "reasoning_budget",
 }
 """Other names of fields, in requests of every format."""
 
@@ -145,6 +148,7 @@ CONSTRAINING: Known = read(
 GENERATION: Known = {
     **CONSTRAINING,
     **read(*SETTINGS, "repetition_penalty typ_p n_predict"),
+    **read("reasoning_budget_tokens thinking_budget_tokens thinking_token_budget"),
     **harmless("model user metadata store service_tier safety_identifier keep_alive"),
     **harmless("prompt_cache_key prompt_cache_retention prompt_cache_options"),
     # The values below matter only with a sampler that is refused unless the sampler is off.
@@ -156,20 +160,21 @@ GENERATION: Known = {
     **harmless("xtc_threshold dynatemp_exponent adaptive_decay backend_sampling"),
     # llama.cpp's server. n_keep and n_discard are for its context shift, which does not exist here.
     **only(n_keep=(0, -1), n_discard=(0,), parse_tool_calls=(True,), prefill_assistant=(True,)),
-    **only(reasoning_budget=(-1,), thinking_budget_tokens=(-1,), reasoning_budget_tokens=(-1,)),
+    **only(t_max_predict_ms=(-1, 0)),  # in a batch, texts do not depend on the time
     **refused(
         "lora image_data multimodal_data grammar_lazy grammar_triggers grammar_type preserved_tokens chat_format"
     ),
     **refused("post_sampling_probs response_fields reasoning_in_content thinking_forced_open generation_prompt"),
     **refused("chat_parser"),
     **harmless("reasoning_budget_start_tag reasoning_budget_end_tag reasoning_budget_end_tags reasoning_control"),
-    **harmless("reasoning_budget_message n_cache_reuse timings_per_token return_progress sse_ping_interval verbose"),
+    **refused("reasoning_budget_message"),
+    **harmless("n_cache_reuse timings_per_token return_progress sse_ping_interval verbose"),
     **harmless("speculative.n_max speculative.n_min speculative.p_min speculative.type"),
     # vLLM
     **only(skip_special_tokens=(True,), length_penalty=(1, 0), include_reasoning=(True,), detokenize=(True,)),
     **only(routed_experts_prompt_start=(0,)),
     # Even an empty value of these asks for something.
-    **only(prompt_logprobs=(), truncate_prompt_tokens=(), logprob_token_ids=(), thinking_token_budget=()),
+    **only(prompt_logprobs=(), truncate_prompt_tokens=(), logprob_token_ids=()),
     **refused("use_beam_search include_stop_str_in_output early_stopping allowed_token_ids logits_processors"),
     **refused("return_tokens_as_token_ids return_token_ids kv_transfer_params guided_whitespace_pattern vllm_xargs"),
     **refused("guided_structural_tag documents draft_model watermarking return_prompt_text ec_transfer_params"),
@@ -185,7 +190,7 @@ STREAM_OPTIONS: Known = {
 }
 # Fields that only the server has.
 SERVED: Known = {
-    **read("stream n_probs strict sample left return_tokens remembered samplers"),
+    **read("stream n_probs strict sample left return_tokens remembered samplers t_max_predict_ms"),
     **read(stream_options=STREAM_OPTIONS),
 }
 
@@ -282,7 +287,7 @@ MESSAGES: Known = {
     **read("max_tokens stop_sequences stop"),
     **read(system=TEXT_BLOCK, messages={**read("role", content=BLOCK)}, tools=MESSAGE_TOOL),
     **read(tool_choice=read("type name disable_parallel_tool_use")),
-    **read(thinking={**read("type display"), **harmless("budget_tokens block_binding")}),
+    **read(thinking={**read("type display budget_tokens"), **harmless("block_binding")}),
     **read(output_config={**read("effort", format=JSON_FORMAT), **refused("task_budget")}),
     **refused("top_logprobs parallel_tool_calls mcp_servers container thread output_format"),
     # These fields shorten long conversations. This server does not: a conversation that is too long is an error.

@@ -289,13 +289,15 @@ class Session(ToolUse, Closable):
         settings, seed = self.settings, self.settings.seed
         if seed < 0:
             seed = begun.answer.seed if begun and begun.answer else secrets.randbits(32)
-        given: dict[str, Any] = {name: getattr(settings, name) for name in ("max_tokens", "sampling", "stop", "verify")}
+        names = ("max_tokens", "reasoning_budget", "sampling", "stop", "verify")
+        given: dict[str, Any] = {name: getattr(settings, name) for name in names}
         return Request(seed=seed, sample=sample, lenient=True, **given, **settings.constraints)
 
     def _stretches(self, engine: Answerer, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
         """Yield the events of the answer. Each time it fills the context, drop older messages and continue."""
         self._loops = RepetitionDetector()
-        opened = f"{OPEN}\n" if self.about.get("opens_thinking") and not recording.content else ""
+        is_off = request.reasoning_budget == 0 and self.about.get("switches_thinking")
+        opened = f"{OPEN}\n" if self.about.get("opens_thinking") and not is_off and not recording.content else ""
         shown = Shown(self.offer, recording.content)
         while True:
             messages, left = self._sent(recording)

@@ -33,6 +33,7 @@ class ChatSettings:
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     seed: int = -1  #: -1 chooses a random seed for each answer
     max_tokens: int = -1  #: -1 is no limit
+    reasoning_budget: int = -1  #: -1 is no limit
     stop: tuple[str, ...] = ()
     grammar: str = ""
     json_schema: str = ""
@@ -144,6 +145,7 @@ SETTINGS = (
     Setting("frequency_penalty", "number", "sampling", "The same, for each repetition; 0 is off."),
     Setting("seed", "integer", "answer", "Same seed, same text; -1 is a random seed per answer."),
     Setting("max_tokens", "integer", "answer", "Maximum tokens per answer; -1 is no limit."),
+    Setting("reasoning_budget", "integer", "answer", "Maximum tokens of reasoning; 0 is none, -1 is no limit."),
     Setting("stop", "text", "answer", "Stop before any of these texts (separated by commas)."),
     Setting("json_schema", "text", "answer", "Constrain answers to JSON that fits a schema (a file, or its text)."),
     Setting("grammar", "text", "answer", "Constrain answers to a grammar (a file, or GBNF rules)."),
@@ -218,7 +220,7 @@ def as_catalogued(settings: ChatSettings, before: Mapping[str, Any], now: Mappin
 
 def _checked(settings: ChatSettings) -> ChatSettings:
     """Return `settings`. Raises UsageError for values that no model accepts."""
-    names = ("max_tokens", "stop", "verify", *CONSTRAINTS)
+    names = ("max_tokens", "reasoning_budget", "stop", "verify", *CONSTRAINTS)
     seed = 0 if settings.seed == -1 else settings.seed
     check_request(Request("x", seed=seed, **{name: getattr(settings, name) for name in names}), 1)
     check_load_settings(LoadSettings("", **settings.drafting))

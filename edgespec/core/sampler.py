@@ -36,8 +36,11 @@ class Choice(NamedTuple):
 class Constraint(Protocol):
     """A constraint of an answer, such as a grammar. The result of `allowed` depends on the prefix alone."""
 
-    def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
-        """Return bool[V]: True for ids that may follow `tokens`, which are prompt and answer.
+    is_narrow: bool
+    """True if few tokens are allowed, so that more drafts are accepted than without the constraint."""
+
+    def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_] | None:
+        """Return bool[V]: True for ids that may follow `tokens`, which are prompt and answer; None: all of them.
 
         Raises ValueError if this cannot be determined.
         """
@@ -119,9 +122,8 @@ class Sampler:
     def adjusted(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
         """Apply the first half of the sampling chain: bias, penalties and constraint. A row may be shorter than V."""
         adjusted = adjust(row, self.settings, tokens, self.banned)
-        if self.constraint is None:
-            return adjusted
-        return np.where(self.constraint.allowed(tokens)[: len(row)], adjusted, np.float32(-np.inf))
+        allowed = self.constraint.allowed(tokens) if self.constraint is not None else None
+        return adjusted if allowed is None else np.where(allowed[: len(row)], adjusted, np.float32(-np.inf))
 
     def candidates(self, adjusted: FloatRow) -> Candidates:
         """Apply the second half of the sampling chain to a row that `adjusted` returned."""

@@ -100,7 +100,9 @@ class Sequence:
     mode: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.mode = mode_of(self.rule, self.sampler.settings, is_constrained=self.sampler.constraint is not None)
+        constraint = self.sampler.constraint
+        is_constrained = constraint is not None and constraint.is_narrow
+        self.mode = mode_of(self.rule, self.sampler.settings, is_constrained=is_constrained)
 
     @property
     def remaining(self) -> int:

@@ -175,6 +175,8 @@ class GrammarConstraint:
     """The tokens that may follow a prefix, for `core.choose`. Raises UsageError if masks take too long, or if nothing
     can follow, and reports that to `grammars`."""
 
+    is_narrow = True
+
     def __init__(self, grammars: Grammars, matcher: LLMatcher, kind: Constraint, text: str, start: int) -> None:
         self._grammars, self._matcher, self._kind, self._text, self._start = grammars, matcher, kind, text, start
         self._n_vocab = grammars.n_vocab

@@ -228,6 +228,12 @@ class Model(Closable):
         return _token_or_none(api.llama_vocab_eos(self.vocabulary_handle))
 
     @cached_property
+    def eot(self) -> int | None:
+        """The token that ends a turn, or else a text."""
+        found = _token_or_none(api.llama_vocab_eot(self.vocabulary_handle))
+        return self.eos if found is None else found
+
+    @cached_property
     def adds_bos(self) -> bool:
         return bool(api.llama_vocab_get_add_bos(self.vocabulary_handle))
 
@@ -272,10 +278,7 @@ class Model(Closable):
         `add_special` adds the tokens that the model wants around a prompt (BOS), `parse_special` parses control tokens
         written in the text.
         """
-        try:
-            data = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UsageError("the text cannot be tokenized", why=str(error)) from error
+        data = text.encode("utf-8")
         room = len(data) + 16
         while True:
             ids = (api.llama_token * room)()

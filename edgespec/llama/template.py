@@ -75,6 +75,10 @@ class ChatTemplate:
         made._arguments = arguments
         return made
 
+    def has(self, text: str) -> bool:
+        """Return whether the source of the template contains a text, such as the name of a variable."""
+        return text in (self._text or "")
+
     def render(self, messages: Sequence[Message]) -> str:
         """Return the prompt as text, which ends where the assistant's answer begins."""
         return self._render(messages, lambda text: text)

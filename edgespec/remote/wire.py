@@ -23,7 +23,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 APART = ("prompt", "prompt_tokens", "messages", "sampling", "reference", "stop", "logprobs", "template", *CONSTRAINTS)
 USUAL = ("max_tokens", "seed", "ignore_eos", "cache_prompt")
 # llama.cpp's server would ignore them, or has other names for them.
-OWN = ("min_tokens", "stop_token_ids", "bad_words", "infill", "n_indent", "t_max_predict_ms")
+OWN = ("min_tokens", "stop_token_ids", "bad_words", "infill", "n_indent", "t_max_predict_ms", "reasoning_budget")
 REASONS: tuple[FinishReason, ...] = ("stop", "length")
 
 
@@ -34,7 +34,7 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
     """
     if request.reference:
         raise UsageError("a server cannot be given an answer to follow")
-    if not is_own and (wanted := [name for name in OWN if getattr(request, name)]):
+    if not is_own and (wanted := [name for name in OWN if getattr(request, name) != getattr(Request(), name)]):
         raise UsageError(f"this server does not support {wanted[0]}", hint="edgespec's server does")
     given = {field.name: getattr(request, field.name) for field in fields(request) if field.name not in APART}
     body: dict[str, Any] = asdict(request.sampling) | {name: given[name] for name in given if is_own or name in USUAL}

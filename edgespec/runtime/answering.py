@@ -17,22 +17,24 @@ from numpy.typing import NDArray
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.infill import Infill
-from edgespec.core.sampler import ReferenceSampler, Sampler
+from edgespec.core.sampler import Constraint, ReferenceSampler, Sampler
 from edgespec.engine.sequence import Reuse, Sequence, StepOutput
 from edgespec.errors import EdgespecError, UsageError, for_users
 from edgespec.events import CONTEXT_FULL, Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.runtime.loading import ModelSession
-from edgespec.runtime.prompts import Prompt
+from edgespec.runtime.prompts import SWITCH, Prompt
+from edgespec.runtime.reasoning import END, ReasoningBudget
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 from edgespec.text.indentation import Indentation
 from edgespec.text.textstream import TextStream
+from edgespec.text.thinking import OPEN
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-    from edgespec.llama.grammar import GrammarConstraint
+LONGEST_MARK = 16  # tokens of the mark that opens reasoning, at the end of a prompt
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +106,7 @@ class _Running:
             allowed = constraint.allowed(tokens)
         except UsageError:  # a grammar that fails after the last token
             return False
-        return {*allowed.nonzero()[0].tolist()} <= {*self.model.end_tokens}
+        return allowed is not None and {*allowed.nonzero()[0].tolist()} <= {*self.model.end_tokens}
 
 
 class Answering(Loop):
@@ -154,10 +156,13 @@ class Answering(Loop):
     def _start(self, stream: Stream, number: int, job: Prepared, cancel: CancelFlag) -> None:
         request, prompt, matcher = job
         tokens = prompt.tokens
-        constraint: Ends | GrammarConstraint | None = ends_of(request, self.model, len(tokens))
+        constraint: Constraint | None = ends_of(request, self.model, len(tokens))
         start = self._answer_start(request, tokens)
+        limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
         if request.constraint is not None and matcher is not None:
             constraint = self._loaded.grammars.constraint(*request.constraint, start, matcher)
+        elif 0 <= request.reasoning_budget < limit and not request.reference:
+            constraint = self._budget(request.reasoning_budget, tokens, start, constraint)
         sampler = Sampler(
             request.sampling,
             request.seed,
@@ -167,10 +172,9 @@ class Answering(Loop):
             self.model.end_tokens if request.ignore_eos else (),
             request.left,
             constraint,
-            Infill(self.model.token_bytes, self.model.is_end, self.model.eos) if request.infill else None,
+            Infill(self.model.token_bytes, self.model.is_end, self.model.eot) if request.infill else None,
         )
         text = TextStream((*request.stop, *prompt.stop), self._last_bytes(tokens[start:]))
-        limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
         if request.reference:
             sampler = ReferenceSampler(sampler, len(tokens), request.reference)
             limit = min(limit, len(request.reference))
@@ -201,8 +205,22 @@ class Answering(Loop):
         """Return the position in a prompt where the answer begins: its end, or the start of an answer to continue."""
         if not request.messages or request.messages[-1].role != "assistant":
             return len(tokens)
-        begun = list(request.messages[-1].tokens) or self.model.tokenize(request.messages[-1].content)
-        return len(tokens) - len(begun) if tokens[-len(begun) :] == begun else len(tokens)
+        message = request.messages[-1]
+        for content in (message.content, message.content.removeprefix(f"{OPEN}\n")):  # the template may have opened it
+            begun = list(message.tokens) or self.model.tokenize(content)
+            if tokens[-len(begun) :] == begun:
+                return len(tokens) - len(begun)
+        return len(tokens)
+
+    def _budget(self, most: int, tokens: list[int], start: int, inner: Constraint | None) -> Constraint | None:
+        """Return the constraint for a limit of reasoning, in addition to another one; none if there is no reasoning."""
+        token_bytes = partial(self.model.token_bytes, special=True)
+        opening = b"".join(map(token_bytes, tokens[max(0, start - LONGEST_MARK) : start]))
+        is_open = opening.rstrip().endswith(OPEN.encode())
+        if not is_open and (not self._loaded.template.has(OPEN) or (most == 0 and self._loaded.template.has(SWITCH))):
+            return inner
+        end = self.model.tokenize(END, parse_special=True)
+        return ReasoningBudget(most, end, start, self.model.n_vocab, token_bytes, inner, is_open=is_open)
 
     def _last_bytes(self, begun: list[int]) -> bytes:
         """Return the last bytes of the text that an answer continues. Three tokens are enough, since an unfinished
@@ -263,6 +281,8 @@ class Ends:
     A bad word is a sequence of tokens, and its last token is not allowed after the others (as in vLLM). An answer can
     still spell the word with other tokens.
     """
+
+    is_narrow = False
 
     def __init__(self, start: int, n_vocab: int, least: int, ends: Iterable[int], banned: Iterable[list[int]]) -> None:
         """`start` is the length of the prompt; no token in `ends` is allowed in the first `least` tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ MESSAGE = 256  # characters that take as long as a template takes for one messag
 IMAGE = 1 << 16  # characters that take as long as decoding an image
 LONGEST_TOKEN = 512  # characters; some vocabularies have a token of 128 blanks
 USUAL_TOKEN = 4  # characters
+SWITCH = "enable_thinking"  # the variable of chat templates that switches reasoning on and off
 ANSWER_ROOM = 256  # tokens for an answer in the context size that an error suggests
 
 
@@ -80,7 +82,7 @@ class Prompts:
 
     def render(self, request: Request) -> str:
         """Return the messages of a request as the chat template writes them. Raises UsageError."""
-        return self._template.given(request.template).render(request.messages)
+        return self._filled(request).render(request.messages)
 
     def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return a text of any length as ids."""
@@ -93,6 +95,13 @@ class Prompts:
             raise UsageError(f"there is no token {wrong}", why=f"ids go from 0 to {self._model.n_vocab - 1}")
         return [self._model.token_bytes(token, special=True) for token in tokens]
 
+    def _filled(self, request: Request) -> ChatTemplate:
+        """Return the template with the arguments of a request. A request without reasoning switches it off there."""
+        arguments = request.template
+        if request.reasoning_budget == 0 and self._template.has(SWITCH):
+            arguments = json.dumps(json.loads(arguments or "{}") | {SWITCH: False})
+        return self._template.given(arguments)
+
     def tokenized(self, request: Request) -> Prompt:
         """Return the prompt of a request, which may be empty or longer than the context."""
         special = request.special
@@ -100,7 +109,7 @@ class Prompts:
             return Prompt([*request.prompt_tokens])
         if not request.messages:
             return Prompt(self._model.tokenize(request.prompt, add_special=True, parse_special=special))
-        template = self._template.given(request.template)
+        template = self._filled(request)
         if not request.lenient:
             prompt = template.prompt(request.messages, special=special)
             return Prompt(prompt.tokens, images=prompt.images)

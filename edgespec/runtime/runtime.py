@@ -33,7 +33,7 @@ from edgespec.runtime.options import (
     request_of,
     turns,
 )
-from edgespec.runtime.prompts import Prompts, request_notes
+from edgespec.runtime.prompts import SWITCH, Prompts, request_notes
 from edgespec.runtime.stream import Answer
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.validation import check_load_settings, check_request, check_rule
@@ -140,6 +140,7 @@ class Runtime(Backend):
             "opens_thinking": self._loaded.template.opens_thinking,
             "drops_thinking": self._loaded.template.drops_thinking,
             "projector": self._loaded.vision.path and str(self._loaded.vision.path),
+            "switches_thinking": self._loaded.template.has(SWITCH),
         }
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:

@@ -19,7 +19,7 @@ from edgespec.serve.messages import call_of, message_of, take_functions
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
-from edgespec.settings import Message, moved
+from edgespec.settings import LARGEST, Message, moved
 from edgespec.tools.formats import ToolCall
 
 MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
@@ -39,6 +39,8 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     thinking = fields.within("thinking")
     if "type" in thinking:
         chat["enable_thinking"] = thinking.choice("type", ("enabled", "disabled", "adaptive"), "") != "disabled"
+    if "budget_tokens" in thinking and chat.get("enable_thinking", True):
+        chat["reasoning_budget"] = thinking.integer("budget_tokens", 0, 1, LARGEST)
     if "top_k" in fields:
         chat["top_k"] = fields.integer("top_k", 0, 0, 2**31 - 1)
     output = fields.within("output_config")
@@ -123,6 +125,7 @@ class MessageObject(BlockObject):
         "tools[].function.parameters": "tools[].input_schema",
         "tools[].function": "tools[]",
         "enable_thinking": "thinking",
+        "reasoning_budget": "thinking.budget_tokens",
         "response_format": "output_config.format",
     }
     kinds = ("thinking", "text")

@@ -15,14 +15,14 @@ from edgespec.batch.known import CHAT, TEXT, Known
 from edgespec.batch.openai import check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
-from edgespec.runtime.prompts import Prompts, request_notes
+from edgespec.runtime.prompts import SWITCH, Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
 from edgespec.serve.errors import Names
 from edgespec.serve.messages import chat_messages, check_count
 from edgespec.serve.prompts import take_prompts
 from edgespec.serve.served import Served
-from edgespec.serve.tools.given import take_arguments, take_tools, use_tools, with_tools
-from edgespec.settings import Message, Request
+from edgespec.serve.tools.given import refuses_reasoning, take_arguments, take_tools, use_tools, with_tools
+from edgespec.settings import LARGEST, Message, Request
 from edgespec.text.thinking import CLOSE
 from edgespec.tools.formats import ToolCall
 
@@ -50,6 +50,8 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
     take_logprobs(given)
     what = _common(fields, model)
     what["logprobs"] = _checked_logprobs("top_logprobs", given.get("logprobs"))
+    if refuses_reasoning(fields):
+        what.setdefault("reasoning_budget", 0)
     tools, arguments = take_tools(fields), take_arguments(fields, model.template)
     messages = tuple(messages) or chat_messages(fields.take("messages"))
     check_count(messages, model.n_ctx)
@@ -62,7 +64,7 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
     request = with_tools(request, tools, arguments, model.template)
     call = _call(fields, model, [request])
     call.splits = splits and not is_constrained and not tools.must
-    is_off = arguments.get("enable_thinking") is False and "enable_thinking" in model.template
+    is_off = SWITCH in model.template and (request.reasoning_budget == 0 or arguments.get(SWITCH) is False)
     call.opens_thinking = bool(model.about["opens_thinking"]) and not is_off and CLOSE not in begun
     use_tools(call, tools, model, is_constrained=is_constrained)
     return call
@@ -97,6 +99,7 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
     if "seed" not in what:
         what["seed"] = secrets.randbits(53)  # JavaScript's numbers are exact up to this size
     what["remembered"] = fields.flag("remembered", True)
+    what["t_max_predict_ms"] = fields.integer("t_max_predict_ms", 0, -1, LARGEST)
     what["sample"], what["left"] = fields.integer("sample", 0, 0, 2**32 - 1), fields.integer("left", 0, 0, 2**62)
     return what
 

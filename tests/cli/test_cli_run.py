@@ -71,6 +71,11 @@ def test_raw_goes_on_from_the_prompt(home: Path, answers: dict[str, str]) -> Non
     assert edgespec_here("run", PROMPT, "--raw", *FIRST, home=home).stdout == shown(answers["raw"])
 
 
+def test_reasoning_is_limited(home: Path) -> None:
+    done = edgespec_here("run", "Why?<think>", "--raw", *FIRST, "--reasoning-budget", "2", home=home)
+    assert (done.returncode, b"\n</think>\n\n" in done.stdout) == (0, True), done.stderr
+
+
 def test_a_model_without_a_template_goes_on_from_the_prompt(home: Path, answers: dict[str, str]) -> None:
     assert edgespec_here("run", PROMPT, *FIRST, "-m", "raw.gguf", home=home).stdout == shown(answers["raw"])
 

@@ -150,6 +150,8 @@ def test_what_is_forced_is_allowed_token_by_token(llm: Runtime, grammars: Gramma
 class Some:
     """Allows some ids, whatever came before."""
 
+    is_narrow = True
+
     def __init__(self, n_vocab: int, *ids: int) -> None:
         self._allowed = np.zeros(n_vocab, np.bool_)
         self._allowed[list(ids)] = True

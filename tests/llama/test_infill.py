@@ -39,7 +39,7 @@ def kept_by_llama(vocabulary: Model, candidates: Candidates) -> list[int]:
 
 
 def test_the_same_candidates_are_kept(vocabulary: Model) -> None:
-    infill = Infill(vocabulary.token_bytes, vocabulary.is_end, vocabulary.eos)
+    infill = Infill(vocabulary.token_bytes, vocabulary.is_end, vocabulary.eot)
     random, sizes, n_ended = np.random.default_rng(3), set[int](), 0
     for number in range(400):
         ids = np.sort(random.choice(vocabulary.n_vocab, random.integers(1, 40), replace=False))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from copy import copy
 from typing import Any
 
 import pytest
 from serving import Serving
 
+from edgespec.serve.openai import chat_call
 from edgespec.tools.formats import TAGS, ToolCall, ToolParser
 
 CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
@@ -138,6 +140,43 @@ def test_effort_reaches_templates_that_read_it_and_is_noted_elsewhere(templated:
     posted(server, RESPONSES, input="Hello", max_output_tokens=1, enable_thinking=False)
     noted(server, "'reasoning_effort' has no effect")
     noted(server, "'enable_thinking' has no effect")
+
+
+def said(server: Serving, path: str = CHAT, **body: Any) -> tuple[str, str]:
+    """The text of all tokens of an answer, and of its reasoning."""
+    asked = {"messages": HELLO, "max_tokens": 40, "seed": 2, "ignore_eos": True, "return_tokens": True}
+    choice = posted(server, path, **asked, **body)["choices"][0]
+    text = "".join(token["text"] for token in choice["tokens"])
+    return text, choice["message"].get("reasoning_content", "")
+
+
+def test_reasoning_is_limited_under_the_names_of_several_servers(templated: Serving) -> None:
+    whole, _ = said(templated)
+    for name in ("reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens", "thinking_token_budget"):
+        text, reasoning = said(templated, **{name: 3})
+        thought, _, answer = text.partition("\n</think>\n\n")
+        assert answer
+        assert whole.startswith(thought)
+        assert reasoning == thought.strip("\n")
+        assert said(templated, **{name: 3}, spec_type="none")[0] == text
+        assert said(templated, **{name: -1})[0] == whole
+    body: dict[str, Any] = {"messages": HELLO, "max_tokens": 40, "seed": 2, "ignore_eos": True}
+    body["thinking"] = {"type": "enabled", "budget_tokens": 3}
+    blocks = posted(templated, MESSAGES, **body)["content"]
+    assert [block["type"] for block in blocks] == ["thinking", "text"]
+    assert posted(templated, CHAT, 400, messages=HELLO, reasoning_budget=-2)["error"]["param"] == "reasoning_budget"
+    body["thinking"] = {"type": "enabled", "budget_tokens": 0}
+    assert "thinking.budget_tokens must" in posted(templated, MESSAGES, 400, **body)["error"]["message"]
+
+
+@pytest.mark.parametrize("asked", [{"reasoning_effort": "none"}, {"enable_thinking": False}, {"reasoning_budget": 0}])
+def test_an_answer_without_reasoning_needs_no_switch_in_the_template(templated: Serving, asked: dict[str, Any]) -> None:
+    text, reasoning = said(templated, **asked)
+    assert (reasoning, "</think>" in text) == ("", False)
+    model = copy(templated.served)
+    model.template = "{{ messages[0].content }}<think>\n"
+    call = chat_call({"messages": HELLO, **asked}, model)
+    assert (call.requests[0].reasoning_budget, call.opens_thinking, call.notes) == (0, True, [])
 
 
 def test_unknown_fields_are_in_the_log_for_every_endpoint(server: Serving) -> None:

@@ -74,6 +74,7 @@ FIELDS = (
     *("max_completion_tokens", "n_predict", "user", "frobnicate", ""),
     *("samplers", "n_probs", "n_cmpl", "response_fields", "return_tokens", "n_indent", "min_keep", "image_data"),
     *("input_prefix", "input_suffix", "input_extra", "t_max_predict_ms", "id_slot", "infill"),
+    *("reasoning_budget", "thinking_budget_tokens", "reasoning_effort", "enable_thinking"),
 )
 LINES = (  # of a request's head
     *("Host: localhost", "Host: [::1", "Host: ]", "Host: a:b:c", "Host:", "Host: \xff", "Host: evil.example"),

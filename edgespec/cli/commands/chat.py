@@ -277,7 +277,8 @@ def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None
 def _chat_settings(values: Mapping[str, Any]) -> ChatSettings:
     from edgespec.chat.settings import ChatSettings
 
-    others: dict[str, Any] = {name: values[name] for name in ("seed", "max_tokens", "verify")} | constraints(values)
+    names = ("seed", "max_tokens", "reasoning_budget", "verify")
+    others: dict[str, Any] = {name: values[name] for name in names} | constraints(values)
     return ChatSettings(sampling=sampling_settings(values), stop=tuple(values["stop"]), **others)
 
 

@@ -277,6 +277,10 @@ SAMPLING = [
 
 ENDS = [
     _answer("-n --max-tokens", "Maximum tokens to generate. -1: until the model stops or the context is full."),
+    _answer(
+        "--reasoning-budget", "Maximum tokens of reasoning, after which the answer begins. 0: none. -1: no limit.",
+        advanced=True,
+    ),
     _answer("--stop", "Stop before TEXT. Repeatable.", type=StopText(), metavar="TEXT", multiple=True),
     _answer(
         "-j --json-schema", "Answer in JSON that matches a schema. {}: any JSON.", type=ConstraintText("json_schema"),

@@ -10,9 +10,11 @@ from typing import Any
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import MOST_NOTES
+from edgespec.runtime.prompts import SWITCH
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served
 from edgespec.settings import Message, Request, joined, moved, shown
+from edgespec.text.thinking import OPEN
 from edgespec.tools.formats import FORCED, NAME, ToolParser, format_of
 
 MOST_TOOLS = 512
@@ -94,17 +96,25 @@ def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
     return (name,)
 
 
+def refuses_reasoning(fields: Fields) -> bool:
+    """Return whether a request asks for an answer without reasoning."""
+    given = fields.rest()
+    arguments = given.get("chat_template_kwargs")
+    switch = {**given, **(arguments if isinstance(arguments, dict) else {})}.get(SWITCH)
+    return switch is False or (switch is None and given.get("reasoning_effort") == "none")
+
+
 def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
     """Return the arguments for the chat template. Notes name those that it does not read. Raises BadInputError."""
     given = _effort(fields, template)
-    if "enable_thinking" in fields:
-        given["enable_thinking"] = fields.take("enable_thinking")
+    if SWITCH in fields:
+        given[SWITCH] = fields.take(SWITCH)
     arguments = fields.mapping("chat_template_kwargs")
     for name in arguments:
         if name in _TEMPLATE_OWN or not name.isidentifier():
             raise UnsupportedError("chat_template_kwargs", f"{shown(name)} is not for requests to set")
     given |= arguments
-    unread = [name for name in given if name not in template]
+    unread = [name for name in given if name not in template and not _ends_reasoning(name, given[name], template)]
     fields.notes += [f"{shown(name)} has no effect: the chat template does not read it" for name in unread[:MOST_NOTES]]
     return {name: value for name, value in given.items() if name in template}
 
@@ -112,11 +122,16 @@ def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
 def _effort(fields: Fields, template: str) -> dict[str, Any]:
     """Return `reasoning_effort` as the arguments that the chat template reads."""
     effort = fields.text("reasoning_effort")
-    asked = {"enable_thinking": effort != "none"} | ({"reasoning_effort": effort} if effort != "none" else {})
+    asked = {SWITCH: effort != "none"} | ({"reasoning_effort": effort} if effort != "none" else {})
     given = {name: value for name, value in asked.items() if name in template} if effort else {}
-    if effort and not given:
+    if effort and not given and not _ends_reasoning(SWITCH, asked[SWITCH], template):
         fields.notes.append("'reasoning_effort' has no effect: the chat template does not read it")
     return given
+
+
+def _ends_reasoning(name: str, value: Any, template: str) -> bool:
+    """Return whether an argument has an effect without the template: the engine then ends the reasoning at once."""
+    return name == SWITCH and value is False and OPEN in template
 
 
 def with_tools(request: Request, tools: Tools, arguments: Mapping[str, Any], template: str) -> Request:
