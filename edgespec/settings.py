@@ -116,6 +116,8 @@ class LoadSettings:
     n_cpu_moe: int = field(default=0, metadata=between(0, LARGEST))
     #: keep the experts of all layers in main memory
     cpu_moe: bool = False
+    #: LoRA adapters of the target, as [NAME=]FILE[=SCALE]; the scale is the default of requests
+    lora: Sequence[str] = ()
     #: addresses of workers (HOST:PORT) that hold `gpu_layers` of the target
     rpc: Sequence[str] = ()
     cache_type_k: str = field(default="f16", metadata=one_of(CACHE_TYPES))
@@ -130,6 +132,10 @@ class LoadSettings:
     #: MiB of main memory for prompts that lose their slot and for checkpoints of models whose memory cannot be cut;
     #: None: an eighth of the free memory, up to 8192; 0: none
     cache_ram: int | None = field(default=None, metadata=between(0, MOST_CACHE_RAM))
+
+    def for_model(self, model: str) -> LoadSettings:
+        """Return these settings for a model, without the adapters of another one."""
+        return replace(self, model=model, lora=self.lora if model == self.model else ())
 
     @property
     def offload(self) -> tuple[Offload, Offload]:
@@ -275,6 +281,8 @@ class Request:
     stop_token_ids: tuple[int, ...] = ()
     #: texts that the answer must not contain (`Ends` in `runtime/answering.py`)
     bad_words: tuple[str, ...] = ()
+    #: adapters for this answer, by number or name, and their scales; none: the defaults of `LoadSettings.lora`
+    lora: tuple[tuple[int | str, float], ...] = ()
     #: False: process the whole prompt, even if the KV cache holds some of it
     cache_prompt: bool = True
     #: maximum number of tokens of reasoning; 0: none, -1: no limit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from textual.app import SuspendNotSupported
 
@@ -279,7 +278,7 @@ class ScreenFront:
         def load(picked: Picked | None) -> None:
             if picked is None:
                 return
-            wanted = replace(drafting_with(settings, picked.draft), model=picked.model)
+            wanted = drafting_with(settings, picked.draft).for_model(picked.model)
             if wanted == settings and self._session.engine is not None:
                 self._app.toast("this model is loaded already")
             else:

@@ -13,14 +13,17 @@ from typing import Any
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import write_whole
-from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.adapters import parse_adapters
+from edgespec.gguf_file.header import Header, read_header
 from edgespec.models.memory.fit import attention_of
 from edgespec.settings import LoadSettings, Request
 
 VERSION = 1
 N_PROBES, PROBE_BYTES = 64, 4096  # samples of the weights, which are too large to read entirely
 _OF_A_ROW = {"prompt", "messages", "seed", "sample", "sampling", "reference", "left", "lenient", "remembered"}
-_OF_A_ROW |= {"min_tokens", "stop_token_ids", "bad_words", "cache_prompt"}  # no option sets them for all rows
+_OF_A_ROW |= {"min_tokens", "stop_token_ids", "bad_words", "cache_prompt", "prompt_tokens", "lora"}  # have no options
+_OF_A_ROW |= {"infill", "n_indent", "t_max_predict_ms"}
+_NEW = {"reasoning_budget"}  # left out if they have their default, as in files of earlier versions
 _OF_DRAFTS = {"spec_type", "pace", "draft_n_max"}
 
 
@@ -69,13 +72,15 @@ def texts_depend_on(
     """Return all settings that texts depend on, except seeds, as plain data; `of_model` has those of the model."""
     names = [field.name for field in fields(Request) if field.name not in _OF_A_ROW | _OF_DRAFTS]
     values = {name: getattr(request, name) for name in names}
+    values = {name: value for name, value in values.items() if name not in _NEW or value != getattr(Request(), name)}
     sampling = {field.name: getattr(request.sampling, field.name) for field in fields(SamplingSettings)}
     return {**of_model, "chat": chat, "system": system or "", "n": n, **values, **sampling}
 
 
 def of_model(header: Header, load: LoadSettings) -> dict[str, Any]:
     """Return the properties of a loaded model that texts depend on. `header` has all parts of a split target."""
-    return {
+    adapters = [[_digest(read_header(adapter.path)), adapter.scale] for adapter in parse_adapters(load.lora)]
+    return ({"lora": adapters} if adapters else {}) | {
         "model": header.path.name,
         "model size": header.size_bytes,
         "model digest": _digest(header),

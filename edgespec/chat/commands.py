@@ -59,7 +59,7 @@ class Commands(ToolCommands, StoreCommands):
             yield self._save_model()
             return
         if spec:
-            self.front.load(replace(session.load_settings, model=spec, draft_model=None))
+            self.front.load(replace(session.load_settings.for_model(spec), draft_model=None))
             return
         where = f" of {session.model.server}" if session.model.server else ""
         yield f"model {session.load_settings.model}{where}" + ("" if session.engine else " (not loaded)")

@@ -62,7 +62,7 @@ def side_of(session: Session, changes: str) -> Side:
         if not has_value:
             name, value = "model", word
         if name == "model":
-            loads = replace(drafting_with(loads, None), model=value)
+            loads = drafting_with(loads, None).for_model(value)
         elif name == "draft":
             loads = drafting_with(loads, value)
         else:

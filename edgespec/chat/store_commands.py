@@ -163,7 +163,7 @@ class StoreCommands:
             if session.model.server:
                 self.front.say(f"its model {chosen.model} is ignored: this chat uses a model of a server", "warning")
             else:
-                self.front.load(replace(session.load_settings, model=chosen.model, draft_model=None))
+                self.front.load(replace(session.load_settings.for_model(chosen.model), draft_model=None))
 
     def _list_personas(self) -> None:
         found, problems = personas()

@@ -22,6 +22,7 @@ from edgespec.engine.sequence import NO_SLOT, Drafting, Reuse, Scheduled, Sequen
 from edgespec.engine.speculator import Speculator, logger
 from edgespec.engine.target_runner import TargetRunner
 from edgespec.errors import GenerationError, UsageError
+from edgespec.llama.adapters import AdapterSet
 from edgespec.llama.context import CacheFullError, CancelledError, Context
 from edgespec.llama.projector import Cells
 
@@ -67,13 +68,14 @@ class Engine:
         reuse: Reuse = "running",
         drafting: Drafting | None = None,
         images: Mapping[int, Cells] | None = None,
+        adapters: AdapterSet = (),
     ) -> Sequence:
         """Add a prompt of at least one token, at any time between steps; it waits until a slot is free.
 
         `drafting` overrides the engine's drafters and policy for this answer. `images` are those of the prompt, by the
         positions where they begin.
         """
-        sequence = Sequence([*tokens], sampler, max_tokens, cancel, rule, reuse, drafting, images or {})
+        sequence = Sequence([*tokens], sampler, max_tokens, cancel, rule, reuse, drafting, images or {}, adapters)
         self.scheduler.add(sequence)
         self._admit()
         return sequence

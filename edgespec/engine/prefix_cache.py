@@ -8,13 +8,14 @@ used states are dropped first.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TypeVar
 
 from edgespec.core.prefix import common_prefix
 from edgespec.engine.sequence import Prefix, Reuse, State
 from edgespec.engine.slots import LEFT_OUT, Slot
+from edgespec.llama.adapters import AdapterSet
 from edgespec.llama.context import Context
 
 # Tokens; fewer are not saved. Even short chats are worth saving: a chat that lost its cached answers reads them as part
@@ -83,7 +84,7 @@ class PrefixCache:
         tokens, n_lost = slot.tokens, len(slot.tokens) - n_kept
         if not self.most_bytes or n_lost < LEAST_SAVED or not self.is_known(slot):
             return
-        if self._can_cut and any(common_prefix(saved.slot.tokens, tokens) == len(tokens) for saved in self._saved):
+        if self._can_cut and any(one.slot.common(tokens, slot.adapters) == len(tokens) for one in self._saved):
             return
         n_bytes = self._context.saved_bytes(slot.number)
         if not self._is_worth(n_lost, n_bytes, SAVE_SHARE) or self._is_in_vain():
@@ -92,26 +93,28 @@ class PrefixCache:
             return
         state = self._timed(n_bytes, lambda: self._context.save(slot.number))
         if state.size:
-            kept = Slot(slot.number, [*tokens], [*slot.reads], slot.following, checkpoints={**slot.checkpoints})
+            kept = replace(slot, tokens=[*tokens], reads=[*slot.reads], checkpoints={**slot.checkpoints}, running=None)
             if self._can_cut:
-                self._saved = [one for one in self._saved if not _begins(one.slot.tokens, tokens)]
+                self._saved = [one for one in self._saved if not _begins(one.slot, kept)]
             self._saved.append(Saved(kept, state))
 
-    def find(self, prompt: list[int], reuse: Reuse, n_held: int) -> tuple[Saved, Prefix] | None:
+    def find(
+        self, prompt: list[int], reuse: Reuse, n_held: int, adapters: AdapterSet = ()
+    ) -> tuple[Saved, Prefix] | None:
         """Return the saved state with the longest prefix of a prompt, if it is worth restoring instead of using the
         `n_held` tokens that a slot has."""
         best: tuple[Saved, Prefix] | None = None
         for saved in self._saved if reuse != "running" else ():
-            found = saved.slot.prefix(prompt, reuse, exact=self._context.exact, cuttable=self._can_cut)
+            found = saved.slot.prefix(prompt, reuse, adapters, exact=self._context.exact, cuttable=self._can_cut)
             if found.length > max(n_held, best[1].length if best else 0):
                 best = saved, found
         if best is None or not self._is_worth(best[1].length - n_held, best[0].state.nbytes, RESTORE_SHARE):
             return None
         return best
 
-    def holds(self, tokens: list[int]) -> Saved | None:
+    def holds(self, tokens: list[int], adapters: AdapterSet = ()) -> Saved | None:
         """Return the saved state that has most tokens in common with a text."""
-        return max(self._saved, key=lambda saved: common_prefix(saved.slot.tokens, tokens), default=None)
+        return max(self._saved, key=lambda saved: saved.slot.common(tokens, adapters), default=None)
 
     def restore(self, saved: Saved, slot: Slot, length: int) -> bool:
         """Load the first `length` tokens of a saved state into a slot, with its checkpoints; returns whether this
@@ -138,12 +141,12 @@ class PrefixCache:
     def makes_checkpoints(self) -> bool:
         return self.most_bytes > 0 and not self._can_cut
 
-    def shared(self, prompt: list[int]) -> int:
+    def shared(self, prompt: list[int], adapters: AdapterSet = ()) -> int:
         """Return how many tokens a prompt has in common with any slot or saved state; 0 if no checkpoints are made."""
         if not self.makes_checkpoints:
             return 0
-        texts = [slot.tokens for slot in (*self._slots, *(saved.slot for saved in self._saved))]
-        return max(common_prefix(text, prompt) for text in texts)
+        slots = (*self._slots, *(saved.slot for saved in self._saved))
+        return max(slot.common(prompt, adapters) for slot in slots)
 
     def mark(self, slot: Slot, length: int, n_read: int) -> None:
         """Make a checkpoint after the `length` tokens that a slot holds; `n_read` of them were read since the last
@@ -221,6 +224,8 @@ def cut(context: Context, slot: Slot, length: int) -> bool:
     return is_cut
 
 
-def _begins(beginning: list[int], tokens: list[int]) -> bool:
-    """Return whether `tokens` begin with `beginning`, except for the few last tokens that templates may leave out."""
-    return common_prefix(beginning, tokens) >= len(beginning) - LEFT_OUT
+def _begins(beginning: Slot, slot: Slot) -> bool:
+    """Return whether a slot begins with all of another one, except for the few last tokens that templates may leave
+    out."""
+    n_common = common_prefix(beginning.tokens, slot.tokens)
+    return beginning.adapters == slot.adapters and n_common >= len(beginning.tokens) - LEFT_OUT

@@ -7,14 +7,15 @@ from time import perf_counter
 from typing import Any
 
 from edgespec.core.exactness import WIDE, end_of_read, piece_of_read, takes_turns
-from edgespec.core.prefix import common_prefix
 from edgespec.engine.prefix_cache import PrefixCache, Saved, cut
 from edgespec.engine.reading import LEAST, ReadingCosts
 from edgespec.engine.sequence import NO_SLOT, Prefix, Scheduled, Sequence, State
 from edgespec.engine.slots import LEFT_OUT, Slot
+from edgespec.llama.adapters import AdapterSet
 from edgespec.llama.context import Context
 
 LEAST_SHARED = 16  # tokens of a prompt that are worth sharing with a running sequence
+TURN = 16  # passes with one set of adapters, while other sets wait: llama.cpp reserves its buffers for each set anew
 BETWEEN_STOPS = 2 * WIDE  # least tokens of a prompt to read before the next checkpoint
 
 
@@ -40,6 +41,8 @@ class Scheduler:
         self._n_read = self._n_others = 0  # tokens of the last pass: of prompts, and all others
         self._held_up = 0  # tokens of prompts read since the last pass with generated tokens
         self._uses = 0
+        self._turns: list[AdapterSet] = []  # sets of adapters, first the one that passes have now
+        self._n_in_turn = 0  # passes
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, whose prompt has at least one token, until a slot is free.
@@ -126,19 +129,21 @@ class Scheduler:
 
     def held(self, tokens: list[int]) -> tuple[Slot, State | None]:
         """Return the idle slot, or the saved slot with its state, that has the longest beginning in common with a
-        text."""
+        text. Only the default set of adapters counts."""
+        adapters = self.context.default_adapters
         found: list[tuple[Slot, State | None]] = [(Slot(NO_SLOT), None)]
         found += [(slot, None) for slot in self.slots if slot.running is None and self.cache.is_known(slot)]
-        if saved := self.cache.holds(tokens):
+        if saved := self.cache.holds(tokens, adapters):
             found.append((saved.slot, saved.state))
-        return max(found, key=lambda one: common_prefix(one[0].tokens, tokens))
+        return max(found, key=lambda one: one[0].common(tokens, adapters))
 
     def longest(self, prompt: list[int]) -> int:
         """Return how many tokens of a chat's next prompt are cached and need not be read."""
-        saved = self.cache.holds(prompt)
+        adapters = self.context.default_adapters
+        saved = self.cache.holds(prompt, adapters)
         slots = [*self.slots, *([saved.slot] if saved else [])]
         options = {"exact": self.context.exact, "cuttable": self._cuttable}
-        return max(slot.prefix(prompt, "answers", **options).length for slot in slots)
+        return max(slot.prefix(prompt, "answers", adapters, **options).length for slot in slots)
 
     def take_in(self, held: Slot, state: State) -> bool:
         """Load a state of another process into a slot. Returns False if no slot is free, or the state does not fit."""
@@ -154,7 +159,7 @@ class Scheduler:
             self.context.forget(slot.number)
             return False
         slot.tokens, slot.reads, slot.following = held.tokens, held.reads, held.following
-        slot.checkpoints = held.checkpoints
+        slot.checkpoints, slot.adapters = held.checkpoints, self.context.default_adapters
         self._uses += 1
         slot.last_use = self._uses
         return True
@@ -173,7 +178,7 @@ class Scheduler:
         for sequence in self.active:
             self._mark(sequence)
         going_on = [sequence for sequence in self.active if sequence.finish is None and not self._waits(sequence)]
-        sequences = sorted(going_on, key=lambda one: (len(one.tokens) - one.n_decoded, one.round))
+        sequences = sorted(self._in_turn(going_on), key=lambda one: (len(one.tokens) - one.n_decoded, one.round))
         prompts = [sequence for sequence in sequences if sequence.is_prefill]
         generating = [sequence for sequence in sequences if not sequence.is_prefill]
         room = self.context.n_batch
@@ -202,6 +207,16 @@ class Scheduler:
         elif generating:
             self._held_up += max(LEAST, self._n_read)
         return scheduled
+
+    def _in_turn(self, sequences: list[Sequence]) -> list[Sequence]:
+        """Return the sequences with the set of adapters whose turn it is, since a pass has one set."""
+        sets = dict.fromkeys(sequence.adapters for sequence in sequences)
+        self._turns = [*filter(sets.__contains__, self._turns), *(one for one in sets if one not in self._turns)]
+        if len(self._turns) > 1 and self._n_in_turn >= TURN:
+            self._turns.append(self._turns.pop(0))
+            self._n_in_turn = 0
+        self._n_in_turn += 1
+        return [sequence for sequence in sequences if sequence.adapters == self._turns[0]]
 
     def _piece(self, sequence: Sequence, most: int, room: int) -> int:
         """Return how many tokens of a prompt to read now, at most up to its next checkpoint.
@@ -243,18 +258,18 @@ class Scheduler:
         memory, it is restored.
         """
         sequence.started_s = sequence.first_token_s = perf_counter()
-        shared = self.cache.shared(sequence.prompt)
+        shared = self.cache.shared(sequence.prompt, sequence.adapters)
         free = [slot for slot in self.slots if slot.running is None]
         slot = min(free, key=lambda slot: slot.last_use)
         source, prefix = self._longest(sequence, free)
-        found = self.cache.find(sequence.prompt, sequence.reuse, prefix.length)
-        if source.is_repeated_in(sequence.prompt):
+        found = self.cache.find(sequence.prompt, sequence.reuse, prefix.length, sequence.adapters)
+        if source.is_repeated_in(sequence.prompt, sequence.adapters):
             slot = source
         elif source is not slot:
             _, own = self._longest(sequence, [slot])
             if prefix.length < own.length + self._least_copied:
                 source, prefix = slot, own
-        if not slot.is_repeated_in(sequence.prompt):
+        if not slot.is_repeated_in(sequence.prompt, sequence.adapters):
             self.cache.save(slot, prefix.length if slot is source else 0, source)
         slot.running, sequence.slot = sequence, slot.number
         if found is None or not self._restore(sequence, *found):
@@ -266,6 +281,7 @@ class Scheduler:
         """Load a saved prefix into a sequence's slot; returns whether this succeeded."""
         slot = self.slots[sequence.slot]
         slot.tokens, slot.reads, slot.following = sequence.tokens, prefix.reads, None
+        slot.adapters = sequence.adapters
         done = self.cache.restore(saved, slot, prefix.length)
         sequence.n_decoded = sequence.stats.cached_tokens = prefix.length if done else 0
         return done
@@ -287,6 +303,7 @@ class Scheduler:
             self.context.forget(slot.number)
             slot.checkpoints, length, prefix = {}, 0, Prefix(0, [(0, sequence.n_prompt)])
         slot.tokens, slot.reads, slot.following = sequence.tokens, prefix.reads, None
+        slot.adapters = sequence.adapters
         sequence.n_decoded = sequence.stats.cached_tokens = length
         sequence.stops = [stop for stop in sequence.stops if stop - length >= BETWEEN_STOPS]
 
@@ -316,7 +333,8 @@ class Scheduler:
         return best, longest
 
     def _prefix(self, sequence: Sequence, slot: Slot) -> Prefix:
-        return slot.prefix(sequence.prompt, sequence.reuse, exact=self.context.exact, cuttable=self._cuttable)
+        options = {"exact": self.context.exact, "cuttable": self._cuttable}
+        return slot.prefix(sequence.prompt, sequence.reuse, sequence.adapters, **options)
 
     @property
     def _cuttable(self) -> bool:

@@ -19,6 +19,7 @@ from edgespec.core.verify import VerifyResult, VerifyRule
 from edgespec.drafters.base import Drafter
 from edgespec.errors import EdgespecError
 from edgespec.events import FinishReason
+from edgespec.llama.adapters import AdapterSet
 from edgespec.llama.projector import Cells
 
 NO_SLOT = -1
@@ -42,10 +43,13 @@ class Prefix(NamedTuple):
     reads: list[Read]
 
 
-def mode_of(rule: VerifyRule, sampling: SamplingSettings, *, is_constrained: bool = False) -> str:
+def mode_of(
+    rule: VerifyRule, sampling: SamplingSettings, *, is_constrained: bool = False, adapters: AdapterSet = ()
+) -> str:
     """Return the mode of verification and sampling; acceptance rates are measured separately for each mode."""
     greedy, constrained = ", greedy" * (sampling.temperature == 0), ", constrained" * is_constrained
-    return f"{rule}{greedy}{constrained}"
+    lora = f", lora {'+'.join(str(number) for number, _ in adapters)}" if adapters else ""
+    return f"{rule}{greedy}{constrained}{lora}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class Sequence:
     drafting: Drafting | None = None
     #: The images of the prompt, by the positions where they begin.
     images: Mapping[int, Cells] = field(default_factory=dict)
+    #: The LoRA adapters of the target for this sequence.
+    adapters: AdapterSet = ()
     #: False if nothing of the answer may be saved.
     is_remembered: bool = True
     #: The slot of the KV cache; NO_SLOT while the sequence waits for one.
@@ -102,7 +108,8 @@ class Sequence:
     def __post_init__(self) -> None:
         constraint = self.sampler.constraint
         is_constrained = constraint is not None and constraint.is_narrow
-        self.mode = mode_of(self.rule, self.sampler.settings, is_constrained=is_constrained)
+        settings = self.sampler.settings
+        self.mode = mode_of(self.rule, settings, is_constrained=is_constrained, adapters=self.adapters)
 
     @property
     def remaining(self) -> int:

@@ -8,6 +8,7 @@ from edgespec.core.exactness import LAST, shared_read
 from edgespec.core.images import end_of_part, whole
 from edgespec.core.prefix import common_prefix
 from edgespec.engine.sequence import Prefix, Read, Reuse, Sequence, State
+from edgespec.llama.adapters import AdapterSet
 
 LEFT_OUT = 4  # tokens at the end of a prompt that templates leave out in the next turn, such as "<think>"
 
@@ -44,6 +45,8 @@ class Slot:
     last_use: int = 0
     #: Saved states of memories that cannot be cut, by their number of tokens.
     checkpoints: dict[int, State] = field(default_factory=dict)
+    #: The LoRA adapters with which the tokens were decoded.
+    adapters: AdapterSet = ()
 
     def clear(self) -> None:
         """Forget all tokens, because the content of the cache is unknown."""
@@ -54,20 +57,26 @@ class Slot:
         read."""
         return [*self.checkpoints, *(self.running.stops if self.running else [len(self.tokens)])]
 
-    def is_repeated_in(self, prompt: list[int]) -> bool:
+    def common(self, tokens: list[int], adapters: AdapterSet) -> int:
+        """Return how many tokens this slot has in common with a text that is decoded with these adapters."""
+        return common_prefix(self.tokens, tokens) if adapters == self.adapters else 0
+
+    def is_repeated_in(self, prompt: list[int], adapters: AdapterSet = ()) -> bool:
         """Return whether a prompt begins with all prompt tokens of this slot: reusing the slot then discards only
         generated tokens."""
         n_read = min(self.reads[-1][1], len(self.tokens)) if self.reads else 0
-        return n_read > 0 and common_prefix(self.tokens, prompt) >= n_read - LEFT_OUT
+        return n_read > 0 and self.common(prompt, adapters) >= n_read - LEFT_OUT
 
-    def prefix(self, prompt: list[int], reuse: Reuse, *, exact: bool, cuttable: bool = True) -> Prefix:
+    def prefix(
+        self, prompt: list[int], reuse: Reuse, adapters: AdapterSet = (), *, exact: bool, cuttable: bool = True
+    ) -> Prefix:
         """Return the tokens of a prompt that need not be decoded again.
 
         The last two tokens of a prompt are always decoded: a pass over one token counts as verification.
         """
         if reuse == "nothing":
             return Prefix(0, [(0, len(prompt))])
-        common = whole(prompt, common_prefix(self.tokens, prompt))
+        common = whole(prompt, self.common(prompt, adapters))
         repeats_all = common == len(self.tokens) and prompt[common : common + 1] == [self.following]
         generated = common if repeats_all else common - 1
         if self.running is not None and self.running.finish is not None:

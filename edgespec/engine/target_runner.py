@@ -37,6 +37,7 @@ class TargetRunner:
             last = batch.tokens[-1]
             for position in range(batch.positions[-1] + 1, batch.positions[-1] + 1 + pad):
                 batch.add([last], position, batch.sequence_ids[-1], wanted=batch.wanted[-1])
+        self.context.adapters = scheduled[0].sequence.adapters  # the scheduler puts no others into one pass
         started_s = perf_counter()
         try:
             self.context.decode(*batch)
@@ -91,6 +92,7 @@ class TargetRunner:
         start, end = sequence.n_decoded, len(sequence.tokens) - 1
         if sequence.n_prompt <= start < end:
             tokens, ids = sequence.tokens[start:end], [(sequence.slot,)] * (end - start)
+            self.context.adapters = sequence.adapters
             try:
                 self.context.decode(tokens, range(start, end), ids, [False] * (end - start - 1) + [True])
                 sequence.n_decoded = end

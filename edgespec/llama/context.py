@@ -20,13 +20,15 @@ from edgespec.closable import Closable
 from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama import kernels
-from edgespec.llama.batch import NativeBatch, check_layers, inputs, states, switch, switch_states
+from edgespec.llama.adapters import Adapters
+from edgespec.llama.batch import NativeBatch, check_layers, inputs, row, states, switch, switch_states
+from edgespec.llama.cache_type import cache_type
 from edgespec.llama.library import IS_SET, api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells
 from edgespec.llama.sequences import Sequences
 from edgespec.llama.threads import attach_threads, free_threads
-from edgespec.settings import CACHE_TYPES, Attention, CacheType
+from edgespec.settings import Attention
 
 MOST_CELLS = 2**31 - 2**8  # sizes are rounded up to a multiple of 256
 _MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
@@ -49,6 +51,10 @@ class Context(Sequences, Closable):
     able to remove again. `exact` sets the bounds of `kernels`. `streams` gives each sequence a separate cache, without
     branches. `other` is the target's context, for a draft head that shares its weights, and `mtp` asks for the graph of
     the model's MTP block. Raises UsageError, OutOfMemoryError.
+
+    Attributes:
+        adapters: The set of the model's LoRA adapters that the next decode uses.
+        default_adapters: This set at first.
     """
 
     def __init__(
@@ -71,10 +77,11 @@ class Context(Sequences, Closable):
         streams: bool = False,
         other: Context | None = None,
         mtp: bool = False,
+        adapters: Adapters | None = None,
     ) -> None:
         super().__init__()
         type_k, type_v = (
-            _cache_type(name, head_size)
+            cache_type(name, head_size)
             for name, head_size in zip((cache_type_k, cache_type_v), model.header.head_sizes, strict=True)
         )
         if not _FLASH[flash_attention] and type_v.block > 1:
@@ -95,8 +102,13 @@ class Context(Sequences, Closable):
             "exact": exact,
             "streams": streams,
         }
+        self._adapters = adapters
+        self.adapters = self.default_adapters = adapters.default if adapters else ()
+        if adapters:
+            self.fingerprint["adapters"] = adapters.facts
         self.exact, self.streams = exact, streams
         types = {*model.header.weight_types, cache_type_k.upper(), cache_type_v.upper()}
+        types |= adapters.types if adapters else frozenset()
         flash = flash_attention != "off"
         self.bounds = kernels.exact_bounds(types, flash=flash) if exact else kernels.fast_bounds(types)
         cells = n_ctx * sequences + scratch
@@ -228,6 +240,8 @@ class Context(Sequences, Closable):
         """Decode a native batch; `starts` are the tokens from which a recurrent memory can then be cut. Raises as
         `decode`."""
         kernels.use(self.bounds)
+        if self._adapters:
+            self._adapters.use(self._handle, self.adapters)
         started_s = perf_counter()
         code = api.llama_decode(self._handle, batch)
         if self.model.is_offloaded:
@@ -253,11 +267,11 @@ class Context(Sequences, Closable):
 
     def logits(self, index: int) -> NDArray[np.float32]:
         """Return float32[V] of batch entry `index`, a view that is valid until the next decode."""
-        return _row(api.llama_get_logits_ith(self._handle, index), self._logits_type)
+        return row(api.llama_get_logits_ith(self._handle, index), self._logits_type)
 
     def hidden(self, index: int) -> NDArray[np.float32]:
         """Return float32[D], the normed hidden state of a batch entry; only while `hidden_states` are on."""
-        return _row(api.llama_get_embeddings_ith(self._handle, index), self._hidden_type)
+        return row(api.llama_get_embeddings_ith(self._handle, index), self._hidden_type)
 
     def hidden_states(self, on: bool) -> None:
         """Switch hidden states on or off. While on, every token of a batch is an output and counts as one."""
@@ -311,23 +325,3 @@ class Context(Sequences, Closable):
             lengths[sequence] += 1
         return starts if len(starts) < 3 or len(set(lengths.values())) == 1 else {}
 
-
-def _cache_type(name: str, head_size: int) -> CacheType:
-    """Return the cache type with this name, if it can store heads of this size."""
-    cache_type = CACHE_TYPES.get(name)
-    if cache_type is None:
-        raise UsageError(f"unknown KV cache type {name}", hint=f"one of: {', '.join(CACHE_TYPES)}")
-    if head_size % cache_type.block:
-        raise UsageError(
-            f"a {name} KV cache does not fit this model",
-            why=f"it stores {cache_type.block} values at a time, and the attention heads have {head_size}",
-            hint="use f16",
-        )
-    return cache_type
-
-
-def _row(pointer: Any, array_type: Any) -> NDArray[np.float32]:
-    if not pointer:
-        raise ValueError("no logits were requested for this batch index")
-    # Five times as fast as numpy.ctypeslib.as_array; this runs for every token.
-    return np.frombuffer(array_type.from_address(ctypes.addressof(pointer.contents)), np.float32)

@@ -179,11 +179,13 @@ class Answering(Loop):
             sampler = ReferenceSampler(sampler, len(tokens), request.reference)
             limit = min(limit, len(request.reference))
         reuse, drafting = self._reuse(request), self._loaded.drafting.of(request)
-        sequence = self.engine.add(
-            tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting, images=prompt.images
-        )
+        adapters = self._loaded.adapters.chosen(request.lora)
+        how = {"rule": request.verify, "reuse": reuse, "drafting": drafting}
+        sequence = self.engine.add(tokens, sampler, limit, cancel, images=prompt.images, adapters=adapters, **how)
         sequence.ends = frozenset(request.stop_token_ids)
-        sequence.is_remembered = request.remembered and not request.reference
+        # Answers with other adapters than usual are no examples of usual ones.
+        is_usual = not request.reference and adapters == self._loaded.adapters.default
+        sequence.is_remembered = request.remembered and is_usual
         self.stats = sequence.stats
         indentation = Indentation(request.n_indent) if request.n_indent else None
         most_s = request.t_max_predict_ms / 1000 if request.t_max_predict_ms > 0 else math.inf

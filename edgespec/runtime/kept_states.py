@@ -98,6 +98,7 @@ class KeptStates:
         n_held = self._scheduler.longest(prompt)
 
         def wants(slot: Slot, n_bytes: int) -> bool:
+            slot.adapters = self._context.default_adapters  # they are among the facts
             self._written[file] = slot.tokens
             length = self._length(slot, prompt)
             if length - n_held < LEAST_KEPT or n_bytes > MEMORY_SHARE * available_memory_bytes():
@@ -123,7 +124,8 @@ class KeptStates:
 
     def _length(self, slot: Slot, prompt: list[int]) -> int:
         can_cut = bool(self._context.model.can_roll_back)
-        return slot.prefix(prompt, "answers", exact=self._context.exact, cuttable=can_cut).length
+        adapters = self._context.default_adapters
+        return slot.prefix(prompt, "answers", adapters, exact=self._context.exact, cuttable=can_cut).length
 
     def _is_worth(self, n_tokens: int, n_bytes: int, share: float) -> bool:
         return 0 < n_bytes / self._bytes_per_s <= share * n_tokens * self._scheduler.cache.read_s

@@ -21,6 +21,7 @@ from edgespec.engine.width_classes import WIDEST
 from edgespec.errors import EdgespecError, ModelFileError, OutOfMemoryError, UsageError
 from edgespec.events import Progress
 from edgespec.files.paths import models_dir
+from edgespec.gguf_file.adapters import check_adapter, parse_adapters
 from edgespec.gguf_file.head_check import (
     NETWORKS,
     check_draft_file,
@@ -32,6 +33,7 @@ from edgespec.gguf_file.head_check import (
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import rpc
+from edgespec.llama.adapters import Adapters
 from edgespec.llama.context import Context
 from edgespec.llama.devices import chosen
 from edgespec.llama.grammar import Grammars
@@ -77,6 +79,7 @@ class ModelSession(Closable):
     """
 
     model: Model
+    adapters: Adapters
     draft: Model | None = None
     draft_header: Header | None = None  # also of a head, which is not a model
     answers: AnswerStore | None = None
@@ -125,7 +128,7 @@ class ModelSession(Closable):
             self.learned.save(now=now)
         if now and self.draft_header is not None:
             steps = self.tuning.steps_without_gain(kind_of_head(self.draft_header) or "draft")
-            if steps is not None:
+            if steps is not None and not self.adapters:  # with adapters, drafts gain less
                 remember(self._settings, self.model.path, self.draft_header.path, steps)
         if now and self.answers is not None:
             self.answers.save()
@@ -142,6 +145,8 @@ class ModelSession(Closable):
         found = resolve(settings.model)
         header = check_model(found.path)
         self._projector = projector_file(settings.mmproj, header)
+        adapters = parse_adapters(settings.lora)
+        self._adapter_headers = tuple(check_adapter(adapter.path, header) for adapter in adapters)
         self._workers = rpc.offers(parse_addresses(settings.rpc)) if settings.rpc else []
         draft_path = find_draft(settings, header, found.default_draft, progress, note)
         if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
@@ -169,19 +174,21 @@ class ModelSession(Closable):
         drafts, settings = bool(names), self._settings
         renderer().start()  # while the weights load
         self.model = self._open_model(plan, self._workers)
+        self.adapters = Adapters(self.model, adapters, self._adapter_headers)
         self.grammars = Grammars(self.model)
         corpus = self._open_corpus()
         leaves = leaves if self.model.can_roll_back else 1
         plan = self._with_branches(plan, leaves)
         if plan.n_ctx > self.model.n_ctx_train:
             note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
-        self.context = Context(
-            self.model, threads=settings.threads, threads_batch=settings.threads_batch, **plan.context
-        )
+        threads = {"threads": settings.threads, "threads_batch": settings.threads_batch}
+        self.context = Context(self.model, adapters=self.adapters, **threads, **plan.context)
         self.contexts.append(self.context)
+        self.context.adapters = self.adapters.every  # an answer may use any of them
         self.vision = Vision(self._projector, self.context, named=settings.mmproj is not None)
         self.template = ChatTemplate(self.model, see=self.vision.see)
         self.guarantee = Guarantee(self.context, settings, self._progress, drafts=drafts)
+        self.context.adapters = self.adapters.default
         why_not = self._why_plain() if drafts else ""
         if why_not:
             if draft_header is not None or corpus is not None or settings.spec_type != "auto":
@@ -293,6 +300,7 @@ class ModelSession(Closable):
             n_cpu_moe=settings.experts_on_cpu,
             mtp=MTP in names,
             projector=self._projector.stat().st_size if self._projector else 0,
+            adapters=self._adapter_headers,
         )
         if draft is not None:
             cache_type_k = settings.cache_type_k_draft or settings.cache_type_k
@@ -338,7 +346,8 @@ class ModelSession(Closable):
     def _make_drafters(self, names: Sequence[str], plan: Plan, leaves: int, corpus: Corpus | None) -> Iterator[Drafter]:
         """Yield the drafters in the order in which they are asked."""
         if "suffix" in names and self._settings.store:
-            self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
+            name = self.model.vocabulary_id + self.adapters.mark
+            self.answers = AnswerStore(name, self.model.path.name, self._note)
         successors = self._open_successors(is_used=not {"recycling", *HEADS}.isdisjoint(names))
         parts = Parts(successors, self.answers, None if corpus is None else corpus.index)
         yield from (entry.make(parts) for entry in map(REGISTRY.__getitem__, names) if entry.make is not None)
@@ -358,7 +367,8 @@ class ModelSession(Closable):
         folders = (BUNDLED_HEADS, models_dir(), self.model.path.parent)
         if is_used:
             with suppress(ModelFileError):  # weights that cannot be read have no print
-                self.learned = SuccessorStore(self.model.header, successors, folders, saves=self._settings.store)
+                saves = self._settings.store and not self.adapters  # the tables are those of the model alone
+                self.learned = SuccessorStore(self.model.header, successors, folders, saves=saves)
         return successors
 
     def _open_draft(self, plan: Plan, leaves: int, successors: Successors) -> Drafter | None:

@@ -45,6 +45,7 @@ class AnswerOptions(TypedDict, total=False):
     stop_token_ids: tuple[int, ...]
     bad_words: tuple[str, ...]
     cache_prompt: bool
+    lora: tuple[tuple[int | str, float], ...]
     reasoning_budget: int
     infill: bool
     n_indent: int

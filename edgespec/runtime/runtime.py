@@ -138,6 +138,7 @@ class Runtime(Backend):
             "devices": [*self.model.gpus],
             "workers": {device.address: layers for device, layers in self.model.remote},
             "opens_thinking": self._loaded.template.opens_thinking,
+            "adapters": self._loaded.adapters.describe(),
             "drops_thinking": self._loaded.template.drops_thinking,
             "projector": self._loaded.vision.path and str(self._loaded.vision.path),
             "switches_thinking": self._loaded.template.has(SWITCH),
@@ -147,7 +148,7 @@ class Runtime(Backend):
         """Return why drafters are active or off for requests like this one; empty without an automatic draft length."""
         own = self._loaded.drafting.of(request)
         pace = self.engine.speculator.pace if own is None else own.pace
-        return pace.verdicts(_mode(request)) if isinstance(pace, MeasuredPolicy) else []
+        return pace.verdicts(self._mode(request)) if isinstance(pace, MeasuredPolicy) else []
 
     def forget(self) -> None:
         """Clear the KV caches, and what recycling learned from the answers of this process."""
@@ -315,6 +316,7 @@ class Runtime(Backend):
         check_request(request, self.model.n_vocab)
         check_rule(self.settings, request.verify)
         self._loaded.drafting.of(request)
+        self._loaded.adapters.chosen(request.lora)
         return None if request.constraint is None else self.grammars.matcher(*request.constraint, cancel)
 
     def count(self, messages: Sequence[Message], template: str = "") -> int:
@@ -325,9 +327,9 @@ class Runtime(Backend):
         """Return the prompt of a request as ids. Raises UsageError."""
         return self.prompts.of(request).tokens
 
-
-def _mode(request: Request) -> str:
-    return mode_of(request.verify, request.sampling, is_constrained=request.constraint is not None)
+    def _mode(self, request: Request) -> str:
+        adapters, is_constrained = self._loaded.adapters.chosen(request.lora), request.constraint is not None
+        return mode_of(request.verify, request.sampling, is_constrained=is_constrained, adapters=adapters)
 
 
 def _takes_settings(settings: Callable[P, LoadSettings]) -> Callable[[Callable[..., Runtime]], Callable[P, Runtime]]:

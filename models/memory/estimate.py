@@ -40,6 +40,7 @@ class Plan:
         mtp: True if the MTP block is loaded, which has a separate context (`of_block`).
         features: The number of floats that a draft head reads of a token.
         projector: The size in bytes of the projector's file, which reads images.
+        adapters: The headers of LoRA adapters.
     """
 
     header: Header
@@ -64,6 +65,7 @@ class Plan:
     mtp: bool = False
     features: int = 0
     projector: int = 0
+    adapters: tuple[Header, ...] = ()
 
     @property
     def can_stream(self) -> bool:
@@ -79,7 +81,7 @@ class Plan:
     def context(self) -> dict[str, Any]:
         """The arguments of `Context`, except the model."""
         placed = ("gpu_layers", "devices", "n_cpu_moe", "split", "repacked")
-        others = ("header", *placed, "draft", "mtp", "features", "projector")
+        others = ("header", *placed, "draft", "mtp", "features", "projector", "adapters")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
     @property
@@ -113,6 +115,7 @@ class Plan:
             draft=None,
             mtp=False,
             projector=0,
+            adapters=(),
         )
 
     def as_head(self, features: int) -> Plan:
@@ -239,6 +242,9 @@ def _weights(plan: Plan, first_on_gpu: int) -> tuple[int, int, int, int]:
             largest = max(largest, tensor.size_bytes)
         if layer < 0 or not _is_repacked(tensor, plan.repacked):
             mapped += tensor.size_bytes
+    for name, tensor in (pair for adapter in plan.adapters for pair in adapter.tensors.items()):
+        total += tensor.size_bytes
+        on_gpu += tensor.size_bytes if _layer(name, output_layer) >= first_on_gpu else 0
     embedding = header.tensors.get("token_embd.weight")
     if embedding is not None and "output.weight" not in header.tensors:
         # The embedding stays mapped for look-ups. If it is the output, too, it is copied to a GPU, or repacked.
@@ -381,7 +387,8 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
         attention += in_f32 * cells * widths.key_and_value  # half the width, two bytes
     # The queries leave a gap that no buffer of a feed-forward network fits into.
     feed_forward = tokens * (residuals + widths.query + widths.feed_forward) * _F32
-    in_layers = inputs + max(attention + needed, feed_forward, _recurrence(plan, tokens))
+    adapted = tokens * max((each.shape[1] for one in plan.adapters for each in one.tensors.values()), default=0) * _F32
+    in_layers = inputs + adapted + max(attention + needed, feed_forward, _recurrence(plan, tokens))
     at_the_end = (tokens * residuals + _outputs(plan) * n_tokens(plan.header)) * _F32  # after the masks are gone
     # A head's rows of logits, one for each token, do not fit into the space that its only layer needed.
     compute = in_layers + at_the_end if plan.features else max(in_layers, at_the_end)

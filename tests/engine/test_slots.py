@@ -344,7 +344,9 @@ def test_no_slot_is_lost_whatever_comes_and_goes(
             n_known = chance.choice([len(known), chance.randint(1, len(known))])
             prompt = [*known[:n_known], *text(chance.choice([0, chance.randint(0, 400)]), chance.randint(5, 7))]
             flag, reuse = CancelFlag(), chance.choice(get_args(Reuse))
-            running.append((steps.add(prompt[:1500], chance.randint(0, 6), reuse=reuse, cancel=flag), flag))
+            adapters = chance.choice([(), ((0, 1.0),)])
+            sequence = steps.add(prompt[:1500], chance.randint(0, 6), reuse=reuse, cancel=flag, adapters=adapters)
+            running.append((sequence, flag))
         if running and chance.random() < 0.15:
             chance.choice(running)[1].set()
         steps.step()

@@ -23,6 +23,7 @@ class FakeContext:
     streams: bool = False
     n_decoded: int = 0
     held: dict[int, list[int]] = field(default_factory=dict)
+    default_adapters: tuple[tuple[int, float], ...] = ()
 
     @property
     def model(self) -> Any:

@@ -25,8 +25,10 @@ class Steps:
         self.scheduler = Scheduler(cast(Any, self.context), 64, cache_bytes)
         self._news = count(10**6)
 
-    def add(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers", cancel: Any = None) -> Sequence:
-        sequence = Sequence([*tokens], SAMPLER, n, cancel or CancelFlag(), reuse=reuse)
+    def add(
+        self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers", cancel: Any = None, adapters: Any = ()
+    ) -> Sequence:
+        sequence = Sequence([*tokens], SAMPLER, n, cancel or CancelFlag(), reuse=reuse, adapters=adapters)
         self.scheduler.add(sequence)
         self.scheduler.admit()
         return sequence
@@ -36,6 +38,7 @@ class Steps:
         self.run_pass(self.scheduler.schedule())
 
     def run_pass(self, scheduled: list[Scheduled]) -> None:
+        assert len({part.sequence.adapters for part in scheduled}) <= 1  # a pass has one set
         for part in scheduled:
             sequence = part.sequence
             if self.context.exact and sequence.is_prefill:  # no piece of a wide read is narrow, nor the other way round
@@ -59,8 +62,8 @@ class Steps:
             for sequence in self.scheduler.finished():
                 self.scheduler.remove(sequence)
 
-    def answer(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers") -> Sequence:
-        sequence = self.add(tokens, n, reuse=reuse)
+    def answer(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers", adapters: Any = ()) -> Sequence:
+        sequence = self.add(tokens, n, reuse=reuse, adapters=adapters)
         self.run()
         return sequence
 

@@ -166,13 +166,13 @@ class Offered:
 
 
 def settings_for(specs: Sequence[str], first: LoadSettings) -> list[LoadSettings]:
-    """Return the settings for each model. A draft model or corpus belongs to the first model only, and an RPC worker
-    can hold layers of one model only."""
+    """Return the settings for each model. A draft model, a corpus and adapters belong to the first model only, and an
+    RPC worker can hold layers of one model only."""
     return [first, *(replace(_shared(first), model=spec) for spec in specs[1:])]
 
 
 def _shared(first: LoadSettings) -> LoadSettings:
-    return replace(first, draft_model=AUTO_DRAFT if first.draft_model else None, corpus=None, rpc=())
+    return replace(first, draft_model=AUTO_DRAFT if first.draft_model else None, corpus=None, rpc=(), lora=())
 
 
 # --- the server -----------------------------------------------------------------------------------------------------

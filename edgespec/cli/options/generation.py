@@ -178,6 +178,11 @@ MODEL = [
         "Put layers of the model on the machine at this address, which runs 'edgespec rpc-worker'. Repeatable.",
         type=Text(), metavar="HOST:PORT", multiple=True, envvar="EDGESPEC_RPC_WORKERS", advanced=True,
     ),
+    _model(
+        "--lora",
+        "LoRA adapter for the model, and its scale. 0: load it for requests that ask for it ('serve'). Repeatable.",
+        type=Text(), metavar="[NAME=]FILE[=SCALE]", multiple=True, advanced=True,
+    ),
     *HELD,
     _model(
         "--cache-ram", "Overflow cache for prompts in main memory. 0: none.", metavar="MIB",
