@@ -161,9 +161,8 @@ GENERATION: Known = {
     # llama.cpp's server. n_keep and n_discard are for its context shift, which does not exist here.
     **only(n_keep=(0, -1), n_discard=(0,), parse_tool_calls=(True,), prefill_assistant=(True,)),
     **only(t_max_predict_ms=(-1, 0)),  # in a batch, texts do not depend on the time
-    **refused(
-        "lora image_data multimodal_data grammar_lazy grammar_triggers grammar_type preserved_tokens chat_format"
-    ),
+    **read(lora=read("id scale")),
+    **refused("image_data multimodal_data grammar_lazy grammar_triggers grammar_type preserved_tokens chat_format"),
     **refused("post_sampling_probs response_fields reasoning_in_content thinking_forced_open generation_prompt"),
     **refused("chat_parser"),
     **harmless("reasoning_budget_start_tag reasoning_budget_end_tag reasoning_budget_end_tags reasoning_control"),

@@ -119,6 +119,17 @@ def _bias(value: Any) -> float:
     return float(value)
 
 
+def _adapters(name: str, value: Any) -> tuple[tuple[int | str, float], ...]:
+    """Return (adapter, scale) pairs from the objects of llama.cpp's server, in which `id` is a number or a name."""
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        raise wrong(name, 'be a list of {"id": adapter, "scale": number}', value)
+    found = [(each.get("id"), each.get("scale")) for each in value]
+    for id, scale in found:
+        if not (is_integer(id) or isinstance(id, str)) or not (is_integer(scale) or isinstance(scale, float)):
+            raise wrong(name, 'be a list of {"id": adapter, "scale": number}', value)
+    return tuple(found)
+
+
 _SAMPLING = [field.name for field in fields(SamplingSettings)]
 CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(_SAMPLING, _number),
@@ -131,6 +142,7 @@ CONVERTERS: dict[str, Converter] = {
     "bad_words": _texts,
     "stop_token_ids": _ids,
     "logit_bias": _biases,
+    "lora": _adapters,
 }
 SETTINGS = tuple(name for name in CONVERTERS if name not in (*CONSTRAINTS, "logprobs"))
 """The settings that requests of all formats have under the same names."""

@@ -20,7 +20,7 @@ from edgespec.files.images import data_url
 from edgespec.settings import CONSTRAINTS, Message, Request
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-APART = ("prompt", "prompt_tokens", "messages", "sampling", "reference", "stop", "logprobs", "template", *CONSTRAINTS)
+APART = ("prompt", "prompt_tokens", "messages", "sampling", "reference", "stop", "logprobs", "template", "lora")
 USUAL = ("max_tokens", "seed", "ignore_eos", "cache_prompt")
 # llama.cpp's server would ignore them, or has other names for them.
 OWN = ("min_tokens", "stop_token_ids", "bad_words", "infill", "n_indent", "t_max_predict_ms", "reasoning_budget")
@@ -36,10 +36,13 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
         raise UsageError("a server cannot be given an answer to follow")
     if not is_own and (wanted := [name for name in OWN if getattr(request, name) != getattr(Request(), name)]):
         raise UsageError(f"this server does not support {wanted[0]}", hint="edgespec's server does")
-    given = {field.name: getattr(request, field.name) for field in fields(request) if field.name not in APART}
+    apart = (*APART, *CONSTRAINTS)
+    given = {field.name: getattr(request, field.name) for field in fields(request) if field.name not in apart}
     body: dict[str, Any] = asdict(request.sampling) | {name: given[name] for name in given if is_own or name in USUAL}
     body = {name: value for name, value in body.items() if value is not None}
     body |= {"stop": list(request.stop), "stream": True}
+    if request.lora:
+        body["lora"] = [{"id": which, "scale": scale} for which, scale in request.lora]
     body["logit_bias"] = [[id, False if bias == float("-inf") else bias] for id, bias in request.sampling.logit_bias]
     if is_own:
         body |= {"return_tokens": True, "json_schema": ""}  # removes the default constraint of the server

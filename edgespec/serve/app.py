@@ -159,7 +159,7 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
         async def begun() -> AsyncIterator[tuple[Writer, AsyncGenerator[Piece, None]]]:
             with sent_as(names_in(body, style.names)):
                 async with server.pool.lend(name) as model:
-                    call = await server.read(request, partial(read, body, model))
+                    call = await server.read(request, partial(read, body, model.called(name)))
                     request.scope["record"] |= {"model": call.model, "stream": call.stream}
                     request.scope["record"] |= {"notes": call.notes} if call.notes else {}
                     with server.pool.submit(model, call.requests) as events:
@@ -209,11 +209,15 @@ def _asking(
 
 
 async def _models(server: Server, request: Request) -> Response:
-    return _json({"object": "list", "data": [native.model(place) for place in await server.pool.places()]})
+    return _json(
+        {"object": "list", "data": [one for place in await server.pool.places() for one in native.models(place)]}
+    )
 
 
 async def _a_model(server: Server, request: Request) -> Response:
-    return _json(native.model(await server.pool.place(request.path_params["name"])))
+    name = request.path_params["name"]
+    found = native.models(await server.pool.place(name))
+    return _json(next((one for one in found if one["id"] == name), found[0]))
 
 
 async def _health(server: Server, request: Request) -> Response:

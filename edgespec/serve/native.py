@@ -59,8 +59,15 @@ async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, An
     return {"prompt": await model.ask(lambda worker: worker.render(request))}
 
 
-def model(place: Place) -> dict[str, Any]:
-    """Return a model as /v1/models lists it, with the `status` of llama.cpp's server."""
+def models(place: Place) -> list[dict[str, Any]]:
+    """Return a model and its adapters as /v1/models lists them."""
+    own = _model(place)
+    more = [own | {"id": f"{own['id']}:{adapter}", "parent": own["id"]} for adapter in place.offer.adapters]
+    return [own, *more]
+
+
+def _model(place: Place) -> dict[str, Any]:
+    """Return the description of a model, with the `status` of llama.cpp's server."""
     served = place.living
     status: dict[str, Any] = {"value": place.state}
     if place.has_failed or (place.served and not served):

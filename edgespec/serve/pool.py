@@ -15,6 +15,7 @@ from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, OutOfMemoryError
+from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.models.names.folders import gguf_files
 from edgespec.models.names.known import known_names
 from edgespec.models.names.local import read_model
@@ -49,6 +50,11 @@ class Offer:
     settings: LoadSettings
     defaults: Request
     idle_s: float | None = None
+
+    @property
+    def adapters(self) -> list[str]:
+        """The names of the model's LoRA adapters."""
+        return [adapter.name for adapter in parse_adapters(self.settings.lora)]
 
 
 Offers = Mapping[str, Offer]
@@ -136,9 +142,13 @@ class Pool:
         return self._places[known]
 
     def _known(self, name: str) -> str | None:
-        """Return the name of the offer that a request names. Clients of Ollama add `:latest` or leave it out."""
+        """Return the name of the offer that a request names. Clients of Ollama add `:latest` or leave it out. After the
+        name there may be one of the model's adapters."""
         words = (name, f"{name}:latest", name.removesuffix(":latest")) if name else (self._default,)
-        return next((self._names[word] for word in words if word in self._names), None)
+        known = next((self._names[word] for word in words if word in self._names), None)
+        model, _, adapter = name.rpartition(":")
+        base = self._names.get(model)
+        return base if known is None and base and adapter in self._places[base].offer.adapters else known
 
     @property
     def load(self) -> tuple[int, int]:

@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -59,6 +61,16 @@ class Served:
     @property
     def n_slots(self) -> int:
         return int(self.about["sequences"])
+
+    def called(self, name: str) -> Served:
+        """Return this model under the name in a request, after which there may be `:` and an adapter to use alone."""
+        adapter = name.rpartition(":")[2]
+        if name == self.name or adapter not in self.about["adapters"]:
+            return self
+        made = copy(self)
+        made.name = f"{self.name}:{adapter}"
+        made.defaults = replace(self.defaults, lora=((adapter, self.about["adapters"][adapter] or 1.0),))
+        return made
 
     def submit(self, requests: Sequence[Request]) -> AsyncStream:
         """Ask for answers, and return their events; closing the stream cancels them. Raises GenerationError."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from serving import Serving, serving
 from tiny_gguf import FILL, write_model
+from tiny_lora import write_adapter
 
 from edgespec.runtime.worker import Worker
 from edgespec.serve.guard import Rules
@@ -31,9 +32,14 @@ def server() -> Iterator[Serving]:
 
 @pytest.fixture(scope="session")
 def templated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A model of random weights that fills gaps, with a template that reads tools, reasoning and other variables."""
-    file = tmp_path_factory.mktemp("templated") / "tiny.gguf"
-    write_model(file, "llama", chat_template=TEMPLATE, metadata=FILL)
-    settings = LoadSettings(str(file), threads=1, sequences=1, store=False)
+    """A model of random weights that fills gaps, with two adapters that requests may ask for, and a template that reads
+    tools, reasoning and other variables."""
+    folder = tmp_path_factory.mktemp("templated")
+    metadata = FILL | {"tokenizer.ggml.add_bos_token": True}
+    file = write_model(folder / "tiny.gguf", "llama", chat_template=TEMPLATE, metadata=metadata)
+    lora = tuple(
+        f"{write_adapter(folder / f'{name}.gguf', file, seed=seed)}=0" for seed, name in enumerate(("one", "two"))
+    )
+    settings = LoadSettings(str(file), threads=1, sequences=1, store=False, lora=lora)
     with Worker(settings) as worker, serving(worker) as found:
         yield found

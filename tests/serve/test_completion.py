@@ -103,6 +103,8 @@ def test_the_usual_samplers_change_nothing(server: Serving) -> None:
         {"xtc_probability": 0.5},
         {"image_data": [{"data": "", "id": 1}]},
         {"lora": [{"id": 0, "scale": 1}]},
+        {"lora": {"id": 0}},
+        {"lora": [{"id": 0}]},
         {"response_fields": "content"},
         {"n_probs": 21},
         {"return_tokens": 1},
