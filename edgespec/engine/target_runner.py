@@ -26,6 +26,7 @@ class TargetRunner:
 
         Raises CacheFullError if not even the pending tokens have room, CancelledError, GenerationError.
         """
+        self.context.adapters = scheduled[0].sequence.adapters  # the scheduler puts no others into one pass
         if scheduled[0].image is not None:
             self._read_image(scheduled[0], scheduled[0].image)
             return
@@ -37,7 +38,6 @@ class TargetRunner:
             last = batch.tokens[-1]
             for position in range(batch.positions[-1] + 1, batch.positions[-1] + 1 + pad):
                 batch.add([last], position, batch.sequence_ids[-1], wanted=batch.wanted[-1])
-        self.context.adapters = scheduled[0].sequence.adapters  # the scheduler puts no others into one pass
         started_s = perf_counter()
         try:
             self.context.decode(*batch)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tiny_gguf import write_model
+from tiny_lora import write_adapter
 from tiny_projector import SEEING, picture, write_seeing
 
 import edgespec
@@ -176,3 +177,14 @@ def test_a_template_that_leaves_out_messages_is_an_error(tmp_path: Path) -> None
     path = write_seeing(tmp_path, "llama", chat_template="hello")
     with load(path) as llm, pytest.raises(UsageError, match=r"the chat template of tiny.gguf leaves out images"):
         llm.tokenize(asked(FIRST))
+
+
+def test_an_image_is_read_with_the_adapters_of_its_answer(tmp_path: Path) -> None:
+    path = write_seeing(tmp_path, "llama")
+    adapter = write_adapter(tmp_path / "one.gguf", path)
+    first = Message("user", "what is this?", images=(Image(CAT, 0),))
+    with load(path, lora=(str(adapter),)) as llm:
+        expected = answers(llm, asked(first))
+    with load(path, lora=(str(adapter),)) as llm:
+        assert answers(llm, asked(first, lora=((0, 0.0),))) != expected
+        assert answers(llm, asked(first)) == expected
