@@ -324,4 +324,3 @@ class Context(Sequences, Closable):
             starts.setdefault(sequence, position)
             lengths[sequence] += 1
         return starts if len(starts) < 3 or len(set(lengths.values())) == 1 else {}
-

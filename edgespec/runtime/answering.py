@@ -180,8 +180,8 @@ class Answering(Loop):
             limit = min(limit, len(request.reference))
         reuse, drafting = self._reuse(request), self._loaded.drafting.of(request)
         adapters = self._loaded.adapters.chosen(request.lora)
-        how = {"rule": request.verify, "reuse": reuse, "drafting": drafting}
-        sequence = self.engine.add(tokens, sampler, limit, cancel, images=prompt.images, adapters=adapters, **how)
+        add = partial(self.engine.add, rule=request.verify, reuse=reuse, drafting=drafting, adapters=adapters)
+        sequence = add(tokens, sampler, limit, cancel, images=prompt.images)
         sequence.ends = frozenset(request.stop_token_ids)
         # Answers with other adapters than usual are no examples of usual ones.
         is_usual = not request.reference and adapters == self._loaded.adapters.default

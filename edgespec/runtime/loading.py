@@ -181,8 +181,8 @@ class ModelSession(Closable):
         plan = self._with_branches(plan, leaves)
         if plan.n_ctx > self.model.n_ctx_train:
             note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
-        threads = {"threads": settings.threads, "threads_batch": settings.threads_batch}
-        self.context = Context(self.model, adapters=self.adapters, **threads, **plan.context)
+        how = plan.context | {"threads": settings.threads, "threads_batch": settings.threads_batch}
+        self.context = Context(self.model, adapters=self.adapters, **how)
         self.contexts.append(self.context)
         self.context.adapters = self.adapters.every  # an answer may use any of them
         self.vision = Vision(self._projector, self.context, named=settings.mmproj is not None)

@@ -194,6 +194,7 @@ class Runtime(Backend):
             if self.engine.scheduler.active:
                 raise UsageError("this model is already generating", hint="finish or close the other answers first")
             self.engine.scheduler.forget()
+            self.context.adapters = self.context.default_adapters
             self._loaded.watch(cancel)
             try:
                 return self._loaded.tuning.measured_now(

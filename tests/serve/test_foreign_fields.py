@@ -142,10 +142,10 @@ def test_effort_reaches_templates_that_read_it_and_is_noted_elsewhere(templated:
     noted(server, "'enable_thinking' has no effect")
 
 
-def said(server: Serving, path: str = CHAT, **body: Any) -> tuple[str, str]:
+def said(server: Serving, **body: Any) -> tuple[str, str]:
     """The text of all tokens of an answer, and of its reasoning."""
-    asked = {"messages": HELLO, "max_tokens": 40, "seed": 2, "ignore_eos": True, "return_tokens": True}
-    choice = posted(server, path, **asked, **body)["choices"][0]
+    body |= {"messages": HELLO, "max_tokens": 40, "seed": 2, "ignore_eos": True, "return_tokens": True}
+    choice = posted(server, CHAT, **body)["choices"][0]
     text = "".join(token["text"] for token in choice["tokens"])
     return text, choice["message"].get("reasoning_content", "")
 

@@ -68,7 +68,7 @@ def test_an_answer_fills_the_gap_before_a_suffix(templated: Serving) -> None:
     before, after = (vocabulary.tokenize(text) for text in ("def f(", "\n    return x"))
     ids = [vocabulary.bos, prefix, *before, suffix, *after, middle]
     wanted = texts(templated, prompt=ids, temperature=0)[0]
-    asked = {"prompt": "def f(", "suffix": "\n    return x"}
+    asked: dict[str, Any] = {"prompt": "def f(", "suffix": "\n    return x"}
     assert texts(templated, **asked, temperature=0) == [wanted]
     assert texts(templated, **asked, temperature=0, n=2) == [wanted] * 2
     options = {"temperature": 0, "num_predict": 8}
