@@ -69,6 +69,7 @@ def test_run_prints_calls_as_json(home: Path, forced: list[str]) -> None:
     assert printed["tool_calls"][1]["outcome"] == "error"
 
 
+@pytest.mark.long
 def test_a_tool_that_is_not_allowed_is_unknown_to_the_model(home: Path, forced: list[str]) -> None:
     forced += [written_call("fail", how="x")]
     done = edgespec_here(*RUN, "--allow-tool", "add", "hello", home=home)

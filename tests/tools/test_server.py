@@ -98,7 +98,7 @@ def test_a_server_that_does_not_start_fails_with_the_reason(command: list[str], 
         assert said in server.problem
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "said"), [("no name", "tools.0.inputSchema"), ("no schema", "tools.0.inputSchema")])
 def test_a_server_whose_tools_are_described_wrongly_fails(kind: str, said: str) -> None:
     with running("hostile_tool_server.py", kind) as server:
