@@ -201,7 +201,7 @@ def test_a_defect_is_an_error_in_the_format_of_the_client_that_pages_can_read(
     def fail(*args: Any) -> None:
         raise ZeroDivisionError("defect")
 
-    monkeypatch.setattr(native, "model", fail)
+    monkeypatch.setattr(native, "models", fail)
     monkeypatch.setattr(app.Server, "read", fail)
     with server.client(headers={"Origin": "http://page.example"}) as client:
         models = client.get("/v1/models")
