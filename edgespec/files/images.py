@@ -50,17 +50,20 @@ def size_of_image(data: bytes, name: str = "the image") -> Size:
     with _reported_as_damage(name):
         image = _opened(data, name)
         # In other files this data may come last, so that the whole image would be decoded.
-        is_turned = image.format in ("JPEG", "WEBP") and image.getexif().get(ORIENTATION, 1) >= 5
+        is_turned = image.format in ("JPEG", "MPO", "WEBP") and image.getexif().get(ORIENTATION, 1) >= 5
         return Size(*image.size[::-1]) if is_turned else Size(*image.size)
 
 
 def pixels_of(data: bytes, name: str = "the image") -> NDArray[np.uint8]:
     """Decode an image: uint8[height, width, 3]. Transparent parts become white. Raises UsageError."""
     import numpy as np
+    from PIL.Image import fromarray
     from PIL.ImageOps import exif_transpose
 
     with _reported_as_damage(name):
         image = exif_transpose(_opened(data, name))
+        if image.mode.startswith("I"):  # Pillow cuts 16 bits of grey to 255, which makes nearly all pixels white
+            image = fromarray((np.asarray(image) >> 8).astype(np.uint8))
         if image.has_transparency_data:
             from PIL import Image
 
@@ -71,7 +74,7 @@ def pixels_of(data: bytes, name: str = "the image") -> NDArray[np.uint8]:
 
 def data_url(data: bytes) -> str:
     """Return an image as a data URL. Raises UsageError."""
-    kind = str(_opened(data, "the image").format).lower()
+    kind = str(_opened(data, "the image").format).lower().replace("mpo", "jpeg")  # several JPEG images in a file
     return f"data:image/{kind};base64,{b64encode(data).decode()}"
 
 

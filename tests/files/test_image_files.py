@@ -7,6 +7,7 @@ import struct
 import zlib
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from tiny_projector import picture
@@ -78,3 +79,18 @@ def test_cut_files_are_errors(format: str) -> None:
     for length in (len(data) // 4, len(data) // 2, len(data) - 30):
         with pytest.raises(UsageError, match=r"^a.png (cannot be|is not an image)"):
             pixels_of(data[:length], "a.png")
+
+
+def test_16_bits_of_grey_keep_their_shades() -> None:
+    shades = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
+    pixels = pixels_of(saved(Image.fromarray(shades), "PNG"))
+    assert (pixels[..., 0] == shades >> 8).all()
+
+
+def test_photos_with_several_images_are_turned_and_are_jpeg_for_others() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo = Image.new("RGB", (40, 30))
+    data = saved(photo, "MPO", save_all=True, append_images=[photo], exif=exif)
+    assert size_of_image(data) == pixels_of(data).shape[1::-1]
+    assert data_url(data).startswith("data:image/jpeg;base64,")
