@@ -12,7 +12,7 @@ from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import Scheduled, Sequence
 from edgespec.errors import GenerationError
 from edgespec.llama.context import CacheFullError, CancelledError, Context
-from edgespec.llama.projector import Cells
+from edgespec.llama.projector import Cells, EncodingError
 
 
 class TargetRunner:
@@ -101,7 +101,11 @@ class TargetRunner:
 
     def _read_image(self, part: Scheduled, image: Cells) -> None:
         sequence = part.sequence
-        last = self.context.decode_image(image, sequence.n_decoded, sequence.slot, wanted=part.is_complete)
+        try:
+            last = self.context.decode_image(image, sequence.n_decoded, sequence.slot, wanted=part.is_complete)
+        except EncodingError as error:  # nothing was decoded, so the other answers continue
+            sequence.error, sequence.finish, part.is_complete, part.n_pending = error, "error", False, 0
+            return
         part.start = last + 1 - part.n_pending  # the last pass may have a part of the image only
         if not part.is_complete:
             sequence.n_decoded += part.n_pending

@@ -28,8 +28,13 @@ from edgespec.llama.library import _log, complaints, first_complaint, gpus
 from edgespec.llama.model import Model
 
 MOST_BYTES = 256 << 20  # of images that are kept, in case the next prompt has them too
+PIXEL_BYTES = 12 * 32 * 32  # about: of the pixels that a cell stands for, as floats
 _MARKER = b"<image>"
 _TEXT = 0  # of mtmd_input_chunk_type
+
+
+class EncodingError(GenerationError):
+    """The projector failed; nothing was decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,8 @@ class Picture:
 
     @property
     def n_bytes(self) -> int:
-        """An estimate of the memory that it takes: its rows, or before these the pixels as floats."""
-        return sum(cells.n_bytes for cells in self.cells.values()) + 12 * self.size.width * self.size.height
+        """An estimate of the memory that it takes."""
+        return sum(cells.n_bytes for cells in self.cells.values())
 
 
 class Cells:
@@ -68,10 +73,11 @@ class Cells:
 
     @property
     def n_bytes(self) -> int:
-        return self.n * self._projector.width * 4
+        # mtmd keeps the pixels, in the size that the projector reads, until the rows are computed.
+        return self.n * (4 * self._projector.width if self._rows is not None else PIXEL_BYTES)
 
     def rows(self) -> NDArray[np.float32]:
-        """Return float32[n, D], which are computed only once. Raises GenerationError."""
+        """Return float32[n, D], which are computed only once. Raises EncodingError."""
         if self._rows is None:
             self._rows = self._projector.encode(self._chunk, self.n)
             self._free()
@@ -191,11 +197,11 @@ class Projector(Closable):
         return tokens
 
     def encode(self, chunk: int, n: int) -> NDArray[np.float32]:
-        """Return the rows of an image, float32[n, D]. Raises GenerationError."""
+        """Return the rows of an image, float32[n, D]. Raises EncodingError."""
         mtmd = _mtmd()
         with self._encoding, complaints() as lines:
             if mtmd.mtmd_encode_chunk(self.handle, chunk):
-                raise GenerationError("the projector failed", why=first_complaint(lines))
+                raise EncodingError("the projector failed", why=first_complaint(lines))
             rows = np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(self.handle), (n, self.width))
             return np.array(rows, np.float32)
 

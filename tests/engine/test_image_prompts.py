@@ -24,6 +24,7 @@ from edgespec.engine.sequence import Reuse, Sequence
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
+from edgespec.llama.projector import EncodingError
 
 MROPE: dict[str, Any] = {"qwen2vl.rope.dimension_sections": [2, 3, 3, 0]}
 SHORT, LONG = [*range(40, 60)], [*range(30, 130)]
@@ -181,3 +182,20 @@ def test_memories_that_cannot_be_cut_are_exact_too(architecture: str, tmp_path: 
         assert [talk.answer(*prompt, reuse="prompts") for prompt in prompts] == alone
         plain = conversation(Talk(model))
         assert conversation(Talk(model, drafters=[SuffixDrafter()], draft_n_max=5)) == plain
+
+
+def test_an_image_that_cannot_be_encoded_ends_only_its_own_answer(model: Model) -> None:
+    def fail() -> Any:
+        raise EncodingError("the projector failed")
+
+    talk = Talk(model, sequences=2)
+    other = talk.add(SHORT, n=40)
+    talk.engine.step()
+    failing = talk.add(LONG, 1, SHORT)
+    failing.images[len(LONG)].rows = fail  # type: ignore[method-assign]
+    while other.finish is None:
+        talk.engine.step()
+        if failing.finish is not None and failing.slot in [one.slot for one in talk.engine.scheduler.active[1:]]:
+            talk.engine.finish(failing)
+    assert (other.finish, failing.finish) == ("length", "error")
+    assert isinstance(failing.error, EncodingError)
