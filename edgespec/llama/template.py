@@ -125,7 +125,7 @@ class ChatTemplate:
         begun = messages[-1] if messages and messages[-1].role == "assistant" else None
         messages = messages[:-1] if begun else messages
         # Mark contents, to separate text of messages from text of the template in the rendered prompt.
-        images = [image for message in messages for image in message.images]
+        pictures = [self.see(image) for message in messages for image in message.images]
         marked, n_images = list[Message](), 0
         for index, message in enumerate(messages):
             apart = self._stands_apart(message, special)
@@ -141,9 +141,9 @@ class ChatTemplate:
             if kind == "\ue000":
                 self._add_content(made, messages[int(number)])
             else:
-                made.add(self.see(images[int(number)]))
+                made.add(pictures[int(number)])
             made.tokens += self._ids_of_template(text)
-        if len(made.images) < sum(len(self.see(image).cells) for image in images):
+        if len(made.images) < sum(len(picture.cells) for picture in pictures):
             raise UsageError(f"the chat template of {model.path.name} leaves out images")
         if begun:
             opened = text[text.rfind(OPEN) :] if text.rstrip().endswith(OPEN) else ""

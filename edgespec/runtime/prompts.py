@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.errors import PromptTooLongError, UsageError
+from edgespec.files.images import size_of_image
 from edgespec.llama.constraint import constraint_notes
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells
@@ -15,6 +17,7 @@ from edgespec.settings import Message, Request
 
 MESSAGE = 256  # characters that take as long as a template takes for one message
 IMAGE = 1 << 16  # characters that take as long as decoding an image
+MOST_PIXELS = 512_000_000  # of all images of a prompt
 LONGEST_TOKEN = 512  # characters; some vocabularies have a token of 128 blanks
 USUAL_TOKEN = 4  # characters
 SWITCH = "enable_thinking"  # the variable of chat templates that switches reasoning on and off
@@ -67,6 +70,14 @@ class Prompts:
         for the chat template, as in a request."""
         return self.tokenized(Request(messages=tuple(messages), template=template, lenient=True)).tokens
 
+    def ids(self, request: Request) -> list[int]:
+        """Return the ids of a prompt. Raises as `of`. A worker sends the ids only, since images stay in its process."""
+        return self.of(request).tokens
+
+    def n_tokens(self, request: Request) -> int:
+        """Return the number of tokens of a prompt, which may be more than the context holds."""
+        return len(self.tokenized(request).tokens)
+
     @staticmethod
     def length(request: Request) -> int:
         """Return the number of characters in the prompt of a request; each token id counts as one."""
@@ -107,6 +118,7 @@ class Prompts:
         special = request.special
         if request.prompt_tokens:
             return Prompt([*request.prompt_tokens])
+        self._check_images(request)
         if not request.messages:
             return Prompt(self._model.tokenize(request.prompt, add_special=True, parse_special=special))
         template = self._filled(request)
@@ -115,6 +127,15 @@ class Prompts:
             return Prompt(prompt.tokens, images=prompt.images)
         prompt, stop = tokenize_leniently(template, self._model, request.messages, self._note, special=special)
         return Prompt(prompt.tokens, stop, prompt.images)
+
+    @staticmethod
+    def _check_images(request: Request) -> None:
+        """Raise UsageError if decoding all images would take too long: a small file may hold a very large image."""
+        images = [image for message in request.messages for image in message.images]
+        n_pixels = sum(math.prod(size_of_image(image.data, image.name)) for image in images)
+        if n_pixels > MOST_PIXELS:
+            why = f"together they have {n_pixels:,} pixels, and at most {MOST_PIXELS:,} are decoded"
+            raise UsageError("the images of the prompt are too large", why=why, hint="make them smaller")
 
 
 def request_notes(request: Request) -> tuple[str, ...]:

@@ -326,7 +326,7 @@ class Runtime(Backend):
 
     def tokenize(self, request: Request) -> list[int]:
         """Return the prompt of a request as ids. Raises UsageError."""
-        return self.prompts.of(request).tokens
+        return self.prompts.ids(request)
 
     def _mode(self, request: Request) -> str:
         adapters, is_constrained = self._loaded.adapters.chosen(request.lora), request.constraint is not None

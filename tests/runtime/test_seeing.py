@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image as Pixels
 from tiny_gguf import write_model
 from tiny_lora import write_adapter
 from tiny_projector import SEEING, picture, write_seeing
@@ -14,7 +16,8 @@ from tiny_projector import SEEING, picture, write_seeing
 import edgespec
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, ModelFileError, ModelNotFoundError, UsageError
-from edgespec.llama import kernels
+from edgespec.files.images import pixels_of
+from edgespec.llama import kernels, projector
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Image, Message, Request
 
@@ -188,3 +191,27 @@ def test_an_image_is_read_with_the_adapters_of_its_answer(tmp_path: Path) -> Non
     with load(path, lora=(str(adapter),)) as llm:
         assert answers(llm, asked(first, lora=((0, 0.0),))) != expected
         assert answers(llm, asked(first)) == expected
+
+
+def test_photos_are_decoded_once_also_if_they_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = list[bytes]()
+
+    def counted(data: bytes, name: str) -> Any:
+        decoded.append(data)
+        return pixels_of(data, name)
+
+    monkeypatch.setattr(projector, "pixels_of", counted)
+    photos = [picture(seed, 2400, 1600, "JPEG") for seed in range(8)]
+    message = Message("user", "these:", images=tuple(Image(data) for data in photos))
+    with load(write_seeing(tmp_path, "llama")) as llm:
+        llm.count([message])
+        llm.count([message])
+    assert decoded == photos
+
+
+def test_many_huge_images_are_refused_before_they_are_decoded(seeing: Path) -> None:
+    made = io.BytesIO()
+    Pixels.new("1", (8000, 8000)).save(made, "PNG")
+    message = Message("user", "these:", images=(Image(made.getvalue()),) * 9)
+    with load(seeing) as llm, pytest.raises(UsageError, match=r"images of the prompt are too large: .*512,000,000"):
+        llm.count([message])

@@ -95,11 +95,11 @@ class Worker(Backend):
 
     def tokenize(self, request: Request) -> list[int]:
         """Return the prompt of a request as ids. Raises UsageError."""
-        return list(self._call("prompts.of", request).tokens)
+        return list(self._call("prompts.ids", request))
 
     def prompt_length(self, request: Request) -> int:
         """Return the number of tokens of a prompt, which may be more than the context holds. Raises UsageError."""
-        return len(self._call("prompts.tokenized", request).tokens)
+        return int(self._call("prompts.n_tokens", request))
 
     def control_id(self, text: str) -> int | None:
         """Return the id of the control token that is written like this, if there is one."""
