@@ -255,7 +255,7 @@ def _ollama(read: Callable[[Mapping[str, Any], Served], Call], style: type[Ollam
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
-        if body.get(style.prompt):
+        if body.get(style.prompt) or body.get("images"):
             return await answering(server, request)
         name, is_unloaded = Fields(body).text("model"), unloads(body)
 

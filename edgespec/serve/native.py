@@ -10,7 +10,7 @@ from typing import Any
 
 from edgespec import __version__
 from edgespec.batch import sidecar
-from edgespec.batch.bad_input import BadInputError, wrong
+from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import APPLY_TEMPLATE
 from edgespec.gguf_file.model_check import check_model
@@ -56,6 +56,8 @@ async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, An
     request = call.requests[0]
     if Fields(body).flag("count"):
         return {"n_tokens": await model.ask(lambda worker: worker.prompt_length(request))}
+    if any(message.images for message in request.messages):
+        raise UnsupportedError("messages", "images cannot be shown as text; ask for the number of tokens with count")
     return {"prompt": await model.ask(lambda worker: worker.render(request))}
 
 

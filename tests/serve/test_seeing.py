@@ -108,3 +108,16 @@ def test_answers_have_no_images(seeing: Serving) -> None:
     messages = [{"role": "assistant", "content": [url_part(PICTURE)]}, {"role": "user", "content": TEXT}]
     found = posted(seeing, "/v1/chat/completions", {"messages": messages}, 400)
     assert "only messages of the user" in found["error"]["message"]
+
+
+def test_tokens_of_images_are_counted(seeing: Serving) -> None:
+    messages = [{"role": "user", "content": [url_part(PICTURE), TEXT_PART]}]
+    found = posted(seeing, "/apply-template", {"messages": messages, "count": True})
+    asked = posted(seeing, "/v1/chat/completions", {"messages": messages, "max_tokens": 1})
+    assert found["n_tokens"] == asked["usage"]["prompt_tokens"]
+
+
+def test_no_endpoint_leaves_out_images(seeing: Serving) -> None:
+    messages = [{"role": "user", "content": [url_part(PICTURE), TEXT_PART]}]
+    assert "images" in posted(seeing, "/apply-template", {"messages": messages}, 400)["error"]["message"]
+    assert posted(seeing, "/api/generate", {"images": [ENCODED], "options": {"num_predict": 1}})["eval_count"] == 1
