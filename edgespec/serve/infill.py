@@ -36,7 +36,7 @@ def infill_prompt(body: Mapping[str, Any], model: Served) -> Fields:
     n_answer = min(max(most, 0), model.n_ctx // 2)
     room = model.n_ctx - n_answer - MARKS
     window = max(0, min(WINDOW, room // 2 if files else room - HEADS))
-    n_prefix = int(PREFIX_SHARE * window)
+    n_prefix = max(1, int(PREFIX_SHARE * window))
     before = tokenize(prefix[-LONGEST_TOKEN * n_prefix :])[-n_prefix:] + begun
     after = tokenize(suffix[: LONGEST_TOKEN * window])[: max(0, window - n_prefix - 2 - len(begun))]
     context = _context(model, files, max(0, room - window - n_answer))

@@ -45,13 +45,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def loaded(files: dict[str, Path], *lora: str, **settings: Any) -> Runtime:
     named = tuple(f"{name}={files[name]}{scale}" for name, _, scale in (text.partition("|") for text in lora))
-    usual: dict[str, Any] = {
-        "threads": 1,
-        "store": False,
-        "draft_model": str(files["draft"]),
-        "spec_type": "draft,suffix",
-    }
-    return edgespec.load(str(files["model"]), lora=named, **usual | {"pace": "fixed:3"} | settings)
+    usual: dict[str, Any] = {"threads": 1, "store": False, "spec_type": "draft,suffix", "pace": "fixed:3"}
+    usual["draft_model"] = str(files["draft"])
+    return edgespec.load(str(files["model"]), lora=named, **usual | settings)
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def answered(llm: Runtime, request: Request) -> list[int]:
 def test_drafts_do_not_change_where_reasoning_ends(llm: Runtime, temperature: float) -> None:
     asked = replace(ASKED, sampling=SamplingSettings(temperature=temperature))
     whole, end = answered(llm, asked), llm.model.tokenize(END, parse_special=True)
-    for most in (0, 1, 7, 24):
+    for most in (0, 3, 7, 24):  # not after the <, which may begin a mark
         limited = replace(asked, reasoning_budget=most)
         *tokens, last = llm.submit(limited)
         ids = [event.id for event in tokens]
@@ -111,11 +111,7 @@ def test_no_reasoning_is_asked_of_the_template_or_ended_at_once(tmp_path: Path, 
         assert llm.prompts.render(asked) == ("x" if is_switched else f"Hi{OPEN}\n")
         assert (ids[: len(end)] == end) is not is_switched
         if not is_switched:
-            later = [
-                *asked.messages,
-                Message("assistant", f"{OPEN}\nabc"),
-            ]
-            n_begun = len(llm.model.tokenize("abc"))
-            limited = replace(asked, messages=tuple(later), reasoning_budget=n_begun + 2)
+            later = (*asked.messages, Message("assistant", f"{OPEN}\nabc"))
+            limited = replace(asked, messages=later, reasoning_budget=len(llm.model.tokenize("abc")) + 2)
             ids = answered(llm, limited)
             assert end in [ids[start : start + len(end)] for start in range(2, 7)]  # a character may be completed

@@ -31,12 +31,8 @@ def test_requests_choose_adapters_by_name_or_number(templated: Serving) -> None:
     assert text(templated, model="demo:two") == text(templated, model="demo:one", lora=[{"id": 1, "scale": 1}]) == two
     assert text(templated, lora=[]) == text(templated, lora=[{"id": 0, "scale": 0}]) == text(templated, model="demo")
     assert posted(templated, NATIVE, lora=[{"id": 0, "scale": 1}])["content"] == one
-    body: dict[str, Any] = {
-        "model": "demo:one",
-        "options": {"seed": 3, "num_predict": 12},
-        "raw": True,
-        "stream": False,
-    }
+    body: dict[str, Any] = {"model": "demo:one", "options": {"seed": 3, "num_predict": 12}, "raw": True}
+    body["stream"] = False
     assert posted(templated, GENERATE, **body)["response"] == one
     assert text(templated, model="demo:one", spec_type="none") == one
 
