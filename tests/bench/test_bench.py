@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tiny_gguf import write_model
+from tiny_lora import write_adapter
 
 from edgespec.bench.measure import BenchResult, Plan, load_result, run_bench, without_folders
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests, default_modes, parse_mode, settings_for, with_plain
@@ -17,6 +18,7 @@ from edgespec.bench.suites import Item
 from edgespec.bench.summary import speedups, summarise
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError
+from edgespec.models.names.source import NAMES
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
@@ -31,7 +33,8 @@ MODES = [Mode("draft", "fixed:2"), Mode("suffix", "fixed:4"), Mode("suffix,draft
 
 @pytest.fixture(scope="module")
 def llm(home: Path) -> Iterator[Runtime]:
-    with Runtime(settings_for(LoadSettings("demo", threads=1), MODES)) as llm:
+    adapter = write_adapter(home / "style.gguf", NAMES["demo"])
+    with Runtime(settings_for(LoadSettings("demo", threads=1, lora=(f"{adapter}=0",)), MODES)) as llm:
         yield llm
 
 
@@ -167,6 +170,7 @@ def test_a_result_says_how_it_was_made_and_can_be_loaded(result: BenchResult, ll
     assert min(result.costs["draft"], *result.costs["target"].values()) > 0
     assert result.models["target"]["name"] == "demo" and result.models["draft"]["bytes"] > 10**5
     assert (result.settings["threads"], result.settings["tokens"]) == (1, 4)
+    assert result.settings["lora"] == {"style": 0}
     assert result.machine["cpu"] and result.build["llama_cpp_python"]
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
     loaded = load_result(tmp_path / "a.json")
