@@ -71,7 +71,7 @@ class Here:
         """Add a model. A known file is replaced only if it could not be read before."""
         key = os.path.realpath(model.path)
         if key not in self.models or self.models[key].problem:
-            name = name_of(model.path)
+            name = name_of(model.path, model.spec)
             self.models[key], self.labels[key] = (
                 model,
                 one_line(model.path.stem if Path(name).expanduser().is_absolute() else name),

@@ -12,8 +12,8 @@ from edgespec.batch.row import finite
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.walk import Array
+from edgespec.models.names.elsewhere import bare
 from edgespec.models.names.local import LocalModel, local_model
-from edgespec.models.names.ollama import PREFIX
 from edgespec.models.names.projectors import projector_of
 from edgespec.models.names.spec import resolve
 from edgespec.serve.pool import Place
@@ -31,7 +31,7 @@ def listed(place: Place) -> dict[str, Any] | None:
         model = _described(path, about.st_size, about.st_mtime_ns)
     except (EdgespecError, OSError):
         return None
-    name, modified = place.offer.name.removeprefix(PREFIX), iso(model.modified_s or 0)
+    name, modified = bare(place.offer.name), iso(model.modified_s or 0)
     content = f"{name} {model.size_bytes} {modified}"  # for Ollama it is the manifest, which other models lack
     return {
         "name": name,

@@ -16,10 +16,10 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, OutOfMemoryError
 from edgespec.gguf_file.adapters import parse_adapters
+from edgespec.models.names.elsewhere import bare, files_elsewhere
 from edgespec.models.names.folders import gguf_files
 from edgespec.models.names.known import known_names
 from edgespec.models.names.local import read_model
-from edgespec.models.names.ollama import PREFIX
 from edgespec.models.names.source import is_path
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.asynchronous import AsyncStream
@@ -367,15 +367,16 @@ def offers_here(named: Mapping[str, Offer], offer: Callable[[str, str], Offer] |
     for spec, given in named.items():
         names[given.name] = by_file[os.path.realpath(resolve(spec).path)] = given
     aliases: dict[str, list[str]] = {}  # of each file, the shortest first
+    elsewhere = dict(files_elsewhere())  # to find them by their names again would take long
     for known in known_names():
         with suppress(EdgespecError):
-            aliases.setdefault(os.path.realpath(resolve(known).path), []).append(known)
+            aliases.setdefault(os.path.realpath(elsewhere.get(known) or resolve(known).path), []).append(known)
     for path in [*map(Path, aliases), *gguf_files()]:
         file = os.path.realpath(path)
         if file not in by_file and (offer is None or not _can_answer(path)):
             continue
         words = aliases.get(file) or [path.name.removesuffix(".gguf")]
-        words = [*dict.fromkeys([*words, *(word.removeprefix(PREFIX) for word in words)])]
+        words = [*dict.fromkeys([*words, *map(bare, words)])]
         if offer is not None and file not in by_file and words[0] not in names:
             by_file[file] = offer(words[0], words[0] if file in aliases else str(path.absolute()))
         for word in words if file in by_file else ():

@@ -31,14 +31,15 @@ def is_offline() -> bool:
     return value.upper() in ("1", "ON", "YES", "TRUE")
 
 
-def repository_folder(repository: str) -> Path:
-    return hub_cache() / f"{_PREFIX}{repository.replace('/', '--')}"
+def repository_folder(repository: str, cache: Path | None = None) -> Path:
+    """The folder of a repository in the hub's cache, or in another folder with this layout."""
+    return (cache or hub_cache()) / f"{_PREFIX}{repository.replace('/', '--')}"
 
 
-def cached_repositories() -> list[str]:
+def cached_repositories(cache: Path | None = None) -> list[str]:
     """The repositories with a folder in the cache, in order."""
     try:
-        folders = [folder.name for folder in hub_cache().iterdir() if folder.name.startswith(_PREFIX)]
+        folders = [folder.name for folder in (cache or hub_cache()).iterdir() if folder.name.startswith(_PREFIX)]
     except OSError:
         return []
     return sorted(map(_repository_called, folders))
@@ -54,10 +55,10 @@ def partial_bytes(repository: str) -> int:
     return sum(path.stat().st_size for path in partial_files(repository))
 
 
-def cached_files(repository: str, revision: str = "main") -> dict[str, Path]:
+def cached_files(repository: str, revision: str = "main", cache: Path | None = None) -> dict[str, Path]:
     """The GGUF files of a branch, tag or commit that are here, by their names in the repository."""
-    folder = repository_folder(repository)
-    snapshot = folder / "snapshots" / (commit_of(repository, revision) or revision)
+    folder = repository_folder(repository, cache)
+    snapshot = folder / "snapshots" / (commit_of(repository, revision, cache) or revision)
     try:
         found = sorted(path for path in snapshot.rglob("*") if path.name.lower().endswith(".gguf") and path.is_file())
     except OSError:
@@ -65,12 +66,12 @@ def cached_files(repository: str, revision: str = "main") -> dict[str, Path]:
     return {path.relative_to(snapshot).as_posix(): path for path in found}
 
 
-def commit_of(repository: str, revision: str) -> str:
+def commit_of(repository: str, revision: str, cache: Path | None = None) -> str:
     """The last known commit of a branch or tag; empty if unknown."""
     if re.fullmatch("[0-9a-f]{40}", revision):
         return revision
     try:
-        commit = (repository_folder(repository) / "refs" / revision).read_text(encoding="ascii").strip()
+        commit = (repository_folder(repository, cache) / "refs" / revision).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return ""
     return commit if re.fullmatch("[0-9a-f]{40}", commit) else ""

@@ -23,7 +23,7 @@ from edgespec.models.hub.cache import (
 from edgespec.models.hub.disk import file_lock
 from edgespec.models.hub.package import package_lock
 from edgespec.models.hub.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
-from edgespec.models.names.ollama import PREFIX, ollama_spec
+from edgespec.models.names.elsewhere import bare, keeper_of, spec_elsewhere
 from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, packaged_at
 from edgespec.models.names.spec import NotFetchedError, resolve
 
@@ -120,9 +120,9 @@ def _model_files(spec: str) -> tuple[list[Path], Owner]:
         path = path.parent.resolve() / path.name
     if path.parent.resolve() in (each.parent.resolve() for each in NAMES.values()):
         raise UsageError(f"'{spec}' is not deleted", why="it is part of edgespec")
-    if named := ollama_spec(path):
-        why, hint = "it belongs to Ollama", f"ollama rm {named.removeprefix(PREFIX)}"
-        raise UsageError(f"'{spec}' is not deleted", why=why, hint=hint)
+    if program := keeper_of(path):
+        hint = program.removal.format(name=bare(spec_elsewhere(path)), path=path)
+        raise UsageError(f"'{spec}' is not deleted", why=f"it belongs to {program.name}", hint=hint)
     if not path.is_file() or path.suffix.lower() != ".gguf":
         raise UsageError(f"'{spec}' is not deleted", why="it is not a GGUF file")
     place = repository_of(path)

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import platformdirs
-
 from edgespec.files.paths import cache_dir, models_dir
 from edgespec.models.hub.cache import cached_repositories, repository_folder
+from edgespec.models.names import llama_cpp, lm_studio
 
 VARIABLE = "EDGESPEC_MODELS"
 DEPTH = 3  # levels of folders that are searched
@@ -48,7 +47,7 @@ def _usual_folders() -> Iterator[tuple[Path, int]]:
         yield here, 0 if _holds_more_than_models(here) else DEPTH
     with suppress(RuntimeError):  # a user may have no home
         yield Path.home() / "models", DEPTH
-    yield from ((folder, DEPTH) for folder in (*own_folders(), *_of_other_tools()))
+    yield from ((folder, DEPTH) for folder in (*own_folders(), *lm_studio.folders(), *llama_cpp.folders()))
 
 
 def _holds_more_than_models(folder: Path) -> bool:
@@ -56,20 +55,6 @@ def _holds_more_than_models(folder: Path) -> bool:
     with suppress(OSError, RuntimeError):
         return folder.resolve() in (Path(folder.anchor), *Path.home().resolve().parents)
     return folder == Path(folder.anchor)
-
-
-def _of_other_tools() -> Iterator[Path]:
-    """Yield the folders in which LM Studio and llama.cpp keep plain GGUF files.
-
-    See https://lmstudio.ai/docs/basics/import-model (earlier versions had the second folder) and
-    `fs_get_cache_directory` in llama.cpp.
-    """
-    with suppress(RuntimeError):
-        home = Path.home()
-        yield home / ".lmstudio" / "models"
-        yield home / ".cache" / "lm-studio" / "models"
-        usual = platformdirs.user_cache_path("llama.cpp", appauthor=False, opinion=False)
-        yield Path(os.environ.get("LLAMA_CACHE") or usual)
 
 
 # --- their content ----------------------------------------------------------------------------------------------------

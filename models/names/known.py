@@ -12,22 +12,28 @@ from edgespec.errors import UsageError
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_of
 from edgespec.models.hub.quants import drafts_in, models_in, quant_of
 from edgespec.models.names.catalog import catalogue, near
+from edgespec.models.names.elsewhere import files_elsewhere, program_of, spec_elsewhere
 from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.ollama import ollama_files, ollama_spec
 from edgespec.models.names.source import NAMES, HubSpec, cached, is_path, packaged_at
 
 
-def name_of(path: Path) -> str:
+def name_of(path: Path, spec: str = "") -> str:
     """Return the shortest spec of this file: for bundled files and packages its name, for the hub's cache
-    `owner/repo:QUANT`, for Ollama's files `ollama:NAME:TAG`."""
+    `owner/repo:QUANT`, for other programs their name after a prefix, such as `ollama:NAME:TAG`.
+
+    `spec` is a known spec of the file. The names of other programs are then not read again, which would take a time
+    that grows with the square of their number.
+    """
+    if program_of(spec):
+        return spec
     file = os.path.realpath(path)
     for name, bundled in NAMES.items():
         if file == os.path.realpath(bundled):
             return name
     if package := packaged_at(path):
         return str(package)
-    if spec := ollama_spec(path):
-        return spec
+    if elsewhere := spec_elsewhere(path):
+        return elsewhere
     place = repository_of(path)
     if place is not None and _can_be_typed(place[0]):
         repository, name = place
@@ -67,7 +73,7 @@ def short_spec(spec: str) -> str:
 
 
 def known_names() -> Iterator[str]:
-    """Yield all specs except files: the bundled ones, the catalogue, the hub's cache, the models of Ollama."""
+    """Yield all specs except files: the bundled ones, the catalogue, the hub's cache, other programs' models."""
     yield from NAMES
     with suppress(UsageError):
         yield from catalogue()
@@ -77,7 +83,7 @@ def known_names() -> Iterator[str]:
         wanted = {quant_of(name) or name: name for name in models_in(files)}
         for quant, name in wanted.items():
             yield _short(HubSpec(repository, name) if quant == name else HubSpec(repository, quant=quant))
-    yield from (spec for spec, _ in ollama_files())
+    yield from (spec for spec, _ in files_elsewhere())
 
 
 def _can_be_typed(repository: str) -> bool:

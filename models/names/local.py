@@ -6,15 +6,14 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.header import Header, quantisation, read_header
 from edgespec.models.hub.quants import part_of, parts_of
+from edgespec.models.names.elsewhere import files_elsewhere, program_of
 from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.ollama import ollama_files
 from edgespec.models.names.source import HEADS, PAIR
 from edgespec.models.names.spec import resolve
 
@@ -48,7 +47,8 @@ class LocalModel:
 
 
 def local_models() -> Iterator[LocalModel]:
-    """Yield the bundled pair, then the files in the usual folders (`gguf_files`), then the models of Ollama.
+    """Yield the bundled pair, then the files in the usual folders (`gguf_files`), then the other models of other
+    programs.
 
     Each file is yielded once, as soon as it is read. Files that are not language models, such as projectors, are left
     out, and so are the bundled heads, which are found with their target.
@@ -57,10 +57,12 @@ def local_models() -> Iterator[LocalModel]:
     for spec, path in PAIR.items():
         seen.add(os.path.realpath(path))
         yield from read_model(path, spec)
-    for spec, path in chain(((str(path), path) for path in gguf_files()), ollama_files()):
+    elsewhere = [*files_elsewhere()]
+    specs = {os.path.realpath(path): spec for spec, path in reversed(elsewhere)}  # of several specs the first
+    for path in (*gguf_files(), *(path for _, path in elsewhere)):
         if (file := os.path.realpath(path)) not in seen:
             seen.add(file)
-            yield from read_model(path, spec)
+            yield from read_model(path, specs.get(file, str(path)))
 
 
 def local_model(spec: str) -> LocalModel:
@@ -113,7 +115,7 @@ def _described(header: Header, spec: str) -> LocalModel:
         size_bytes=header.size_bytes,
         n_ctx_train=header.number("context_length"),
         n_vocab=header.n_vocab,
-        default_draft=resolve(spec).default_draft,
+        default_draft=None if program_of(spec) else resolve(spec).default_draft,
         modified_s=_modified_s(header.path),
         header=header,
     )

@@ -14,20 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from edgespec.models.names.source import is_address, stays_within
+from edgespec.models.names.source import stays_within
 
-PREFIX = "ollama:"
 USUAL = ("registry.ollama.ai", "library")  # the host and the owner that Ollama leaves out of a name
 SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the service that Ollama's installer sets up on Linux
 WEIGHTS, ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
 PROJECTOR = "application/vnd.ollama.image.projector"
 MAX_MANIFEST = 2**20  # bytes
 _DIGEST = re.compile("sha256[:-]([0-9a-f]{64})")
-
-
-def is_of_ollama(spec: str) -> bool:
-    """Return whether `spec` can only be a model of Ollama."""
-    return spec.startswith(PREFIX) and not is_address(spec)
 
 
 def ollama_projector(path: Path) -> Path | None:
@@ -41,46 +35,38 @@ def ollama_projector(path: Path) -> Path | None:
     return None
 
 
-def ollama_files() -> Iterator[tuple[str, Path]]:
-    """Yield the spec and the file of each model, `ollama:NAME:TAG` with the name that `ollama list` shows.
-
-    Models that cannot be used are left out: those with several files or an adapter, and those in unreadable folders.
-    """
-    for folder in _folders():
-        manifests = folder / "manifests"
-        for place, folders, names in os.walk(manifests):
-            folders.sort()
-            *owners, model = Path(place).relative_to(manifests).parts or ("",)
-            for tag in sorted(names) if len(owners) == 2 else ():
-                if file := _weights(folder, Path(place, tag)):
-                    yield f"{PREFIX}{_name((*owners, model))}:{tag}", file
-
-
-def ollama_file(name: str) -> Path | None:
-    """Return the file of the model that Ollama knows by this name, with `ollama:` or without, or None."""
-    *owners, last = name.removeprefix(PREFIX).split("/")
-    model, _, tag = last.partition(":")
-    parts = (*USUAL[: max(0, 2 - len(owners))], *owners, model, tag or "latest")
-    if len(parts) != 4 or not stays_within("/".join(parts)):
-        return None
-    return next(filter(None, (_weights(folder, folder.joinpath("manifests", *parts)) for folder in _folders())), None)
-
-
-def ollama_spec(path: Path) -> str:
-    """Return the spec of a file, empty if it is no model of Ollama."""
-    if not _DIGEST.fullmatch(path.name):
-        return ""
-    file = os.path.realpath(path)
-    return next((spec for spec, each in ollama_files() if os.path.realpath(each) == file), "")
-
-
-def _folders() -> list[Path]:
+def folders() -> list[Path]:
     """Return the folders in which Ollama may keep its models; see "Where are models stored?" in its documentation."""
     if own := os.environ.get("OLLAMA_MODELS"):
         return [Path(own)]
     with suppress(RuntimeError):  # a user may have no home
         return [Path.home() / ".ollama" / "models", SERVICE]
     return [SERVICE]
+
+
+def files() -> Iterator[tuple[str, Path]]:
+    """Yield the name and the file of each model, `NAME:TAG` as `ollama list` shows it.
+
+    Models that cannot be used are left out: those with several files or an adapter, and those in unreadable folders.
+    """
+    for folder in folders():
+        manifests = folder / "manifests"
+        for place, below, names in os.walk(manifests):
+            below.sort()
+            *owners, model = Path(place).relative_to(manifests).parts or ("",)
+            for tag in sorted(names) if len(owners) == 2 else ():
+                if file := _weights(folder, Path(place, tag)):
+                    yield f"{_name((*owners, model))}:{tag}", file
+
+
+def find(name: str) -> Path | None:
+    """Return the file of the model that Ollama knows by this name, or None."""
+    *owners, last = name.split("/")
+    model, _, tag = last.partition(":")
+    parts = (*USUAL[: max(0, 2 - len(owners))], *owners, model, tag or "latest")
+    if len(parts) != 4 or not stays_within("/".join(parts)):
+        return None
+    return next(filter(None, (_weights(folder, folder.joinpath("manifests", *parts)) for folder in folders())), None)
 
 
 def _name(parts: tuple[str, ...]) -> str:

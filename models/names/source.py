@@ -24,6 +24,8 @@ HUB = re.compile(
     r"(?:hf://|hf:|(?P<web>(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/))(?P<rest>.*)", re.IGNORECASE
 )
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+ELSEWHERE = re.compile(r"(?:lmstudio|llama\.cpp|ollama):(?!//)")
+"""The beginnings of names of other programs' models (`elsewhere.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def is_address(spec: str) -> bool:
 
 def is_path(spec: str) -> bool:
     """Return whether `spec` can only be a file: `./x`, `/x`, `~/x`, `C:\\x`, or anything that ends in `.gguf`."""
-    if is_address(spec):
+    if is_address(spec) or ELSEWHERE.match(spec):
         return False
     starts_as_path = spec.startswith((".", "/", "\\", "~")) or re.match(r"[A-Za-z]:[\\/]", spec)
     return bool(starts_as_path) or spec.lower().endswith(".gguf")

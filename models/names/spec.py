@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import spelt
 from edgespec.models.names.catalog import Entry, catalogue, find
+from edgespec.models.names.elsewhere import Program, bare, find_elsewhere, program_of, spec_elsewhere
 from edgespec.models.names.known import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
-from edgespec.models.names.ollama import PREFIX, is_of_ollama, ollama_file, ollama_files, ollama_spec
 from edgespec.models.names.source import (
     ADDRESS,
     HUB,
@@ -62,22 +62,22 @@ def resolve(spec: str) -> ResolvedModel:
     """Return the file on this machine that `spec` means.
 
     A spec is the name of a bundled file, such as `demo`, a path, a repository of the hub, a name of the catalogue,
-    whose draft is included if it is here, or the name of a model of Ollama. The file is not opened. Raises
+    whose draft is included if it is here, or the name of another program's model. The file is not opened. Raises
     ModelNotFoundError, including NotFetchedError if the file must be downloaded first.
     """
     if spec in NAMES:
         return ResolvedModel(NAMES[spec], NAMES["demo:draft"] if spec == "demo" else None, spec)
-    if is_of_ollama(spec):
-        return _of_ollama(spec)
+    if program := program_of(spec):
+        return _of_program(program, spec)
     path = _local(spec)
     if path is not None:
-        return ResolvedModel(path, None, ollama_spec(path) or path.name)
+        return ResolvedModel(path, None, spec_elsewhere(path) or path.name)
     try:
         return _of_sources(spec)
     except ModelNotFoundError:
-        if ollama_file(spec) is None:
+        if (found := find_elsewhere(spec)) is None:
             raise
-        return _of_ollama(PREFIX + spec)
+        return ResolvedModel(found[1], None, found[0])
 
 
 def _of_sources(spec: str) -> ResolvedModel:
@@ -93,13 +93,15 @@ def _of_sources(spec: str) -> ResolvedModel:
     return ResolvedModel(found[0], draft, found[0].name, missing_draft)
 
 
-def _of_ollama(spec: str) -> ResolvedModel:
-    """Return a model of Ollama. Raises ModelNotFoundError."""
-    path, name = ollama_file(spec), spec.removeprefix(PREFIX)
+def _of_program(program: Program, spec: str) -> ResolvedModel:
+    """Return a model of another program. Raises ModelNotFoundError."""
+    name = bare(spec)
+    path = program.models.find(name)
     if path is None:
-        known = [each for each, _ in ollama_files()]
-        why = f"Ollama has {', '.join(known)}" if known else "no models of Ollama were found"
-        raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=f"download it: ollama pull {name}")
+        known = [program.prefix + each for each, _ in program.models.files()]
+        why = f"{program.name} has {', '.join(known)}" if known else f"no models of {program.name} were found"
+        hint = f"download it: {program.pull.format(name=name)}"
+        raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=hint)
     return ResolvedModel(path, None, spec)
 
 
@@ -109,8 +111,8 @@ def sources(spec: str) -> list[Source]:
     The best draft is the first. Uses no network and opens no model. Raises ModelNotFoundError for an impossible spec,
     UsageError for a catalogue with errors.
     """
-    if is_of_ollama(spec):
-        why, hint = "Ollama downloads its models itself", f"ollama pull {spec.removeprefix(PREFIX)}"
+    if program := program_of(spec):
+        why, hint = f"{program.name} downloads its models itself", program.pull.format(name=bare(spec))
         raise ModelNotFoundError(f"'{spec}' cannot be downloaded", why=why, hint=hint)
     prefixed = HUB.fullmatch(spec)
     if prefixed is None and ADDRESS.match(spec):

@@ -72,7 +72,7 @@ def suggestions(target: Header, models: Iterable[LocalModel], entries: Iterable[
 
 def assessed(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Suggestion:
     """Assess one model as a draft; `vocabulary` is the target's."""
-    spec = name_of(model.path)
+    spec = name_of(model.path, model.spec)
     if model.header is None:
         return Suggestion(spec, "no", model.problem, is_here=True, size_bytes=model.size_bytes)
     size, kind = relative_size(target, model.header), kind_of_head(model.header)

@@ -63,7 +63,7 @@ def write(folder: Path, place: str, content: object) -> None:
 )
 def test_names_are_those_of_ollama(folder: Path, place: str, spec: str) -> None:
     file = add(folder, place)
-    assert [*ollama.ollama_files()] == [(spec, file)]
+    assert [*ollama.files()] == [(spec.removeprefix("ollama:"), file)]
     assert (resolve(spec).path, resolve(spec).name) == (file, spec)
     assert resolve(str(file)).name == name_of(file) == spec
     assert spec in known_names()
@@ -79,7 +79,22 @@ def test_the_prefix_and_the_usual_tag_can_be_left_out(folder: Path) -> None:
 def test_a_file_with_two_names_is_listed_once(folder: Path) -> None:
     file = add(folder, f"{LIBRARY}/a/latest", f"{LIBRARY}/a/1b")
     assert len([model for model in local_models() if model.path == file]) == 1
-    assert len([*ollama.ollama_files()]) == 2
+    assert len([*ollama.files()]) == 2
+
+
+def test_each_manifest_is_read_once_however_many_there_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        add(folder, f"{LIBRARY}/model{number}/latest", architecture=("llama", "qwen2", "gemma", "phi2")[number])
+    read, weights = list[Path](), ollama._weights
+
+    def noting(folder: Path, manifest: Path) -> Path | None:
+        read.append(manifest)
+        return weights(folder, manifest)
+
+    monkeypatch.setattr(ollama, "_weights", noting)
+    names = [name_of(model.path, model.spec) for model in local_models()]
+    assert [name for name in names if "model" in name] == [f"ollama:model{number}:latest" for number in range(4)]
+    assert len(read) == 4
 
 
 @NO_COLONS
@@ -102,7 +117,7 @@ def test_files_of_early_versions_are_found(folder: Path) -> None:
 )
 def test_manifests_without_a_file_of_weights_are_left_out(folder: Path, content: object) -> None:
     write(folder, f"{LIBRARY}/bad/latest", content)
-    assert [*ollama.ollama_files()] == []
+    assert [*ollama.files()] == []
     with pytest.raises(ModelNotFoundError, match="no models of Ollama were found"):
         resolve("ollama:bad")
 
@@ -125,7 +140,7 @@ def test_models_with_an_adapter_are_left_out(folder: Path) -> None:
     content = json.loads(manifest.read_text())
     content["layers"].append({"mediaType": ollama.ADAPTER, "digest": f"sha256:{'0' * 64}"})
     manifest.write_text(json.dumps(content))
-    assert [*ollama.ollama_files()] == []
+    assert [*ollama.files()] == []
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all folders")
@@ -133,8 +148,8 @@ def test_an_unreadable_folder_is_left_out(folder: Path) -> None:
     add(folder, f"{LIBRARY}/a/latest")
     folder.chmod(0)
     try:
-        assert [*ollama.ollama_files()] == []
-        assert ollama.ollama_file("a") is None
+        assert [*ollama.files()] == []
+        assert ollama.find("a") is None
     finally:
         folder.chmod(0o700)
 

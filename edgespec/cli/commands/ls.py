@@ -89,7 +89,7 @@ def _found(output: Output, part: str) -> list[Found]:
     with output.showing_progress():
         for model in local_models():
             output.progress(f"reading {model.path.name}", None)
-            name = name_of(model.path)
+            name = name_of(model.path, model.spec)
             if part in f"{name} {model.path} {model.name} {model.architecture} {model.quantisation}".lower():
                 found.append((name, model))
     return found
