@@ -29,23 +29,24 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "llama": f"{PLAIN} core gguf_file files text",
     "drafters": "core",
     "datastore": f"{PLAIN} core gguf_file llama files text",
+    "documents": f"{PLAIN} llama text",
     "engine": f"{PLAIN} core llama drafters files text",
     "models": f"{PLAIN} core gguf_file llama drafters files text",
     "tools": f"{PLAIN} core gguf_file llama files text",
-    "batch": f"{PLAIN} core gguf_file llama models files text",
+    "batch": f"{PLAIN} documents core gguf_file llama models files text",
     "runtime": f"{PLAIN} core gguf_file llama drafters datastore engine models batch files text",
     "edgespec": f"{PLAIN} core runtime",
     "history": f"{PLAIN} files text",
     "bench": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec files text",
     "remote": f"{PLAIN} core runtime files text",
     "cluster": f"{PLAIN} core gguf_file llama models runtime batch remote text",
-    "serve": f"{PLAIN} core gguf_file models runtime edgespec batch tools files text",
+    "serve": f"{PLAIN} documents core gguf_file models runtime edgespec batch tools files text",
     "training": f"{PLAIN} core gguf_file llama datastore runtime history bench files text",
-    "chat": f"{PLAIN} core gguf_file llama models runtime edgespec history tools files text",
-    "tui": f"{PLAIN} core drafters gguf_file models runtime edgespec history chat tools files text",
+    "chat": f"{PLAIN} documents core gguf_file llama models runtime edgespec history tools files text",
+    "tui": f"{PLAIN} documents core drafters gguf_file models runtime edgespec history chat tools files text",
     "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch"
     " serve remote cluster tools"
-    " training chat tui files text",
+    " training chat tui files documents text",
 }
 HEAVY = {
     "torch",
@@ -61,7 +62,7 @@ HEAVY = {
     "ray",
     "mcp",
     "pydantic",
-} | {"httpx2"}
+} | {"httpx2", "pypdf", "mammoth", "bs4", "markdownify", "justhtml"}
 
 
 def modules() -> Iterator[tuple[str, Path]]:

@@ -29,7 +29,8 @@ from edgespec.tui.base_app import BaseApp, BusyError
 from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.composer import Composer
 from edgespec.tui.download_line import DownloadLine
-from edgespec.tui.front import Files, ScreenFront
+from edgespec.tui.files import Files
+from edgespec.tui.front import ScreenFront
 from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted, SubmittedNothing
 from edgespec.tui.sidebar import ChangeChat, ChatChosen, Searched, Sidebar
 from edgespec.tui.statistics import LiveStatistics, StatisticsLine, StatisticsPanel
@@ -150,6 +151,7 @@ class ChatApp(BaseApp):
             self.session.keep_unsent(unsent)
 
     def on_unmount(self) -> None:
+        self._files.close()
         self.jobs.close()
 
     # --- commands -------------------------------------------------------------------------------------------------
@@ -162,7 +164,8 @@ class ChatApp(BaseApp):
 
     @on(Submitted)
     def _send(self, event: Submitted) -> None:
-        self.submit(event.text)
+        if is_command(event.text) or not self._files.keeps(event.text):
+            self.submit(event.text)
 
     def submit(self, text: str) -> None:
         if is_command(text):
@@ -202,8 +205,8 @@ class ChatApp(BaseApp):
         self.show_state()
 
     def action_stop(self) -> None:
-        """Stop the answer or the loading; else hide the list of chats."""
-        if self.jobs.stop():
+        """Stop the reading of a file, the answer or the loading; else hide the list of chats."""
+        if self._files.stop() or self.jobs.stop():
             return
         if self.query_one("#sidebar").has_class("-asked"):
             self._front.hide_chats()
@@ -211,7 +214,7 @@ class ChatApp(BaseApp):
 
     def action_help_quit(self) -> None:
         """Ctrl-C: stop the current job, or show how to quit."""
-        if not self.jobs.stop():
+        if not self._files.stop() and not self.jobs.stop():
             kept = "the chat is saved" if self.session.store.file else "this chat is not saved"
             self.notify(f"Ctrl+Q quits; {kept}")
 

@@ -152,11 +152,11 @@ class CommandChoices(OptionList, can_focus=False):
 
 
 class AttachmentBar(Static):
-    """The attached files, each with a cross that removes it. Hidden without files."""
+    """The attached files, each with a cross that removes it. Hidden if it is empty."""
 
     def show(self, files: Sequence[tuple[str, str]], in_all: str = "") -> None:
-        """Show the name of each file and its size, and the size of all of them."""
-        self.display = bool(files)
+        """Show the name of each file and its size, and a line about all of them."""
+        self.display = bool(files or in_all)
         lines = [_line(index, *file) for index, file in enumerate(files[:MOST_LINES])]
         if in_all:
             more = "… " if len(files) > MOST_LINES else ""

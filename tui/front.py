@@ -1,4 +1,4 @@
-"""The front end of the commands on the screen: the screens that they open, and the attached files."""
+"""The front end of the commands on the screen: the screens that they open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textual.app import SuspendNotSupported
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
-from edgespec.chat.attachments import Attachment, described
+from edgespec.chat.attachments import Read
 from edgespec.chat.clipboard import copy_natively
 from edgespec.chat.comparing import PLAIN, Comparison, side_of
 from edgespec.chat.editor import edited
@@ -16,16 +16,17 @@ from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import personas
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, is_command
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.documents.reader import Said
+from edgespec.errors import UsageError
 from edgespec.models.names.local import local_models
 from edgespec.settings import LoadSettings
-from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.tui.base_app import BaseApp
 from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.dialogs import Choice, ChoiceScreen
 from edgespec.tui.download_line import DownloadLine
+from edgespec.tui.files import Files
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.picker_absent import Elsewhere
 from edgespec.tui.picker_here import Picked
@@ -33,7 +34,6 @@ from edgespec.tui.sidebar import ChatList, Sidebar
 
 NEW = "+"  # the choice that makes a new persona
 SAVE = "save"  # the choice that saves the settings
-QUICK_BYTES = 32 << 10  # a file of this size is counted in a few hundredths of a second
 KEYS = (
     ("Enter", "Send the message; during an answer, let it wait."),
     ("Ctrl+J", "Start a new line."),
@@ -54,59 +54,6 @@ KEYS = (
     ("End", "Scroll to the newest message."),
     ("Ctrl+P", "Search all commands, and change the theme."),
 )
-
-
-class Files:
-    """Shows the attachments of the session of `app`."""
-
-    def __init__(self, app: BaseApp) -> None:
-        self._app, self._session = app, app.session
-        self._before: list[Attachment] | None = None  # the attachments before the last paste
-
-    def show(self) -> None:
-        """Show the attachments, and their tokens as soon as they are counted."""
-        self._draw()
-        if self._session.engine is not None and self._session.attached:
-            self._app.run_worker(self._count, thread=True, exclusive=True, group="files", exit_on_error=False)
-
-    def paste(self, text: str, *, is_paths: bool) -> None:
-        """Attach the files with these paths, or a long text; paths of files that cannot be attached are inserted."""
-        before, commands = self._session.attached, self._app.commands
-        try:
-            (commands.do_file if is_paths else commands.attach_text)(text)
-        except EdgespecError as error:
-            if is_paths:
-                self._app.composer.input.insert(text)
-            self._app.say(str(error), "warning")
-            return
-        self._before = before
-        n_added = len(self._session.attached) - len(before)
-        self._app.notify(f"{counted(n_added, 'file')} attached; Ctrl+Z pastes the text instead")
-
-    def undo_paste(self) -> None:
-        """Remove what the last paste attached: the field inserts its text instead."""
-        if self._before is not None:
-            self._session.attached, self._before = self._before, None
-            self.show()
-
-    def remove(self, index: int) -> None:
-        self._session.detach(str(index + 1))
-        self.show()
-
-    def _draw(self) -> None:
-        session = self._session
-        files, counts = session.attached, session.counts
-        self._app.composer.files.show(
-            [(file.name, described([file], counts.total([file]))) for file in files],
-            f"{len(files)} files, {described(files, counts.total(files))}" if len(files) > 1 else "",
-        )
-
-    def _count(self) -> None:
-        """Count tokens, in a thread."""
-        for file in self._session.attached:
-            if not self._app.is_answering or file.n_bytes <= QUICK_BYTES:  # counting delays the answer
-                self._session.counts.count(file)
-        self._app.call_from_thread(self._draw)
 
 
 class ScreenFront:
@@ -194,6 +141,9 @@ class ScreenFront:
 
         self._session.states.end_idle()
         self._app.push_screen(ComparisonScreen(comparison), close)
+
+    def read(self, read: Callable[[Said, CancelFlag], Read], take: Callable[[Read], None]) -> None:
+        self._files.read(read, take)
 
     def show_files(self) -> None:
         self._files.show()

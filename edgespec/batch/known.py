@@ -200,6 +200,7 @@ PART: Known = {
     **harmless("annotations logprobs cache_control prompt_cache_breakpoint detail"),
     **refused("file_id"),
 }
+FILE: Known = read("filename file_data file_id")
 FUNCTION_CALL: Known = {
     **read("id", function={**read("name arguments"), **harmless("parsed_arguments")}),
     **only(type=("function",)),
@@ -207,7 +208,7 @@ FUNCTION_CALL: Known = {
 }
 MESSAGE: Known = {
     **read("role name refusal tool_call_id reasoning_content reasoning tokens"),
-    **read(content=PART, tool_calls=FUNCTION_CALL),
+    **read(content={**PART, **read(file=FILE)}, tool_calls=FUNCTION_CALL),
     # The assistant's message at the end is continued, as `prefix` and `partial` ask elsewhere.
     **harmless("annotations parsed cache_control prefix partial"),
     **refused("audio function_call"),
@@ -267,10 +268,13 @@ JSON_FORMAT: Known = {**read("type schema"), **harmless("name strict description
 # --- Anthropic's Messages ---------------------------------------------------------------------------------------------
 
 TEXT_BLOCK: Known = {**read("type text"), **harmless("cache_control citations")}
-IMAGE_BLOCK: Known = {**TEXT_BLOCK, **read(source={**read("type data"), **harmless("media_type url file_id")})}
+SOURCE_BLOCK: Known = {
+    **TEXT_BLOCK,
+    **read("title context citations", source=read("type media_type data content url file_id")),
+}
 BLOCK: Known = {
-    **IMAGE_BLOCK,
-    **read("thinking id name input tool_use_id is_error", content=IMAGE_BLOCK),
+    **SOURCE_BLOCK,
+    **read("thinking id name input tool_use_id is_error", content=SOURCE_BLOCK),
     **harmless("signature data caller"),  # parts of earlier answers that clients send back unchanged
     **refused("toolset_name"),
 }
@@ -297,8 +301,9 @@ MESSAGES: Known = {
 
 # --- OpenAI's Responses -----------------------------------------------------------------------------------------------
 
+ITEM_PART: Known = {**PART, **FILE, **read("file_url"), **harmless("detail")}
 ITEM: Known = {
-    **read("type role call_id name arguments", content=PART, output=PART),
+    **read("type role call_id name arguments", content=ITEM_PART, output=ITEM_PART),
     **harmless("id status phase caller summary encrypted_content"),
     **refused("namespace async"),
 }

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, wrong
+from edgespec.batch.documents import with_texts
 from edgespec.batch.fields import Fields
 from edgespec.batch.images import parts_of, without_images
 from edgespec.batch.input import MOST_BYTES, Inventory, Line, Shard
@@ -194,7 +195,8 @@ def _with_system(turns: tuple[Message, ...], system: str | None, defaults: Defau
 def _messages(value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list | tuple) or not value:
         raise BadInputError("messages must be a non-empty list of messages")
-    return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(value))
+    messages = with_texts("messages", [*value])
+    return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(messages))
 
 
 def _message(where: str, value: Any) -> Message:

@@ -2,116 +2,125 @@
 
 from __future__ import annotations
 
-import codecs
-import re
-import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from edgespec.cancel import CancelFlag
 from edgespec.chat.images import BLOCK, keep
 from edgespec.chat.paths import named_files, shown_name
-from edgespec.errors import UsageError, told_as
+from edgespec.documents.document import HEADER, Document, Span, block_of
+from edgespec.documents.files import read_bytes
+from edgespec.documents.reader import Said, from_text, read_file, reader
+from edgespec.errors import UsageError
 from edgespec.files.images import MOST_BYTES as MOST_IMAGE_BYTES
 from edgespec.files.images import has_image_name, is_image
+from edgespec.llama.child import NotWaitedForError
 from edgespec.text.figures import size_of
-from edgespec.text.printable import one_line, with_unix_line_ends
+from edgespec.text.printable import one_line
 
-MOST_FILE_BYTES = 4 << 20
 MOST_BYTES = 16 << 20  # all files of a message together
 STDIN = "stdin"
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+Read = tuple[list["Attachment"], list[str]]
+"""The files that were read, and why others were left out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attachment:
-    """A file as it was when it was attached. `n_bytes` is the size of its text; `path` is None for other texts. An
-    image has no text, but a `mark` that stands for it in the message."""
+class Attachment(Document):
+    """A file as it was when it was attached. `path` is None for other texts. An image has no text, but a `mark` that
+    stands for it in the message."""
 
-    name: str
-    text: str
     path: Path | None = field(default=None, compare=False)
     mark: str = ""
 
     @property
-    def n_bytes(self) -> int:
-        return len(self.text.encode("utf-8", "replace"))
-
-    @property
     def block(self) -> str:
-        """The file as a part of the message: its name, and its text in a fence."""
-        if self.mark:
-            return self.mark
-        return f"{self.name}:\n{fenced(self.text.rstrip())}"
+        """The file as a part of the message."""
+        return self.mark or block_of(self)
 
 
-def fenced(text: str) -> str:
-    """Return a text in a fence that it does not contain."""
-    longest_run = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest_run + 1)
-    return f"{fence}\n{text}\n{fence}"
-
-
-def described(files: Sequence[Attachment], n_tokens: int | None = None) -> str:
-    """Return the size of all files, or of a single image, and, if it is known, their number of tokens."""
-    image = BLOCK.fullmatch(files[0].mark) if len(files) == 1 else None
-    size = image["size"] if image else size_of(sum(file.n_bytes for file in files))
+def described(files: Sequence[Document], n_tokens: int | None = None) -> str:
+    """Return the extent of a file, or the size of all files, and if it is known, their number of tokens."""
+    about = files[0].about if len(files) == 1 else ""
+    size = about or size_of(sum(file.n_bytes for file in files))
     return size + ("" if n_tokens is None else f", {n_tokens:,} tokens")
 
 
-def attachment(name: str, data: bytes, path: Path | None = None) -> Attachment:
-    """Return a text file or an image with this content. Raises UsageError."""
+def attachment(name: str, data: bytes) -> Attachment:
+    """Return a text or an image with this content. Raises UsageError."""
     name = one_line(name)
     if is_image(data) and has_image_name(name):
-        return Attachment(name, "", path, keep(name, data))
-    if not data.strip():
-        raise UsageError(f"{name} is empty", why="0 bytes" if not data else "there is only white space")
-    if len(data) > MOST_FILE_BYTES:
-        raise UsageError(f"{name} is too large", why=f"files of up to {MOST_FILE_BYTES >> 20} MB can be attached")
-    if data.startswith(_UTF_16):
-        raise UsageError(f"{name} is not UTF-8", why="it looks like UTF-16", hint="save it as UTF-8")
-    if b"\0" in data:
-        raise UsageError(f"{name} is a binary file", why=f"byte {data.index(0)} is null")
-    try:
-        return Attachment(name, with_unix_line_ends(data.decode("utf-8-sig")).rstrip(), path)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is not UTF-8", why=f"byte {error.start} is invalid") from None
+        return _image(name, data)
+    return Attachment(name, from_text(name, data).text)
 
 
-def read_attachment(path: Path) -> Attachment:
-    """Read a file to attach. Raises UsageError if it is neither a text file nor an image."""
-    with told_as(UsageError, f"{one_line(str(path))} cannot be read"):
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise UsageError(f"{one_line(str(path))} is not a file", why="it is a folder, a device or a pipe")
-        with path.open("rb") as opened:
-            data = opened.read((MOST_IMAGE_BYTES if has_image_name(path.name) else MOST_FILE_BYTES) + 1)
-    return attachment(shown_name(path), data, path.absolute())
+def _image(name: str, data: bytes, path: Path | None = None) -> Attachment:
+    mark = keep(name, data)
+    found = BLOCK.fullmatch(mark)
+    return Attachment(name, "", found["size"] if found else "", path, mark)
 
 
-def attach(attached: Sequence[Attachment], names: str) -> tuple[list[Attachment], list[str]]:
-    """Read the files that `names` means; a file that is attached already is read again.
+def attach(attached: Sequence[Attachment], names: str) -> Read:
+    """Read the files that `names` means, and return all attachments. Raises UsageError."""
+    added, left_out = read_named(names)
+    return joined(attached, added), left_out
 
-    Returns all attachments, and why other files were left out. Raises UsageError if no file can be attached, or if the
-    files are too large.
+
+def read_named(names: str, said: Said = lambda what: None, cancel: CancelFlag | None = None) -> Read:
+    """Read the files that `names` means, or the pages, rows or lines of them that a range at its end chooses.
+
+    Raises UsageError if no file can be attached, or once `cancel` is set.
     """
     added: list[Attachment] = []
     refused: list[UsageError] = []
-    for path in named_files(names):
-        if sum(file.n_bytes for file in added) > MOST_BYTES:
-            break
-        try:
-            added.append(read_attachment(path))
-        except UsageError as error:
-            refused.append(error)
+    names, span = with_span(names)
+    try:
+        for path in named_files(names):
+            if sum(file.n_bytes for file in added) > MOST_BYTES:
+                break
+            try:
+                added.append(_read(path, span, said, cancel))
+            except NotWaitedForError:
+                raise UsageError("nothing was attached", why="reading was cancelled") from None
+            except UsageError as error:
+                refused.append(error)
+    finally:
+        reader().close()  # its process is not needed until the next file is attached
     if not added:
         raise refused[0] if len(refused) == 1 else UsageError("\n".join(map(str, refused)))
-    together = [file for file in attached if file.path not in {other.path for other in added}]
+    return added, [str(error) for error in refused]
+
+
+def _read(path: Path, span: Span | None, said: Said, cancel: CancelFlag | None) -> Attachment:
+    name = one_line(shown_name(path))
+    if has_image_name(path.name) and is_image(data := read_bytes(name, path, MOST_IMAGE_BYTES)):
+        return _image(name, data, path.absolute())
+    read = read_file(name, path, span, said, cancel)
+    return Attachment(read.name, read.text, read.about, path.absolute())
+
+
+def with_span(names: str) -> tuple[str, Span | None]:
+    """Split a range such as "1-20" off the end of a text that names files, unless a file has that name."""
+    before, _, last = names.strip().rpartition(" ")
+    span = Span.of(last) if before else None
+    with suppress(OSError):
+        if span is None or Path(last).exists() or Path(names.strip()).exists():
+            return names, None
+    return before, span
+
+
+def joined(attached: Sequence[Attachment], added: Sequence[Attachment]) -> list[Attachment]:
+    """Return all attachments; a file that is attached already is replaced. Raises UsageError if they are too large."""
+    paths = {file.path for file in added if file.path}
+    together = [file for file in attached if file.path not in paths]
     taken = {file.name for file in together}
     together += [
         replace(file, name=file.path.as_posix()) if file.path and file.name in taken else file for file in added
     ]
     check_size(together)
-    return together, [str(error) for error in refused]
+    return together
 
 
 def check_size(files: Sequence[Attachment]) -> None:
@@ -130,15 +139,15 @@ def without_files(content: str) -> tuple[list[Attachment], str]:
     """Return the files at the beginning of a message that `with_files` made, and the rest of its text."""
     files: list[Attachment] = []
     while image := BLOCK.match(content):
-        files.append(Attachment(image["name"], "", mark=image[0]))
+        files.append(Attachment(image["name"], "", image["size"], mark=image[0]))
         content = content[image.end() :].removeprefix("\n\n")
-    while found := re.compile(r"([^\n]{1,1000}):\n(`{3,})\n").match(content):
-        name, fence = found.groups()
+    while found := HEADER.match(content):
+        name, fence = found["name"], found["fence"]
         end = content.find(f"\n{fence}", found.end() - 1)
         after = end + 1 + len(fence)
         is_file = name == STDIN or "." in name or "/" in name
         if not is_file or end < 0 or content[after : after + 2] not in ("", "\n\n"):
             break
-        files.append(Attachment(name, content[found.end() : end]))
+        files.append(Attachment(name, content[found.end() : end], found["about"] or ""))
         content = content[after + 2 :]
     return files, content

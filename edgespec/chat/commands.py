@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
-from edgespec.chat.attachments import attach, attachment, check_size, described, without_files
+from edgespec.chat.attachments import Read, attachment, described, joined, read_named, without_files
 from edgespec.chat.comparing import Comparison, sides_and_text
 from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import differing
@@ -211,12 +212,19 @@ class Commands(ToolCommands, StoreCommands):
         if word == "none":
             session.detach(number.strip())
         elif argument:
-            session.attached, left_out = attach(session.attached, argument)
-            if left_out:
-                self.front.say("\n".join(["not attached:", *left_out]), "warning")
+            self.front.read(partial(read_named, argument), self.attach)
+            return
         elif not session.attached:
-            hint = "/file PATH... attaches files: src/*.py, 'my notes.txt', a folder"
+            hint = "/file PATH... attaches files: report.pdf 1-20, src/*.py, 'my notes.txt', a folder"
             raise UsageError("nothing is attached", hint=hint)
+        self.front.show_files()
+
+    def attach(self, read: Read) -> None:
+        """Attach files that were read. Raises UsageError."""
+        added, left_out = read
+        self.session.attached = joined(self.session.attached, added)
+        if left_out:
+            self.front.say("\n".join(["not attached:", *left_out]), "warning")
         self.front.show_files()
 
     def attach_text(self, text: str) -> None:
@@ -224,10 +232,7 @@ class Commands(ToolCommands, StoreCommands):
         attached = self.session.attached
         names = {file.name for file in attached}
         name = next(name for number in count(1) if (name := f"pasted-{number}.txt") not in names)
-        together = [*attached, attachment(name, text.encode("utf-8", "replace"))]
-        check_size(together)
-        self.session.attached = together
-        self.front.show_files()
+        self.attach(([attachment(name, text.encode("utf-8", "replace"))], []))
 
     def files(self) -> str:
         """Return the attachments with sizes and token counts."""
@@ -238,7 +243,8 @@ class Commands(ToolCommands, StoreCommands):
             f"{n:3}  {file.name}  ({described([file], session.counts.count(file))})" for n, file in enumerate(files, 1)
         ]
         total = f"{counted(len(files), 'file')}, {described(files, session.counts.total(files))}"
-        return "\n".join([*lines, f"{total}, for your next message; /file none removes"])
+        ends = [f"{total}, for your next message; /file none removes", session.too_long()]
+        return "\n".join(filter(None, [*lines, *ends]))
 
     # --- the conversation -----------------------------------------------------------------------------------------
 

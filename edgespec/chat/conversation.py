@@ -255,6 +255,17 @@ class Conversation:
         """Return how much of the prompt the model has processed, in words; `done` is from 0 to 1."""
         return f"reading {int(done * self.used):,} of {self.used:,} tokens" if 0 < done < 1 and self.used else "reading"
 
+    def too_long(self) -> str:
+        """Return by how much the attachments exceed the context, and what to do; "" if they fit or are not counted."""
+        n_tokens, n_ctx = self.counts.total(self.attached) or 0, self.context_size
+        if n_tokens < n_ctx or not n_ctx:
+            return ""
+        longest = max(self.attached, key=lambda file: file.n_bytes)
+        return (
+            f"{n_tokens:,} tokens are attached, {n_tokens - n_ctx + 1:,} too many for the context of {n_ctx:,}\n"
+            f"  attach some pages, rows or lines (/file {longest.name} 1-10), or start with a larger context (-c)"
+        )
+
     def detach(self, number: str = "") -> None:
         """Remove the attachment with this number, counted from 1, or all attachments. Raises UsageError."""
         n_files = len(self.attached)

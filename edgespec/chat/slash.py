@@ -10,7 +10,9 @@ from typing import Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
+from edgespec.chat.attachments import Read
 from edgespec.chat.comparing import Comparison
+from edgespec.documents.reader import Said
 from edgespec.errors import UsageError
 from edgespec.settings import LoadSettings
 
@@ -81,7 +83,7 @@ COMMANDS = (
     Command("export", "[md|jsonl|FILE]", "Export this chat to a file, by default in the current folder.", "f8"),
     Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", "f12"),
     Command("save", "[N] [FILE]", "Save a code block of the last answer to a file, by default in the current folder."),
-    Command("file", "[PATH...|none]", "Attach text files and images to the next message, or list or remove them."),
+    Command("file", "[PATH... [1-20]|none]", "Attach documents, text or images to a message, or list or remove them."),
     Command("bye", "", "Quit.", "ctrl+q", ("exit", "quit")),
 )
 
@@ -132,6 +134,9 @@ class Front(Protocol):
 
     def compare(self, comparison: Comparison) -> None:
         """Run a comparison, and show both answers."""
+
+    def read(self, read: Callable[[Said, CancelFlag], Read], take: Callable[[Read], None]) -> None:
+        """Call `read`, which takes long, where the user sees what it says and can cancel it, then `take`."""
 
     def show_files(self) -> None:
         """Show the files attached to the next message."""

@@ -13,7 +13,7 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Any
 
-from edgespec.chat.attachments import fenced
+from edgespec.documents.document import fenced
 from edgespec.errors import UsageError
 from edgespec.history import ChatInfo, Store, Turn, UnknownChatError
 from edgespec.history.data import valid_text

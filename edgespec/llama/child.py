@@ -285,13 +285,20 @@ def answer(
     def send(message: Mapping[str, Any]) -> None:
         print(json.dumps(message), file=replies, flush=True)
 
+    def watch() -> None:
+        if alone_s is not None:
+            # A thread of C code ends the process, also while a long operation holds the interpreter's lock.
+            faulthandler.dump_traceback_later(alone_s, exit=True, file=nowhere)
+
+    def report(progress: Any) -> None:
+        send({"progress": progress})
+        watch()  # from the beginning again
+
     def run() -> None:
         send({})  # ready
         for line in sys.stdin.buffer:
-            if alone_s is not None:
-                # A thread of C code ends the process, also while a long operation holds the interpreter's lock.
-                faulthandler.dump_traceback_later(alone_s, exit=True, file=nowhere)
-            send(reply(json.loads(line), lambda progress: send({"progress": progress})))
+            watch()
+            send(reply(json.loads(line), report))
             faulthandler.cancel_dump_traceback_later()
 
     threading.stack_size(stack_bytes)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from edgespec.batch.bad_input import BadInputError, wrong
+from edgespec.batch.documents import with_texts
 from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
 from edgespec.batch.known import MESSAGES
@@ -65,7 +66,7 @@ def _messages(system: Any, given: Any) -> Iterator[Message]:
         yield message_of("system", content_of("system", system))
     if not isinstance(given, list) or not given:
         raise BadInputError("messages must be a list of at least one message", "messages")
-    for index, message in enumerate(given):
+    for index, message in enumerate(with_texts("messages", given)):
         role = message.get("role") if isinstance(message, dict) else None
         if role not in ("user", "assistant", "system"):
             raise wrong(f"messages[{index}]", "have the role user, assistant or system", role)

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgespec.batch import known
 from edgespec.batch.bad_input import BadInputError
+from edgespec.batch.documents import has_documents
 from edgespec.batch.fields import Fields, object_of
 from edgespec.batch.known import Known
 from edgespec.runtime.asynchronous import AsyncStream
@@ -56,13 +57,15 @@ class Server:
     metrics: Metrics
     log: Log
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    documents: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     listing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
-    async def read(self, request: Request, work: Callable[[], Call]) -> Call:
-        """Read a body into a call. A large body takes long, so it is read in a thread, one at a time."""
-        if not request.scope["is_large"]:
-            return work()
-        return await in_thread(work, "reads a request", self.reading)
+    async def read(self, request: Request, body: Mapping[str, Any], work: Callable[[], Call]) -> Call:
+        """Read a body into a call. Large bodies and documents take long, so they are read in threads, one at a time."""
+        is_large, look = request.scope["is_large"], partial(has_documents, body)
+        if await in_thread(look, "looks for documents", self.reading) if is_large else look():
+            return await in_thread(work, "reads documents", self.documents)
+        return await in_thread(work, "reads a request", self.reading) if is_large else work()
 
     async def pieces(self, request: Request, call: Call, events: AsyncStream) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of the answers to a call, and count them."""
@@ -159,7 +162,7 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
         async def begun() -> AsyncIterator[tuple[Writer, AsyncGenerator[Piece, None]]]:
             with sent_as(names_in(body, style.names)):
                 async with server.pool.lend(name) as model:
-                    call = await server.read(request, partial(read, body, model.called(name)))
+                    call = await server.read(request, body, partial(read, body, model.called(name)))
                     request.scope["record"] |= {"model": call.model, "stream": call.stream}
                     request.scope["record"] |= {"notes": call.notes} if call.notes else {}
                     with server.pool.submit(model, call.requests) as events:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.batch.documents import with_texts
 from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
 from edgespec.serve.bodies import parsed
@@ -22,6 +23,7 @@ def chat_messages(given: Any) -> tuple[Message, ...]:
     """Read the messages of OpenAI's chats. Raises BadInputError."""
     if not isinstance(given, list) or not given:
         raise BadInputError("messages must be a list of at least one message", "messages")
+    given = with_texts("messages", given)
     return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(given))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.batch.documents import with_texts
 from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
 from edgespec.batch.known import RESPONSES
@@ -50,7 +51,7 @@ def _messages(instructions: Any, given: Any) -> Iterator[Message]:
     if not isinstance(given, list) or not given:
         raise wrong("input", "be a string or a list of items", given)
     answer: dict[str, Any] = {}  # several items of the assistant are one message
-    for index, item in enumerate(given):
+    for index, item in enumerate(with_texts("input", given)):
         where = f"input[{index}]"
         if not isinstance(item, dict):
             raise wrong(where, "be an object", item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import math
@@ -47,6 +48,19 @@ def from_text(text: str | bytes, reader: RowReader | None = None) -> list[Row | 
     data = text.encode() if isinstance(text, str) else text
     rows = (reader or RowReader(RAW)).from_lines(read_lines(io.BytesIO(data)))
     return [row for row in rows if row is not None]
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_a_message_is_read() -> None:
+    data = base64.b64encode(b"n,m\n1,2").decode()
+    part = {"type": "file", "file": {"filename": "a.csv", "file_data": f"data:text/csv;base64,{data}"}}
+    asked = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "why?"}]}]}
+    for given in (asked, {"url": "/v1/chat/completions", "body": asked}):
+        assert row(given).request.messages[-1].content == "a.csv (1 row):\n```\nn,m\n1,2\n```\nwhy?"
+    part["file"] = {"file_id": "file-1"}
+    assert why(asked) == "messages[0].content[0].file_id is not supported: only file_data is read"
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------

@@ -9,9 +9,11 @@ import pytest
 from fake_engine import FakeEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_documents import pdf
 
+from edgespec.cancel import CancelFlag
 from edgespec.chat import paths
-from edgespec.chat.attachments import Attachment, attach, read_attachment, with_files, without_files
+from edgespec.chat.attachments import Attachment, attach, read_named, with_files, with_span, without_files
 from edgespec.chat.paths import named_files, pasted_files
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
@@ -78,14 +80,14 @@ def test_a_paste_is_files_only_if_it_is_nothing_else(folder: Path) -> None:
         (b" \n", "only white space"),
         (b"a\0b", "binary file: byte 1"),
         (b"caf\xe9", "not UTF-8: byte 3"),
-        ("x".encode("utf-16"), "UTF-16"),
+        ("a\0b".encode("utf-16"), "binary file"),
         (b"x" * (4 << 20) + b"x", "too large"),
     ],
 )
 def test_what_is_no_text_is_refused_with_its_reason(folder: Path, data: bytes, said: str) -> None:
     (folder / "f.txt").write_bytes(data)
     with pytest.raises(UsageError, match=said):
-        read_attachment(folder / "f.txt")
+        attach([], "f.txt")
 
 
 def test_what_is_no_file_is_never_opened(folder: Path) -> None:
@@ -105,10 +107,39 @@ def test_the_others_are_attached_where_one_cannot_be_and_a_file_is_attached_once
     assert [file.text for file in again][2:] == ["new"]
 
 
+def test_pages_of_a_document_are_attached_and_found_again_in_the_message(folder: Path) -> None:
+    (folder / "my report.pdf").write_bytes(pdf("one", "two", "three"))
+    files, _ = attach([], "Makefile 'my report.pdf'")
+    assert [(file.name, file.about) for file in files] == [("./Makefile", ""), ("my report.pdf", "3 pages")]
+    files, _ = attach(files, "my report.pdf 2-")  # instead of the whole document
+    assert files[1].text == "[page 2]\ntwo\n\n[page 3]\nthree"
+    content = with_files(files, "why?")
+    assert "my report.pdf (pages 2-3 of 3):\n```\n[page 2]\n" in content
+    assert without_files(content) == (files, "why?")
+
+
+def test_a_range_is_not_taken_from_the_name_of_a_file(folder: Path) -> None:
+    assert with_span("src/a.py 1-20")[0] == "src/a.py"
+    for name in ("notes 2024", "7"):
+        (folder / name).write_text("text")
+        assert with_span(name) == (name, None)
+    assert with_span("Makefile 7") == ("Makefile 7", None)  # two files
+    assert attach([], "Makefile 7")[0][1].name == "./7"
+
+
+def test_nothing_is_attached_after_reading_was_cancelled(folder: Path) -> None:
+    (folder / "a.pdf").write_bytes(pdf("one", "two"))
+    cancel = CancelFlag()
+    cancel.set()
+    with pytest.raises(UsageError, match="nothing was attached: reading was cancelled"):
+        read_named("src/a.py a.pdf", cancel=cancel)
+
+
 @settings(max_examples=50)
 @given(st.lists(st.text(st.sampled_from("a`\n :.~"), min_size=1).filter(str.strip), max_size=3), st.text("a`\n :.~"))
 def test_files_are_found_again_in_the_message(texts: list[str], said: str) -> None:
-    files = [Attachment(f"f{number}.txt", text.rstrip()) for number, text in enumerate(texts)]
+    abouts = ("", "3 pages, 1 without text", "rows 1-20 of 1,234")
+    files = [Attachment(f"f{number}.x", text.rstrip(), abouts[number]) for number, text in enumerate(texts)]
     content = with_files(files, said)
     found, text = without_files(content)
     assert found[: len(files)] == files
@@ -138,6 +169,11 @@ def test_attachments_stay_with_their_message(folder: Path) -> None:
         session.attached = []
         list(session.ask("first"))
         session.attached = [Attachment("a.txt", "word " * 2000)]
+        assert session.too_long() == ""  # not counted yet
+        session.counts.count(session.attached[0])
+        assert session.too_long().startswith(
+            "2,003 tokens are attached, 980 too many for the context of 1,024\n  attach"
+        )
         with pytest.raises(UsageError, match="the context holds"):
             session.ask("now?")
         assert len(session.attached) == 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cli_program import COMMAND, DEMO_ANSWERS, Finished, edgespec, edgespec_here, environment
+from made_documents import pdf
 from tiny_gguf import CHATML, write_model
 from tiny_head import write_hydra
 
@@ -57,6 +58,26 @@ def refusal(done: Finished, code: int = 2) -> str:
     assert message.count("edgespec: ") == 1
     assert "Traceback" not in message
     return message
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+def test_a_document_is_added_with_its_name_and_its_size_is_noted(home: Path) -> None:
+    (home / "report.pdf").write_bytes(pdf("one", "two words", "three"))
+    (home / "same.txt").write_text("report.pdf (pages 1-2 of 3):\n```\n[page 1]\none\n\n[page 2]\ntwo words\n```\n")
+    done = edgespec("run", PROMPT, "-f", "report.pdf 1-2", *FIRST, home=home)
+    assert done.stderr.startswith(b"note: report.pdf, pages 1-2 of 3, ")
+    assert done.stdout == edgespec_here("run", PROMPT, "-f", "same.txt", *FIRST, home=home).stdout
+
+
+def test_a_document_that_does_not_fit_is_an_error(home: Path) -> None:
+    (home / "long.csv").write_text("n,m\n" + "1,2\n" * 900)
+    said = refusal(edgespec_here("run", PROMPT, "-f", "long.csv", *FIRST, "-c", "512", home=home))
+    assert said.startswith("note: long.csv, 900 rows, ")
+    assert "the context holds 512\n" in said
+    assert "a range chooses pages, rows or lines: -f 'long.csv 1-20'" in said.replace("\n  ", " ")
+    assert "report.docx cannot be read: No such file" in refusal(edgespec_here("run", "-f", "report.docx", home=home))
 
 
 # --- the prompt -------------------------------------------------------------------------------------------------------
@@ -420,9 +441,9 @@ def test_an_argument_that_is_not_utf8_is_refused_naming_the_byte(home: Path, arg
     assert "not UTF-8: byte 3 is invalid" in refusal(edgespec_here("run", *args, *FIRST, home=home))
 
 
-def test_utf16_is_recognised(home: Path) -> None:
-    (home / "bad.txt").write_bytes("prompt".encode("utf-16"))
-    assert "it looks like UTF-16" in refusal(edgespec_here("run", "-f", "bad.txt", *FIRST, home=home))
+def test_utf16_is_read(home: Path, answers: dict[str, str]) -> None:
+    (home / "utf16.txt").write_bytes(PROMPT.encode("utf-16"))
+    assert edgespec_here("run", "-f", "utf16.txt", *FIRST, home=home).stdout == shown(answers["chat"])
 
 
 def test_prompt_files_that_cannot_be_read_are_refused(home: Path) -> None:

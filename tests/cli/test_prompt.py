@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 from cli_program import COMMAND, environment
 
+from edgespec.chat.attachments import attach
 from edgespec.cli.terminal.prompt import WAITING, read_prompt
 from edgespec.errors import UsageError
 
@@ -24,7 +25,7 @@ def reads(argument: str | None, *files: str, stdin: bytes | None = b"") -> str:
     """Return the prompt of these arguments; `stdin` None is a terminal."""
     source = Terminal() if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
     with patch.object(sys, "stdin", source):
-        return read_prompt(argument, files, lambda note: pytest.fail(note))
+        return read_prompt(argument, files, pytest.fail, lambda names: attach([], names)[0])
 
 
 @pytest.fixture
@@ -88,6 +89,6 @@ def test_a_prompt_goes_without_a_stdin_that_cannot_be_read() -> None:
             raise OSError(9, "Bad file descriptor")  # as after nohup
 
     with patch.object(sys, "stdin", io.TextIOWrapper(Unreadable())):
-        assert read_prompt("Hello", [], pytest.fail) == "Hello"
+        assert read_prompt("Hello", [], pytest.fail, pytest.fail) == "Hello"
         with pytest.raises(UsageError, match="stdin cannot be read"):
-            read_prompt(None, [], pytest.fail)
+            read_prompt(None, [], pytest.fail, pytest.fail)

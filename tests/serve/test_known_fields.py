@@ -147,6 +147,28 @@ ITEMS: list[Any] = [
 ]
 
 
+CSV = "bixtCjEsMgo="  # n,m and 1,2
+OF_FILES = {"filename": "a.csv", "file_data": "Yg==", "file_id": "file-1"}
+OF_ITEM_FILES = OF_FILES | {"file_url": "http://example.org/a.pdf"}
+OF_DOCUMENTS: dict[str, Any] = {
+    "title": "a.csv",
+    "context": "A table",
+    "citations": {"enabled": True},
+    "source": {"type": "text", "data": "x"},
+    "source.type": "text",
+    "source.media_type": "text/csv",
+    "source.data": "Yg==",
+    "source.content": "x",
+    "source.url": "http://example.org/a.pdf",
+    "source.file_id": "file-1",
+}
+DOCUMENT = {"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": CSV}}
+
+
+def within(place: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{place}.{name}": value for name, value in fields.items()}
+
+
 OLLAMA_TALK: list[Any] = [
     {"role": "user", "content": "Hello"},
     {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
@@ -207,6 +229,8 @@ FORMATS = {
             "messages[1].reasoning": "hm",
             "messages[1].tokens": [5],
             "messages[0].content": "Hi",
+            **within("messages[0].content[0].file", OF_FILES),
+            "messages[0].content[0].file": {"file_data": CSV},
             "messages[0].content[0].type": "image_url",
             "messages[0].content[0].text": "Hi",
             "messages[0].content[0].image_url": {"url": DATA},
@@ -268,6 +292,8 @@ FORMATS = {
             "messages": BLOCKS[:1],
             "messages[0].role": "system",
             "messages[0].content": "Hi",
+            **within("messages[0].content[0]", OF_DOCUMENTS),
+            **within("messages[2].content[0].content[0]", OF_DOCUMENTS),
             "messages[0].content[0].type": "image",
             "messages[0].content[0].text": "x",
             "messages[0].content[0].source": SOURCE,
@@ -332,6 +358,8 @@ FORMATS = {
             "input[1].arguments": '{"a": 1}',
             "input[0].content": "Hi",
             "input[2].output": "2",
+            **within("input[0].content[0]", OF_ITEM_FILES),
+            **within("input[2].output[0]", OF_ITEM_FILES),
             "input[0].content[0].type": "input_image",
             "input[0].content[0].text": "x",
             "input[0].content[0].image_url": DATA,
@@ -412,6 +440,17 @@ WITH: dict[str, dict[str, Any]] = {
     "input[0].content[0].refusal": {"input[0].content[0].type": "refusal"},
     "input[2].output[0].refusal": {"input[2].output[0].type": "refusal"},
 }
+PLACES: dict[str, tuple[Mapping[str, Any], dict[str, Any]]] = {
+    "messages[0].content[0].file": (OF_FILES, {"messages[0].content[0]": {"type": "file", "file": {"file_data": CSV}}}),
+    "input[0].content[0]": (OF_ITEM_FILES, {"input[0].content[0]": {"type": "input_file", "file_data": CSV}}),
+    "input[2].output[0]": (OF_ITEM_FILES, {"input[2].output[0]": {"type": "input_file", "file_data": CSV}}),
+    "messages[0].content[0]": (OF_DOCUMENTS, {"messages[0].content[0]": DOCUMENT}),
+    "messages[2].content[0].content[0]": (OF_DOCUMENTS, {"messages[2].content[0].content[0]": DOCUMENT}),
+}
+WITH |= {f"{place}.{name}": needed for place, (fields, needed) in PLACES.items() for name in fields}
+WITH["messages[0].content[0].file"] = {"messages[0].content[0].type": "file"}
+for place in ("messages[0].content[0]", "messages[2].content[0].content[0]"):
+    WITH[f"{place}.source.content"] = {place: {"type": "document", "source": {"type": "content", "content": "b"}}}
 OF_THE_OBJECT = {"thinking.display"}  # what the object of the answer reads
 
 

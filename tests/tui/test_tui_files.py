@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from made_documents import pdf
 from textual.events import Paste
 from textual.pilot import Pilot
 from tui_harness import click_on, wait_until
@@ -131,6 +132,53 @@ def test_a_long_paste_becomes_an_attachment_and_undo_makes_it_text(files: Path) 
         await pilot.press("ctrl+z")
         await wait_until(pilot, lambda: [file.name for file in app.session.attached] == ["pasted-1.txt"])
         assert app.composer.text == text
+
+    on_screen(steps)
+
+
+def test_a_message_waits_for_the_document_that_is_read(files: Path) -> None:
+    (files / "report.pdf").write_bytes(pdf("one", "two", "three"))
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.composer.put("/file report.pdf 2-3")
+        await pilot.press("enter")
+        app.composer.put("why?")
+        await pilot.press("enter")
+        assert "reading report.pdf" in shown(app)
+        assert "then your message is sent" in shown(app)
+        await wait_until(pilot, lambda: len(app.session.turns) == 2 and not app.is_busy)
+        assert app.session.turns[0].content.startswith("report.pdf (pages 2-3 of 3):\n```\n[page 2]\ntwo\n")
+        await wait_until(pilot, lambda: "▸ report.pdf  pages 2-3 of 3" in shown(app))
+
+    on_screen(steps)
+
+
+def test_reading_can_be_stopped_and_the_message_is_kept(files: Path) -> None:
+    (files / "report.pdf").write_bytes(pdf(*["word"] * 2000))
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.post_message(Paste(str(files / "report.pdf")))
+        await wait_until(pilot, lambda: "of 2,000" in shown(app))
+        app.composer.put("why?")
+        await pilot.press("enter")
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "reading was cancelled" in shown(app))
+        assert app.composer.text == f"why?\n{files / 'report.pdf'}"
+        assert (app.session.attached, app.session.turns) == ([], [])
+
+    on_screen(steps)
+
+
+def test_files_that_are_too_long_are_reported(files: Path) -> None:
+    (files / "long.csv").write_text("n\n" + "word word\n" * 600)
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "/file long.csv")
+        await wait_until(
+            pilot, lambda: "1,206 tokens are attached, 183 too many for the context of 1,024" in shown(app)
+        )
+        assert "long.csv 600 rows, 1,206 tokens" in shown(app)
+        assert "/file long.csv 1-10" in shown(app)
 
     on_screen(steps)
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -20,6 +21,7 @@ from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import Option, advanced, option
 from edgespec.cli.options.generation import CHAT, constraints, load_settings, sampling_settings
 from edgespec.cli.options.types import Integer, Text
+from edgespec.cli.setup.documents import read_files
 from edgespec.cli.setup.models import (
     PERSONA,
     answer_as_catalogued,
@@ -97,7 +99,7 @@ def chat(call: Call) -> None:
     values, output = call.values, call.output
     check_options(call)
     persona = named_persona(call)
-    attached = _attached(values, output)
+    attached = _attached(call)
     notes: list[str] = []  # of the store, shown later: now they would disturb the screen
     with ExitStack() as stack:
         store = stack.enter_context(_store(notes, keeps=values["history"]))
@@ -144,18 +146,17 @@ def _local_model(call: Call, resumed: Mapping[str, Any]) -> LoadSettings:
     return settings if values["history"] else replace(settings, store=False)  # keep no answers for drafting
 
 
-def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
+def _attached(call: Call) -> list[Attachment]:
     """Return the attachments of the first message: files, and piped input if there is a message too. Raises
     UsageError."""
-    from edgespec.chat.attachments import STDIN, attach, attachment
+    from edgespec.chat.attachments import STDIN, attachment, joined
 
+    values, output = call.values, call.output
     attached: list[Attachment] = []
-    for name in values["file"]:
-        attached, left_out = attach(attached, name)
-        for line in left_out:
-            output.note(f"not attached: {line}")
+    for names in values["file"]:
+        attached = joined(attached, read_files(call, names))
     if values["message"] == "-":
-        values["message"] = read_prompt("-", (), lambda said: output.aside(f"note: {said}"))
+        values["message"] = read_prompt("-", (), lambda said: output.aside(f"note: {said}"), partial(read_files, call))
     elif values["message"] is not None and sys.stdin is not None and not sys.stdin.isatty():
         piped = b""
         with suppress(OSError):  # as after nohup

@@ -15,6 +15,7 @@ from edgespec.cli.footer import explanation, footer
 from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.generation import RUN, load_settings, request
 from edgespec.cli.options.types import Text
+from edgespec.cli.setup.documents import check_size, read_files
 from edgespec.cli.setup.models import (
     PERSONA,
     answer_as,
@@ -36,6 +37,7 @@ from edgespec.text.repetition import Repetition, RepetitionDetector
 from edgespec.validation import check_rule
 
 if TYPE_CHECKING:
+    from edgespec.chat.attachments import Attachment
     from edgespec.runtime.runtime import Runtime
     from edgespec.runtime.stream import Events
 
@@ -56,9 +58,15 @@ def run(call: Call) -> None:
     environment variables: --max-tokens is max-tokens in a file, and EDGESPEC_MAX_TOKENS.
     """
     values, output = call.values, call.output
+    files: list[Attachment] = []
+
+    def read(names: str) -> list[Attachment]:
+        files.extend(found := read_files(call, names))
+        return found
+
     # Shown with --quiet too: otherwise users do not know what the program is waiting for.
-    images, files = read_images(values["file"])
-    text = read_prompt(values["prompt"], files, lambda said: output.aside(f"note: {said}"), is_needed=not images)
+    images, named = read_images(values["file"])
+    text = read_prompt(values["prompt"], named, lambda said: output.aside(f"note: {said}"), read, is_needed=not images)
     _refuse_contradictions(call, text, images)
     note_model_as_prompt(output, values["prompt"], values["model"])
     if (persona := named_persona(call)) is not None:
@@ -84,7 +92,7 @@ def run(call: Call) -> None:
         asked = request(values, text, images, chat=chat, seed=seed)
         llm.check_settings(asked)  # errors come before anything is shown
         tools = ToolRun(call, llm, asked, toolbox) if toolbox else None
-        llm.tokenize(tools.request if tools else asked)
+        check_size(llm, tools.request if tools else asked, files, call)
         requests = (replace(asked, sample=number) for number in range(values["samples"]))
         stream = tools.events() if tools else llm.stream(requests, call.cancel)
         if is_random and values["temperature"] > 0 and not output.quiet:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Timer
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,24 +14,37 @@ from edgespec.errors import UsageError
 from edgespec.files.images import has_image_name, size_of_image
 from edgespec.settings import Image
 
+if TYPE_CHECKING:
+    from edgespec.chat.attachments import Attachment
+
 BETWEEN = "\n\n"
 PATIENCE_S = 2.0  # before a note says that stdin is being read
 WAITING = "waiting for the end of stdin, which is not a terminal (skip it with '< /dev/null')"
 
 
 def read_prompt(
-    argument: str | None, files: Sequence[str], note: Callable[[str], None], *, is_needed: bool = True
+    argument: str | None,
+    files: Sequence[str],
+    note: Callable[[str], None],
+    read: Callable[[str], list[Attachment]],
+    *,
+    is_needed: bool = True,
 ) -> str:
     """Return the prompt: the argument, then the files, then piped input, with blank lines between them; empty if it is
     not needed and there is none.
 
-    `-` in place of the argument or a file is stdin. `note` reports waiting for stdin and files of a folder that are
-    left out. Raises UsageError.
+    `-` in place of the argument or a file is stdin. `note` reports waiting for stdin. `read` reads documents, folders
+    and patterns, which are added with their names as in a chat. Raises UsageError.
     """
     sources = [*(["-"] if argument == "-" else []), *files]
     parts: list[str] = []
     for source in sources:
-        parts += [_from_stdin(note)] if source == "-" else _from_files(source, note)
+        if source == "-":
+            parts.append(_from_stdin(note))
+        elif _is_prompt_file(source):
+            parts.append(_decode(_read_file(Path(source)), source))
+        else:
+            parts += [file.block for file in read(source)]
     if argument not in (None, "-"):
         parts.insert(0, str(argument))
     if "-" not in sources and sys.stdin is not None and not sys.stdin.isatty():
@@ -84,18 +97,13 @@ def read_stdin(note: Callable[[str], None]) -> bytes:
         waiting.cancel()
 
 
-def _from_files(source: str, note: Callable[[str], None]) -> list[str]:
-    """Return the text of a file, or the texts of the files of a folder or pattern, each with its name as in a chat.
-    Files that are not text are reported."""
-    from edgespec.chat.attachments import attach
+def _is_prompt_file(source: str) -> bool:
+    """Return whether a source is one file of plain text, which is added as it is."""
+    from edgespec.chat.attachments import with_span
     from edgespec.chat.paths import is_several
+    from edgespec.documents.reader import kind_of
 
-    if not is_several(source):
-        return [_decode(_read_file(Path(source)), source)]
-    files, left_out = attach([], source)
-    for line in left_out:
-        note(f"left out: {line}")
-    return [file.block for file in files]
+    return with_span(source)[1] is None and not is_several(source) and not kind_of(source)
 
 
 def _read_file(file: Path) -> bytes:
@@ -109,14 +117,12 @@ def _read_file(file: Path) -> bytes:
 
 
 def _decode(data: bytes, source: str) -> str:
-    """Decode UTF-8, without a byte order mark and without the newline with which editors and `echo` end a text."""
-    text_bytes = data.removeprefix(codecs.BOM_UTF8)
+    """Decode a text, without the newline with which editors and `echo` end it."""
+    from edgespec.documents.texts import decoded
+
     try:
-        text = text_bytes.decode("utf-8")
+        text = decoded(data)
     except UnicodeDecodeError as error:
-        hint = ""
-        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            hint = "it looks like UTF-16: save it as UTF-8"
-        why = f"byte {error.start + len(data) - len(text_bytes)} is invalid"
-        raise UsageError(f"the prompt from {source} is not UTF-8", why=why, hint=hint) from error
+        why = f"byte {error.start} is invalid"
+        raise UsageError(f"the prompt from {source} is not UTF-8", why=why) from error
     return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text

@@ -12,7 +12,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Added, Events, Level, Notice
-from edgespec.chat.attachments import described, without_files
+from edgespec.chat.attachments import Read, described, without_files
 from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
 from edgespec.chat.comparing import Comparison
@@ -27,6 +27,7 @@ from edgespec.cli.terminal.interrupt import Interrupted
 from edgespec.cli.terminal.line_editor import LineEditor, inputs_of, piped_line
 from edgespec.cli.terminal.tool_calls import ToolCalls
 from edgespec.core.stats import Stats
+from edgespec.documents.reader import Said
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import PROGRESS
 from edgespec.history import Answer, Turn
@@ -259,6 +260,12 @@ class Repl:
             own = "keeps its own answer; /keep 1 or /keep 2 chooses one of these"
             first = "continues from answer 1; /keep 2 chooses the other answer"
             self.output.note(f"the chat {own if comparison.had else first}")
+
+    def read(self, read: Callable[[Said, CancelFlag], Read], take: Callable[[Read], None]) -> None:
+        cancel = CancelFlag()
+        with self._interrupts.calling(cancel.set), self.output.showing_progress():
+            found = read(lambda what: self.output.progress(f"reading {what}", None), cancel)
+        take(found)
 
     def show_files(self) -> None:
         (self.output.note if self._editor is None else self.output.say)(self.commands.files())  # a pipe gets answers

@@ -1,0 +1,1 @@
+"""The text of documents: PDF, DOCX, HTML, CSV and plain text."""
