@@ -84,10 +84,16 @@ def _shut() -> Iterator[None]:
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if _is_shut and (event in _STARTS or event.startswith(("socket.", "subprocess.")) or event == "open"):
-        if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(_LIBRARIES):
-            return  # a module or a table of characters
+    if not _is_shut:
+        return
+    if event in _STARTS or event.startswith(("socket.", "subprocess.")) or (event == "open" and not _reads(*arguments)):
         raise PermissionError(f"a document may not use {event}")
+
+
+def _reads(path: object, mode: object, flags: int) -> bool:
+    """Return whether a file is opened that is a part of Python's libraries, such as a table of characters."""
+    is_library = isinstance(path, str) and os.path.realpath(path).startswith(_LIBRARIES)
+    return is_library and not flags & (os.O_WRONLY | os.O_RDWR)
 
 
 _LIBRARIES = tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in sys.path if folder)

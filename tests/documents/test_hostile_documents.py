@@ -172,6 +172,7 @@ def test_huge_files_pipes_and_files_that_vanish(tmp_path: Path) -> None:
 
 def test_nothing_is_opened_while_a_document_is_parsed(tmp_path: Path) -> None:
     tries = ["open('secret')", "os.system('echo')", "socket.socket()", "subprocess.run(['echo'])", "open('new', 'w')"]
+    tries += ["open(os.__file__ + '/../../../../../../../../etc/passwd')", "open(os.__file__, 'a')"]
     code = f"""
 import os, socket, subprocess, sys
 from edgespec.documents import parsing

@@ -61,7 +61,8 @@ OPTIONS = [
     ),
     option(
         "Prompt", "-f", "--file", metavar="FILE", multiple=True,
-        help="Attach a text file, a folder or a pattern (src/**/*.py) to the first message. Repeatable.",
+        help="Attach a file to the first message: text, PDF, DOCX, HTML or CSV, pages of it ('a.pdf 1-20'), a folder "
+        "or a pattern (src/**/*.py). Repeatable.",
     ),
     PERSONA,
     MCP_CONFIG,

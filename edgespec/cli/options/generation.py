@@ -77,8 +77,8 @@ SYSTEM = Option("-s", "--system", section="Prompt", type=Text(), metavar="TEXT",
 
 FILE = option(
     "Prompt", "-f", "--file", metavar="FILE", multiple=True, type=click.Path(dir_okay=True, allow_dash=True),
-    help="Append a text file to the prompt, or the files of a folder or pattern (src/**/*.py), or show the model an "
-    "image. Repeatable.",
+    help="Append a file to the prompt: text, PDF, DOCX, HTML or CSV, pages of it ('a.pdf 1-20'), or the files of a "
+    "folder or pattern (src/**/*.py), or show the model an image. Repeatable.",
 )
 
 QUESTION = [
