@@ -98,6 +98,7 @@ def _opened(data: bytes, name: str) -> Image:
         raise UsageError(
             f"{name} is too large", why=f"{size_of(len(data))}, and at most {size_of(MOST_BYTES)} are read"
         )
+    Image.MAX_IMAGE_PIXELS = None  # the limit below is lower, and its error says what to do
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError:

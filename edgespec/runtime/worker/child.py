@@ -261,7 +261,15 @@ class _Child:
                 pickle.loads(pickle.dumps(value))
             except Exception:
                 value = for_users(value)
-        self.send("reply", (id, value))
+        try:
+            self.send("reply", (id, value))
+        except (
+            pickle.PicklingError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:  # or its caller would wait forever
+            self.send("reply", (id, for_users(error)))
 
     def _tell(self, events: Iterable[Event]) -> None:
         """Send events with the ids of their requests, several in a message if they follow fast."""
