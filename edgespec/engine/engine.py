@@ -73,7 +73,7 @@ class Engine:
         """Add a prompt of at least one token, at any time between steps; it waits until a slot is free.
 
         `drafting` overrides the engine's drafters and policy for this answer. `images` are those of the prompt, by the
-        positions where they begin.
+        positions where they begin. `adapters` are the LoRA adapters of the target for this answer.
         """
         sequence = Sequence([*tokens], sampler, max_tokens, cancel, rule, reuse, drafting, images or {}, adapters)
         self.scheduler.add(sequence)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TypeVar
 
-from edgespec.core.prefix import common_prefix
 from edgespec.engine.sequence import Prefix, Reuse, State
 from edgespec.engine.slots import LEFT_OUT, Slot
 from edgespec.llama.adapters import AdapterSet
@@ -227,5 +226,4 @@ def cut(context: Context, slot: Slot, length: int) -> bool:
 def _begins(beginning: Slot, slot: Slot) -> bool:
     """Return whether a slot begins with all of another one, except for the few last tokens that templates may leave
     out."""
-    n_common = common_prefix(beginning.tokens, slot.tokens)
-    return beginning.adapters == slot.adapters and n_common >= len(beginning.tokens) - LEFT_OUT
+    return beginning.common(slot.tokens, slot.adapters) >= len(beginning.tokens) - LEFT_OUT

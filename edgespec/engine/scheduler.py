@@ -11,11 +11,10 @@ from edgespec.engine.prefix_cache import PrefixCache, Saved, cut
 from edgespec.engine.reading import LEAST, ReadingCosts
 from edgespec.engine.sequence import NO_SLOT, Prefix, Scheduled, Sequence, State
 from edgespec.engine.slots import LEFT_OUT, Slot
-from edgespec.llama.adapters import AdapterSet
+from edgespec.engine.turns import Turns
 from edgespec.llama.context import Context
 
 LEAST_SHARED = 16  # tokens of a prompt that are worth sharing with a running sequence
-TURN = 16  # passes with one set of adapters, while other sets wait: llama.cpp reserves its buffers for each set anew
 BETWEEN_STOPS = 2 * WIDE  # least tokens of a prompt to read before the next checkpoint
 
 
@@ -41,8 +40,7 @@ class Scheduler:
         self._n_read = self._n_others = 0  # tokens of the last pass: of prompts, and all others
         self._held_up = 0  # tokens of prompts read since the last pass with generated tokens
         self._uses = 0
-        self._turns: list[AdapterSet] = []  # sets of adapters, first the one that passes have now
-        self._n_in_turn = 0  # passes
+        self._turns = Turns()
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, whose prompt has at least one token, until a slot is free.
@@ -178,7 +176,7 @@ class Scheduler:
         for sequence in self.active:
             self._mark(sequence)
         going_on = [sequence for sequence in self.active if sequence.finish is None and not self._waits(sequence)]
-        sequences = sorted(self._in_turn(going_on), key=lambda one: (len(one.tokens) - one.n_decoded, one.round))
+        sequences = sorted(self._turns.next_of(going_on), key=lambda one: (len(one.tokens) - one.n_decoded, one.round))
         prompts = [sequence for sequence in sequences if sequence.is_prefill]
         generating = [sequence for sequence in sequences if not sequence.is_prefill]
         room = self.context.n_batch
@@ -207,16 +205,6 @@ class Scheduler:
         elif generating:
             self._held_up += max(LEAST, self._n_read)
         return scheduled
-
-    def _in_turn(self, sequences: list[Sequence]) -> list[Sequence]:
-        """Return the sequences with the set of adapters whose turn it is, since a pass has one set."""
-        sets = dict.fromkeys(sequence.adapters for sequence in sequences)
-        self._turns = [*filter(sets.__contains__, self._turns), *(one for one in sets if one not in self._turns)]
-        if len(self._turns) > 1 and self._n_in_turn >= TURN:
-            self._turns.append(self._turns.pop(0))
-            self._n_in_turn = 0
-        self._n_in_turn += 1
-        return [sequence for sequence in sequences if sequence.adapters == self._turns[0]]
 
     def _piece(self, sequence: Sequence, most: int, room: int) -> int:
         """Return how many tokens of a prompt to read now, at most up to its next checkpoint.

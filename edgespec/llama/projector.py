@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from edgespec.closable import Closable
 from edgespec.core.images import image_ids
 from edgespec.errors import GenerationError, ModelFileError, UsageError
-from edgespec.files.images import Size, pixels_of
+from edgespec.files.images import pixels_of
 from edgespec.llama.library import _log, complaints, first_complaint, gpus
 from edgespec.llama.model import Model
 
@@ -42,7 +42,6 @@ class Picture:
     """An image as a part of a prompt: ids of text around it, and of its cells. A large image may have several runs of
     cells; `cells` has them by their places in `tokens`."""
 
-    size: Size
     tokens: list[int]
     cells: dict[int, Cells]
 
@@ -182,7 +181,7 @@ class Projector(Closable):
                 else:
                     part = cells[len(tokens)] = Cells(self, chunk)
                     tokens += image_ids(b"%s%s%d" % (self._key, digest, index), part.n)
-            return Picture(Size(width, height), tokens, cells)
+            return Picture(tokens, cells)
         finally:
             mtmd.mtmd_input_chunks_free(chunks)
             mtmd.mtmd_bitmap_free(bitmap)

@@ -251,14 +251,9 @@ def _taking_turns(messages: Sequence[Message], n_kept: int) -> list[Message]:
     for index, message in enumerate(messages):
         if message.role == "system" and index >= n_kept:
             message = replace(message, role="user")
-        last = turns[-1] if turns else None
-        if (
-            last
-            and last.role == message.role
-            and message.role in ("user", "assistant")
-            and not last.extra + message.extra
-        ):
-            turns[-1] = replace(joined((last, message), "\n\n"), tokens=())
+        can_join = message.role in ("user", "assistant") and not message.extra
+        if can_join and turns and turns[-1].role == message.role and not turns[-1].extra:
+            turns[-1] = replace(joined((turns[-1], message), "\n\n"), tokens=())
         else:
             turns.append(message)
     return turns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from steps import Steps, text
 
-from edgespec.engine.scheduler import TURN
+from edgespec.engine.turns import TURN
 
 ONE, TWO = ((0, 1.0),), ((0, 0.5), (1, 1.0))
 
