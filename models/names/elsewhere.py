@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from edgespec.models.names import llama_cpp, lm_studio, ollama
+from edgespec.models.names.repositories import RepositoryModels
 from edgespec.models.names.source import ELSEWHERE
 
 
 class Models(Protocol):
-    """The models of a program: a module with these functions."""
+    """The models of a program: an object, or a module, with these functions."""
 
     def folders(self) -> list[Path]:
         """Return the folders that may hold the models, existing or not."""
@@ -48,9 +49,11 @@ class Program:
         return any(Path(os.path.realpath(each)) in (folder, *folder.parents) for each in self.models.folders())
 
 
+_LM_STUDIO = RepositoryModels(lm_studio.folders, lm_studio.repositories)
+_LLAMA_CPP = RepositoryModels(llama_cpp.folders, llama_cpp.repositories)
 PROGRAMS = (
-    Program("LM Studio", "lmstudio:", lm_studio, "lms get {name}", "delete it in LM Studio, under 'My Models'"),
-    Program("llama.cpp", "llama.cpp:", llama_cpp, "edgespec pull {name}", "delete the file: {path}"),
+    Program("LM Studio", "lmstudio:", _LM_STUDIO, "lms get {name}", "delete it in LM Studio, under 'My Models'"),
+    Program("llama.cpp", "llama.cpp:", _LLAMA_CPP, "edgespec pull {name}", "delete the file: {path}"),
     Program("Ollama", "ollama:", ollama, "ollama pull {name}", "ollama rm {name}", needs_owner=False),
 )
 

@@ -17,7 +17,7 @@ import platformdirs
 
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache
 from edgespec.models.hub.quants import parts_of
-from edgespec.models.names.repositories import Repositories, files_in, find_in
+from edgespec.models.names.repositories import Repositories
 
 MAX_MANIFEST = 2**20  # bytes
 _MANIFEST = re.compile(r"manifest=([^=]+)=([^=]+)=.*\.json")
@@ -32,17 +32,7 @@ def folders() -> list[Path]:
     return []
 
 
-def files() -> Iterator[tuple[str, Path]]:
-    """Yield the name and the file of each model."""
-    return files_in(_repositories())
-
-
-def find(name: str) -> Path | None:
-    """Return the file of the only model with this name, or None."""
-    return find_in(_repositories(), name)
-
-
-def _repositories() -> Repositories:
+def repositories() -> Repositories:
     """Yield all repositories with their GGUF files."""
     for folder in folders():
         for name in cached_repositories(folder):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import platformdirs
 
-from edgespec.models.names.repositories import Repositories, files_in, find_in
+from edgespec.models.names.repositories import Repositories
 
 MOST_SETTINGS = 2**20  # bytes
 
@@ -31,17 +31,7 @@ def folders() -> list[Path]:
     return [*dict.fromkeys([*moved, *(each / "models" for each in homes)])]
 
 
-def files() -> Iterator[tuple[str, Path]]:
-    """Yield the name and the file of each model."""
-    return files_in(_repositories())
-
-
-def find(name: str) -> Path | None:
-    """Return the file of the only model with this name, or None."""
-    return find_in(_repositories(), name)
-
-
-def _repositories() -> Repositories:
+def repositories() -> Repositories:
     """Yield all repositories with their GGUF files."""
     for folder in folders():
         for owner in _folders_in(folder):

@@ -13,7 +13,7 @@ from tiny_gguf import write_model
 from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.models.hub.removal import plan_removal
 from edgespec.models.names import llama_cpp, lm_studio
-from edgespec.models.names.elsewhere import PROGRAMS, program_of
+from edgespec.models.names.elsewhere import PROGRAMS, files_elsewhere, program_of
 from edgespec.models.names.known import known_names, name_of
 from edgespec.models.names.local import local_models
 from edgespec.models.names.source import is_path
@@ -155,7 +155,8 @@ def test_early_versions_of_llama_cpp_kept_flat_files_with_manifests(home: Path, 
     manifest(home, {"ggufFile": {"rfilename": "tiny-Q4_K_M-00001-of-00002.gguf"}}, "Q4_K_M")
     file = put(model, home / "llama" / "owner_tiny-GGUF_deep_tiny-Q8_0.gguf")
     parts = [put(model, home / "llama" / f"owner_tiny-GGUF_tiny-Q4_K_M-0000{n}-of-00002.gguf") for n in (1, 2)]
-    assert [*llama_cpp.files()] == [("owner/tiny-GGUF:Q8_0", file), ("owner/tiny-GGUF:Q4_K_M", parts[0])]
+    name = "llama.cpp:owner/tiny-GGUF"
+    assert [*files_elsewhere()] == [(f"{name}:Q8_0", file), (f"{name}:Q4_K_M", parts[0])]
     assert resolve("llama.cpp:owner/tiny-GGUF").path == parts[0]
 
 
@@ -166,7 +167,7 @@ def test_early_versions_of_llama_cpp_kept_flat_files_with_manifests(home: Path, 
 def test_manifests_without_a_file_here_are_left_out(home: Path, model: Path, content: object) -> None:
     manifest(home, content)
     put(model, home / "secret.gguf")
-    assert [*llama_cpp.files()] == []
+    assert [*files_elsewhere()] == []
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
