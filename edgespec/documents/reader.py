@@ -15,7 +15,7 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.documents.document import MOST_TEXT_BYTES, Document, Span
-from edgespec.documents.files import read_bytes
+from edgespec.documents.files import first_bytes, read_bytes
 from edgespec.documents.texts import check_size, lines_of, rows_of, text_of
 from edgespec.errors import UsageError
 from edgespec.llama.child import Child, Limits, held, running
@@ -49,7 +49,7 @@ def read_file(
     name: str, path: Path, span: Span | None = None, said: Said = lambda what: None, cancel: CancelFlag | None = None
 ) -> Document:
     """Read a file, or some of its pages, rows or lines. Raises UsageError, also once `cancel` is set."""
-    kind = kind_of(path.name, read_bytes(name, path, 0, start=8))
+    kind = kind_of(path.name, first_bytes(name, path, 8))
     if kind not in MOST_BYTES:
         return from_text(name, read_bytes(name, path, MOST_TEXT_BYTES), kind, span)
     where = {"path": str(path.absolute()), "most": MOST_BYTES[kind]}
