@@ -36,6 +36,7 @@ class Vision(Closable):
     def __init__(self, path: Path | None, context: Context, *, named: bool) -> None:
         self.path, self._context = path, context
         self._projector: Projector | None = None
+        self._damage: ModelFileError | None = None
         self._loading = threading.Lock()
         if path is not None and named:
             self._load(path)
@@ -65,7 +66,13 @@ class Vision(Closable):
 
     def _load(self, path: Path) -> Projector:
         with self._loading:
+            if self._damage is not None:  # to find it again would take seconds with each request
+                raise ModelFileError(self._damage.what, why=self._damage.why, hint=self._damage.hint)
             if self._projector is None:
-                try_projector(path, self._context.model.path)
-                self._projector = Projector(path, self._context.model, self._context.threads_batch)
+                try:
+                    try_projector(path, self._context.model.path)
+                    self._projector = Projector(path, self._context.model, self._context.threads_batch)
+                except ModelFileError as error:
+                    self._damage = error
+                    raise
             return self._projector

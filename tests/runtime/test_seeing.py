@@ -18,6 +18,8 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, ModelFileError, ModelNotFoundError, UsageError
 from edgespec.files.images import pixels_of
 from edgespec.llama import kernels, projector
+from edgespec.llama.trial import try_projector
+from edgespec.runtime import vision
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Image, Message, Request
 
@@ -146,6 +148,19 @@ def test_a_model_without_a_projector_says_that_it_cannot_see(seeing: Path, tmp_p
         load(seeing, mmproj=str(tmp_path / "missing.gguf"))
     with pytest.raises(ModelFileError, match="is not a projector"):
         load(seeing, mmproj=str(seeing))
+
+
+def test_a_damaged_projector_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, tried = write_seeing(tmp_path, "llama"), list[Path]()
+    projector_file = path.with_name("mmproj-F32.gguf")
+    projector_file.write_bytes(projector_file.read_bytes()[:-1000])
+    monkeypatch.setattr(vision, "try_projector", lambda file, model: (tried.append(file), try_projector(file, model)))
+    with load(path) as llm:
+        for _ in range(2):
+            with pytest.raises(ModelFileError):
+                answers(llm, asked(FIRST))
+        assert answers(llm, asked(PLAIN, n=1))
+    assert tried == [projector_file]
 
 
 @pytest.mark.parametrize(
