@@ -25,6 +25,7 @@ CHATML = (
 CHATML_END = "<|im_end|>"
 MARK = re.compile("([\ue000\ue003])(\\d+)[\ue001\ue004]")  # a content, or an image
 SEAM = "\ue002"
+_MARKS = dict.fromkeys(range(0xE000, 0xE005))
 SIGN = re.compile(r"([^\w\s])")
 # Templates test these variables. As in Transformers they are none, and not undefined, if they are not given.
 _NOT_GIVEN = {
@@ -132,7 +133,7 @@ class ChatTemplate:
             content = f"\ue000{index}\ue001" if apart else _with_marks(message, n_images)
             marked.append(replace(message, content=content))
             n_images += len(message.images)
-        rendered = self._render(marked, str if special else self._unspecial)
+        rendered = self._render(marked, _without_marks if special else self._unspecial)
         text, *pieces = MARK.split(rendered)
         starts_with_bos = bool(self._bos_text) and text.startswith(self._bos_text)
         made = Prompted([model.bos] if model.bos is not None and model.adds_bos and not starts_with_bos else [])
@@ -172,7 +173,7 @@ class ChatTemplate:
 
     def _unspecial(self, text: str) -> str:
         """Return a text with seams through the control tokens in it: the arguments of tools may be any text."""
-        text = text.replace(SEAM, "")
+        text = _without_marks(text)
         # Tools have thousands of short strings, and tokenizing takes tenths of a millisecond for each.
         return SIGN.sub(rf"\1{SEAM}", text) if self._model.control_texts.any_in(text) else text
 
@@ -257,6 +258,11 @@ def _taking_turns(messages: Sequence[Message], n_kept: int) -> list[Message]:
         else:
             turns.append(message)
     return turns
+
+
+def _without_marks(text: str) -> str:
+    """Return a text without the characters of marks, which the description of a tool must not contain."""
+    return text.translate(_MARKS)
 
 
 def _with_marks(message: Message, number: int) -> str:

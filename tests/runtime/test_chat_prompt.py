@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,9 @@ def test_a_message_with_private_characters_is_no_mark(llm: Runtime) -> None:
     text = "\ue0000\ue001"
     tokens = llm.tokenize(Request(messages=(Message("user", text), Message("assistant", "a", (5,)), QUESTION)))
     assert text in llm.model.detokenize(tokens, special=True).decode()
+    template = ChatTemplate(llm.model, "{{ tools[0] }}{{ messages[0].content }}").given(json.dumps({"tools": [text]}))
+    shown = template.tokenize([Message("user", "secret"), QUESTION])
+    assert llm.model.detokenize(shown).decode().count("secret") == 1
 
 
 def test_whether_a_template_opens_or_drops_thinking_is_seen(llm: Runtime) -> None:
