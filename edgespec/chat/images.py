@@ -1,17 +1,23 @@
-"""Images in chats: kept as files, named in messages by the hash of their content."""
+"""Images in chats: kept as files, named in messages by the hash of their content, and deleted with the chats."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 from edgespec.errors import UsageError, told_as
 from edgespec.files.images import size_of_image
 from edgespec.files.paths import data_dir, write_whole
+from edgespec.history import Store
 from edgespec.settings import Image, Message
 
-BLOCK = re.compile(r"!\[(?P<name>[^\]\n]{1,1000}), (?P<size>\d+x\d+)\]\(edgespec:(?P<digest>[0-9a-f]{64})\)")
+SCHEME = "](edgespec:"
+BLOCK = re.compile(
+    r"!\[(?P<name>[^\]\n]{1,1000}), (?P<size>\d+x\d+)" + re.escape(SCHEME) + r"(?P<digest>[0-9a-f]{64})\)"
+)
 
 
 def kept_file(digest: str) -> Path:
@@ -28,7 +34,7 @@ def keep(name: str, data: bytes) -> str:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not file.exists():
             write_whole(file, data)
-    return f"![{name.replace(']', ')')}, {size}](edgespec:{digest})"
+    return f"![{name.replace(']', ')')}, {size}{SCHEME}{digest})"
 
 
 def with_images(role: str, content: str) -> Message:
@@ -45,3 +51,18 @@ def with_images(role: str, content: str) -> Message:
             continue
         images.append(Image(data, sum(map(len, parts)), found["name"]))
     return Message(role, "".join([*parts, content[start:]]), images=tuple(images))
+
+
+def delete_chats(store: Store, chats: Sequence[str]) -> int:
+    """Delete chats, and their images unless a message of another chat has them. Returns the number of deleted chats.
+    Raises StoreError."""
+    images = _digests(content for chat in chats for content in store.contents_with(SCHEME, chat))
+    n_deleted = store.remove(chats)
+    for digest in images and images - _digests(store.contents_with(SCHEME)):
+        with suppress(OSError):
+            kept_file(digest).unlink()
+    return n_deleted
+
+
+def _digests(contents: Iterable[str]) -> set[str]:
+    return {found["digest"] for content in contents for found in BLOCK.finditer(content)}

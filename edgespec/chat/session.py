@@ -12,6 +12,7 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Added, Answerer, Events, Notice, Opener
 from edgespec.chat.attachments import Attachment, with_files, without_files
+from edgespec.chat.images import delete_chats
 from edgespec.chat.model import Catalogued, ChatModel
 from edgespec.chat.saving import Recording
 from edgespec.chat.sent import as_message
@@ -216,7 +217,7 @@ class Session(ToolUse, Closable):
         """Delete chats of the store, by their ids. Raises StoreError."""
         if self.chat in chats:
             self.new()
-        self.store.remove(chats)
+        delete_chats(self.store, chats)
         for chat in chats:
             self.states.remove(chat)
 

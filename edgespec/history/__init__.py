@@ -207,6 +207,11 @@ class Store(Closable):
         return sum([rows.delete_chat(db, chat) for chat in chats])
 
     @_reads
+    def contents_with(self, db: sqlite3.Connection, text: str, chat: str | None = None) -> list[str]:
+        """Return the contents with this text among all messages, or among those of a chat."""
+        return rows.contents_with(db, text, chat)
+
+    @_reads
     def path(self, db: sqlite3.Connection, head: str | None) -> list[Turn]:
         """Return the messages from the first one to `head`."""
         turns = [] if head is None else rows.read_path(db, head)

@@ -94,6 +94,14 @@ def delete_chat(db: sqlite3.Connection, chat: str) -> bool:
     return True
 
 
+def contents_with(db: sqlite3.Connection, text: str, chat: str | None = None) -> list[str]:
+    """Return the contents with this text among all messages, or among those of a chat."""
+    query = "SELECT CAST(content AS TEXT) FROM message WHERE instr(content, :text)"
+    if chat is not None:
+        query += " AND number IN (SELECT message FROM member, chat ON chat.number = chat WHERE id = :chat)"
+    return [content for (content,) in db.execute(query, {"text": text, "chat": chat})]
+
+
 def read_path(db: sqlite3.Connection, head: str) -> list[Turn]:
     """Return the messages from the first one to `head`; none if there is no such message."""
     query = f"""{UP} SELECT number, key, role, CAST(content AS TEXT), message.created_s,

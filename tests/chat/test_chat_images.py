@@ -9,9 +9,10 @@ from cli_program import edgespec_here
 from tiny_projector import picture, write_seeing
 
 from edgespec.chat.attachments import attachment, described, with_files, without_files
-from edgespec.chat.images import kept_file, with_images
+from edgespec.chat.images import delete_chats, kept_file, with_images
 from edgespec.errors import UsageError
 from edgespec.files.images import SUFFIXES
+from edgespec.history import Store
 
 CAT = picture(1, 64, 48)
 
@@ -41,6 +42,19 @@ def test_the_model_gets_the_image_where_the_message_names_it() -> None:
     file.unlink()
     gone = with_images("user", content)
     assert (gone.content, gone.images) == ("[cat.png, an image that was deleted]\n\nwhat is this?", ())
+
+
+def test_images_are_deleted_with_the_last_chat_that_has_them() -> None:
+    texts = [with_files([attachment(f"{size}.png", picture(1, size, 48))], "?") for size in (32, 64, 96)]
+    with Store() as store:
+        chats = dict(zip("ab", (texts[:2], texts[1:]), strict=True))
+        for chat, contents in chats.items():
+            store.create(chat)
+            for content in contents:
+                store.append(chat, None, "user", content)
+        for deleted, left in (["?"], texts), (["a"], texts[1:]), (["b"], []):
+            assert delete_chats(store, deleted) == (deleted != ["?"])
+            assert [text for text in texts if with_images("user", text).images] == left
 
 
 def test_other_files_with_names_of_images_are_text_or_errors() -> None:

@@ -154,7 +154,12 @@ def test_a_damaged_projector_is_tried_once(tmp_path: Path, monkeypatch: pytest.M
     path, tried = write_seeing(tmp_path, "llama"), list[Path]()
     projector_file = path.with_name("mmproj-F32.gguf")
     projector_file.write_bytes(projector_file.read_bytes()[:-1000])
-    monkeypatch.setattr(vision, "try_projector", lambda file, model: (tried.append(file), try_projector(file, model)))
+
+    def counted(file: Path, model: Path) -> None:
+        tried.append(file)
+        try_projector(file, model)
+
+    monkeypatch.setattr(vision, "try_projector", counted)
     with load(path) as llm:
         for _ in range(2):
             with pytest.raises(ModelFileError):

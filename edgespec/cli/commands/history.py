@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from edgespec.chat.images import delete_chats
 from edgespec.chat.states import remove_states
 from edgespec.chat.transcript import (
     ImportedChat,
@@ -169,7 +170,7 @@ def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
         what = f"'{one_line(chats[0].title) or chats[0].id}'" if len(chats) == 1 else f"{len(chats)} chats"
         if chats and not agreed(f"Delete {what}?", yes=yes):
             return
-        output.note(f"{store.remove([chat.id for chat in chats])} deleted")
+        output.note(f"{delete_chats(store, [chat.id for chat in chats])} deleted")
     remove_states(chat.id for chat in chats)
 
 
