@@ -29,7 +29,7 @@ from edgespec.llama.rounding import Widths, measure_widths
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.memory.fit import with_room
 from edgespec.models.names.spec import resolve
-from edgespec.runtime.loading import ModelSession
+from edgespec.runtime.planning import Planner
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 
@@ -274,13 +274,13 @@ def answer(llm: Runtime, prompt: str, temperature: float) -> list[int]:
 
 
 def test_a_build_that_cannot_be_exact_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ModelSession, "_is_exact", False)
+    monkeypatch.setattr(Planner, "is_exact", False)
     assert notes_of_inexactness() == {"default": 1, "plain": 0, "strict": 0, "fast": 0}
 
 
 def test_a_build_by_others_says_so_without_drafts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.loading.have_bounds", lambda: False)
-    monkeypatch.setattr("edgespec.runtime.guarantee.have_bounds", lambda: False)
+    for module in ("loading", "planning", "guarantee"):
+        monkeypatch.setattr(f"edgespec.runtime.{module}.have_bounds", lambda: False)
     assert notes_of_inexactness("lacks edgespec's kernels") == {"default": 1, "plain": 1, "strict": 0, "fast": 0}
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.core import exactness
 from edgespec.datastore.answer_store import AnswerStore
 from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.datastore.successor_store import SuccessorStore
@@ -17,7 +15,6 @@ from edgespec.drafters.registry import REGISTRY, Parts
 from edgespec.drafters.successors import Successors
 from edgespec.engine.calibrate import CostModelCache, warm_up
 from edgespec.engine.engine import Engine
-from edgespec.engine.width_classes import WIDEST
 from edgespec.errors import EdgespecError, ModelFileError, OutOfMemoryError, UsageError
 from edgespec.events import Progress
 from edgespec.files.paths import models_dir
@@ -28,14 +25,12 @@ from edgespec.gguf_file.head_check import (
     check_head_fits,
     is_head,
     kind_of_head,
-    n_features,
 )
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import rpc
 from edgespec.llama.adapters import Adapters
 from edgespec.llama.context import Context
-from edgespec.llama.devices import chosen
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.kernels import have_bounds
 from edgespec.llama.model import Model
@@ -43,7 +38,6 @@ from edgespec.llama.rendering import renderer
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.workers import RemoteDevice, parse_addresses
 from edgespec.models.memory.estimate import Plan
-from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
 from edgespec.models.names.source import HEADS as BUNDLED_HEADS
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.drafting import (
@@ -54,21 +48,16 @@ from edgespec.runtime.drafting import (
     network_drafter,
     no_draft_model,
 )
-from edgespec.runtime.fitting import cache_bytes, fitted, open_model, sequences_that_fit, uses_gpu
-from edgespec.runtime.guarantee import Guarantee, may_pad
+from edgespec.runtime.fitting import cache_bytes, open_model
+from edgespec.runtime.guarantee import Guarantee
 from edgespec.runtime.near_draft import remember
+from edgespec.runtime.planning import CHAINS, Planner
 from edgespec.runtime.vision import Vision, projector_file
 from edgespec.settings import (
     HEADS,
-    MAX_LEAVES,
-    MAX_SEQUENCES,
     MTP,
-    SHARED_DRAFT_TOKENS,
     LoadSettings,
-    fixed_length,
 )
-
-CHAINS = {name for name, entry in REGISTRY.items() if not entry.drafts_trees}
 
 
 class ModelSession(Closable):
@@ -101,7 +90,7 @@ class ModelSession(Closable):
         self.contexts: list[Context] = []
         self.drafters: dict[str, Drafter] = {}
         self._watched: CancelFlag | None = None
-        self._on_gpu = self._is_found = False
+        self._is_found = False
         try:
             self._load()
         except BaseException:
@@ -144,10 +133,11 @@ class ModelSession(Closable):
         settings, progress, note = self._settings, self._progress, self._note
         found = resolve(settings.model)
         header = check_model(found.path)
-        self._projector = projector_file(settings.mmproj, header)
+        projector = projector_file(settings.mmproj, header)
         adapters = parse_adapters(settings.lora)
-        self._adapter_headers = tuple(check_adapter(adapter.path, header) for adapter in adapters)
-        self._workers = rpc.offers(parse_addresses(settings.rpc)) if settings.rpc else []
+        adapter_headers = tuple(check_adapter(adapter.path, header) for adapter in adapters)
+        workers = rpc.offers(parse_addresses(settings.rpc)) if settings.rpc else []
+        planner = Planner(settings, header, adapter_headers, projector, workers, note)
         draft_path = find_draft(settings, header, found.default_draft, progress, note)
         if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
             raise no_draft_model(settings, header, found.missing_draft)
@@ -158,34 +148,34 @@ class ModelSession(Closable):
         if draft_header is not None and is_head(draft_header):
             check_head_fits(header, draft_header)
 
-        def planned() -> tuple[list[str], int, Plan]:
+        def planned() -> tuple[list[str], Plan]:
             names = drafters_with(settings, header, draft_header) if self.n_max > 0 else []
-            leaves = settings.spec_tree if set(names) - CHAINS else 1
-            return names, leaves, self._plan(header, draft_header, leaves, names, must_fit=self._is_found)
+            return names, planner.plan(draft_header, names, must_fit=self._is_found)
 
         try:
-            names, leaves, plan = planned()
+            names, plan = planned()
         except OutOfMemoryError as error:
             if not self._is_found or draft_header is None:
                 raise
             note(f"{draft_header.path.name} is not used: {error.why or error.what}")
-            self._settings, self._is_found, draft_header = settings, False, None
-            names, leaves, plan = planned()
-        drafts, settings = bool(names), self._settings
+            self._is_found, draft_header = False, None
+            names, plan = planned()
+        self._settings = settings = planner.settings
+        drafts = bool(names)
         renderer().start()  # while the weights load
-        self.model = self._open_model(plan, self._workers)
-        self.adapters = Adapters(self.model, adapters, self._adapter_headers)
+        self.model = self._open_model(plan, workers)
+        self.adapters = Adapters(self.model, adapters, adapter_headers)
         self.grammars = Grammars(self.model)
         corpus = self._open_corpus()
-        leaves = leaves if self.model.can_roll_back else 1
-        plan = self._with_branches(plan, leaves)
+        leaves = planner.leaves(names) if self.model.can_roll_back else 1
+        plan = planner.with_branches(plan, leaves)
         if plan.n_ctx > self.model.n_ctx_train:
             note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
         how = plan.context | {"threads": settings.threads, "threads_batch": settings.threads_batch}
         self.context = Context(self.model, adapters=self.adapters, **how)
         self.contexts.append(self.context)
         self.context.adapters = self.adapters.every  # an answer may use any of them
-        self.vision = Vision(self._projector, self.context, named=settings.mmproj is not None)
+        self.vision = Vision(projector, self.context, named=settings.mmproj is not None)
         self.template = ChatTemplate(self.model, see=self.vision.see)
         self.guarantee = Guarantee(self.context, settings, self._progress, drafts=drafts)
         self.context.adapters = self.adapters.default
@@ -251,88 +241,6 @@ class ModelSession(Closable):
         if settings.overlap == "on" and not {"draft", "self"} & {*names}:
             self._note("drafting is not overlapped: only a draft model can draft ahead")
 
-    def _plan(
-        self, header: Header, draft: Header | None, leaves: int, names: Sequence[str], *, must_fit: bool = False
-    ) -> Plan:
-        """Return what is loaded, in which contexts and where; decide the number of sequences and their context.
-
-        With `must_fit`, everything has to be in memory, with the whole context.
-
-        Raises OutOfMemoryError.
-        """
-        settings, (gpu_layers, gpu_layers_draft) = self._settings, self._settings.offload
-        if settings.sequences == 0:
-            self._settings = replace(settings, sequences=1)
-        wanted = self._wanted(header, draft, leaves, names)
-        self._on_gpu = not self._workers and uses_gpu(wanted, gpu_layers, gpu_layers_draft)
-        if not self._on_gpu and not self._workers and gpu_layers == "auto":
-            gpu_layers = 0  # the CPU has exact kernels
-        offload = gpu_layers, gpu_layers_draft
-        if settings.sequences == 0 and not settings.strict:
-            one = self._wanted(header, draft, leaves, names)
-            self._settings = replace(settings, sequences=sequences_that_fit(one, *offload, self._workers))
-        wanted = self._wanted(header, draft, leaves, names)
-        must_fit = must_fit or settings.must_fit
-        fits = {"may_shrink": not settings.ctx_size and not must_fit, "must_fit": must_fit}
-        return fitted(wanted, self._note, *offload, **fits, workers=self._workers)
-
-    def _wanted(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
-        """Return the plan that the settings ask for."""
-        settings = self._settings
-        sequences, exact = settings.sequences, self._is_exact
-        padding = WIDEST if may_pad(settings, on_gpu=self._on_gpu) else 0
-        outputs = sequences + (self._drafted(self.n_max) if names or settings.strict else 0)
-        outputs = max(outputs, padding)
-        on_cpu = not self._on_gpu and (exact or settings.strict)
-        attention = wanted_attention(header, settings, settings.cache_type_k, settings.cache_type_v, exact=on_cpu)
-        plan = Plan(
-            header,
-            n_ctx=settings.ctx_size or usual_context(header),
-            sequences=sequences,
-            max_outputs=min(outputs, exactness.NARROW) if exact else outputs,
-            cache_type_k=settings.cache_type_k,
-            cache_type_v=settings.cache_type_v,
-            flash_attention=attention,
-            scratch=padding,
-            rollback=self.n_max if names else 0,
-            exact=exact,
-            devices=chosen(settings.device),
-            n_cpu_moe=settings.experts_on_cpu,
-            mtp=MTP in names,
-            projector=self._projector.stat().st_size if self._projector else 0,
-            adapters=self._adapter_headers,
-        )
-        if draft is not None:
-            cache_type_k = settings.cache_type_k_draft or settings.cache_type_k
-            cache_type_v = settings.cache_type_v_draft or settings.cache_type_v
-            drafting = Plan(
-                draft,
-                n_ctx=settings.ctx_size_draft or plan.n_ctx,
-                sequences=sequences,
-                max_outputs=leaves * sequences,
-                cache_type_k=cache_type_k,
-                cache_type_v=cache_type_v,
-                flash_attention=wanted_attention(draft, settings, cache_type_k, cache_type_v, exact=exact),
-                exact=exact,
-                devices=chosen(settings.device_draft or settings.device),
-            )
-            drafting = with_room(drafting, settings)
-            plan = replace(plan, draft=drafting.as_head(n_features(draft)) if is_head(draft) else drafting)
-        plan = self._with_branches(plan, leaves)
-        return with_room(replace(plan, streams=sequences > 1 and plan.can_stream), settings)
-
-    def _drafted(self, n_max: int) -> int:
-        """Return the maximum number of draft tokens in one pass, over all sequences."""
-        settings, most = self._settings, n_max * self._settings.sequences
-        if settings.spec_draft_n_max is not None or fixed_length(settings.pace) is not None:
-            return most
-        return min(most, max(n_max, SHARED_DRAFT_TOKENS))
-
-    @property
-    def _is_exact(self) -> bool:
-        """True if passes must give each token the logits of a single-token pass."""
-        return self._settings.exact and have_bounds() and not self._on_gpu
-
     def _why_plain(self) -> str:
         """Return why this target cannot use drafts; empty if it can."""
         if not self.context.rollback:
@@ -393,15 +301,6 @@ class ModelSession(Closable):
         return drafter
 
     # --- both -----------------------------------------------------------------------------------------------------
-
-    def _with_branches(self, plan: Plan, leaves: int) -> Plan:
-        """Return the plan with sequence ids for trees of this many leaves. All sequences share those of the target; a
-        draft has as many, and one more for each sequence."""
-        sequences, branches = self._settings.sequences, 0
-        if exactness.allows_branches(sequences, exact=self._is_exact):
-            branches = max(0, min((leaves - 1) * sequences, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * sequences))
-        draft = plan.draft and replace(plan.draft, branches=branches + sequences if branches else 0)
-        return replace(plan, branches=branches, draft=draft)
 
     def _open_model(self, plan: Plan, workers: Sequence[RemoteDevice] = ()) -> Model:
         model = open_model(plan, self._note, lambda done: self._progress("loading", done), workers)

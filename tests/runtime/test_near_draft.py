@@ -18,8 +18,8 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan
 from edgespec.runtime import fitting
 from edgespec.runtime.drafting import drafters_here
-from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.near_draft import TRIED, does_not_pay, near_draft
+from edgespec.runtime.planning import Planner
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Request
 
@@ -97,7 +97,7 @@ def test_a_head_for_which_there_is_no_memory_is_left_out(
             raise OutOfMemoryError("the model does not fit into memory", why="it needs 2 MB, 1 MB is free")
         return fitted(plan, *args, **more)
 
-    monkeypatch.setattr("edgespec.runtime.loading.fitted", with_little_memory)
+    monkeypatch.setattr("edgespec.runtime.planning.fitted", with_little_memory)
     assert opened(settings) == ("", [settings_note(settings), "head.gguf is not used: it needs 2 MB, 1 MB is free"])
 
 
@@ -137,13 +137,13 @@ def test_a_head_without_a_tensor_is_left_out(settings: LoadSettings, folder: Pat
 
 
 def test_a_model_with_a_default_draft_and_no_drafts_may_have_less_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, plan = [], ModelSession._plan
+    asked, plan = [], Planner.plan
 
     def spy(*given: Any, must_fit: bool = False) -> Plan:
         asked.append(must_fit)
         return plan(*given, must_fit=must_fit)
 
-    monkeypatch.setattr(ModelSession, "_plan", spy)
+    monkeypatch.setattr(Planner, "plan", spy)
     with Runtime(LoadSettings("demo", spec_draft_n_max=0, store=False, threads=1)):
         assert asked == [False]
 
