@@ -39,6 +39,11 @@ def data_dir() -> Path:
     return _home("data") or platformdirs.user_data_path("edgespec", appauthor=False)
 
 
+def state_dir() -> Path:
+    """Folder of what running programs keep about themselves."""
+    return _home("state") or platformdirs.user_state_path("edgespec", appauthor=False)
+
+
 def models_dir() -> Path:
     """Folder of models from packages; those of the hub are in the hub's own cache."""
     return data_dir() / "models"

@@ -268,6 +268,8 @@ def _ollama(read: Callable[[Mapping[str, Any], Served], Call], style: type[Ollam
             else:
                 async with server.pool.lend(name) as served:
                     model = served.name
+                if isinstance(keep_s := body.get("keep_alive"), int | float) and keep_s > 0:
+                    server.pool.keep(model, keep_s)
             request.scope["record"]["model"] = model
             return style.loaded(name or model, is_unloaded=is_unloaded)
 
@@ -340,6 +342,7 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("POST", ("/tokenize",), _asking(native.tokenize, known.TOKENIZE)),
     ("POST", ("/detokenize",), _asking(native.detokenize, known.DETOKENIZE)),
     ("POST", ("/apply-template",), _asking(native.apply_template, known.APPLY_TEMPLATE)),
+    ("POST", ("/pace",), _asking(native.pace, {**known.TEXT, **known.CHAT})),
     ("GET", ("/health", "/v1/health"), _health),
     ("GET", ("/",), _root),
     ("GET", ("/props",), _props),

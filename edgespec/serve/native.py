@@ -14,7 +14,7 @@ from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import APPLY_TEMPLATE
 from edgespec.gguf_file.model_check import check_model
-from edgespec.serve.openai import chat_call
+from edgespec.serve.openai import chat_call, text_call
 from edgespec.serve.pool import Place
 from edgespec.serve.served import STATE_S, Served
 from edgespec.serve.threads import in_thread
@@ -59,6 +59,14 @@ async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, An
     if any(message.images for message in request.messages):
         raise UnsupportedError("messages", "images cannot be shown as text; ask for the number of tokens with count")
     return {"prompt": await model.ask(lambda worker: worker.render(request))}
+
+
+async def pace(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
+    """Return why drafters are active or off for requests like this one."""
+    read = chat_call if body.get("messages") else text_call
+    call = await in_thread(partial(read, body, model), "reads a request")
+    verdicts = await model.ask(lambda worker: worker.pace_verdicts(call.requests[0]))
+    return {"drafters": [asdict(verdict) for verdict in verdicts]}
 
 
 def models(place: Place) -> list[dict[str, Any]]:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, OutOfMemoryError
 from edgespec.gguf_file.adapters import parse_adapters
-from edgespec.models.names.elsewhere import bare, files_elsewhere
-from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.known import known_names
-from edgespec.models.names.local import read_model
-from edgespec.models.names.source import is_path
-from edgespec.models.names.spec import resolve
 from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.runtime.worker import Worker
 from edgespec.serve.errors import ApiError, busy, unavailable
@@ -88,8 +80,10 @@ class Pool:
     `max_loaded` are loaded at a time, and `max_waiting` answers wait for each.
 
     Models are loaded one after the other. If too many are loaded, or memory is short, unused ones are unloaded, least
-    recently used first. A pool belongs to one event loop.
+    recently used first. A pool belongs to one event loop. If it `lets_keep`, requests may choose how long models stay.
     """
+
+    lets_keep = False
 
     def __init__(
         self,
@@ -153,17 +147,17 @@ class Pool:
     @property
     def load(self) -> tuple[int, int]:
         """The number of answers that are generated, and of those that wait."""
-        loaded = [place.served for place in self._loaded if place.served]
+        loaded = [place.served for place in self.loaded if place.served]
         processing = sum(min(model.n_open, model.n_slots) for model in loaded)
         waiting = sum(place.users for place in self._places.values() if not place.living)
         return processing, sum(model.n_open for model in loaded) - processing + waiting
 
     @property
     def n_loaded(self) -> int:
-        return sum(place.living is not None for place in self._loaded)
+        return sum(place.living is not None for place in self.loaded)
 
     @property
-    def _loaded(self) -> list[Place]:
+    def loaded(self) -> list[Place]:
         return [place for place in self._places.values() if place.served is not None]
 
     async def _refresh(self) -> None:
@@ -233,6 +227,13 @@ class Pool:
         await asyncio.shield(self._begin(self._unload_unused(place, "asked")))  # it continues when the client leaves
         return place.offer.name
 
+    def keep(self, name: str, idle_s: float) -> None:
+        """Unload a model after another time without a request, if `lets_keep`."""
+        if self.lets_keep:
+            self._places[name].offer = replace(self._places[name].offer, idle_s=idle_s)
+            self._watch_idle(self._places[name])
+            self._tell({"event": "kept", "model": name, "why": f"for {idle_s:.0f} s after a request"})
+
     async def close(self) -> None:
         """End all models, and stop loading."""
         self.is_closing = True
@@ -240,7 +241,7 @@ class Pool:
         if self._looking is not None:
             self._looking.cancel()
         async with self._changing:
-            await asyncio.gather(*map(self._drop, self._loaded))
+            await asyncio.gather(*map(self._drop, self.loaded))
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # --- loading ------------------------------------------------------------------------------------------------------
@@ -278,16 +279,16 @@ class Pool:
 
     async def _opened(self, offer: Offer) -> Served:
         """Load the model of an offer, in addition to others if it fits without a smaller context."""
-        while len(self._loaded) >= self._max_loaded:
-            await self._make_room(f"{len(self._loaded)} models are loaded and in use")
+        while len(self.loaded) >= self._max_loaded:
+            await self._make_room(f"{len(self.loaded)} models are loaded and in use")
         while True:
             if self.is_closing:
                 raise unavailable("the server is shutting down", code="shutting_down")
-            settings = replace(offer.settings, must_fit=bool(self._loaded))
+            settings = replace(offer.settings, must_fit=bool(self.loaded))
             try:
                 return await in_thread(partial(self._open, offer, settings), f"loads {offer.name}")
             except OutOfMemoryError as error:
-                if not self._loaded:
+                if not self.loaded:
                     raise
                 await self._make_room(f"memory is short while other models are in use: {error.what}, {error.why}")
 
@@ -302,7 +303,7 @@ class Pool:
 
     async def _make_room(self, why: str) -> None:
         """Unload the least recently used model. Raises ApiError with `why` if all are in use."""
-        unused = [place for place in self._loaded if not place.users]
+        unused = [place for place in self.loaded if not place.users]
         if not unused:
             raise unavailable(f"{why}: try again later", code="models_busy")
         await self._unload(min(unused, key=lambda place: place.used_s), "to make room")
@@ -347,52 +348,3 @@ class Pool:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # those who wait for the task get the error
-
-
-# --- the models of this machine, by name and never by path -----------------------------------------------------------
-
-
-def name_for(spec: str) -> str:
-    """Return the name in requests of the model `spec`: the same, unless `spec` is a path."""
-    return resolve(spec).path.name.removesuffix(".gguf") if is_path(spec) else spec
-
-
-def offers_here(named: Mapping[str, Offer], offer: Callable[[str, str], Offer] | None) -> dict[str, Offer]:
-    """Return all offers, by every name that requests may use.
-
-    `named` are the offers of the command line, by their specs. `offer` makes an offer from a name and a spec; with None
-    there are no others. Reads the headers of new files.
-    """
-    by_file, names = {}, {}
-    for spec, given in named.items():
-        names[given.name] = by_file[os.path.realpath(resolve(spec).path)] = given
-    aliases: dict[str, list[str]] = {}  # of each file, the shortest first
-    elsewhere = dict(files_elsewhere())  # to find them by their names again would take long
-    for known in known_names():
-        with suppress(EdgespecError):
-            aliases.setdefault(os.path.realpath(elsewhere.get(known) or resolve(known).path), []).append(known)
-    for path in [*map(Path, aliases), *gguf_files()]:
-        file = os.path.realpath(path)
-        if file not in by_file and (offer is None or not _can_answer(path)):
-            continue
-        words = aliases.get(file) or [path.name.removesuffix(".gguf")]
-        words = [*dict.fromkeys([*words, *map(bare, words)])]
-        if offer is not None and file not in by_file and words[0] not in names:
-            by_file[file] = offer(words[0], words[0] if file in aliases else str(path.absolute()))
-        for word in words if file in by_file else ():
-            names.setdefault(word, by_file[file])
-    return names
-
-
-def _can_answer(path: Path) -> bool:
-    try:
-        about = path.stat()
-    except OSError:
-        return False
-    return _is_model(path, about.st_size, about.st_mtime_ns)
-
-
-@lru_cache(maxsize=1024)
-def _is_model(path: Path, size: int, changed_ns: int) -> bool:
-    """Return whether a file with this size and time is a model that can be loaded, and not only a draft head."""
-    return any(not model.problem and not model.is_head for model in read_model(path, str(path)))

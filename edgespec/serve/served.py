@@ -9,9 +9,12 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from edgespec.errors import EdgespecError, GenerationError
+from edgespec.files.paths import file_facts
+from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.gguf_file.header import read_header
 from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
 from edgespec.runtime.worker import NoReplyError, Worker
@@ -40,6 +43,10 @@ class Served:
         self.about = worker.describe()
         self.created = int(time.time())
         self.n_open = 0
+        self.notes_of_loading = [*worker.notes]
+        paths = {role: self.about[role] for role in ("model", "draft_model", "projector") if self.about[role]}
+        paths |= {f"adapter {each.name}": each.path for each in parse_adapters(self.settings.lora)}
+        self.files = {role: file_facts(Path(path)) for role, path in paths.items()}  # as they were loaded
         # A vocabulary in this process: the worker may be busy.
         self.vocabulary = vocabulary = worker.open_vocabulary()
         self.token_bytes = partial(vocabulary.token_bytes, special=True)

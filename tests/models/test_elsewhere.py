@@ -193,7 +193,8 @@ def test_a_link_to_a_file_of_another_program_can_be_deleted(home: Path, model: P
 
 
 def test_models_of_all_programs_are_offered_by_the_server_under_both_names(home: Path, model: Path) -> None:
-    from edgespec.serve.pool import Offer, offers_here
+    from edgespec.serve.offers import offers_here
+    from edgespec.serve.pool import Offer
     from edgespec.settings import LoadSettings, Request
 
     in_studio(model, home, "tiny-Q8_0.gguf", "publisher/tiny")

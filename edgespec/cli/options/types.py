@@ -167,6 +167,15 @@ def _logit_bias(text: str) -> tuple[int, float]:
     return int(match[1]), float(match[2] + match[3])
 
 
+def _duration(text: str) -> float:
+    """Return the seconds of a duration such as 90s, 10m or 1h30m."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text.lower())
+    if not parts or "".join(map("".join, parts)) != text.lower():
+        raise ValueError(f"{text!r} is not a duration, such as 90s, 10m or 1h30m")
+    return sum(float(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit] for number, unit in parts)
+
+
+DURATION = Parsed("duration", _duration)
 LAYERS = Parsed("layers", _layers, toml_types=(int, str))
 PARALLEL = Parsed("parallel", _parallel)  # answers to decode together; 0: auto
 SPEC_TYPE = Parsed("drafters", _spec_type)

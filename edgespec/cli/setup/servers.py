@@ -6,19 +6,21 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Call
 from edgespec.cli.options.common import Option, option
 from edgespec.cli.setup.models import answer_as_catalogued
-from edgespec.cli.setup.opened import OpenModel, members
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
+from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.models.names.source import lasting
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 if TYPE_CHECKING:
+    from edgespec.cli.setup.opened import OpenModel
     from edgespec.events import Progress
     from edgespec.remote.engine import RemoteEngine
 
@@ -128,6 +130,7 @@ def open_nodes(
     may_download: bool,
 ) -> OpenModel:
     """Load the model on the nodes, and return once one node has loaded it. Raises EdgespecError."""
+    from edgespec.cli.setup.opened import members
     from edgespec.cluster.library import Ray, checked_address
     from edgespec.cluster.nodes import Nodes
     from edgespec.remote.fleet import Fleet
@@ -135,7 +138,7 @@ def open_nodes(
     with output.showing_progress():
         output.progress("joining the cluster", None)
         ray = Ray(checked_address(over))
-        nodes = Nodes(ray, _lasting(settings), depend_on, may_download=may_download)
+        nodes = Nodes(ray, lasting_settings(settings), depend_on, may_download=may_download)
         try:
             if ray.is_started_here:
                 output.note("this machine belongs to no Ray cluster; starting one")
@@ -147,8 +150,15 @@ def open_nodes(
     return members(fleet, asked, output)
 
 
-def _lasting(settings: LoadSettings) -> LoadSettings:
-    """Name files by absolute paths, so that they are the same on every node."""
-    draft = settings.draft_model
+def lasting_settings(settings: LoadSettings) -> LoadSettings:
+    """Name files by absolute paths, so that they are the same for a process in another folder. Raises UsageError."""
+    draft, corpus = settings.draft_model, settings.corpus
     draft = draft if draft is None or draft == AUTO_DRAFT else lasting(draft)
-    return replace(settings, model=lasting(settings.model), draft_model=draft)
+    if corpus is not None and (file := Path(corpus).expanduser()).is_file():
+        corpus = str(file.absolute())
+    mmproj = settings.mmproj
+    if mmproj not in (None, "none"):
+        mmproj = str(Path(mmproj).expanduser().absolute())
+    lora = [f"{each.name}={each.path.absolute()}={each.scale}" for each in parse_adapters(settings.lora)]
+    model = lasting(settings.model)
+    return replace(settings, model=model, draft_model=draft, corpus=corpus, mmproj=mmproj, lora=tuple(lora))

@@ -1,0 +1,68 @@
+"""`edgespec ps`: the models that running servers of the user have loaded."""
+
+from __future__ import annotations
+
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+import click
+
+from edgespec.cli.options.common import JSON_LINES, QUIET
+from edgespec.cli.options.group import HELP_NAMES
+from edgespec.cli.terminal.output import Output
+from edgespec.errors import GenerationError
+
+if TYPE_CHECKING:
+    from edgespec.cli.setup.nearby import Nearby
+
+END_S, LOOK_S = 20.0, 0.05  # for a server to end, and between two looks
+
+
+@click.command(context_settings=HELP_NAMES)
+@click.option("--stop", is_flag=True, help="Unload the models that 'run --keep-alive' keeps loaded.")
+@JSON_LINES
+@QUIET
+def ps(stop: bool, as_json: bool, quiet: bool) -> None:
+    """List loaded models: those of your running servers ('edgespec serve') and those that 'run --keep-alive' keeps."""
+    from edgespec.cli.setup.nearby import servers
+
+    output, found = Output(quiet=quiet), servers()
+    if stop:
+        found = [server for server in found if server.kept_s is not None]
+        for server in found:
+            _stop(server)
+    rows = [(model.name, server.url, _stays(server)) for server in found for model in server.models]
+    if as_json:
+        for server in found:
+            for model in server.models:
+                shown = {"model": model.name, "file": model.about["model"], "url": server.url, "pid": server.pid}
+                output.json(shown | {"keep_alive_s": server.kept_s, "stopped": stop})
+    elif not rows:
+        output.note("no model is kept loaded" if stop else "no server of yours has a model loaded")
+    elif stop:
+        output.note(f"stopped: {', '.join(name for name, _, _ in rows)}")
+    else:
+        output.table(("model", "server", "stays loaded"), rows)
+
+
+def _stays(server: Nearby) -> str:
+    if server.kept_s is None:
+        return "until the server is stopped"
+    return f"for {server.kept_s / 60:.3g} minutes after an answer"
+
+
+def _stop(server: Nearby) -> None:
+    """Stop a server, and wait until it has ended. Raises EdgespecError, also if it is answering."""
+    from edgespec.cli.setup.nearby import servers
+    from edgespec.remote.connection import Connection
+
+    with Connection(server.url, server.key) as connection:
+        for model in server.models:
+            body = {"model": model.name, "keep_alive": 0}
+            connection.wait_for(connection.ask("POST", "/api/generate", body))
+    until_s = monotonic() + END_S
+    while any(each.url == server.url for each in servers()):
+        if monotonic() > until_s:
+            hint = f"end its process: {server.pid}"
+            raise GenerationError(f"the server on port {server.port} does not end", hint=hint)
+        sleep(LOOK_S)

@@ -1,0 +1,186 @@
+"""The servers of this user on this machine, and which of them can answer in place of a model that is loaded now.
+
+Each server has a file that says how to reach it and what it has loaded. The file counts only while the server holds a
+lock, which the system releases when the process ends in any way. Other users can neither read nor write the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from edgespec import __version__
+from edgespec.files.paths import file_facts, state_dir
+from edgespec.models.names.spec import resolve
+from edgespec.settings import AUTO_DRAFT, LoadSettings
+
+MOST_BYTES = 2**20  # of a file
+MOST_SERVERS = 256
+
+# Texts depend on these settings, or may do so on some machines, so they have to be equal.
+TEXTS = (
+    *("exact", "strict", "ctx_size", "cache_type_k", "cache_type_v", "flash_attention"),
+    *("gpu_layers", "device", "n_cpu_moe", "cpu_moe", "rpc", "lora", "mmproj"),
+)
+ANY = ("model", "draft_model", "sequences", "cache_ram", "must_fit")  # models are compared by their files
+PLAIN = {"spec_type": "none", "pace": "off", "spec_draft_n_max": 0}
+"""Settings of decoding without drafts, which every server follows if a request asks for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that a server has loaded.
+
+    Attributes:
+        settings: how it was loaded.
+        about: what `Worker.describe` returns.
+        notes: for the user, from loading it.
+        files: what identified its files when they were loaded (`file_facts`), by role: "model", "draft_model", ...
+    """
+
+    name: str
+    settings: LoadSettings
+    about: dict[str, Any]
+    notes: list[str]
+    template: str
+    files: dict[str, list[Any]]
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Loaded:
+        """Return what `asdict` made plain data. Raises TypeError, KeyError."""
+        settings = plain["settings"] | {name: tuple(plain["settings"][name]) for name in ("rpc", "lora")}
+        return cls(**plain | {"settings": LoadSettings(**settings)})
+
+    def can_answer_for(self, wanted: LoadSettings) -> bool:
+        """Return whether texts would be those of `wanted`, drafted in the way that `wanted` asks for. Raises
+        ModelNotFoundError, OSError."""
+        return (
+            file_facts(resolve(wanted.model).path) == self.files["model"]
+            and all(file_facts(Path(facts[0])) == facts for facts in self.files.values())
+            and self._drafts_as(wanted)
+            and all(self._suits(field.name, wanted) for field in fields(LoadSettings) if field.name not in ANY)
+        )
+
+    def _drafts_as(self, wanted: LoadSettings) -> bool:
+        if wanted.draft_model in (None, AUTO_DRAFT):
+            return wanted.draft_model in (None, self.settings.draft_model)
+        return file_facts(resolve(str(wanted.draft_model)).path) == self.files.get("draft_model")
+
+    def _suits(self, name: str, wanted: LoadSettings) -> bool:
+        """Return whether a setting is equal, or does not matter: the user left it open, or requests can ask for it."""
+        value, usual = getattr(wanted, name), getattr(LoadSettings(""), name)
+        is_open = name not in TEXTS and value in (usual, PLAIN.get(name, usual))
+        return is_open or value == getattr(self.settings, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Nearby:
+    """A running server of this user.
+
+    Attributes:
+        build: the program and the llama.cpp that it runs (`build`).
+        kept_s: how long it stays after an answer; None: until it is stopped.
+    """
+
+    build: str
+    url: str
+    key: str
+    pid: int
+    kept_s: float | None
+    models: list[Loaded]
+
+    @property
+    def port(self) -> str:
+        return self.url.rpartition(":")[2]
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+def private_folder() -> Path:
+    """Return the folder of these files, which only this user can enter. Raises OSError."""
+    folder = state_dir() / "servers"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not _is_private(folder):
+        raise PermissionError(f"others can write to {folder}")
+    return folder
+
+
+def build() -> str:
+    """Return a name for this program, its llama.cpp and its visible GPUs. Unlike `build_id`, it loads no library."""
+    found = find_spec("llama_cpp")
+    library = Path(found.origin).parent / "lib" if found and found.origin else Path()
+    facts = [[path.name, stat.st_size, stat.st_mtime_ns] for path in sorted(library.glob("*")) if (stat := path.stat())]
+    chosen = {name: value for name, value in os.environ.items() if "VISIBLE_DEVICES" in name or "CPU_VARIANT" in name}
+    digest = sha256(json.dumps([str(library), facts, chosen], sort_keys=True).encode())
+    return f"{__version__}-{digest.hexdigest()[:16]}"
+
+
+def servers() -> list[Nearby]:
+    """Return the running servers of this user on this machine, and remove the files of servers that have ended."""
+    found: list[Nearby] = []
+    with suppress(OSError):
+        for file in sorted(private_folder().glob("*.json"))[:MOST_SERVERS]:
+            if _is_private(file) and _is_held(file):
+                found += _read(file)
+    return found
+
+
+def server_with(wanted: LoadSettings) -> tuple[Nearby, Loaded] | None:
+    """Return a server with a model that can answer for `wanted`, if there is one. Raises ModelNotFoundError."""
+    for server in servers():
+        for model in server.models if server.build == build() else ():
+            with suppress(OSError):
+                if model.can_answer_for(wanted):
+                    return server, model
+    return None
+
+
+def _is_private(path: Path) -> bool:
+    """Return whether only this user can change a file. Elsewhere than on POSIX the user's folder is private."""
+    if os.name != "posix":
+        return True
+    stat = path.stat()
+    return stat.st_uid == os.getuid() and not stat.st_mode & 0o022
+
+
+def _is_held(file: Path) -> bool:
+    """Return whether the server of a file runs; else remove the file."""
+    lock = FileLock(file.with_suffix(".lock"), mode=0o600)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    remove(file, lock)
+    return False
+
+
+def _read(file: Path) -> list[Nearby]:
+    """Return the server of a file; nothing if the file was written by another version, or is being removed."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        if file.stat().st_size <= MOST_BYTES:
+            plain = json.loads(file.read_text(encoding="utf-8"))
+            if plain.pop("host") == platform.node():  # several machines may share a folder, but not their ports
+                return [Nearby(**plain | {"models": [*map(Loaded.from_json, plain["models"])]})]
+    return []
+
+
+def remove(file: Path, lock: FileLock) -> None:
+    """Remove the file of a server that has ended, or is about to end, and its lock, which this process holds."""
+    _unlink(file)
+    lock.release()
+    _unlink(Path(lock.lock_file))
+
+
+def _unlink(file: Path) -> None:
+    with suppress(OSError):  # Windows refuses while another process looks at it
+        file.unlink(missing_ok=True)

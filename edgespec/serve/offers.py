@@ -1,0 +1,64 @@
+"""The models of this machine that requests can name: by their names, and never by their paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+from edgespec.errors import EdgespecError
+from edgespec.models.names.elsewhere import bare, files_elsewhere
+from edgespec.models.names.folders import gguf_files
+from edgespec.models.names.known import known_names
+from edgespec.models.names.local import read_model
+from edgespec.models.names.source import is_path
+from edgespec.models.names.spec import resolve
+from edgespec.serve.pool import Offer
+
+
+def name_for(spec: str) -> str:
+    """Return the name in requests of the model `spec`: the same, unless `spec` is a path."""
+    return resolve(spec).path.name.removesuffix(".gguf") if is_path(spec) else spec
+
+
+def offers_here(named: Mapping[str, Offer], offer: Callable[[str, str], Offer] | None) -> dict[str, Offer]:
+    """Return all offers, by every name that requests may use.
+
+    `named` are the offers of the command line, by their specs. `offer` makes an offer from a name and a spec; with None
+    there are no others. Reads the headers of new files.
+    """
+    by_file, names = {}, {}
+    for spec, given in named.items():
+        names[given.name] = by_file[os.path.realpath(resolve(spec).path)] = given
+    aliases: dict[str, list[str]] = {}  # of each file, the shortest first
+    elsewhere = dict(files_elsewhere())  # to find them by their names again would take long
+    for known in known_names():
+        with suppress(EdgespecError):
+            aliases.setdefault(os.path.realpath(elsewhere.get(known) or resolve(known).path), []).append(known)
+    for path in [*map(Path, aliases), *gguf_files()]:
+        file = os.path.realpath(path)
+        if file not in by_file and (offer is None or not _can_answer(path)):
+            continue
+        words = aliases.get(file) or [path.name.removesuffix(".gguf")]
+        words = [*dict.fromkeys([*words, *map(bare, words)])]
+        if offer is not None and file not in by_file and words[0] not in names:
+            by_file[file] = offer(words[0], words[0] if file in aliases else str(path.absolute()))
+        for word in words if file in by_file else ():
+            names.setdefault(word, by_file[file])
+    return names
+
+
+def _can_answer(path: Path) -> bool:
+    try:
+        about = path.stat()
+    except OSError:
+        return False
+    return _is_model(path, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _is_model(path: Path, size: int, changed_ns: int) -> bool:
+    """Return whether a file with this size and time is a model that can be loaded, and not only a draft head."""
+    return any(not model.problem and not model.is_head for model in read_model(path, str(path)))
