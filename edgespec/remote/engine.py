@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -21,7 +22,7 @@ from edgespec.remote.connection import Connection
 from edgespec.remote.fleet import POLL_S, Arrived, Put
 from edgespec.remote.wire import Partial, body_of, events, messages_of
 from edgespec.runtime.options import DraftingOptions, drafting_changes
-from edgespec.runtime.stream import closed_error
+from edgespec.runtime.stream import Events, closed_error
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.text.printable import one_line
 
@@ -179,9 +180,23 @@ class RemoteEngine(Closable):
         body = {"content": found.get("prompt"), "add_special": True, "parse_special": True}
         return len((await self.connection.ask("POST", "/tokenize", body)).get("tokens") or ())
 
+    def tokenize(self, request: Request) -> list[int]:
+        """Return nothing: the server checks a prompt when it is asked for the answer."""
+        return []
+
+    def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Return a text as ids. Raises EdgespecError."""
+        body = {"content": text, "add_special": add_special, "parse_special": parse_special}
+        found = self.connection.ask("POST", "/tokenize", body | {"model": self.settings.model})
+        return list(self.connection.wait_for(found).get("tokens") or ())
+
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token in an answer with log-probabilities."""
         return self._bytes.get(token, b"")
+
+    def token_text(self, token: int) -> str:
+        """Return the text of a token in an answer with log-probabilities; a part of a character is U+FFFD."""
+        return self.token_bytes(token).decode("utf-8", "replace")
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -191,35 +206,48 @@ class RemoteEngine(Closable):
         Setting `cancel` ends the answer early. Raises EdgespecError; before a GenerationError comes an event with the
         finish reason "error".
         """
+        for _, event in self.stream([request], cancel):
+            if isinstance(event, EdgespecError):
+                raise event
+            yield event
+
+    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
+        """Ask for several answers at once, and yield the events of each with the index of its request.
+
+        An error in place of an event is the reason why this request fails. Otherwise as `submit`.
+        """
         if self.is_closed:
             raise closed_error()
-        made, has_waited = Partial(self._counts.get((request.messages, request.template), 0)), False
-        arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
-        future = self.begin(request, arrived.put)
+        asked, has_waited = [*requests], False
+        made = [Partial(self._counts.get((request.messages, request.template), 0)) for request in asked]
+        arrived: queue.SimpleQueue[tuple[int, Arrived]] = queue.SimpleQueue()
+        answers = {number: self.begin(each, partial(_put, arrived, number)) for number, each in enumerate(asked)}
         try:
-            while not (future.done() and arrived.empty()):
+            while answers and not (arrived.empty() and all(answer.done() for answer in answers.values())):
                 if cancel is not None and cancel.is_set():
-                    yield TokenEvent(-1, "", finish_reason="cancelled", stats=made.stats)
+                    for number in answers:
+                        yield number, TokenEvent(-1, "", finish_reason="cancelled", stats=made[number].stats)
                     return
                 try:
-                    event = arrived.get(timeout=POLL_S)
+                    number, event = arrived.get(timeout=POLL_S)
                 except queue.Empty:
                     continue
                 if event is None and not has_waited:
                     has_waited = True
                     self.notes.append(f"{self.url} is busy: waiting for it")
-                    yield TokenEvent(-1, "")  # so that the reader shows the note now
+                    yield number, TokenEvent(-1, "")  # so that the reader shows the note now
                 elif isinstance(event, TokenEvent):
-                    made.add(event)
-                    yield event
-                    if event.is_last:
-                        return
+                    made[number].add(event)
+                    yield number, event
                 elif event is not None:
                     if isinstance(event, GenerationError):
-                        yield TokenEvent(-1, "", finish_reason="error", stats=made.stats)
-                    raise event
+                        yield number, TokenEvent(-1, "", finish_reason="error", stats=made[number].stats)
+                    yield number, event
+                if isinstance(event, EdgespecError) or (event is not None and event.is_last):
+                    del answers[number]
         finally:
-            future.cancel()
+            for answer in answers.values():
+                answer.cancel()
 
     # --- what a fleet asks of a member ------------------------------------------------------------------------------
 
@@ -243,6 +271,13 @@ class RemoteEngine(Closable):
 
         return self.connection.submit(recovered())
 
+    @property
+    def drafting(self) -> dict[str, Any]:
+        """The drafting settings that differ from the defaults, as fields of a request."""
+        usual, wanted = LoadSettings(""), self.settings
+        drafting = {"spec_type": wanted.spec_type, "pace": wanted.pace, "draft_n_max": wanted.spec_draft_n_max}
+        return {name: value for name, value in drafting.items() if value not in (None, "auto", usual.draft_n_max)}
+
     # --- in the loop of the connection --------------------------------------------------------------------------------
 
     async def _deliver(self, request: Request, put: Put) -> None:
@@ -259,10 +294,7 @@ class RemoteEngine(Closable):
     async def _generate(self, request: Request, waiting: Callable[[], None]) -> AsyncGenerator[TokenEvent, None]:
         """Yield the events of an answer; closing the generator ends the answer on the server. Raises EdgespecError."""
         path, body = body_of(request, is_own=self.is_own)
-        usual, wanted = LoadSettings(""), self.settings
-        drafting = {"spec_type": wanted.spec_type, "pace": wanted.pace, "draft_n_max": wanted.spec_draft_n_max}
-        changed = {name: value for name, value in drafting.items() if value not in (None, "auto", usual.draft_n_max)}
-        body = changed | body | {"model": wanted.model}  # settings of the request take precedence
+        body = self.drafting | body | {"model": self.settings.model}  # settings of the request take precedence
         seen = set[int]()
         async with aclosing(events(self.connection.stream(path, body, waiting))) as answer:
             async for event in answer:
@@ -280,6 +312,10 @@ class RemoteEngine(Closable):
         pieces = (await self.connection.ask("POST", "/detokenize", body)).get("pieces") or ()
         for id, piece in zip(ids, pieces, strict=False):
             self._bytes[id] = piece.encode() if isinstance(piece, str) else bytes(piece)
+
+
+def _put(arrived: queue.SimpleQueue[tuple[int, Arrived]], number: int, event: Arrived) -> None:
+    arrived.put((number, event))
 
 
 def token_bytes(engines: Sequence[RemoteEngine], token: int) -> bytes:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
 from edgespec.cli.footer import explanation, footer
 from edgespec.cli.options.command import Call, Command
-from edgespec.cli.options.generation import RUN, load_settings, request
+from edgespec.cli.options.generation import AUTO, RUN, load_settings, request
 from edgespec.cli.options.types import Text
 from edgespec.cli.setup.documents import check_size, read_files
 from edgespec.cli.setup.models import (
@@ -25,6 +25,7 @@ from edgespec.cli.setup.models import (
     named_persona,
     note_model_as_prompt,
 )
+from edgespec.cli.setup.servers import check_options, open_servers
 from edgespec.cli.setup.tools import ALLOW_TOOL, MCP_CONFIG, ToolRun, open_toolbox
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_images, read_prompt
@@ -38,8 +39,12 @@ from edgespec.validation import check_rule
 
 if TYPE_CHECKING:
     from edgespec.chat.attachments import Attachment
+    from edgespec.remote.engine import RemoteEngine
     from edgespec.runtime.runtime import Runtime
     from edgespec.runtime.stream import Events
+    from edgespec.tools.toolbox import Toolbox
+
+    Answerer = Runtime | RemoteEngine
 
 LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may prevent it"
 TOGETHER = 8  # samples decoded together, each with its own KV cache
@@ -71,47 +76,86 @@ def run(call: Call) -> None:
     note_model_as_prompt(output, values["prompt"], values["model"])
     if (persona := named_persona(call)) is not None:
         answer_as(call, persona)
+    prompt = _Prompt(text, images, files)
+    if values["server"] not in (None, AUTO):
+        check_options(call)
+        with open_servers(call, [values["server"]])[0] as server:
+            _answer(server, prompt, call)
+        return
     values["model"] = values["model"] or default_model(call, or_demo=True)
     answer_as_catalogued(call.ctx, values)
     settings = fetch_models(call, load_settings(values))
     if values["samples"] > 1 and not settings.strict:
         settings = replace(settings, sequences=min(values["samples"], TOGETHER))
     check_rule(settings, values["verify"])
+    if (values["server"] or values["keep_alive"]) and _answer_nearby(settings, prompt, call):
+        return
     with open_toolbox(call) if values["allow_tool"] else nullcontext() as toolbox, _load(settings, call) as llm:
-        chat = llm.has_chat_template if values["chat"] is None else values["chat"]
-        if not chat and call.is_unset("system"):
-            values["system"] = None  # it is the catalogue's default for chats
-        if values["system"] and not chat:
-            raise UsageError(
-                "a system message needs a chat",
-                why="--raw was asked for" if values["chat"] is False else "this model has no chat template",
-                hint="put it at the beginning of the prompt",
-            )
-        is_random = values["seed"] < 0
-        seed = secrets.randbits(32) if is_random else values["seed"]
-        asked = request(values, text, images, chat=chat, seed=seed)
-        llm.check_settings(asked)  # errors come before anything is shown
-        tools = ToolRun(call, llm, asked, toolbox) if toolbox else None
-        check_size(llm, tools.request if tools else asked, files, call)
-        requests = (replace(asked, sample=number) for number in range(values["samples"]))
-        stream = tools.events() if tools else llm.stream(requests, call.cancel)
-        if is_random and values["temperature"] > 0 and not output.quiet:
-            output.aside(f"seed {seed}")  # needed to get the same text again
-        with call.cancelling(), closing(stream):
-            shown = _Samples(values["samples"], output, as_json=values["as_json"])
-            failure = _show_answers(llm, stream, output, shown)
-        if values["as_json"]:
-            called = {"tool_calls": tools.as_json()} if tools else {}
-            output.json(_as_json(llm, asked, shown, is_cancelled=call.cancel.is_set()) | called)
-        elif failure is None and asked.constraint is None:  # a constrained answer that is cut off is an error
-            _note_limit(llm, asked, shown, output)
-        if values["explain"]:
-            output.show(explanation(shown.stats, llm.pace_verdicts(asked)), aside=True)
-        _account(llm, asked, shown, call)
-        if failure is not None:
-            raise failure
-        if asked.constraint is not None and shown.n_cut_off:
-            raise _cut_off(llm, asked, shown)
+        _answer(llm, prompt, call, toolbox)
+
+
+class _Prompt(NamedTuple):
+    """What the user asks: a text, which has the contents of the files, and images."""
+
+    text: str
+    images: Sequence[Image]
+    files: list[Attachment]
+
+
+def _answer_nearby(settings: LoadSettings, prompt: _Prompt, call: Call) -> bool:
+    """Show the answer of a model that a server of this user keeps loaded; False if there is none, or it fails before
+    the first token."""
+    from edgespec.cli.setup.kept import model_nearby
+    from edgespec.remote.loaded import UnansweredError
+
+    llm = model_nearby(call, settings)
+    if llm is None:
+        return False
+    with llm:
+        try:
+            _answer(llm, prompt, call)
+        except UnansweredError as error:
+            call.output.note(f"{error.line}; loading {settings.model}")
+            return False
+    return True
+
+
+def _answer(llm: Answerer, prompt: _Prompt, call: Call, toolbox: Toolbox | None = None) -> None:
+    values, output = call.values, call.output
+    chat = llm.has_chat_template if values["chat"] is None else values["chat"]
+    if not chat and call.is_unset("system"):
+        values["system"] = None  # it is the catalogue's default for chats
+    if values["system"] and not chat:
+        raise UsageError(
+            "a system message needs a chat",
+            why="--raw was asked for" if values["chat"] is False else "this model has no chat template",
+            hint="put it at the beginning of the prompt",
+        )
+    is_random = values["seed"] < 0
+    values["seed"] = secrets.randbits(32) if is_random else values["seed"]
+    asked = request(values, prompt.text, prompt.images, chat=chat, seed=values["seed"])
+    llm.check_settings(asked)  # errors come before anything is shown
+    tools = ToolRun(call, cast("Runtime", llm), asked, toolbox) if toolbox else None  # servers are asked without tools
+    check_size(llm, tools.request if tools else asked, prompt.files, call)
+    requests = (replace(asked, sample=number) for number in range(values["samples"]))
+    stream = tools.events() if tools else llm.stream(requests, call.cancel)
+    if is_random and values["temperature"] > 0 and not output.quiet:
+        output.aside(f"seed {values['seed']}")  # needed to get the same text again
+    with call.cancelling(), closing(stream):
+        shown = _Samples(values["samples"], output, as_json=values["as_json"])
+        failure = _show_answers(llm, stream, output, shown)
+    if values["as_json"]:
+        called = {"tool_calls": tools.as_json()} if tools else {}
+        output.json(_as_json(llm, asked, shown, is_cancelled=call.cancel.is_set()) | called)
+    elif failure is None and asked.constraint is None:  # a constrained answer that is cut off is an error
+        _note_limit(llm, asked, shown, output)
+    if values["explain"]:
+        output.show(explanation(shown.stats, llm.pace_verdicts(asked)), aside=True)
+    _account(llm, asked, shown, call)
+    if failure is not None:
+        raise failure
+    if asked.constraint is not None and shown.n_cut_off:
+        raise _cut_off(llm, asked, shown)
 
 
 def _refuse_contradictions(call: Call, text: str, images: Sequence[Image]) -> None:
@@ -123,6 +167,8 @@ def _refuse_contradictions(call: Call, text: str, images: Sequence[Image]) -> No
         raise UsageError("--mcp-config needs --allow-tool", why="no one is asked before a tool runs")
     if call.values["allow_tool"] and call.values["samples"] > 1:
         raise UsageError("--allow-tool and --samples exclude each other")
+    if call.values["allow_tool"] and call.values["server"] not in (None, AUTO):
+        raise UsageError("--allow-tool and --server exclude each other", why="tools need a model in this process")
 
 
 def _load(settings: LoadSettings, call: Call) -> Runtime:
@@ -133,10 +179,19 @@ def _load(settings: LoadSettings, call: Call) -> Runtime:
     with call.output.showing_progress():
         try:
             return Runtime(settings, call.progress_of(settings.model))
-        except OutOfMemoryError:
+        except OutOfMemoryError as error:
             if settings.sequences == 1:
+                error.hint = "; ".join(filter(None, [error.hint, _kept_models()]))
                 raise
     return _load(replace(settings, sequences=1), call)
+
+
+def _kept_models() -> str:
+    """Return a hint about models that take memory because they are kept loaded, empty if there are none."""
+    from edgespec.cli.setup.nearby import servers
+
+    names = [model.name for server in servers() if server.kept_s is not None for model in server.models]
+    return f"'edgespec ps --stop' unloads {', '.join(names)}" if names else ""
 
 
 class _Samples:
@@ -164,7 +219,8 @@ class _Samples:
     def end(self) -> None:
         """Show several samples, complete or not, and end the last line."""
         self._output.end_progress()
-        for number, events in enumerate(self.events if len(self.events) > 1 and not self._as_json else (), start=1):
+        several = self.events if len(self.events) > 1 and any(self.events) and not self._as_json else ()
+        for number, events in enumerate(several, start=1):
             if not self._output.quiet:
                 self._output.aside(f"sample {number} of {len(self.events)}")
             self._output.answer("".join(event.text for event in events))
@@ -194,7 +250,7 @@ class _Samples:
         return total
 
 
-def _show_answers(llm: Runtime, stream: Events, output: Output, samples: _Samples) -> GenerationError | None:
+def _show_answers(llm: Answerer, stream: Events, output: Output, samples: _Samples) -> GenerationError | None:
     """Show answers as they stream, with the notes before and after. Return the error that ended them, if any."""
     shown = _show_notes(llm, output, 0)
     failure = None
@@ -203,6 +259,8 @@ def _show_answers(llm: Runtime, stream: Events, output: Output, samples: _Sample
             if isinstance(event, EdgespecError):
                 raise event
             samples.add(index, event)
+            if event.id < 0 and not event.is_last:  # it says that there is a note, such as that the server is busy
+                shown = _show_notes(llm, output, shown)
     except GenerationError as error:
         failure = error
     finally:
@@ -211,24 +269,24 @@ def _show_answers(llm: Runtime, stream: Events, output: Output, samples: _Sample
     return failure
 
 
-def _cut_off(llm: Runtime, asked: Request, samples: _Samples) -> GenerationError:
+def _cut_off(llm: Answerer, asked: Request, samples: _Samples) -> GenerationError:
     """Return the error for a partial constrained answer, which a program cannot use."""
     kind = CONSTRAINTS[asked.constraint[0]] if asked.constraint else ""
     which = "the answer is" if len(samples.events) == 1 else f"{samples.n_cut_off} of {len(samples.events)} answers are"
     if _is_within_context(llm, asked, samples):
         why, hint = f"-n {asked.max_tokens} is reached", "raise -n, or leave it out"
     else:
-        why, hint = CONTEXT_FULL.format(llm.context.n_ctx), "use a larger one (-c)"
+        why, hint = CONTEXT_FULL.format(llm.describe()["ctx_size"]), "use a larger one (-c)"
     return GenerationError(f"{which} cut off and may not fit the {kind}", why=why, hint=hint)
 
 
-def _is_within_context(llm: Runtime, asked: Request, samples: _Samples) -> bool:
+def _is_within_context(llm: Answerer, asked: Request, samples: _Samples) -> bool:
     """Return whether -n was reached before the context was full."""
     n_prompt = samples.stats.prompt_tokens // len(samples.events)
-    return 0 <= asked.max_tokens < llm.context.n_ctx - n_prompt
+    return 0 <= asked.max_tokens < int(llm.describe()["ctx_size"]) - n_prompt
 
 
-def _note_limit(llm: Runtime, asked: Request, samples: _Samples, output: Output) -> None:
+def _note_limit(llm: Answerer, asked: Request, samples: _Samples, output: Output) -> None:
     """Note that -n ended the answer; for a full context there is already a note."""
     if asked.max_tokens and samples.n_cut_off and _is_within_context(llm, asked, samples):
         n = len(samples.events)
@@ -236,7 +294,7 @@ def _note_limit(llm: Runtime, asked: Request, samples: _Samples, output: Output)
         output.note(f"{which} after {counted(asked.max_tokens, 'token')} (-n)")
 
 
-def _account(llm: Runtime, asked: Request, shown: _Samples, call: Call) -> None:
+def _account(llm: Answerer, asked: Request, shown: _Samples, call: Call) -> None:
     """Show the statistics of the answer if requested. Raises Interrupted if the user stopped the answer."""
     output, details = call.output, call.values["stats"]
     interrupted = call.interrupts.received is not None
@@ -249,14 +307,14 @@ def _account(llm: Runtime, asked: Request, shown: _Samples, call: Call) -> None:
     call.interrupts.raise_if_received()
 
 
-def _show_notes(llm: Runtime, output: Output, shown: int) -> int:
+def _show_notes(llm: Answerer, output: Output, shown: int) -> int:
     """Show the notes after the first `shown`, and return their total number."""
     for note in llm.notes[shown:]:
         output.note(note)
     return len(llm.notes)
 
 
-def _as_json(llm: Runtime, asked: Request, samples: _Samples, *, is_cancelled: bool) -> dict[str, Any]:
+def _as_json(llm: Answerer, asked: Request, samples: _Samples, *, is_cancelled: bool) -> dict[str, Any]:
     about = llm.describe()
     unfinished = {"finish_reason": "cancelled" if is_cancelled else "error"}  # before the first token
     parts = [
@@ -277,7 +335,7 @@ def _as_json(llm: Runtime, asked: Request, samples: _Samples, *, is_cancelled: b
     }
 
 
-def _sample_as_json(llm: Runtime, events: list[TokenEvent], repetition: Repetition | None) -> dict[str, Any]:
+def _sample_as_json(llm: Answerer, events: list[TokenEvent], repetition: Repetition | None) -> dict[str, Any]:
     return {
         "content": "".join(event.text for event in events),
         "finish_reason": events[-1].finish_reason if events else None,
@@ -286,7 +344,7 @@ def _sample_as_json(llm: Runtime, events: list[TokenEvent], repetition: Repetiti
     }
 
 
-def _token_as_json(llm: Runtime, event: TokenEvent) -> dict[str, Any]:
+def _token_as_json(llm: Answerer, event: TokenEvent) -> dict[str, Any]:
     top = [{"id": token, "text": llm.token_text(token), "logprob": logprob} for token, logprob in event.top_logprobs]
     names = ("id", "text", "from_draft", "source", "round", "logprob")
     return {name: getattr(event, name) for name in names} | {"top_logprobs": top}

@@ -14,6 +14,7 @@ import click
 
 from edgespec.cli.options.common import Option, flag, option
 from edgespec.cli.options.types import (
+    DURATION,
     LAYERS,
     LOGIT_BIAS,
     PACE,
@@ -162,6 +163,19 @@ OFFLINE = Option(
 )
 
 FETCHING = [OFFLINE, option("Model", "-y", "--yes", is_flag=True, help="Download missing models without asking.")]
+
+AUTO = "auto"
+SERVER = Option(
+    "--server", section="Server", type=Text(), metavar="auto|URL",
+    help="auto: use a running server of yours that has loaded the same model with the same settings, if there is one. "
+    "URL: use a model of this server ('edgespec serve'). EDGESPEC_API_KEY is its key.",
+)
+
+KEEP_ALIVE = Option(
+    "--keep-alive", section="Model", type=DURATION, metavar="TIME",
+    help="Keep the model loaded for TIME (10m, 1h30m) after the answer. The next calls with --keep-alive or --server "
+    "auto use it. 'edgespec ps' lists such models.",
+)
 
 MODEL = [
     TARGET,
@@ -328,7 +342,7 @@ OUTPUT = [
 ]
 # fmt: on
 
-RUN = [FILE, *QUESTION, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT]
+RUN = [FILE, *QUESTION, SERVER, *MODEL, KEEP_ALIVE, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT]
 """The options of `run`; configuration files may set those with `config`."""
 
 CHAT = [SYSTEM, *MODEL, *SPECULATION, *SAMPLING, *ENDS, *SHOWN]

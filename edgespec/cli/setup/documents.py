@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgespec.cli.options.command import Call
 from edgespec.errors import PromptTooLongError, UsageError
@@ -10,6 +10,7 @@ from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
     from edgespec.chat.attachments import Attachment
+    from edgespec.remote.engine import RemoteEngine
     from edgespec.runtime.runtime import Runtime
     from edgespec.settings import Request
 
@@ -31,12 +32,13 @@ def read_files(call: Call, names: str) -> list[Attachment]:
     return files
 
 
-def check_size(llm: Runtime, asked: Request, files: list[Attachment], call: Call) -> None:
+def check_size(llm: Runtime | RemoteEngine, asked: Request, files: list[Attachment], call: Call) -> None:
     """Note the size of the files, and raise PromptTooLongError if the prompt is longer than the context."""
     from edgespec.chat.attachments import described
 
     if files:
-        texts = [llm.prompts.token_ids(file.block, add_special=False, parse_special=False) for file in files]
+        prompts: Any = getattr(llm, "prompts", llm)  # a model of a server has this function itself
+        texts = [prompts.token_ids(file.block, add_special=False, parse_special=False) for file in files]
         name = files[0].name if len(files) == 1 else counted(len(files), "file")
         call.output.note(f"{name}, {described(files, sum(map(len, texts)))}")
     try:

@@ -1,0 +1,103 @@
+"""A model that a server on this machine has loaded, which answers as the same model in this process would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from edgespec.cancel import CancelFlag
+from edgespec.core.policy.records import PolicyVerdict
+from edgespec.errors import EdgespecError
+from edgespec.events import CONTEXT_FULL, TokenEvent
+from edgespec.remote.engine import RemoteEngine
+from edgespec.remote.wire import body_of
+from edgespec.settings import LoadSettings, Request
+
+if TYPE_CHECKING:
+    from edgespec.runtime.stream import Events
+
+VERDICTS_S = 10.0  # for the server to say why drafters are active
+
+
+class UnansweredError(EdgespecError):
+    """The server has failed before the first token, so that another model can still answer."""
+
+
+class LoadedModel(RemoteEngine):
+    """A model of edgespec's server. All that is known of it was read before, so nothing is asked first.
+
+    `about` is its `describe`, `notes` are those of loading it.
+    """
+
+    def __init__(
+        self, url: str, key: str, settings: LoadSettings, about: Mapping[str, Any], notes: Sequence[str], template: str
+    ) -> None:
+        self._known, self._template = dict(about), template
+        super().__init__(url, key, settings)
+        self.notes += notes
+
+    async def _introduction(self, also: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+        return [self.settings.model], {}
+
+    def _read(self, props: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        self.n_slots, self.is_own = int(self._known["sequences"]), True
+        self.has_chat_template = bool(self._template)
+        return self._known, {}
+
+    def check_settings(self, request: Request) -> None:
+        """Do nothing: the server checks the settings when it is asked for an answer."""
+
+    def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Return a text as ids. Raises UnansweredError."""
+        try:
+            return super().token_ids(text, add_special=add_special, parse_special=parse_special)
+        except EdgespecError as error:
+            raise _unanswered(error) from error
+
+    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
+        """Ask for answers that equal those of a process that has just loaded the model.
+
+        Raises UnansweredError for an error before the first token of all answers.
+        """
+        # Without exact kernels a token's bits depend on the pass in which it was read.
+        cached, has_begun = bool(self._known["exact"]), False
+        for number, event in super().stream((replace(each, cache_prompt=cached) for each in requests), cancel):
+            if isinstance(event, EdgespecError) and not has_begun:
+                raise _unanswered(event) from event
+            if isinstance(event, TokenEvent):
+                has_begun |= event.id >= 0 or event.finish_reason in ("stop", "length")
+                if event.finish_reason == "error" and not has_begun:
+                    continue
+                if event.stats and event.finish_reason == "length":
+                    self._note_full_context(event.stats.prompt_tokens + event.stats.generated_tokens)
+            yield number, event
+
+    def _note_full_context(self, n_tokens: int) -> None:
+        note = CONTEXT_FULL.format(self._known["ctx_size"])
+        if n_tokens >= self._known["ctx_size"] and note not in self.notes:
+            self.notes.append(note)
+
+    def keep(self, seconds: float) -> None:
+        """Let the server end after another time without requests, if it was started to end."""
+        with suppress(EdgespecError):
+            body = {"model": self.settings.model, "keep_alive": seconds}
+            self.connection.wait_for(self.connection.ask("POST", "/api/generate", body))
+
+    def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
+        """Return why drafters are active or off for requests like this one; nothing if the server does not reply."""
+        body = self.drafting | body_of(request, is_own=True)[1] | {"model": self.settings.model}
+        with suppress(EdgespecError, TimeoutError, KeyError, TypeError, ValueError):
+            reply = asyncio.wait_for(self.connection.ask("POST", "/pace", body), VERDICTS_S)
+            return [_verdict(each) for each in self.connection.wait_for(reply)["drafters"]]
+        return []
+
+
+def _unanswered(error: EdgespecError) -> UnansweredError:
+    return UnansweredError(error.what, why=error.why, hint=error.hint)
+
+
+def _verdict(told: Mapping[str, Any]) -> PolicyVerdict:
+    return PolicyVerdict(**{**told, "widths": {int(width): float(cost) for width, cost in told["widths"].items()}})
