@@ -236,7 +236,7 @@ def test_a_model_is_kept_loaded_until_it_is_stopped(kept: Path) -> None:
     assert server.kept_s == 7200
     [line] = edgespec_here("ps", "--json", home=kept).stdout.splitlines()
     assert json.loads(line).items() >= {"model": "demo", "keep_alive_s": 7200.0, "pid": server.pid}.items()
-    assert b"for 120 minutes after an answer" in edgespec_here("ps", home=kept).stdout
+    assert b"for 120 min after an answer" in edgespec_here("ps", home=kept).stdout
     assert said(edgespec_here("ps", "--stop", home=kept)) == ["note: stopped: demo"]
     assert near(kept) == []
     assert said(edgespec_here("ps", home=kept)) == ["note: no server of yours has a model loaded"]

@@ -121,7 +121,7 @@ def test_a_server_that_is_kept_ends_with_its_last_model() -> None:
 @POSIX
 def test_a_server_that_cannot_be_found_is_not_kept(home: Path) -> None:
     (home / "state").write_text("no folder")
-    with pytest.raises(UsageError, match="other commands cannot be told about this server"):
+    with pytest.raises(UsageError, match="other commands could not find this server"):
         Presence("http://127.0.0.1:1", "", 60, Mock())
     with Presence("http://127.0.0.1:1", "", None, Mock()) as presence:
         presence.tell(Mock(loaded=[]), "ready")

@@ -48,7 +48,7 @@ def ps(stop: bool, as_json: bool, quiet: bool) -> None:
 def _stays(server: Nearby) -> str:
     if server.kept_s is None:
         return "until the server is stopped"
-    return f"for {server.kept_s / 60:.3g} minutes after an answer"
+    return f"for {server.kept_s / 60:.3g} min after an answer"
 
 
 def _stop(server: Nearby) -> None:

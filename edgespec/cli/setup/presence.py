@@ -1,4 +1,4 @@
-"""What `edgespec serve` says about itself to other commands of the same user, in the file that `nearby.py` reads."""
+"""The file in which `edgespec serve` describes itself for other commands of the same user, which `nearby.py` reads."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Presence(Closable):
     def _give_up(self, error: OSError) -> None:
         self.close()
         if self._ends:
-            what = "other commands cannot be told about this server"
+            what = "other commands could not find this server"
             raise UsageError(what, why=error.strerror or str(error), hint="leave out --keep-alive") from error
         log.debug("this server has no file: %s", error)
 
