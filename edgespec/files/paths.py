@@ -137,7 +137,12 @@ def check_writable(file: Path) -> None:
             file.unlink()
 
 
-def _home(subfolder: str) -> Path | None:
-    """`EDGESPEC_HOME` overrides the system's folders with subfolders of one."""
+def own_home() -> Path | None:
+    """Return the folder of `EDGESPEC_HOME`, whose subfolders replace the system's folders; None if it is not set."""
     home = os.environ.get("EDGESPEC_HOME")
-    return Path(home).expanduser().absolute() / subfolder if home else None
+    return Path(home).expanduser().absolute() if home else None
+
+
+def _home(subfolder: str) -> Path | None:
+    home = own_home()
+    return home / subfolder if home else None

@@ -227,13 +227,14 @@ def kept(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_a_model_is_kept_loaded_until_it_is_stopped(kept: Path) -> None:
     args = ("run", "def return", "-m", "demo", "-t", "1", "-n", "8", "--seed", "7", "--keep-alive")
-    first = edgespec_here(*args, "5m", home=kept)
+    first = edgespec_here(*args, "5m", home=kept, EDGESPEC_HOME=".")
     assert said(first)[0] == "note: loading demo, to keep it loaded after the answer"
     second = edgespec_here(*args, "2h", home=kept)
     assert said(second)[0].startswith("note: using the server on port ")
     assert first.stdout == second.stdout == edgespec_here(*args, "0s", home=kept).stdout
     [server] = near(kept)
     assert server.kept_s == 7200
+    assert psutil.Process(server.pid).cwd() == kept.anchor
     [line] = edgespec_here("ps", "--json", home=kept).stdout.splitlines()
     assert json.loads(line).items() >= {"model": "demo", "keep_alive_s": 7200.0, "pid": server.pid}.items()
     assert b"for 120 min after an answer" in edgespec_here("ps", home=kept).stdout
@@ -315,10 +316,10 @@ def test_either_side_is_killed_in_the_middle_of_an_answer(kept: Path, killed: st
 @POSIX
 @pytest.mark.cli
 def test_ctrl_c_while_a_server_starts_ends_it(kept: Path) -> None:
-    folder = str(kept / "state" / "servers")
-
     def starting() -> bool:
-        return any(process.info["cwd"] == folder for process in psutil.process_iter(["cwd"]))
+        found = (process.info for process in psutil.process_iter(["environ", "cmdline"]))
+        homes = ((each["environ"] or {}).get("EDGESPEC_HOME") for each in found if "serve" in (each["cmdline"] or ()))
+        return str(kept) in homes
 
     with started([*COMMAND, *LONG, "--keep-alive", "1m"], kept) as program:
         while not starting():

@@ -25,6 +25,7 @@ from edgespec.cli.options.generation import MODEL, SPECULATION
 from edgespec.cli.setup.nearby import PLAIN, Loaded, Nearby, private_folder, server_with, servers
 from edgespec.cli.setup.servers import VARIABLE, lasting_settings
 from edgespec.errors import GenerationError, told_as
+from edgespec.files.paths import own_home
 from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings
 
@@ -103,14 +104,16 @@ def _alone(cancel: CancelFlag) -> Iterator[None]:
 def _start(settings: LoadSettings, keep_s: float, cancel: CancelFlag, failed: str) -> tuple[Nearby, Loaded]:
     """Return the new server with its model when it is ready. Raises GenerationError, OSError."""
     key, folder = secrets.token_urlsafe(32), private_folder()
+    home = own_home()
     with TemporaryFile() as said:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "edgespec", "serve", *_arguments(settings), f"--keep-alive={keep_s}s"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=said,
-            cwd=folder,  # the user may want to delete the working folder
-            env=os.environ | {VARIABLE: key},  # unlike arguments, other users cannot see it
+            cwd=folder.anchor,  # it keeps no folder in use, and finds no edgespec.toml, whose settings would differ
+            # Other users cannot see the key there. The folder may be relative to the working folder.
+            env=os.environ | {VARIABLE: key} | ({"EDGESPEC_HOME": str(home)} if home else {}),
             **_detached(),
         )
         is_ready = False
@@ -123,7 +126,8 @@ def _start(settings: LoadSettings, keep_s: float, cancel: CancelFlag, failed: st
         process.terminate()
         said.seek(0)
         lines = said.read().decode(errors="replace").splitlines()
-    raise GenerationError(failed, why=lines[0].removeprefix("edgespec: ") if lines else "the server has ended")
+    usual = "config.toml sets it up in another way" if is_ready else "the server has ended"
+    raise GenerationError(failed, why=lines[0].removeprefix("edgespec: ") if lines else usual)
 
 
 def _detached() -> Mapping[str, Any]:
