@@ -118,6 +118,19 @@ def test_a_server_that_is_kept_ends_with_its_last_model() -> None:
     assert servers() == []
 
 
+def test_a_server_that_cannot_write_its_file_again_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, model = Mock(), place(LoadSettings("demo"), 60)
+    with Presence("http://127.0.0.1:1", "", 60, end) as presence:
+        presence.tell(Mock(loaded=[model]), "ready")
+        with monkeypatch.context() as patch:
+            patch.setattr("os.open", Mock(side_effect=OSError(28, "No space left on device")))
+            model.offer = replace(model.offer, idle_s=90)
+            presence.tell(Mock(loaded=[model]), "kept")
+        assert servers()[0].kept_s == 60
+        presence.tell(Mock(loaded=[]), "unloaded")
+    assert end.called
+
+
 @POSIX
 def test_a_server_that_cannot_be_found_is_not_kept(home: Path) -> None:
     (home / "state").write_text("no folder")

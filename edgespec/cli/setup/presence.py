@@ -47,7 +47,8 @@ class Presence(Closable):
             self._give_up(error)
 
     def tell(self, pool: Pool, event: str) -> None:
-        """Write what is loaded after an event. Raises UsageError as the constructor does."""
+        """Write what is loaded after an event; if that fails, the file stays as it was. Raises UsageError as the
+        constructor does if there is none yet."""
         if self._lock is None or event not in CHANGES:
             return
         loaded = pool.loaded
@@ -58,7 +59,9 @@ class Presence(Closable):
         try:
             self._write(loaded)
         except OSError as error:
-            self._give_up(error)
+            if event == "ready":
+                self._give_up(error)
+            log.debug("the file of this server cannot be written: %s", error)
 
     def close(self) -> None:
         """Remove the file: from now on no new requests should come."""
