@@ -15,7 +15,7 @@ import pytest
 from edgespec.cli.commands.serve import serve
 from edgespec.cli.options.generation import load_settings
 from edgespec.cli.setup.kept import _arguments
-from edgespec.cli.setup.nearby import Loaded, private_folder, server_with, servers
+from edgespec.cli.setup.nearby import Loaded, build, private_folder, server_with, servers
 from edgespec.cli.setup.presence import Presence
 from edgespec.errors import UsageError
 from edgespec.files.paths import file_facts
@@ -93,9 +93,30 @@ def test_another_build_of_llama_cpp_gives_other_texts(presence: Presence, monkey
     assert len(servers()) == 1
 
 
-def test_a_server_of_another_machine_is_left_out(presence: Presence, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["GGML_CPU_TILED_MM", "LLAMA_ATTN_ROT_DISABLE"])
+def test_variables_of_llama_cpp_give_other_texts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = build()
+    monkeypatch.setenv("GGML_NO_BACKTRACE", "other")
+    assert build() == before
+    monkeypatch.setenv(name, "1")
+    assert build() != before
+
+
+def test_a_server_of_another_machine_is_left_alone(presence: Presence, monkeypatch: pytest.MonkeyPatch) -> None:
+    [file] = private_folder().glob("*.json")
+    left = file.with_name("locked-there.json")
+    left.write_text(file.read_text())
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
     assert servers() == []
+    assert left.is_file()
+
+
+def test_a_server_that_ends_at_this_moment_does_not_hide_others(
+    presence: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [file] = private_folder().glob("*.json")
+    monkeypatch.setattr(Path, "glob", lambda *_: [file.with_name("0.json"), file])
+    assert len(servers()) == 1
 
 
 def test_the_file_of_a_server_that_was_killed_is_removed(presence: Presence) -> None:

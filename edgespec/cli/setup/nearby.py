@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from hashlib import sha256
@@ -25,6 +26,8 @@ from edgespec.settings import AUTO_DRAFT, LoadSettings
 
 MOST_BYTES = 2**20  # of a file
 MOST_SERVERS = 256
+COMPUTING = re.compile("VISIBLE_DEVICES|CPU_VARIANT|^(GGML|LLAMA)_(?!NO_BACKTRACE)")
+"""Names of environment variables that may change texts. edgespec itself sets the one that is left out."""
 
 # Texts depend on these settings, or may do so on some machines, so they have to be equal.
 TEXTS = (
@@ -87,10 +90,12 @@ class Nearby:
     """A running server of this user.
 
     Attributes:
+        host: its machine.
         build: the program and the llama.cpp that it runs (`build`).
         kept_s: how long it stays after an answer; None: until it is stopped.
     """
 
+    host: str
     build: str
     url: str
     key: str
@@ -116,11 +121,12 @@ def private_folder() -> Path:
 
 
 def build() -> str:
-    """Return a name for this program, its llama.cpp and its visible GPUs. Unlike `build_id`, it loads no library."""
+    """Return a name for this program, its llama.cpp and the variables that change how llama.cpp computes. Unlike
+    `build_id`, it loads no library."""
     found = find_spec("llama_cpp")
     library = Path(found.origin).parent / "lib" if found and found.origin else Path()
     facts = [[path.name, stat.st_size, stat.st_mtime_ns] for path in sorted(library.glob("*")) if (stat := path.stat())]
-    chosen = {name: value for name, value in os.environ.items() if "VISIBLE_DEVICES" in name or "CPU_VARIANT" in name}
+    chosen = {name: value for name, value in os.environ.items() if COMPUTING.search(name)}
     digest = sha256(json.dumps([str(library), facts, chosen], sort_keys=True).encode())
     return f"{__version__}-{digest.hexdigest()[:16]}"
 
@@ -130,8 +136,10 @@ def servers() -> list[Nearby]:
     found: list[Nearby] = []
     with suppress(OSError):
         for file in sorted(private_folder().glob("*.json"))[:MOST_SERVERS]:
-            if _is_private(file) and _is_held(file):
-                found += _read(file)
+            with suppress(OSError):  # a server that ends removes its file
+                plain = _read(file) if _is_private(file) else {}
+                if plain.get("host") == platform.node() and _is_held(file):  # a folder can be that of several machines
+                    found += _server(plain)
     return found
 
 
@@ -164,13 +172,18 @@ def _is_held(file: Path) -> bool:
     return False
 
 
-def _read(file: Path) -> list[Nearby]:
-    """Return the server of a file; nothing if the file was written by another version, or is being removed."""
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        if file.stat().st_size <= MOST_BYTES:
-            plain = json.loads(file.read_text(encoding="utf-8"))
-            if plain.pop("host") == platform.node():  # several machines may share a folder, but not their ports
-                return [Nearby(**plain | {"models": [*map(Loaded.from_json, plain["models"])]})]
+def _read(file: Path) -> dict[str, Any]:
+    """Return the content of a file; nothing if it is no JSON object. Raises OSError."""
+    with suppress(ValueError):
+        plain = json.loads(file.read_text(encoding="utf-8")) if file.stat().st_size <= MOST_BYTES else None
+        return plain if isinstance(plain, dict) else {}
+    return {}
+
+
+def _server(plain: dict[str, Any]) -> list[Nearby]:
+    """Return the server that a file describes; nothing if another version has written the file."""
+    with suppress(KeyError, TypeError, AttributeError):
+        return [Nearby(**plain | {"models": [*map(Loaded.from_json, plain["models"])]})]
     return []
 
 
