@@ -70,13 +70,19 @@ class Connection(Closable):
         """Return the result of work in the thread. Raises LoadingStoppedError when `cancel` is set before."""
         future = self.submit(work)
         try:
-            while True:
-                with suppress(TimeoutError):
-                    return future.result(POLL_S if cancel is not None else None)
+            while not concurrent.futures.wait([future], POLL_S if cancel is not None else None).done:
                 if cancel is not None and cancel.is_set():
                     raise LoadingStoppedError(f"stopped waiting for {self.url}")
+            return future.result()
         finally:
             future.cancel()
+
+    def reply(self, path: str, body: Mapping[str, Any], within_s: float) -> dict[str, Any]:
+        """Return the JSON object that answers a short request. Raises EdgespecError, also if there is none in time."""
+        try:
+            return self.wait_for(asyncio.wait_for(self.ask("POST", path, body), within_s))
+        except TimeoutError as error:
+            raise LostError(f"{self.url} does not reply", why=f"nothing arrived within {within_s:g} s") from error
 
     # --- requests, in the loop ----------------------------------------------------------------------------------------
 

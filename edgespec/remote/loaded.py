@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +18,7 @@ from edgespec.settings import LoadSettings, Request
 if TYPE_CHECKING:
     from edgespec.runtime.stream import Events
 
-VERDICTS_S = 10.0  # for the server to say why drafters are active
+REPLY_S = 3.0  # for short requests, without which the answer is still shown
 
 
 class UnansweredError(EdgespecError):
@@ -84,14 +83,13 @@ class LoadedModel(RemoteEngine):
         """Let the server end after another time without requests, if it was started to end."""
         with suppress(EdgespecError):
             body = {"model": self.settings.model, "keep_alive": seconds}
-            self.connection.wait_for(self.connection.ask("POST", "/api/generate", body))
+            self.connection.reply("/api/generate", body, REPLY_S)
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
         """Return why drafters are active or off for requests like this one; nothing if the server does not reply."""
         body = self.drafting | body_of(request, is_own=True)[1] | {"model": self.settings.model}
-        with suppress(EdgespecError, TimeoutError, KeyError, TypeError, ValueError):
-            reply = asyncio.wait_for(self.connection.ask("POST", "/pace", body), VERDICTS_S)
-            return [_verdict(each) for each in self.connection.wait_for(reply)["drafters"]]
+        with suppress(EdgespecError, KeyError, TypeError, ValueError):
+            return [_verdict(each) for each in self.connection.reply("/pace", body, REPLY_S)["drafters"]]
         return []
 
 

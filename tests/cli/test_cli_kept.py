@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,14 +47,14 @@ def server(home: Path) -> Iterator[Serving]:
 
 
 @contextmanager
-def announced(home: Path, url: str, model: Serving) -> Iterator[None]:
+def announced(home: Path, url: str, model: Serving, keep_s: float | None = None) -> Iterator[Presence]:
     """Announce a server at `url`, which says that it has loaded this model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGESPEC_HOME", str(home))
-        presence = Presence(url, "", None, Mock())
+        presence = Presence(url, "", keep_s, Mock())
         presence.tell(model.pool, "ready")
     with presence:
-        yield
+        yield presence
 
 
 def run(home: Path, *args: str, model: str = "chat.gguf", n: int = 24) -> Finished:
@@ -241,6 +242,41 @@ def test_a_model_is_kept_loaded_until_it_is_stopped(kept: Path) -> None:
     assert said(edgespec_here("ps", "--stop", home=kept)) == ["note: stopped: demo"]
     assert near(kept) == []
     assert said(edgespec_here("ps", home=kept)) == ["note: no server of yours has a model loaded"]
+
+
+class _Unloading(BaseHTTPRequestHandler):
+    """Ends the server's presence when a model shall be unloaded."""
+
+    ends: Presence
+
+    def do_POST(self) -> None:
+        self.ends.close()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+def test_a_server_that_hangs_does_not_keep_others_from_being_stopped(
+    server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.cli.commands.ps.END_S", 0.3)
+    with (
+        HTTPServer(("127.0.0.1", 0), _Unloading) as ending,
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        announced(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}", server, 60),
+        announced(tmp_path, f"http://127.0.0.1:{ending.server_port}", server, 60) as _Unloading.ends,
+    ):
+        Thread(target=ending.serve_forever, args=(0.01,), daemon=True).start()
+        done = edgespec_here("ps", "--stop", home=tmp_path)
+        ending.shutdown()
+        [left] = near(tmp_path)
+    assert done.returncode == 1
+    assert said(done)[0] == "note: stopped: chat"
+    assert said(done)[1].startswith(f"edgespec: {left.url} does not reply: ")
+    assert said(done)[2] == f"  end its process: {left.pid}"
 
 
 def test_a_model_that_cannot_be_kept_answers_all_the_same(home: Path, tmp_path: Path) -> None:

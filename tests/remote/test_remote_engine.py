@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, PromptTooLongError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.history import Store
-from edgespec.remote.connection import base_url, checked_key
+from edgespec.remote.connection import Connection, base_url, checked_key
 from edgespec.remote.engine import RemoteEngine
 from edgespec.remote.fleet import LostError
 from edgespec.runtime.worker import LoadingStoppedError, Worker
@@ -299,6 +300,13 @@ def test_a_busy_server_is_not_waited_for_once_the_answer_is_cancelled(other: Sta
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills a process")
+def test_a_short_request_is_not_waited_for_longer_than_asked() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with Connection(url) as connection, pytest.raises(LostError, match="does not reply: nothing arrived"):
+            connection.reply("/pace", {}, 0.05)
+
+
 def test_a_worker_that_dies_on_the_server_ends_one_answer(server: Serving, engine: RemoteEngine) -> None:
     answer = engine.submit(Request("def f(", max_tokens=900, ignore_eos=True))
     next(answer)

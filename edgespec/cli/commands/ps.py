@@ -10,7 +10,7 @@ import click
 from edgespec.cli.options.common import JSON_LINES, QUIET
 from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.terminal.output import Output
-from edgespec.errors import GenerationError
+from edgespec.errors import EdgespecError, GenerationError
 
 if TYPE_CHECKING:
     from edgespec.cli.setup.nearby import Nearby
@@ -26,23 +26,24 @@ def ps(stop: bool, as_json: bool, quiet: bool) -> None:
     """List loaded models: those of your running servers ('edgespec serve') and those that 'run --keep-alive' keeps."""
     from edgespec.cli.setup.nearby import servers
 
-    output, found = Output(quiet=quiet), servers()
+    output, found, failures = Output(quiet=quiet), servers(), list[EdgespecError]()
     if stop:
-        found = [server for server in found if server.kept_s is not None]
-        for server in found:
-            _stop(server)
+        kept = [server for server in found if server.kept_s is not None]
+        found = [server for server in kept if _is_stopped(server, failures)]
     rows = [(model.name, server.url, _stays(server)) for server in found for model in server.models]
     if as_json:
         for server in found:
             for model in server.models:
                 shown = {"model": model.name, "file": model.about["model"], "url": server.url, "pid": server.pid}
                 output.json(shown | {"keep_alive_s": server.kept_s, "stopped": stop})
-    elif not rows:
+    elif not rows and not failures:
         output.note("no model is kept loaded" if stop else "no server of yours has a model loaded")
-    elif stop:
+    elif stop and rows:
         output.note(f"stopped: {', '.join(name for name, _, _ in rows)}")
-    else:
+    elif rows:
         output.table(("model", "server", "stays loaded"), rows)
+    for failure in failures:
+        raise failure
 
 
 def _stays(server: Nearby) -> str:
@@ -51,18 +52,31 @@ def _stays(server: Nearby) -> str:
     return f"for {server.kept_s / 60:.3g} min after an answer"
 
 
+def _is_stopped(server: Nearby, failures: list[EdgespecError]) -> bool:
+    """Stop a server, and return whether it has ended; else add the reason to `failures`, so that others are stopped."""
+    try:
+        _stop(server)
+    except EdgespecError as failure:
+        failures.append(failure)
+        return False
+    return True
+
+
 def _stop(server: Nearby) -> None:
     """Stop a server, and wait until it has ended. Raises EdgespecError, also if it is answering."""
     from edgespec.cli.setup.nearby import servers
     from edgespec.remote.connection import Connection
+    from edgespec.remote.fleet import LostError
 
-    with Connection(server.url, server.key) as connection:
-        for model in server.models:
-            body = {"model": model.name, "keep_alive": 0}
-            connection.wait_for(connection.ask("POST", "/api/generate", body))
     until_s = monotonic() + END_S
-    while any(each.url == server.url for each in servers()):
-        if monotonic() > until_s:
-            hint = f"end its process: {server.pid}"
-            raise GenerationError(f"the server on port {server.port} does not end", hint=hint)
-        sleep(LOOK_S)
+    try:
+        with Connection(server.url, server.key) as connection:
+            for model in server.models:
+                connection.reply("/api/generate", {"model": model.name, "keep_alive": 0}, END_S)
+        while any(each.url == server.url for each in servers()):
+            if monotonic() > until_s:
+                raise LostError(f"{server.url} does not end")
+            sleep(LOOK_S)
+    except LostError as error:
+        if any(each.url == server.url for each in servers()):  # else it has ended by itself
+            raise GenerationError(error.what, why=error.why, hint=f"end its process: {server.pid}") from error
