@@ -169,7 +169,10 @@ class ChatObject(Writer):
         if piece.end is not None:
             self.answers[index].end = piece.end
             last = self._chunk(index, {} if self._is_chat else "", finish_reason=piece.end.reason)
-            figures = {"timings": timings(piece.end.stats), "seed": self.call.requests[index].seed}
+            figures: dict[str, Any] = {"seed": self.call.requests[index].seed}
+            # The chunk with the usage has them too, and some clients (Open WebUI) add up the figures of all chunks.
+            if not self.call.include_usage or len(self.answers) > 1:
+                figures["timings"] = timings(piece.end.stats)
             yield last | figures | ({"cut": piece.end.cut} if self.call.returns_tokens else {})
 
     def rest(self) -> list[dict[str, Any]]:

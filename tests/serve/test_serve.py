@@ -84,6 +84,7 @@ def test_a_stream_has_the_text_of_the_whole_answer(client: httpx2.Client) -> Non
     assert usage["choices"] == []
     assert usage["usage"]["completion_tokens"] == 12
     assert usage["timings"]["predicted_n"] == 12
+    assert [chunk for chunk in chunks if "timings" in chunk] == [usage]  # Open WebUI adds up the figures of chunks
 
 
 def test_n_samples_and_several_prompts_are_choices(client: httpx2.Client) -> None:
