@@ -19,6 +19,8 @@ from edgespec.settings import Request, shown
 log = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
+CHANGING = ("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/")
+"""Ollama's endpoints that change the models of a machine, which this server does not have."""
 
 Names = Mapping[str, str]
 """Names of the converted fields, each with the name that was sent; [] matches any number in brackets."""
@@ -105,7 +107,10 @@ def no_route(method: str, path: str, methods: Iterable[str] = ()) -> ApiError:
     if allowed := ", ".join(sorted(methods)):
         why = f"{shown(path)} does not accept {method}, only {allowed}"
         return ApiError(405, why, code="method_not_allowed", headers={"Allow": allowed})
-    return ApiError(404, f"there is no {method} {shown(path)} here", type="not_found_error", code="unknown_url")
+    why = f"there is no {method} {shown(path)} here"
+    if path.startswith(CHANGING):
+        why += ": this server does not download, change or delete models; 'edgespec pull' and 'edgespec rm' do"
+    return ApiError(404, why, type="not_found_error", code="unknown_url")
 
 
 def error_for(error: BaseException) -> ApiError:
