@@ -334,7 +334,8 @@ RESPONSES: Known = {
 # --- Ollama -----------------------------------------------------------------------------------------------------------
 
 OLLAMA_SAMPLING: Known = read(
-    "seed temperature top_k top_p min_p typical_p stop repeat_penalty repeat_last_n presence_penalty frequency_penalty"
+    "seed temperature top_k top_p min_p typical_p stop repeat_penalty repeat_last_n presence_penalty frequency_penalty "
+    "spec_type pace draft_n_max"  # which Ollama does not have
 )
 OLLAMA_OPTIONS: Known = {
     **OLLAMA_SAMPLING,

@@ -22,11 +22,11 @@ END = re.compile(r'data: (\[DONE\]|{"type":"(message_stop|response\.(completed|i
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: f"{recorded['agent']}, {recorded['path']}")
 def test_a_recorded_request_has_the_same_text_streamed_and_whole(server: Serving, recorded: dict[str, Any]) -> None:
-    path, body = recorded["path"], limited(recorded)
-    undrafted = {} if path == "/api/chat" else {"pace": "off", "stream_options": None}  # Ollama's API has neither
+    path = recorded["path"]
     with server.client(headers=recorded["headers"]) as client:
-        streamed = client.post(path, json=body | {"stream": True})
-        plain = client.post(path, json=body | {"stream": False} | undrafted)
+        streamed = client.post(path, json=limited(recorded) | {"stream": True})
+        undrafted = limited(recorded, spec_type="none") | {"stream": False, "stream_options": None}
+        plain = client.post(path, json=undrafted)
     assert (streamed.status_code, plain.status_code) == (200, 200), streamed.text + plain.text
     lines = streamed.text.rstrip().splitlines()
     assert END.fullmatch(lines[-1])
@@ -35,13 +35,14 @@ def test_a_recorded_request_has_the_same_text_streamed_and_whole(server: Serving
     assert "".join(said(path, event) for event in events) == text != ""
 
 
-def limited(recorded: dict[str, Any]) -> dict[str, Any]:
+def limited(recorded: dict[str, Any], **how: Any) -> dict[str, Any]:
     """The body, for an answer of few tokens."""
     path: str = recorded["path"]
     body: dict[str, Any] = recorded["body"]
+    how["seed"] = 1
     if path == "/api/chat":
-        return body | {"options": body.get("options", {}) | {"num_predict": 6, "seed": 1}}
-    return body | {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 6, "seed": 1}
+        return body | {"options": body.get("options", {}) | how | {"num_predict": 6}}
+    return body | how | {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 6}
 
 
 def said(path: str, answer: dict[str, Any]) -> str:

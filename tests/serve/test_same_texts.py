@@ -136,6 +136,8 @@ def test_drafts_change_no_text(server: Serving, temperature: float, model: str) 
     before = n_accepted(server)
     for path, body in REQUESTS:
         asked = body | {"model": model}
+        n = n_accepted(server)
         plain = answer(server, path, asked, temperature=temperature, spec_type="none")
+        assert (path, n_accepted(server)) == (path, n)
         assert (path, body, plain) == (path, body, answer(server, path, asked, temperature=temperature))
     assert n_accepted(server) > before
