@@ -56,7 +56,9 @@ class UsageError(EdgespecError):
 
 
 class PromptTooLongError(UsageError):
-    """The prompt does not fit into the context."""
+    """The prompt does not fit into the context; `where` is the part of a request that it comes from."""
+
+    where = "messages"
 
 
 class ModelNotFoundError(EdgespecError):

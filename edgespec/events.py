@@ -30,7 +30,8 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One token of an answer, or the end of the answer (`is_last`)."""
+    """One token of an answer, or the end of the answer (`is_last`). The answer to `Inputs` has vectors in place of
+    tokens, each with the number of its text as `id`."""
 
     #: token id; -1 in the last event
     id: int
@@ -52,6 +53,8 @@ class TokenEvent:
     stats: Stats | None = None
     #: stop string at which the text was cut, if any; the tokens then hold more than the text
     cut: str = ""
+    #: float32 values
+    vector: bytes = b""
 
     @property
     def is_last(self) -> bool:

@@ -132,6 +132,8 @@ class LoadSettings:
     #: MiB of main memory for prompts that lose their slot and for checkpoints of models whose memory cannot be cut;
     #: None: an eighth of the free memory, up to 8192; 0: none
     cache_ram: int | None = field(default=None, metadata=between(0, MOST_CACHE_RAM))
+    #: let a worker process load models that make vectors and cannot generate
+    embeds: bool = False
 
     def for_model(self, model: str) -> LoadSettings:
         """Return these settings for a model, without the adapters of another one."""
@@ -298,6 +300,17 @@ class Request:
     def constraint(self) -> tuple[Constraint, str] | None:
         """The constraint of the answer, if there is one."""
         return next(((kind, text) for kind in CONSTRAINTS if (text := getattr(self, kind))), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Texts to make vectors of, or documents to rank for a query. A text may be given as token ids."""
+
+    texts: tuple[str | tuple[int, ...], ...]
+    #: if given, the result for each text is a score and not a vector
+    query: str | None = None
+    #: cut texts that are longer than the context, instead of raising an error
+    truncate: bool = False
 
 
 def fixed_length(pace: str) -> int | None:

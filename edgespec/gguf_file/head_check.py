@@ -54,11 +54,12 @@ _NEEDED_IN_BLOCK = {"deepseek2": ("attn_q_a", "attn_k_b", "ffn_gate_inp"), "mimo
 _WITHOUT_FINAL_STATE = ("deepseek4", "qwen4exp")
 
 
-def check_draft_file(draft: Header | str | Path) -> Header:
-    """Return the header of a draft model or of a draft head. Raises ModelNotFoundError, ModelFileError."""
+def check_draft_file(draft: Header | str | Path, *, embeds: bool = False) -> Header:
+    """Return the header of a draft model or of a draft head; with `embeds` also that of an embedding model. Raises
+    ModelNotFoundError, ModelFileError."""
     header = draft if isinstance(draft, Header) else read_header(draft)
     if not is_head(header):
-        return check_model(header)
+        return check_model(header, embeds=embeds)
     if header.architecture in NETWORKS:
         _check_networks(header)
         return header

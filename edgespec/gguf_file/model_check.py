@@ -22,14 +22,15 @@ from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.walk import AGAIN, INCOMPLETE, shown
 
 
-def check_model(model: Header | str | Path) -> Header:
-    """Return the header of a language model that this llama.cpp can run, with all parts of a split file.
+def check_model(model: Header | str | Path, *, embeds: bool = False) -> Header:
+    """Return the header of a language model that this llama.cpp can run, with all parts of a split file. With `embeds`,
+    embedding models are accepted too.
 
     Raises ModelNotFoundError if there is no such file, ModelFileError with the reason if it cannot be run.
     """
     header = model if isinstance(model, Header) else read_header(model)
     parts = _parts(header)
-    _check_kind(header)
+    _check_kind(header, embeds=embeds)
     if parts:
         header = _joined(header, parts)
     check_vocabulary(header)
@@ -49,20 +50,28 @@ def _broken(header: Header, why: str) -> ModelFileError:
     return ModelFileError(f"{header.path} cannot be loaded", why=why, hint=AGAIN)
 
 
-def _check_kind(header: Header) -> None:
+def is_embedding(header: Header) -> bool:
+    """Return whether a model makes vectors or scores, and cannot generate text."""
+    architecture = header.architecture
+    is_causal = header.metadata.get(f"{architecture}.attention.causal", True)
+    return architecture in ENCODERS or (
+        architecture in ARCHITECTURES and (bool(header.number("pooling_type")) or not is_causal)
+    )
+
+
+def _check_kind(header: Header, *, embeds: bool) -> None:
     kind, architecture = str(header.metadata.get("general.type", "")), header.architecture
     if kind in _OTHER_FILES:
         raise _unusable(header, f"it is {_OTHER_FILES[kind]}")
     if architecture in OTHER_ARCHITECTURES:
         raise _unusable(header, f"it is {OTHER_ARCHITECTURES[architecture]}")
+    if is_embedding(header) and not embeds:
+        raise _unusable(header, f"it is {_EMBEDDING}")
     if not architecture:
         raise _unusable(header, "it does not name its architecture ('general.architecture' is missing)")
-    if architecture not in ARCHITECTURES:
+    if architecture not in ARCHITECTURES | ENCODERS:
         why = f"{shown(architecture)} is no architecture of this llama.cpp that generates text from left to right"
         raise _unusable(header, why, "A newer version of edgespec may know it.")
-    pooling, causal = header.number("pooling_type"), header.metadata.get(f"{architecture}.attention.causal", True)
-    if pooling or not causal:
-        raise _unusable(header, f"it is {_EMBEDDING}")
     if not header.tensors and _split_count(header) < 2:  # the first part of a split may hold none
         raise _unusable(header, "it has only a vocabulary, no weights")
 
@@ -238,13 +247,19 @@ _HYBRID_WITHOUT_COPIES = "falcon-h1 granitehybrid jamba kimi-linear minimax-01 p
 NO_DRAFTS = frozenset(f"{_RECURRENT} {_HYBRID}".split())
 NO_TARGETS = frozenset(f"{_RECURRENT} {_HYBRID_WITHOUT_COPIES}".split())
 
+# Architectures of llama.cpp 0c1e57098 that make vectors. Without a KV cache, a text is read in one pass.
+_IN_ONE_PASS = """
+    bert eurobert gemma-embedding jina-bert-v2 jina-bert-v3 modern-bert neo-bert nomic-bert nomic-bert-moe
+"""
+WITHOUT_CACHE = frozenset(_IN_ONE_PASS.split())
+ENCODERS = WITHOUT_CACHE | {"llama-embed"}
+_EMBEDDING = "an embedding model: it makes vectors or scores ('edgespec serve'), and cannot generate text"
+
 # Those it knows, but that cannot answer a prompt by themselves
-_EMBEDDING = "an embedding model: it produces vectors and cannot generate text"
 _HEAD = "a draft head that runs on the hidden states of another model, not a complete model (-md uses it)"
 _PROJECTOR = "a vision projector (mmproj), not a language model"
 OTHER_ARCHITECTURES: dict[str, str] = {
-    **dict.fromkeys(("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2"), _EMBEDDING),
-    **dict.fromkeys(("jina-bert-v3", "eurobert", "gemma-embedding", "llama-embed", "t5encoder"), _EMBEDDING),
+    "t5encoder": "the encoder of a T5 model, which cannot generate text",
     **dict.fromkeys(("eagle3", "edgespec-hydra", "edgespec-medusa", "dflash", "gemma4-assistant"), _HEAD),
     "clip": _PROJECTOR,
 }

@@ -50,7 +50,8 @@ class Context(Sequences, Closable):
     `scratch` tokens have room beyond `n_ctx`. `rollback` is how many tokens of a decode a recurrent model should be
     able to remove again. `exact` sets the bounds of `kernels`. `streams` gives each sequence a separate cache, without
     branches. `other` is the target's context, for a draft head that shares its weights, and `mtp` asks for the graph of
-    the model's MTP block. Raises UsageError, OutOfMemoryError.
+    the model's MTP block. With a `pooling`, passes give a row for each sequence (`PooledContext`). Raises UsageError,
+    OutOfMemoryError.
 
     Attributes:
         adapters: The set of the model's LoRA adapters that the next decode uses.
@@ -78,6 +79,7 @@ class Context(Sequences, Closable):
         other: Context | None = None,
         mtp: bool = False,
         adapters: Adapters | None = None,
+        pooling: int | None = None,
     ) -> None:
         super().__init__()
         type_k, type_v = (
@@ -136,6 +138,8 @@ class Context(Sequences, Closable):
         params.no_perf = True
         params.ctx_other = other and other._handle
         params.ctx_type = _MTP if mtp else 0
+        if pooling is not None:
+            params.embeddings, params.pooling_type = True, pooling
         self._idle = CancelFlag()
         params.abort_callback = IS_SET
         params.abort_callback_data = ctypes.addressof(self._idle.buffer)

@@ -206,7 +206,15 @@ class Model(Closable):
     @cached_property
     def chat_template(self) -> str | None:
         """The Jinja source of the file's default chat template."""
-        template = api.llama_model_chat_template(self.handle, None)
+        return self._template(None)
+
+    @cached_property
+    def rerank_template(self) -> str | None:
+        """The file's text around {query} and {document}, if it is a reranker that needs one."""
+        return self._template(b"rerank")
+
+    def _template(self, name: bytes | None) -> str | None:
+        template = api.llama_model_chat_template(self.handle, name)
         return template.decode("utf-8", "replace") if template else None
 
     # --- vocabulary -----------------------------------------------------------------------------------------------
@@ -234,8 +242,20 @@ class Model(Closable):
         return self.eos if found is None else found
 
     @cached_property
+    def sep(self) -> int | None:
+        return _token_or_none(api.llama_vocab_sep(self.vocabulary_handle))
+
+    @cached_property
     def adds_bos(self) -> bool:
         return bool(api.llama_vocab_get_add_bos(self.vocabulary_handle))
+
+    @cached_property
+    def adds_eos(self) -> bool:
+        return bool(api.llama_vocab_get_add_eos(self.vocabulary_handle))
+
+    @cached_property
+    def adds_sep(self) -> bool:
+        return bool(api.llama_vocab_get_add_sep(self.vocabulary_handle))
 
     @cached_property
     def fill_tokens(self) -> FillTokens:

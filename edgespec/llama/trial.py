@@ -20,6 +20,8 @@ from edgespec import errors
 from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutOfMemoryError
 from edgespec.files.paths import cache_dir, cache_name, file_facts, read_cache, write_cache
 from edgespec.gguf_file.head_check import check_draft_file, is_head
+from edgespec.gguf_file.model_check import is_embedding
+from edgespec.gguf_file.pooling import pooling_of
 from edgespec.gguf_file.walk import shown
 from edgespec.llama.child import Child, Limits, answer, running
 from edgespec.llama.devices import identities
@@ -206,7 +208,7 @@ def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, 
 
     placement, repacks = question["placement"], question["extra_buffers"]
     try:
-        header = check_draft_file(Path(question["path"]))
+        header = check_draft_file(Path(question["path"]), embeds=True)
         tokenizer = f"while {TOKENIZER} ({shown(header.metadata.get('tokenizer.ggml.model', 'none'))})"
         begin(tokenizer)  # llama.cpp reads it before the weights
         with Model(header, **placement, use_extra_bufts=repacks, progress=progress) as model:
@@ -219,6 +221,10 @@ def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, 
             begin(tokenizer)
             _tokenize(model)
             threads = 1 if model.size_bytes < SMALL_BYTES else 0
+            if is_embedding(header):
+                begin("while running the model")
+                _embed(model, threads)
+                return {}
             context = Context(model, n_ctx=256, max_outputs=1, threads=threads, n_batch=64)
             # Wide and narrow batches take different kernels.
             for start, width in ((0, 32), (32, 4), (36, 1)):
@@ -243,6 +249,18 @@ def _see(path: Path, model: Model) -> None:
         picture = projector.picture(np.full((64, 96, 3), 128, np.uint8), b"")
         for cells in picture.cells.values():
             cells.rows()
+
+
+def _embed(model: Model, threads: int) -> None:
+    """Read texts of different lengths, as the runtime does."""
+    from edgespec.llama.pooled_context import PooledContext
+
+    n_ctx, pooling = min(64, model.n_ctx_train), pooling_of(model.header)
+    with PooledContext(
+        model, pooling=pooling, n_ctx=n_ctx, n_batch=n_ctx, max_outputs=n_ctx, threads=threads
+    ) as context:
+        for width in (n_ctx, 1):
+            context.read([([position % model.n_vocab for position in range(width)], 0)])
 
 
 def _tokenize(model: Model) -> None:

@@ -11,7 +11,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError
 from edgespec.runtime.stream import Answer, Events, Loop, Stream
-from edgespec.settings import Request
+from edgespec.settings import Inputs, Request
 
 IDLE_S = 0.005  # between two looks for a request while no answer is open
 LAST = object()
@@ -41,7 +41,7 @@ class Backend(Closable):
     def room(self) -> int:
         """The number of requests of `stream` that are open at a time."""
 
-    def prepared(self, request: Request, cancel: CancelFlag | None = None) -> Any:
+    def prepared(self, request: Request | Inputs, cancel: CancelFlag | None = None) -> Any:
         """Return what the loop needs of a request, or the error with which it is refused."""
         return request
 
@@ -53,8 +53,9 @@ class Backend(Closable):
         """
         return Answer(self.submit_all([request], cancel))
 
-    def submit_all(self, requests: Sequence[Request], cancel: CancelFlag | None = None) -> Stream:
-        """Ask for several answers, as `submit`; an event comes with the index of its request. Close the stream."""
+    def submit_all(self, requests: Sequence[Request | Inputs], cancel: CancelFlag | None = None) -> Stream:
+        """Ask for several answers, as `submit`, or for vectors; an event comes with the index of its request. Close the
+        stream."""
         self.loop.check()
         cancel = cancel or CancelFlag()
         prepared = [self.prepared(request, cancel) for request in requests]

@@ -12,7 +12,7 @@ from typing import Any
 from edgespec.errors import OutOfMemoryError
 from edgespec.llama.kernels import have_bounds, repacking_helps
 from edgespec.llama.library import available_memory_bytes, gpus, repacked_types, supports_gpu, total_memory_bytes
-from edgespec.llama.model import Model
+from edgespec.llama.model import Model, described
 from edgespec.llama.trial import extra_buffers_work, self_check
 from edgespec.llama.workers import RemoteDevice
 from edgespec.models.memory.estimate import Plan, estimate
@@ -226,6 +226,19 @@ def open_model(
         remote=[*zip(workers, plan.split, strict=True)] if plan.split else (),
         progress=progress,
     )
+
+
+def about_model(model: Model) -> dict[str, Any]:
+    """Return what a loaded model is and where its layers are, as plain data."""
+    return {
+        "model": str(model.path),
+        "description": described(model.header),
+        "vocabulary": model.vocabulary_id,
+        "offloaded": model.gpu_layers > 0,
+        "gpu_layers": model.gpu_layers,
+        "devices": [*model.gpus],
+        "workers": {device.address: layers for device, layers in model.remote},
+    }
 
 
 def _with_gpus(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload) -> tuple[Plan, dict[str, int]]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mappi
 from contextlib import aclosing, closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Unpack
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.measured import MeasuredPolicy
@@ -18,10 +18,10 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import mode_of
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
-from edgespec.llama.model import described
 from edgespec.runtime.answering import Answering, Prepared, attempted
 from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.backend import Backend
+from edgespec.runtime.fitting import about_model
 from edgespec.runtime.kept_states import KeptStates
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.options import (
@@ -35,15 +35,17 @@ from edgespec.runtime.options import (
 )
 from edgespec.runtime.prompts import SWITCH, Prompts, request_notes
 from edgespec.runtime.stream import Answer
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.settings import Inputs, LoadSettings, Message, Request
 from edgespec.validation import check_load_settings, check_request, check_rule
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MOST_NOTES = 100
+LONG = 2**15  # characters of a prompt that other answers do not wait for
 MEASURED_DEPTH = 128  # tokens in the KV cache when passes are measured
 
+Work = Literal["compiling", "reading", "rendering"]
 P = ParamSpec("P")
 AsyncAnswer = AsyncGenerator[TokenEvent, None]
 
@@ -116,8 +118,8 @@ class Runtime(Backend):
     def describe(self) -> dict[str, Any]:
         """Return what is loaded, as plain data."""
         return {
-            "model": str(self.model.path),
-            "description": described(self.model.header),
+            **about_model(self.model),
+            "pooling": "",
             "draft_model": self.draft_header and str(self.draft_header.path),
             "ctx_size": self.context.n_ctx,
             "sequences": self.context.sequences,
@@ -132,11 +134,6 @@ class Runtime(Backend):
             "width_class": self._loaded.guarantee.width_class,
             "measured_depth": self._loaded.guarantee.classes and self._loaded.guarantee.classes.depth,
             "made_exact_by": self._loaded.guarantee.way_out,
-            "vocabulary": self.model.vocabulary_id,
-            "offloaded": self.model.gpu_layers > 0,
-            "gpu_layers": self.model.gpu_layers,
-            "devices": [*self.model.gpus],
-            "workers": {device.address: layers for device, layers in self.model.remote},
             "opens_thinking": self._loaded.template.opens_thinking,
             "adapters": self._loaded.adapters.describe(),
             "drops_thinking": self._loaded.template.drops_thinking,
@@ -293,11 +290,13 @@ class Runtime(Backend):
     def room(self) -> int:
         return self.context.sequences
 
-    def prepared(self, request: Request, cancel: CancelFlag | None = None) -> Prepared | EdgespecError:
+    def prepared(self, request: Request | Inputs, cancel: CancelFlag | None = None) -> Prepared | EdgespecError:
         """Return a request with its prompt and its constraint, or the error with which it is refused.
 
         Compiling a new constraint takes up to seconds; `cancel` ends that.
         """
+        if isinstance(request, Inputs):
+            return UsageError(f"{self.model.path.name} makes no vectors", why="it is not an embedding model")
 
         def checked() -> Prepared:
             matcher = self._compiled(request, cancel)
@@ -307,6 +306,16 @@ class Runtime(Backend):
             return request, self.prompts.of(request), matcher
 
         return attempted(checked)
+
+    def waits_for(self, request: Request | Inputs) -> Work | None:
+        """Return the work by which a request becomes ready, if answers must not wait for it."""
+        if isinstance(request, Inputs):
+            return None
+        if self.grammars.must_compile(request):
+            return "compiling"
+        if self.prompts.effort(request) > LONG:
+            return "reading"
+        return "rendering" if request.messages else None
 
     def check_settings(self, request: Request, cancel: CancelFlag | None = None) -> None:
         """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,13 +15,13 @@ from edgespec.core.exactness import CELLS, NARROW
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
 from edgespec.gguf_file.head_check import BIASES, MTP_ARCHITECTURES, NETWORKS, n_tokens
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
-from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS
+from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS, WITHOUT_CACHE
+from edgespec.models.memory.widths import IN_LAYER, Widths
 from edgespec.settings import CACHE_TYPES, Attention
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
 PROJECTOR_BYTES = 256 << 20  # an assumption: the scratch depends on the projector and on the size of the image
 _F32 = 4
-_IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")
 _EXPERTS = re.compile(EXPERTS)
 
 
@@ -41,6 +40,7 @@ class Plan:
         features: The number of floats that a draft head reads of a token.
         projector: The size in bytes of the projector's file, which reads images.
         adapters: The headers of LoRA adapters.
+        pooling: The pooling of a context for texts, every token of which is an output; None: a context for answers.
     """
 
     header: Header
@@ -66,6 +66,12 @@ class Plan:
     features: int = 0
     projector: int = 0
     adapters: tuple[Header, ...] = ()
+    pooling: int | None = None
+
+    @property
+    def vector(self) -> int:
+        """The values of a vector for each token, in addition to its logits."""
+        return 0 if self.pooling is None else self.header.number("embedding_length")
 
     @property
     def can_stream(self) -> bool:
@@ -97,7 +103,7 @@ class Plan:
         tensors = {
             f"blk.{int(match[1]) - first}.{match[2]}.weight": replace(tensor, size_bytes=0)
             for name, tensor in self.header.tensors.items()
-            if (match := _IN_LAYER.match(name)) and int(match[1]) >= first
+            if (match := IN_LAYER.match(name)) and int(match[1]) >= first
         }
         sizes: dict[str, Any] = {f"{architecture}.block_count": n_blocks, f"{architecture}.nextn_predict_layers": 0}
         sizes |= {f"{architecture}.attention.sliding_window": 0}  # one mask, whichever it is
@@ -174,7 +180,7 @@ def estimate(plan: Plan) -> Estimate:
         return _of_networks(plan)
     heads = [head for head in (plan.draft, plan.of_block if plan.mtp else None) if head is not None]
     on_gpu = min(sum(plan.split) + 1 if any(plan.split) else plan.gpu_layers, n_layers + 1)
-    widths = _Widths.of(header)
+    widths = Widths.of(header)
     weights, weights_on_gpu, mapped, largest_elsewhere = _weights(
         plan, n_layers + 1 - on_gpu if on_gpu else n_layers + 2
     )
@@ -192,7 +198,8 @@ def estimate(plan: Plan) -> Estimate:
         weights=weights,
         kv=kv,
         compute=compute,
-        output=(_outputs(plan) * n_tokens(header) + plan.n_batch * sum(head.features for head in heads)) * _F32,
+        output=(_outputs(plan) * (n_tokens(header) + plan.vector) + plan.n_batch * sum(head.features for head in heads))
+        * _F32,
         work=work + _kept_by_head(plan) + (0 if plan.gpu_layers else of_projector),
         mapped=mapped,
         layers_on_gpu=weights_on_gpu + kv * (on_gpu - 1) // n_layers if on_gpu else 0,
@@ -261,7 +268,7 @@ def _is_repacked(tensor: TensorInfo, types: frozenset[str]) -> bool:
 
 def _layer(name: str, output_layer: int) -> int:
     """Return the layer of a tensor; -1 for the embeddings."""
-    match = _IN_LAYER.match(name)
+    match = IN_LAYER.match(name)
     return int(match[1]) if match else output_layer if name.startswith("output") else -1
 
 
@@ -278,6 +285,8 @@ def _attended(plan: Plan) -> int:
 
 def _cache(plan: Plan) -> int:
     """Return the bytes of the keys and values of all tokens."""
+    if plan.header.architecture in WITHOUT_CACHE:
+        return 0
     return int(_cells(plan) * bytes_per_token(plan.header, plan.cache_type_k, plan.cache_type_v))
 
 
@@ -309,57 +318,14 @@ def _state_values(header: Header) -> tuple[int, int]:
 
 def _outputs(plan: Plan) -> int:
     """Return the rows of logits of one decode."""
-    return max(min(plan.max_outputs, plan.n_batch), plan.sequences + plan.branches)
+    most = min(plan.max_outputs, plan.n_batch, plan.n_ctx * plan.sequences)
+    return max(most, plan.sequences + plan.branches)
 
 
 # --- compute buffers -------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, frozen=True)
-class _Widths:
-    """The widest layer's values per token, from the shapes of the weights."""
-
-    residual: int
-    query: int
-    key_and_value: int
-    heads: int
-    feed_forward: int
-
-    @classmethod
-    def of(cls, header: Header) -> _Widths:
-        rows_in: dict[str, int] = defaultdict(int)
-        rows_out: dict[str, int] = defaultdict(int)
-        for name, tensor in header.tensors.items():
-            match = _IN_LAYER.match(name)
-            if match and len(tensor.shape) > 1:
-                rows_in[match[2]] = max(rows_in[match[2]], tensor.shape[0])
-                rows_out[match[2]] = max(rows_out[match[2]], tensor.shape[1])
-        width, used = header.number("embedding_length"), header.number("expert_used_count")
-        query, value_size = rows_in["attn_output"], header.head_sizes[1]
-        heads = query // value_size if value_size else 0
-        if header.number("attention.key_length_mla"):
-            heads = header.number("attention.head_count")
-            query = heads * header.head_sizes[0]
-        dense = _gated(rows_out["ffn_up"] + rows_out["ffn_gate"], rows_in["ffn_down"])
-        expert = rows_out["ffn_up_exps"] + rows_out["ffn_gate_exps"] + rows_out["ffn_gate_up_exps"]
-        experts = used * _gated(expert, rows_in["ffn_down_exps"])
-        if width > expert:  # the experts' output does not fit into the place of their gates
-            experts += used * width
-        return cls(
-            residual=width,
-            query=query,
-            key_and_value=rows_out["attn_k"] + rows_out["attn_v"],
-            heads=heads,
-            feed_forward=max(dense, experts),
-        )
-
-
-def _gated(up: int, down: int) -> int:
-    """Return the buffer of a feed-forward network: a gated product needs an additional buffer."""
-    return up + down if up > down else up
-
-
-def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
+def _compute(plan: Plan, widths: Widths) -> tuple[int, int, int]:
     """Return the compute buffer of a pass of `n_batch` tokens, the inputs in it, and the CPU's additional scratch.
 
     Inputs and two residuals exist for the whole pass. The buffer also holds the values of the widest part of a layer,
@@ -389,7 +355,8 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
     feed_forward = tokens * (residuals + widths.query + widths.feed_forward) * _F32
     adapted = tokens * max((each.shape[1] for one in plan.adapters for each in one.tensors.values()), default=0) * _F32
     in_layers = inputs + adapted + max(attention + needed, feed_forward, _recurrence(plan, tokens))
-    at_the_end = (tokens * residuals + _outputs(plan) * n_tokens(plan.header)) * _F32  # after the masks are gone
+    logits = 0 if plan.header.architecture in WITHOUT_CACHE else _outputs(plan) * n_tokens(plan.header)
+    at_the_end = (tokens * residuals + logits) * _F32  # after the masks are gone
     # A head's rows of logits, one for each token, do not fit into the space that its only layer needed.
     compute = in_layers + at_the_end if plan.features else max(in_layers, at_the_end)
     return compute, inputs, scores // 2  # the CPU multiplies scores with values as F16
@@ -397,7 +364,7 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
 
 def scores_bytes(plan: Plan) -> int:
     """Return the bytes of attention scores without flash attention: as F32, and as F16 to be multiplied with values."""
-    return _scores(plan, _Widths.of(plan.header)) * 3 // 2
+    return _scores(plan, Widths.of(plan.header)) * 3 // 2
 
 
 def _is_wide_flash(plan: Plan) -> bool:
@@ -405,7 +372,7 @@ def _is_wide_flash(plan: Plan) -> bool:
     return plan.exact and plan.flash_attention == "wide"
 
 
-def _scores(plan: Plan, widths: _Widths) -> int:
+def _scores(plan: Plan, widths: Widths) -> int:
     most = NARROW if _is_wide_flash(plan) else plan.n_batch
     tokens = min(plan.n_ctx * plan.sequences + plan.scratch, most)
     return _attended(plan) * tokens * widths.heads * _F32 if plan.stores_scores else 0

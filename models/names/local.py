@@ -11,6 +11,7 @@ from pathlib import Path
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.header import Header, quantisation, read_header
+from edgespec.gguf_file.model_check import is_embedding
 from edgespec.models.hub.quants import part_of, parts_of
 from edgespec.models.names.elsewhere import files_elsewhere, program_of
 from edgespec.models.names.folders import gguf_files
@@ -45,13 +46,18 @@ class LocalModel:
         """True for a draft head, which can only draft for the model that it was made for."""
         return self.header is not None and is_head(self.header)
 
+    @property
+    def is_embedding(self) -> bool:
+        """True for a model that makes vectors or scores, and cannot generate text."""
+        return self.header is not None and is_embedding(self.header)
 
-def local_models() -> Iterator[LocalModel]:
+
+def local_models(*, embeds: bool = False) -> Iterator[LocalModel]:
     """Yield the bundled pair, then the files in the usual folders (`gguf_files`), then the other models of other
     programs.
 
-    Each file is yielded once, as soon as it is read. Files that are not language models, such as projectors, are left
-    out, and so are the bundled heads, which are found with their target.
+    `embeds` as in `read_model`. Each file is yielded once, as soon as it is read. Files that are not language models,
+    such as projectors, are left out, and so are the bundled heads, which are found with their target.
     """
     seen = {os.path.realpath(head) for head in HEADS.glob("*.gguf")}
     for spec, path in PAIR.items():
@@ -62,19 +68,20 @@ def local_models() -> Iterator[LocalModel]:
     for path in (*gguf_files(), *(path for _, path in elsewhere)):
         if (file := os.path.realpath(path)) not in seen:
             seen.add(file)
-            yield from read_model(path, specs.get(file, str(path)))
+            yield from read_model(path, specs.get(file, str(path)), embeds=embeds)
 
 
-def local_model(spec: str) -> LocalModel:
-    """Return one model by its name or path. Raises ModelNotFoundError, ModelFileError."""
-    return _described(check_draft_file(resolve(spec).path), spec)
+def local_model(spec: str, *, embeds: bool = False) -> LocalModel:
+    """Return one model by its name or path; `embeds` as in `read_model`. Raises ModelNotFoundError, ModelFileError."""
+    return _described(check_draft_file(resolve(spec).path, embeds=embeds), spec)
 
 
 # --- one file ---------------------------------------------------------------------------------------------------------
 
 
-def read_model(path: Path, spec: str) -> Iterator[LocalModel]:
-    """Yield the model in a file, or a description of the problem; nothing for files that accompany a model."""
+def read_model(path: Path, spec: str, *, embeds: bool = False) -> Iterator[LocalModel]:
+    """Yield the model in a file, or a description of the problem; nothing for files that accompany a model. An
+    embedding model is a problem unless `embeds`."""
     if "mmproj" in path.name.lower() or part_of(path.name)[0] > 1:
         return
     if path.is_symlink() and not path.exists():
@@ -83,7 +90,7 @@ def read_model(path: Path, spec: str) -> Iterator[LocalModel]:
     try:
         header = read_header(path)
         if not {header.architecture, header.metadata.get("general.type")} & _EXTRAS:
-            yield _described(check_draft_file(header), spec)
+            yield _described(check_draft_file(header, embeds=embeds), spec)
     except EdgespecError as error:
         problem, size_bytes = error.why or error.what, _size_bytes(path)
         yield LocalModel(spec, path, path.stem, size_bytes=size_bytes, problem=problem, modified_s=_modified_s(path))

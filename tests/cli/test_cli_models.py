@@ -14,7 +14,7 @@ from cli_program import Finished, edgespec_here
 from filelock import FileLock
 from huggingface_hub import scan_cache_dir
 from terminal import at_terminal, read_rest
-from tiny_gguf import CHATML, Value, write_embedding_model, write_model, write_split
+from tiny_gguf import CHATML, Value, write_embedding_model, write_file, write_model, write_split
 from tiny_head import write_head, write_hydra
 
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
@@ -213,12 +213,22 @@ def test_the_age_of_a_model_is_shown(home: Path, days: int, said: str) -> None:
 
 
 def test_files_that_cannot_be_loaded_stand_at_the_end_with_the_reason(home: Path) -> None:
-    write_embedding_model(home / "a.gguf")
+    write_file(home / "a.gguf", {"general.architecture": "t5encoder"}, {})
     (home / "b.gguf").write_text("<html>not found</html>")
     write_model(home / "c.gguf", "llama")
     table, _, problems = text_of(home, "ls").partition("\n\ncannot be loaded:\n")
     assert "c.gguf" in table and "a.gguf" not in table
-    assert re.match(r"~.a\.gguf\n    \d.* kB, it is an emb.*\n~.b\.gguf\n    22 B, it is a web page.*\n\n", problems)
+    assert re.match(r"~.a\.gguf\n    \d.* B, it is the enc.*\n~.b\.gguf\n    22 B, it is a web page.*\n\n", problems)
+
+
+def test_embedding_models_are_listed_apart(home: Path) -> None:
+    write_embedding_model(home / "a.gguf")
+    write_model(home / "c.gguf", "llama")
+    table, _, rest = text_of(home, "ls").partition("\n\nfor vectors and scores of texts ('edgespec serve'):\n")
+    assert "a.gguf" not in table
+    assert re.match(r"a\.gguf: bert, [\d.]+ kB\n\n3 models, .* MB; 1 embedding model\n", rest)
+    about = text_of(home, "show", "a.gguf")
+    assert re.search(r"pooling +mean", about) and "KV cache" not in about
 
 
 @LINKS
@@ -372,7 +382,7 @@ def test_a_link_to_nothing_is_reported_as_such(home: Path) -> None:
 
 def test_what_is_no_model_is_refused_with_the_reason(home: Path) -> None:
     write_embedding_model(home / "a.gguf")
-    assert b"an embedding model" in edgespec(home, "show", "a.gguf", code=3).stderr
+    assert b"an embedding model" in edgespec(home, "run", "x", "-m", "a.gguf", code=3).stderr
     assert b"edgespec pull hf:o/r" in edgespec(home, "show", "hf:o/r", code=3).stderr
 
 

@@ -383,7 +383,9 @@ def test_a_vocabulary_without_weights(tmp_path: Path) -> None:
 
 
 def test_an_embedding_model(tmp_path: Path) -> None:
-    assert "produces vectors" in refusal(tiny_gguf.write_embedding_model(tmp_path / "bert.gguf"))
+    path = tiny_gguf.write_embedding_model(tmp_path / "bert.gguf")
+    assert "makes vectors or scores" in refusal(path)
+    assert check_model(path, embeds=True).architecture == "bert"
 
 
 # --- what llama.cpp would assert on, divide by or loop over -----------------------------------------------------------

@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from check_memory import SETTINGS, log_lines, misses, reported, reported_of_head, sizes
+from check_memory import SETTINGS, log_lines, misses, reported, reported_of_head, reported_of_texts, sizes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_encoder import LAST, write_encoder
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 from tiny_head import write_block_drafter, write_head, write_hydra
 from tiny_mtp import ARCHITECTURES, write_mtp
@@ -31,7 +32,9 @@ from edgespec.models.memory.fit import QUANT_BITS, largest_context, what_would_f
 from edgespec.models.memory.placement import placed
 from edgespec.models.names.spec import resolve
 from edgespec.runtime import fitting
+from edgespec.runtime.embedding_runtime import pooled_plan
 from edgespec.runtime.fitting import cache_bytes, copies
+from edgespec.settings import LoadSettings
 from edgespec.text.figures import size_of
 
 DEMO, DEMO_DRAFT = (check_model(resolve(name).path) for name in ("demo", "demo:draft"))
@@ -65,6 +68,22 @@ def test_the_bundled_pair_takes_what_was_estimated(header: Header, settings: dic
 @pytest.mark.parametrize("architecture", ["qwen2moe", "mamba", "lfm2", "qwen35", "nemotron_h"])
 def test_so_do_experts_and_recurrent_models(tmp_path: Path, architecture: str, settings: dict[str, Any]) -> None:
     agrees(check_model(write_model(tmp_path / "tiny.gguf", architecture)), settings)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "nomic-bert"])
+def test_so_do_encoders(tmp_path: Path, architecture: str) -> None:
+    path = write_encoder(tmp_path / "tiny.gguf", architecture, width=256, n_layers=6, n_ctx=2048)
+    plan = pooled_plan(check_model(path, embeds=True), LoadSettings(str(path)))
+    expected, found = sizes(estimate(plan)), reported_of_texts(plan)
+    assert expected["weights"] == pytest.approx(found["weights"], rel=0.01)
+    assert found["compute"] <= expected["compute"] <= 1.3 * found["compute"]
+    assert (expected["kv"], found["kv"]) == (0, 0)
+
+
+def test_a_context_of_a_causal_model_for_texts_takes_what_was_estimated() -> None:
+    header = replace(DEMO, metadata=DEMO.metadata | {f"{DEMO.architecture}.pooling_type": LAST})
+    plan = pooled_plan(header, LoadSettings("demo", ctx_size=4096))
+    assert misses(sizes(estimate(plan)), reported_of_texts(plan)) == []
 
 
 OTHERS: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = {  # metadata, shapes in every layer

@@ -12,8 +12,7 @@ import edgespec
 from edgespec.errors import UsageError
 from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.prompts import Prompts
-from edgespec.runtime.runtime import Runtime
-from edgespec.runtime.worker.child import LONG
+from edgespec.runtime.runtime import LONG, Runtime
 from edgespec.settings import Message, Request
 
 QUESTION = Message("user", "hello")

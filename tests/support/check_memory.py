@@ -17,6 +17,7 @@ from edgespec.llama.block_context import BlockContext
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
+from edgespec.llama.pooled_context import PooledContext
 from edgespec.models.memory.estimate import Estimate, Plan
 
 TOLERANCE, LARGE = 0.1, 0.1
@@ -64,6 +65,16 @@ def reported_of_head(plan: Plan) -> Sizes:
         (BlockContext if head.header.architecture == "dflash" else HeadContext)(
             head if plan.draft else model, target, threads=1, **(plan.draft or plan.of_block).context
         ) as context,
+    ):
+        return _buffers(lines, context)
+
+
+def reported_of_texts(plan: Plan) -> Sizes:
+    """What llama.cpp reports of a model and a context for texts."""
+    with (
+        log_lines() as lines,
+        Model(plan.header, gpu_layers=0, use_extra_bufts=False) as model,
+        PooledContext(model, threads=1, **plan.context) as context,
     ):
         return _buffers(lines, context)
 

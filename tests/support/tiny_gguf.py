@@ -218,7 +218,7 @@ def model_tensors(
 class _Weights:
     """Draws tensors by name, each from its own stream, so that leaving one out changes no other."""
 
-    def __init__(self, seed: int, noise: float) -> None:
+    def __init__(self, seed: int, noise: float = 0.0) -> None:
         self.seed, self.noise = seed, noise
         self.tensors: dict[str, Weights] = {}
 
@@ -359,7 +359,16 @@ def _control_tokens(metadata: Mapping[str, Value]) -> list[int]:
 
 def _may_be_quantised(name: str, values: Weights, type: str) -> bool:
     """llama.cpp wants vectors, routers and the small tensors of state-space models in F32."""
-    kept = ("ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm", "shortconv.conv", "ffn_gate_inp")
+    kept = (
+        "ssm_conv1d",
+        "ssm_a",
+        "ssm_d",
+        "ssm_norm",
+        "shortconv.conv",
+        "ffn_gate_inp",
+        "position_embd",
+        "token_types",
+    )
     block_size, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]]
     return values.ndim > 1 and not any(part in name for part in kept) and values.shape[-1] % block_size == 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict
-from itertools import groupby
+from itertools import groupby, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,14 +58,18 @@ def _list_models(output: Output, part: str, *, as_json: bool) -> None:
     if not (found or begun):
         output.note(f"no model on this machine has '{part}' in its name")
         return
-    usable = [each for each in found if not each[1].problem and not each[1].is_head]
+    usable = [each for each in found if not (each[1].problem or each[1].is_head or each[1].is_embedding)]
     heads = [each for each in found if each[1].is_head]
+    for_texts = [each for each in found if each[1].is_embedding]
     unusable = [each for each in found if each[1].problem]
     if usable:
         _print_table(output, usable)
         output.line("")
     if heads:
-        output.line("\n".join(["draft heads, which draft for their model (-md):", *map(_head_line, heads), ""]))
+        output.line("\n".join(["draft heads, which draft for their model (-md):", *starmap(_head_line, heads), ""]))
+    if for_texts:
+        lines = [_line(name, model, model.architecture) for name, model in for_texts]
+        output.line("\n".join(["for vectors and scores of texts ('edgespec serve'):", *lines, ""]))
     problems = [line for name, model in unusable for line in _reason(name, model)]
     for heading, lines in (("cannot be loaded:", problems), ("incomplete downloads:", _unfinished_lines(begun))):
         if lines:
@@ -74,6 +78,7 @@ def _list_models(output: Output, part: str, *, as_json: bool) -> None:
     size = size_of(sum(model.size_bytes for _, model in usable))
     total = [f"{counted(len(usable), 'model')}, {size}"] if usable else []
     total += [counted(len(heads), "draft head")] if heads else []
+    total += [counted(len(for_texts), "embedding model")] if for_texts else []
     total += [f"{size_of(lost_bytes)} in files that cannot be loaded"] if lost_bytes else []
     output.line("; ".join(total))
 
@@ -87,7 +92,7 @@ def _found(output: Output, part: str) -> list[Found]:
 
     found: list[Found] = []
     with output.showing_progress():
-        for model in local_models():
+        for model in local_models(embeds=True):
             output.progress(f"reading {model.path.name}", None)
             name = name_of(model.path, model.spec)
             if part in f"{name} {model.path} {model.name} {model.architecture} {model.quantisation}".lower():
@@ -126,13 +131,17 @@ def _print_table(output: Output, usable: Iterable[Found]) -> None:
     output.table(header, rows, right=("parameters", "size", "context"))
 
 
-def _head_line(found: Found) -> str:
+def _head_line(name: str, head: LocalModel) -> str:
     from edgespec.gguf_file.head_check import kind_of_head
+
+    assert head.header is not None  # else it would not be known as a head
+    return _line(name, head, kind_of_head(head.header))
+
+
+def _line(name: str, model: LocalModel, kind: str | None) -> str:
     from edgespec.models.names.known import short_spec
 
-    name, head = found
-    assert head.header is not None  # else it would not be known as a head
-    return one_line(f"{INDENT}{short_spec(name)}: {kind_of_head(head.header)}, {size_of(head.size_bytes)}")
+    return one_line(f"{short_spec(name)}: {kind}, {size_of(model.size_bytes)}")
 
 
 def _reason(name: str, model: LocalModel) -> list[str]:

@@ -43,7 +43,7 @@ def show(model: str, template: bool) -> None:
     from edgespec.models.names.local import local_model
 
     output = Output(quiet=False)
-    found = local_model(model)
+    found = local_model(model, embeds=True)
     header = found.header
     assert header is not None  # a file without a valid header is an error
     output.facts(
@@ -56,6 +56,7 @@ def show(model: str, template: bool) -> None:
 
 def _rows(model: LocalModel, header: Header) -> Rows:
     from edgespec.gguf_file.head_check import is_head
+    from edgespec.gguf_file.pooling import NAMES, pooling_of
     from edgespec.models.names.known import name_of, short_spec
 
     of_head = is_head(header)
@@ -74,7 +75,9 @@ def _rows(model: LocalModel, header: Header) -> Rows:
     yield "weights", f"{model.quantisation}: {types} of {size_of(total)}"
     yield from _head_rows(header) if of_head else _model_rows(header)
     cache = _kv_cache(header)
-    if cache or not of_head:
+    if model.is_embedding:
+        yield "pooling", f"{NAMES[pooling_of(header)]}: it cannot generate text ('edgespec serve')"
+    elif cache or not of_head:
         yield "KV cache", cache or "none: a state of constant size"
     for label, keys in ABOUT.items():
         if (text := _first(header, keys)) and not (of_head and label == "made from"):

@@ -86,8 +86,10 @@ class Worker(Backend):
         return verdicts
 
     def check_settings(self, request: Request) -> None:
-        """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""
-        self._call("check_settings", request)
+        """Raise UsageError if the model does not support the settings of a request, whichever prompt it has. A model
+        that cannot generate has no such settings."""
+        if not self._about["pooling"]:
+            self._call("check_settings", request)
 
     def count(self, messages: Sequence[Message], template: str = "") -> int:
         """Return the number of prompt tokens of these messages."""

@@ -31,16 +31,18 @@ from edgespec.errors import EdgespecError, UsageError, for_users
 from edgespec.events import TokenEvent
 from edgespec.files.unfinished import remove_unfinished
 from edgespec.runtime.stream import Event, Stream
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import Inputs, LoadSettings, Request
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from edgespec.runtime.runtime import Runtime
+    from edgespec.runtime.embedding_runtime import EmbeddingRuntime
+    from edgespec.runtime.runtime import Runtime, Work
+
+    Loaded = Runtime | EmbeddingRuntime
 
 BATCH_S = 0.015  # tokens that follow faster than this share a message
 COMPILING = 32  # threads: many more than can wait for the slow compiler (`compiler.MOST_WAITING`)
-LONG = 2**15  # characters of a prompt that other answers do not wait for
 ADD, CALL, CANCEL, CLOSE, PING = "add", "call", "cancel", "close", "ping"
 PONG = "pong"
 READY = "ready"  # a request of ADD that the engine can begin with; None: it was cancelled before
@@ -106,9 +108,10 @@ class _Child:
         self._commands, self._replies, self._log_file = commands, replies, log_file
         self._sending = threading.Lock()
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
-        self._rendering = ThreadPoolExecutor(1, thread_name_prefix="rendering")
-        self._compiling = ThreadPoolExecutor(COMPILING, thread_name_prefix="compiling")
+        self._threads: dict[Work | None, ThreadPoolExecutor] = {
+            name: ThreadPoolExecutor(COMPILING if name == "compiling" else 1, thread_name_prefix=name)
+            for name in ("reading", "rendering", "compiling")
+        }
         self._flags: dict[int, CancelFlag] = {}  # of requests that are open or in the inbox
         self._rows: list[tuple[int, tuple[Any, ...] | EdgespecError]] = []
         self._sent_s = float("-inf")
@@ -118,16 +121,17 @@ class _Child:
     def run(self, settings: LoadSettings) -> None:
         """Load the model, then obey commands until CLOSE."""
         threading.Thread(target=self._listen, name="parent", daemon=True).start()
-        from edgespec.runtime.runtime import Runtime
+        from edgespec.runtime.embedding_runtime import open_runtime
 
         try:
-            runtime = Runtime(settings, lambda what, done: self.send("progress", (what, done)))
+            runtime = open_runtime(
+                settings, lambda what, done: self.send("progress", (what, done)), lambda: not self._inbox.empty()
+            )
         except Exception as error:
             self._reply(LOADED, error)
             return
         with runtime:
             self._notes = runtime.notes
-            runtime.kept_states.gives_way = lambda: not self._inbox.empty()
             self._reply(LOADED, (runtime.has_chat_template, runtime.settings, runtime.describe()))
             stream = Stream(runtime.loop, apart=True)
             while (command := self._next(wait=stream.is_over)) is None or command[0] != CLOSE:
@@ -142,7 +146,7 @@ class _Child:
                     stream.close()
                     stream = Stream(runtime.loop, apart=True)
                     self._tell((id, event) for id in broken for event in (last, for_users(error)))
-            for threads in (self._reading, self._rendering, self._compiling):
+            for threads in self._threads.values():
                 threads.shutdown(cancel_futures=True)
 
     def send(self, kind: str, value: Any) -> None:
@@ -193,7 +197,7 @@ class _Child:
         kill_all(os.getpid())
         os._exit(1)
 
-    def _obey(self, runtime: Runtime, stream: Stream, kind: str, id: int, what: Any) -> None:
+    def _obey(self, runtime: Loaded, stream: Stream, kind: str, id: int, what: Any) -> None:
         """Do what was asked, or let another thread do what the engine must not wait for."""
         os.ftruncate(2, 0)  # messages about earlier work must not pass for the reason of a crash
         try:
@@ -207,7 +211,7 @@ class _Child:
                 name, args, settings = pickle.loads(what)
                 call = lambda: attrgetter(name)(runtime)(*args, **settings)  # noqa: E731
                 if name.startswith(OF_TEXTS):
-                    self._reading.submit(self._answer, id, call)
+                    self._threads["reading"].submit(self._answer, id, call)
                 elif name == "check_settings":
                     self._elsewhere(runtime, args[0], lambda request: self._answer(id, call))
                 elif name in WHILE_IDLE:
@@ -220,24 +224,21 @@ class _Child:
             else:
                 stream.put(id, for_users(error))
 
-    def _elsewhere(self, runtime: Runtime, request: Request, work: Callable[[Request], None]) -> None:
+    def _elsewhere(self, runtime: Loaded, request: Request | Inputs, work: Callable[[Any], None]) -> None:
         """Do some work with a request; in another thread if it takes long, or waits for another process."""
-        if runtime.grammars.must_compile(request):
-            self._compiling.submit(work, request)
-        elif runtime.prompts.effort(request) > LONG:
-            self._reading.submit(work, request)
-        elif request.messages:
-            self._rendering.submit(work, request)
-        else:
+        threads = self._threads.get(runtime.waits_for(request))
+        if threads is None:
             work(request)
+        else:
+            threads.submit(work, request)
 
-    def _prepare(self, runtime: Runtime, id: int, request: Request) -> None:
+    def _prepare(self, runtime: Loaded, id: int, request: Request | Inputs) -> None:
         """Make a request ready for the engine, unless it is cancelled."""
         cancel = self._flags[id]
         prepared = None if cancel.is_set() else runtime.prepared(request, cancel)
         self._inbox.put((READY, id, None if cancel.is_set() else prepared))
 
-    def _changed(self, runtime: Runtime, stream: Stream, change: Callable[[], Any]) -> tuple[Any, ...]:
+    def _changed(self, runtime: Loaded, stream: Stream, change: Callable[[], Any]) -> tuple[Any, ...]:
         """Change the model, and return what describes it. Raises UsageError while an answer is generated."""
         while stream.open and all(self._flags[number].is_set() for number in stream.open):
             self._tell(stream.take())  # these were cancelled

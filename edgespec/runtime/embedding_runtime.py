@@ -1,0 +1,162 @@
+"""A model that makes vectors or scores of texts, and cannot generate text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
+
+from edgespec.cancel import CancelFlag
+from edgespec.errors import EdgespecError, ModelFileError, UsageError
+from edgespec.events import Progress
+from edgespec.gguf_file.adapters import check_adapter, parse_adapters
+from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.model_check import check_model, is_embedding
+from edgespec.gguf_file.pooling import NAMES, RANK, has_head, pooling_of, reads_whole
+from edgespec.llama import rpc
+from edgespec.llama.adapters import Adapters
+from edgespec.llama.devices import chosen
+from edgespec.llama.pooled_context import PooledContext
+from edgespec.llama.template import ChatTemplate
+from edgespec.llama.workers import parse_addresses
+from edgespec.models.memory.estimate import Plan
+from edgespec.models.memory.fit import usual_context
+from edgespec.models.names.spec import resolve
+from edgespec.runtime.answering import attempted
+from edgespec.runtime.backend import Backend
+from edgespec.runtime.embedding import Embedder
+from edgespec.runtime.fitting import about_model, fitted, open_model, uses_gpu
+from edgespec.runtime.inputs import InputReader, Texts
+from edgespec.runtime.prompts import Prompts
+from edgespec.runtime.runtime import Runtime, Work
+from edgespec.settings import AUTO_DRAFT, Inputs, LoadSettings, Request
+from edgespec.validation import check_load_settings
+
+PIECE = 128  # tokens of a pass, where a text can be read in pieces: more would take more memory
+MOST_SHARED = 64  # texts in a pass
+
+
+def open_runtime(
+    settings: LoadSettings, progress: Progress, has_work: Callable[[], bool]
+) -> Runtime | EmbeddingRuntime:
+    """Load a model. `has_work` is asked whether other requests wait while a state is saved. Raises the errors of
+    `Runtime`, also for a model that cannot generate unless `settings.embeds`."""
+    if settings.embeds and is_embedding(read_header(resolve(settings.model).path)):
+        return EmbeddingRuntime(settings, progress)
+    runtime = Runtime(settings, progress)
+    runtime.kept_states.gives_way = has_work
+    return runtime
+
+
+class EmbeddingRuntime(Backend):
+    """An embedding model or a reranker, loaded in this process. Raises the errors of `Runtime`."""
+
+    has_chat_template = False
+
+    def __init__(self, settings: LoadSettings, progress: Progress) -> None:
+        check_load_settings(settings)
+        self.settings = settings
+        self.notes: list[str] = []
+        header = check_model(resolve(settings.model).path, embeds=True)
+        for what, named in (("draft model", settings.draft_model), ("projector", settings.mmproj)):
+            if named not in (None, AUTO_DRAFT):
+                self.note(f"{what} {named} is not used: {header.path.name} does not generate text")
+        adapters = parse_adapters(settings.lora)
+        adapter_headers = [check_adapter(adapter.path, header) for adapter in adapters]
+        if pooling_of(header) == RANK and not has_head(header):
+            why = "it is a reranking model without its classification head"
+            raise ModelFileError(f"{header.path} cannot be loaded", why=why, hint="Look for another conversion.")
+        workers = rpc.offers(parse_addresses(settings.rpc)) if settings.rpc else []
+        plan, (gpu_layers, _) = pooled_plan(header, settings), settings.offload
+        if gpu_layers == "auto" and not workers and not uses_gpu(plan, gpu_layers, 0):
+            gpu_layers = 0  # all GPUs are integrated: they are not faster than the CPU
+        may_shrink = not settings.ctx_size and not settings.must_fit
+        plan = fitted(plan, self.note, gpu_layers, may_shrink=may_shrink, must_fit=settings.must_fit, workers=workers)
+        self.model = open_model(plan, self.note, lambda done: progress("loading", done), workers)
+        n_batch = min(plan.n_batch, plan.n_ctx)  # the context may be smaller than planned
+        branches = min(MOST_SHARED, n_batch) - 1 if _shares_passes(settings, on_gpu=self.model.gpu_layers > 0) else 0
+        plan = replace(plan, n_batch=n_batch, max_outputs=n_batch, branches=branches)
+        try:
+            self._adapters = Adapters(self.model, adapters, adapter_headers)
+            threads = {"threads": settings.threads, "threads_batch": settings.threads_batch}
+            self.context = PooledContext(self.model, adapters=self._adapters, **threads, **plan.context)
+        except BaseException:
+            self.model.close()
+            raise
+        self.loop: Embedder = Embedder(self.context)
+        self.prompts = Prompts(self.model, ChatTemplate(self.model), self.context.n_ctx, self.note)
+        self._inputs = InputReader(self.model, self.context.n_ctx)
+
+    def note(self, text: str) -> None:
+        """Add a message for the user."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is loaded, as plain data."""
+        return {
+            **about_model(self.model),
+            "pooling": NAMES[pooling_of(self.model.header)],
+            "n_embd": self.model.n_embd_out,
+            "draft_model": None,
+            "projector": None,
+            "drafters": [],
+            "adapters": self._adapters.describe(),
+            "ctx_size": self.context.n_ctx,
+            "sequences": 1,
+            "threads": self.context.threads,
+            "threads_batch": self.context.threads_batch,
+        }
+
+    def waits_for(self, request: Request | Inputs) -> Work:
+        """Return the work by which a request becomes ready."""
+        return "reading"
+
+    @property
+    def room(self) -> int:
+        return 1
+
+    def prepared(self, request: Request | Inputs, cancel: CancelFlag | None = None) -> Texts | EdgespecError:
+        """Return the tokens of texts, or the error with which they are refused."""
+        if isinstance(request, Inputs):
+            return attempted(partial(self._inputs.of, request, cancel))
+        return attempted(partial(self.check_settings, request))
+
+    def check_settings(self, request: Request) -> NoReturn:
+        """Raise UsageError: there are no settings of answers."""
+        raise UsageError(f"{self.model.path.name} is an embedding model", why="it cannot generate text")
+
+    def close(self) -> None:
+        """End the requests, and free the model; safe to call twice."""
+        self.loop.is_closed = True
+        for stream in [*self.loop.streams]:
+            stream.close()
+        self.context.close()
+        self.model.close()
+
+
+def pooled_plan(header: Header, settings: LoadSettings) -> Plan:
+    """Return the plan of a context for texts.
+
+    No text may be longer than the context that the model was trained for: some models have a vector for each position.
+    """
+    n_ctx = min(settings.ctx_size or usual_context(header), header.number("context_length"))
+    n_batch = n_ctx if reads_whole(header) else PIECE
+    return Plan(
+        header,
+        n_ctx=n_ctx,
+        n_batch=n_batch,
+        max_outputs=n_batch,
+        cache_type_k=settings.cache_type_k,
+        cache_type_v=settings.cache_type_v,
+        flash_attention=settings.flash_attention,
+        devices=chosen(settings.device),
+        n_cpu_moe=settings.experts_on_cpu,
+        pooling=pooling_of(header),
+    )
+
+
+def _shares_passes(settings: LoadSettings, *, on_gpu: bool) -> bool:
+    """Return whether several texts are read in a pass. On a CPU that is hardly faster, and changes bits."""
+    return not settings.strict and (on_gpu or not settings.exact)
