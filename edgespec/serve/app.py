@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -24,11 +25,20 @@ from edgespec.batch.bad_input import BadInputError
 from edgespec.batch.documents import has_documents
 from edgespec.batch.fields import Fields, object_of
 from edgespec.batch.known import Known
+from edgespec.core.stats import Stats
 from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import native, ollama_models
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, Writer, line, pieces
 from edgespec.serve.completion import CompletionObject, completion_call, infill_call
+from edgespec.serve.embeddings import (
+    EmbeddingsObject,
+    OllamaEmbeddingObject,
+    OllamaEmbedObject,
+    RerankObject,
+    Room,
+    VectorsObject,
+)
 from edgespec.serve.errors import Names, error_for, names_in, sent_as, unavailable
 from edgespec.serve.guard import Rules, guards
 from edgespec.serve.metrics import Metrics
@@ -59,8 +69,9 @@ class Server:
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     documents: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     listing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    vectors: Room = field(default_factory=Room)
 
-    async def read(self, request: Request, body: Mapping[str, Any], work: Callable[[], Call]) -> Call:
+    async def read(self, request: Request, body: Mapping[str, Any], work: Callable[[], Made]) -> Made:
         """Read a body into a call. Large bodies and documents take long, so they are read in threads, one at a time."""
         is_large, look = request.scope["is_large"], partial(has_documents, body)
         if await in_thread(look, "looks for documents", self.reading) if is_large else look():
@@ -190,6 +201,38 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
     return handler
 
 
+def _pooling(style: type[VectorsObject]) -> Handler:
+    """Return the endpoint of a format for vectors or scores."""
+
+    async def handler(server: Server, request: Request) -> Response:
+        body, record = object_of(request.scope["body"]), request.scope["record"]
+        name = Fields(body).text("model")
+
+        async def whole() -> str:
+            started_ns, stats = perf_counter_ns(), Stats()
+            with sent_as(names_in(body, style.names(body))):
+                async with server.pool.lend(name) as model:
+                    loaded_ns = perf_counter_ns() - started_ns
+                    call = await server.read(request, body, partial(style, body, model.called(name)))
+                    call.loaded_ns = loaded_ns
+                    record.update(model=call.model, texts=len(call.inputs.texts))
+                    record.update({"notes": call.notes} if call.notes else {})
+                    with server.vectors.held(call.n_values), server.pool.submit(model, [call.inputs]) as events:
+                        async for _, event in events:
+                            if event.is_last:
+                                stats = event.stats or stats
+                                break
+                            call.take(np.frombuffer(event.vector, np.float32))
+                            await asyncio.sleep(0)  # writing thousands of vectors takes seconds
+                    server.metrics.count_texts(style.kind, len(call.inputs.texts), stats)
+                    record["prompt_tokens"] = stats.prompt_tokens
+                    return call.whole(stats)
+
+        return Response(await while_connected(request.receive, whole()), media_type="application/json")
+
+    return handler
+
+
 def _asking(
     question: Callable[[Mapping[str, Any], Served], Awaitable[Any]], fields: Known, names: Names = MappingProxyType({})
 ) -> Handler:
@@ -252,9 +295,8 @@ async def _metrics(server: Server, request: Request) -> Response:
 # --- Ollama's endpoints -----------------------------------------------------------------------------------------------
 
 
-def _ollama(read: Callable[[Mapping[str, Any], Served], Call], style: type[OllamaChatObject]) -> Handler:
+def _ollama(answering: Handler, style: type[OllamaChatObject | OllamaEmbedObject]) -> Handler:
     """Return one of Ollama's endpoints, in which a request without a prompt only loads or unloads its model."""
-    answering = _answering(read, style)
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
@@ -333,8 +375,12 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("POST", ("/v1/responses", "/responses"), _answering(response_call, ResponseObject)),
     ("GET", ("/v1/models", "/models"), _models),
     ("GET", ("/v1/models/{name:path}",), _a_model),
-    ("POST", ("/api/chat",), _ollama(ollama_chat, OllamaChatObject)),
-    ("POST", ("/api/generate",), _ollama(ollama_generate, OllamaObject)),
+    ("POST", ("/api/chat",), _ollama(_answering(ollama_chat, OllamaChatObject), OllamaChatObject)),
+    ("POST", ("/api/generate",), _ollama(_answering(ollama_generate, OllamaObject), OllamaObject)),
+    ("POST", ("/api/embed",), _ollama(_pooling(OllamaEmbedObject), OllamaEmbedObject)),
+    ("POST", ("/api/embeddings",), _ollama(_pooling(OllamaEmbeddingObject), OllamaEmbeddingObject)),
+    ("POST", ("/v1/embeddings",), _pooling(EmbeddingsObject)),
+    ("POST", ("/v1/rerank", "/rerank", "/v2/rerank"), _pooling(RerankObject)),
     ("POST", ("/api/show",), _show),
     ("GET", ("/api/tags",), _tags),
     ("GET", ("/api/ps",), _running),

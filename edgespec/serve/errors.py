@@ -139,14 +139,15 @@ def _overflow(error: PromptTooLongError) -> ApiError:
     found = re.search(r"(?P<n_prompt_tokens>\d+) tokens.* (?P<n_ctx>\d+)$", error.what)
     more = {name: int(number) for name, number in found.groupdict().items()} if found else {}
     if found:
-        message = "{n_ctx} tokens. However, your messages resulted in {n_prompt_tokens} tokens.".format(**more)
+        message = "{n_ctx} tokens. However, your {where} resulted in {n_prompt_tokens} tokens."
+        message = message.format(where=error.where, **more)
     else:  # so many characters that the tokens were not counted
         message = f"smaller than the prompt: {error.what}."
     return ApiError(
         400,
-        f"This model's maximum context length is {message} Please reduce the length of the messages.",
+        f"This model's maximum context length is {message} Please reduce the length of the {error.where}.",
         type="exceed_context_size_error",
-        param="messages",
+        param=error.where,
         code="context_length_exceeded",
         more=more,
     )

@@ -16,11 +16,17 @@ class Metrics:
         self.stats = Stats()
         self.requests: Counter[tuple[str, int]] = Counter()  # by path and status
         self.answers: Counter[str] = Counter()  # by how they ended
+        self.texts: Counter[str] = Counter()  # by what was made of them
 
     def count(self, stats: Stats, reason: str) -> None:
         """Count a finished answer."""
         self.stats.add(stats)
         self.answers[reason] += 1
+
+    def count_texts(self, kind: str, n_texts: int, stats: Stats) -> None:
+        """Count the texts of a finished request for vectors or scores."""
+        self.stats.add(stats)
+        self.texts[kind] += n_texts
 
     def text(self, pool: Pool, cache: Mapping[str, int]) -> str:
         """Return everything in Prometheus' format; `cache` has the counts of the engines' prefix caches."""
@@ -56,6 +62,7 @@ class Metrics:
         lines += _labelled("edgespec:draft_tokens_total", {key: source.proposed for key, source in sources.items()})
         lines += _labelled("edgespec:accepted_tokens_total", {key: source.accepted for key, source in sources.items()})
         lines += _labelled("edgespec:answers_total", {f'reason="{why}"': n for why, n in self.answers.items()})
+        lines += _labelled("edgespec:texts_total", {f'kind="{kind}"': n for kind, n in self.texts.items()})
         counts = {f'path="{path}",status="{status}"': n for (path, status), n in self.requests.items()}
         lines += _labelled("edgespec:http_requests_total", counts)
         return "\n".join(lines) + "\n"

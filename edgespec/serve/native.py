@@ -91,6 +91,7 @@ def _model(place: Place) -> dict[str, Any]:
         "n_ctx": served.n_ctx,
         "draft_model": about["draft_model"] and Path(about["draft_model"]).name,
         "drafters": about["drafters"],
+        "pooling": about["pooling"],
     }
     return made | {"created": served.created, "status": status, "meta": meta}
 
@@ -125,9 +126,9 @@ def props(place: Place) -> dict[str, Any]:
 
 
 async def slots(place: Place) -> list[dict[str, Any]]:
-    """Return the state of each slot; a model that is not loaded has no slots."""
+    """Return the state of each slot; a model that is not loaded or does not generate has no slots."""
     served = place.living
-    if served is None:
+    if served is None or not served.generates:
         return []
     n_ctx, drafts = served.n_ctx, bool(served.about["drafters"])
     held: list[dict[str, Any]] = await served.ask(lambda worker: worker.slots(), STATE_S)
@@ -137,7 +138,7 @@ async def slots(place: Place) -> list[dict[str, Any]]:
 @cache
 def _texts_depend_on(path: str, settings: LoadSettings) -> dict[str, Any]:
     """Return what texts of this model depend on, as the file next to a batch's output has it."""
-    return sidecar.of_model(check_model(Path(path)), settings)
+    return sidecar.of_model(check_model(Path(path), embeds=True), settings)
 
 
 def _piece(data: bytes) -> Any:

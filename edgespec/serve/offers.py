@@ -61,4 +61,4 @@ def _can_answer(path: Path) -> bool:
 @lru_cache(maxsize=1024)
 def _is_model(path: Path, size: int, changed_ns: int) -> bool:
     """Return whether a file with this size and time is a model that can be loaded, and not only a draft head."""
-    return any(not model.problem and not model.is_head for model in read_model(path, str(path)))
+    return any(not model.problem and not model.is_head for model in read_model(path, str(path), embeds=True))

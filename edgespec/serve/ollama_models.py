@@ -11,6 +11,8 @@ from typing import Any
 from edgespec.batch.row import finite
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.model_check import is_embedding
+from edgespec.gguf_file.pooling import RANK, pooling_of
 from edgespec.gguf_file.walk import Array
 from edgespec.models.names.elsewhere import bare
 from edgespec.models.names.local import LocalModel, local_model
@@ -46,7 +48,7 @@ def listed(place: Place) -> dict[str, Any] | None:
 @lru_cache(maxsize=1024)
 def _described(path: Path, size: int, changed_ns: int) -> LocalModel:
     """Return the description of a file with this size and time."""
-    return local_model(str(path))
+    return local_model(str(path), embeds=True)
 
 
 def running(place: Place) -> dict[str, Any] | None:
@@ -63,7 +65,7 @@ def running(place: Place) -> dict[str, Any] | None:
 
 def shown(place: Place) -> dict[str, Any]:
     """Return the description of a model for /api/show. Raises EdgespecError."""
-    model = local_model(place.offer.settings.model)
+    model = local_model(place.offer.settings.model, embeds=True)
     header = model.header
     assert header is not None  # local_model reads it
     template = str(header.metadata.get("tokenizer.chat_template", ""))
@@ -73,7 +75,7 @@ def shown(place: Place) -> dict[str, Any]:
         "template": template,
         "details": _details(model),
         "model_info": _metadata(header),
-        "capabilities": _capabilities(template, sees=_sees(place, header)),
+        "capabilities": _capabilities(header, template, sees=_sees(place, header)),
         "modified_at": iso(model.modified_s or 0),
     }
 
@@ -108,7 +110,9 @@ def _sees(place: Place, header: Header) -> bool:
     return projector_of(header) is not None if named is None else named != "none"
 
 
-def _capabilities(template: str, *, sees: bool) -> list[str]:
+def _capabilities(header: Header, template: str, *, sees: bool) -> list[str]:
+    if is_embedding(header):
+        return [] if pooling_of(header) == RANK else ["embedding"]
     found = ["completion", *(["vision"] if sees else [])]
     if template:
         found.append("tools")

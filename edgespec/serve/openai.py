@@ -91,7 +91,9 @@ def text_of(fields: Fields, model: Served) -> Call:
 
 
 def _common(fields: Fields, model: Served) -> dict[str, Any]:
-    """Read the fields that chats and completions share. Return them as fields of a `Request`. Raises BadInputError."""
+    """Read the fields that chats and completions share. Return them as fields of a `Request`. Raises BadInputError, and
+    ApiError for a model that does not generate."""
+    model.check_generates()
     what = fields.request(model.defaults)
     is_exact = model.settings.strict or model.about["exact"] or model.about["width_class"]
     if fields.flag("strict") and not is_exact:

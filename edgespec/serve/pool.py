@@ -19,7 +19,7 @@ from edgespec.runtime.worker import Worker
 from edgespec.serve.errors import ApiError, busy, unavailable
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import Inputs, LoadSettings, Request
 
 LOOK_S = 5.0  # how long the list of local models is valid
 SHOWN = 12  # names in an error
@@ -203,7 +203,7 @@ class Pool:
             self._watch_idle(place)
 
     @contextmanager
-    def submit(self, model: Served, requests: Sequence[Request]) -> Iterator[AsyncStream]:
+    def submit(self, model: Served, requests: Sequence[Request | Inputs]) -> Iterator[AsyncStream]:
         """Ask a model for answers, if its queue has room for them; they are cancelled at the end of this block.
 
         Raises ApiError, EdgespecError.

@@ -20,7 +20,7 @@ from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
 from edgespec.runtime.worker import NoReplyError, Worker
 from edgespec.serve.errors import ApiError, unavailable
 from edgespec.serve.threads import in_thread
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import Inputs, LoadSettings, Request
 from edgespec.tools.formats import WORDS
 
 REPLY_S = 60.0  # for a question with a long text
@@ -79,8 +79,46 @@ class Served:
         made.defaults = replace(self.defaults, lora=((adapter, self.about["adapters"][adapter] or 1.0),))
         return made
 
-    def submit(self, requests: Sequence[Request]) -> AsyncStream:
-        """Ask for answers, and return their events; closing the stream cancels them. Raises GenerationError."""
+    @property
+    def n_vocab(self) -> int:
+        return self.vocabulary.n_vocab
+
+    @property
+    def generates(self) -> bool:
+        """False for a model that makes vectors or scores."""
+        return not self.about["pooling"]
+
+    @property
+    def ranks(self) -> bool:
+        """True for a model that makes scores."""
+        return bool(self.about["pooling"] == "rank")
+
+    def check_generates(self) -> None:
+        """Raise ApiError if the model cannot answer."""
+        if self.ranks:
+            raise _unfit(f"{self.name} is a reranking model, which cannot generate text; POST /v1/rerank uses it")
+        if not self.generates:
+            raise _unfit(f"{self.name} is an embedding model, which cannot generate text; POST /v1/embeddings uses it")
+
+    def check_embeds(self) -> None:
+        """Raise ApiError if the model makes no vectors."""
+        if self.ranks:
+            raise _unfit(f"{self.name} is a reranking model, which makes no vectors; POST /v1/rerank uses it")
+        if self.generates:
+            raise _unfit(f"{self.name} generates text and makes no vectors; name an embedding model")
+
+    def check_ranks(self) -> None:
+        """Raise ApiError if the model cannot rank documents."""
+        if not self.ranks:
+            raise _unfit(f"{self.name} cannot rank documents; name a reranking model")
+
+    @property
+    def has_empty_texts(self) -> bool:
+        """True if the tokenizer adds tokens to a text, so that even an empty one has a vector."""
+        return bool(self.vocabulary.tokenize("", add_special=True))
+
+    def submit(self, requests: Sequence[Request | Inputs]) -> AsyncStream:
+        """Ask for answers or vectors, and return their events; closing the stream ends them. Raises GenerationError."""
         if self._is_closed:
             raise _closed(self.name)
         if self._answers is None:
@@ -99,7 +137,7 @@ class Served:
     async def prefix_cache(self) -> Mapping[str, int]:
         """Return the figures of the prefix cache, or the last ones if the worker does not reply in time."""
         with suppress(EdgespecError, ApiError):
-            if self.worker.is_alive:
+            if self.worker.is_alive and self.generates:
                 self._prefix_cache = await self.ask(Worker.prefix_cache, FIGURES_S)
         return self._prefix_cache
 
@@ -115,6 +153,10 @@ class Served:
         self._is_closed = True
         await in_thread(self.worker.close, f"closes {self.name}")
         self.vocabulary.close()
+
+
+def _unfit(message: str) -> ApiError:
+    return ApiError(400, message, param="model", code="model_not_supported")
 
 
 def _closed(name: str) -> GenerationError:

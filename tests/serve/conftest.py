@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from serving import Serving, serving
+from tiny_encoder import RANK, write_encoder
 from tiny_gguf import FILL, write_model
 from tiny_lora import write_adapter
 
 from edgespec.runtime.worker import Worker
 from edgespec.serve.guard import Rules
-from edgespec.settings import LoadSettings
+from edgespec.serve.pool import Offer
+from edgespec.settings import LoadSettings, Request
 
 TEMPLATE = (
     "{{ reasoning_effort }}/{{ enable_thinking }}{% if tools %}[{% for t in tools %}{{ t | tojson }}{% endfor %}]"
@@ -42,4 +45,18 @@ def templated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     )
     settings = LoadSettings(str(file), threads=1, sequences=1, store=False, lora=lora)
     with Worker(settings) as worker, serving(worker) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """An embedding model for texts of 128 tokens, with an adapter, and a reranking model."""
+    folder = tmp_path_factory.mktemp("encoders")
+    bert, rank = write_encoder(folder / "bert.gguf"), write_encoder(folder / "rank.gguf", pooling=RANK, n_labels=1)
+    scores = LoadSettings(str(rank), threads=1, embeds=True)
+    adapter = write_adapter(folder / "one.gguf", bert)
+    with (
+        Worker(replace(scores, model=str(bert), lora=(f"{adapter}=0",))) as worker,
+        serving(worker, name="bert", others=[Offer("rank", scores, Request())], models_max=2) as found,
+    ):
         yield found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -18,8 +18,9 @@ pytestmark = [pytest.mark.native, pytest.mark.cli]
 PATHS = (
     *("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"),
     *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/completion", "/infill"),
-    *("/api/chat", "/api/generate", "/api/show"),
+    *("/api/chat", "/api/generate", "/api/show", "/v1/embeddings", "/api/embed", "/api/embeddings"),
 )
+OF_TEXTS = ("/v1/embeddings", "/v1/rerank", "/api/embed", "/api/embeddings")
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 0.5, -0.0, 1e308, 2**31, 2**64, -(2**70), 10**400),
     *("", "x", "auto", "\x00", "é\u2028", "a" * 5000, "<|im_end|>", "\ue0000\ue001", "{{ 7*7 }}", "../../etc/passwd"),
@@ -72,6 +73,7 @@ FIELDS = (
     ),
     *("system", "thinking", "stop_sequences", "input", "instructions", "max_output_tokens", "text", "reasoning"),
     *("max_completion_tokens", "n_predict", "user", "frobnicate", ""),
+    *("input", "dimensions", "encoding_format", "truncate", "query", "documents", "top_n", "return_documents"),
     *("samplers", "n_probs", "n_cmpl", "response_fields", "return_tokens", "n_indent", "min_keep", "image_data"),
     *("input_prefix", "input_suffix", "input_extra", "t_max_predict_ms", "id_slot", "infill"),
     *("reasoning_budget", "thinking_budget_tokens", "reasoning_effort", "enable_thinking"),
@@ -94,18 +96,19 @@ TARGETS = (
 )
 
 
-def bodies(n: int) -> Iterator[tuple[str, bytes]]:
+def bodies(n: int, paths: Sequence[str] = PATHS, **fixed: Any) -> Iterator[tuple[str, bytes]]:
     """Bodies with wrong values in fields that there are, and bytes that are not even JSON."""
     rng = random.Random(7)
     for number in range(n):
-        path = rng.choice(PATHS)
+        path = rng.choice(paths)
         if number % 10 == 0:
             yield path, rng.randbytes(rng.randrange(60))
             continue
-        body: dict[str, Any] = {"max_tokens": rng.randrange(4)}
+        body: dict[str, Any] = {"max_tokens": rng.randrange(4), **fixed}
         body |= {"messages": [{"role": "user", "content": "Hi"}]} if path[:6] in ("/v1/ch", "/v1/me", "/apply") else {}
-        body |= {"input": "Hi"} if path == "/v1/responses" else {}
+        body |= {"input": "Hi"} if path in ("/v1/responses", *OF_TEXTS) else {}
         body |= {"input_prefix": "a", "input_suffix": "b"} if path == "/infill" else {}
+        body |= {"query": "Hi", "documents": ["a", "b"]} if path == "/v1/rerank" else {}
         body |= {"prompt": "Hi", "content": "Hi"} if path in ("/v1/completions", "/completion", "/tokenize") else {}
         if path.startswith("/api/"):
             wrong = {rng.choice((*FIELDS, *OLLAMA_SAMPLING)): rng.choice(VALUES)}
@@ -119,12 +122,11 @@ def bodies(n: int) -> Iterator[tuple[str, bytes]]:
         yield path, data
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_no_body_makes_the_server_fail(server: Serving) -> None:
+def check_all(server: Serving, sent: Iterator[tuple[str, bytes]]) -> None:
+    """Check that each body gets an answer or an error that says why."""
     failed, n_notes = [], len(server.notes)
     with server.client(headers={"Content-Type": "application/json"}) as client:
-        for path, data in bodies(600):
+        for path, data in sent:
             response = client.post(path, content=data)
             is_told = response.status_code == 200 or "error" in response.json()
             if response.status_code not in (200, 400, 404) or not is_told or b'"server_error"' in response.content:
@@ -132,6 +134,18 @@ def test_no_body_makes_the_server_fail(server: Serving) -> None:
         assert failed == []
         assert server.served.n_open == 0
         assert not any("restarting" in note for note in server.notes[n_notes:])
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_no_body_makes_the_server_fail(server: Serving) -> None:
+    check_all(server, bodies(600))
+
+
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize("model", ["rank", "bert"])
+def test_no_body_makes_models_for_texts_fail(texts: Serving, model: str) -> None:
+    check_all(texts, bodies(200, OF_TEXTS, model=model))
 
 
 @pytest.mark.parametrize(

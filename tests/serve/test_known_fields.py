@@ -31,9 +31,17 @@ from edgespec.batch.known import (
     Known,
     check,
 )
+from edgespec.batch.known_texts import EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
 from edgespec.serve.completion import completion_call, infill_call
+from edgespec.serve.embeddings import (
+    EmbeddingsObject,
+    OllamaEmbeddingObject,
+    OllamaEmbedObject,
+    RerankObject,
+    VectorsObject,
+)
 from edgespec.serve.errors import ApiError, error_for
 from edgespec.serve.ollama import ollama_chat, ollama_generate
 from edgespec.serve.openai import chat_call, text_call
@@ -190,10 +198,21 @@ OF_OLLAMA: dict[str, Any] = {
 class Format:
     """A body that is read with `read` by the table `known`, and values that change what is asked, by their paths."""
 
-    read: Callable[[Mapping[str, Any], Served], Call]
+    read: Callable[[Mapping[str, Any], Served], Call | VectorsObject]
     known: Known
     body: dict[str, Any]
     examples: Mapping[str, Any]
+
+
+def of_texts(style: type[VectorsObject], pooling: str) -> Callable[[Mapping[str, Any], Served], VectorsObject]:
+    """Read a body as if the model had this pooling."""
+
+    def read(body: Mapping[str, Any], model: Served) -> VectorsObject:
+        changed = copy(model)
+        changed.about = model.about | {"pooling": pooling, "n_embd": 64}
+        return style(body, changed)
+
+    return read
 
 
 FORMATS = {
@@ -410,6 +429,27 @@ FORMATS = {
         {"prompt": "Hello", "options": {"seed": 1}},
         OF_OLLAMA | {"prompt": "Hi", "suffix": "x", "system": "Be brief.", "raw": True, "images": [PICTURE]},
     ),
+    "embeddings": Format(
+        of_texts(EmbeddingsObject, "mean"),
+        EMBEDDINGS,
+        {"input": "Hello"},
+        {"input": "Hi", "encoding_format": "base64", "dimensions": 8},
+    ),
+    "rerank": Format(
+        of_texts(RerankObject, "rank"),
+        RERANK,
+        {"query": "What?", "documents": [{"text": "a"}, "b"]},
+        {"query": "Why?", "documents": ["b"], "documents[0].text": "c", "top_n": 1, "return_documents": True},
+    ),
+    "ollama embed": Format(
+        of_texts(OllamaEmbedObject, "mean"),
+        OLLAMA_EMBED,
+        {"input": "Hello"},
+        {"input": "Hi", "truncate": False, "dimensions": 8},
+    ),
+    "ollama embeddings": Format(
+        of_texts(OllamaEmbeddingObject, "mean"), OLLAMA_EMBEDDINGS, {"prompt": "Hello"}, {"prompt": "Hi"}
+    ),
 }
 # Fields of objects that a choice is made of: alone they change nothing, and the object is an example with all of them.
 WITH: dict[str, dict[str, Any]] = {
@@ -489,8 +529,10 @@ def put(body: dict[str, Any], path: str, value: Any) -> None:
         place = place[step]
 
 
-def asked(call: Call) -> Any:
+def asked(call: Call | VectorsObject) -> Any:
     """All that a call asks for, to compare."""
+    if isinstance(call, VectorsObject):
+        return {name: value for name, value in vars(call).items() if name not in ("_served", "_started_ns")}
     parsers = [(parser._most, parser._format, parser._schemas) for parser in call.tools]
     return (
         *(call.requests, call.stream, call.include_usage, call.splits, call.returns_tokens, call.opens_thinking),

@@ -12,11 +12,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import httpx2
 import pytest
 from cli_program import COMMAND, edgespec_here, environment
+from tiny_encoder import write_encoder
+
+from edgespec.cli.commands.serve import _example
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 
@@ -40,7 +44,7 @@ def program(home: Path, *args: str, **variables: str) -> Iterator[tuple[subproce
         try:
             assert process.stdout is not None
             ready = json.loads(process.stdout.readline())
-            assert ready["models"][0] == "demo"
+            assert ready["models"]
             yield process, ready["url"]
         finally:
             process.kill()
@@ -140,6 +144,30 @@ def test_a_signal_before_the_first_model_is_loaded_ends_the_command(tmp_path: Pa
         process.stderr.readline()  # it has begun
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 128 + signal.SIGTERM
+
+
+@pytest.mark.long
+@pytest.mark.cli
+def test_the_first_model_may_be_one_for_vectors(tmp_path: Path) -> None:
+    path = write_encoder(tmp_path / "bert.gguf")
+    with program(tmp_path, "-m", str(path), "--only") as (process, url):
+        answer = httpx2.post(f"{url}/v1/embeddings", json={"input": "the cat"}, timeout=60).json()
+        assert (answer["model"], answer["usage"]["prompt_tokens"]) == ("bert", 4)
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["texts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("about", "path"),
+    [
+        ({"pooling": ""}, "chat/completions"),
+        ({"pooling": "mean"}, "embeddings"),
+        ({"pooling": "rank"}, "rerank"),
+    ],
+)
+def test_the_example_is_one_that_the_model_can_answer(about: dict[str, Any], path: str) -> None:
+    found, body = _example("m", about)
+    assert (found, body["model"]) == (path, "m")
 
 
 def test_nobody_beyond_this_machine_is_answered_without_a_key(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import httpx2
 import psutil
 import pytest
 from serving import Serving, serving
+from tiny_encoder import write_encoder
 
 from edgespec.errors import OutOfMemoryError
 from edgespec.runtime.worker import Worker
@@ -242,9 +243,10 @@ def test_the_models_of_this_machine_have_names_and_no_paths(tmp_path: Path, monk
 
     (tmp_path / "own.gguf").write_bytes(resolve("demo:draft").path.read_bytes())
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    write_encoder(tmp_path / "bert.gguf")
     named = {str(tmp_path / "own.gguf"): offer("own")}
     names = offers_here({}, offer)
-    assert {"demo", "demo:draft", "own"} <= set(names)
+    assert {"demo", "demo:draft", "own", "bert"} <= set(names)
     assert not {name for name in names if name.startswith(("/", ".", "~")) or "broken" in name}
     assert names["own"].settings.model == str(tmp_path / "own.gguf")
     only = offers_here(named, None)

@@ -34,6 +34,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import AUTO_DRAFT, MAX_SEQUENCES, LoadSettings
+from edgespec.text.figures import counted
 from edgespec.validation import check_load_settings, check_rule, is_loopback
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def serve(call: Call) -> None:
         specs = list(dict.fromkeys(values["model"])) or [default_model(call)]
         alone = values["strict"] and call.is_unset("parallel")
         values["sequences"] = 1 if alone else values["parallel"]
-        settings = settings_for(specs, load_settings(values | {"model": specs[0]}))
+        settings = settings_for(specs, replace(load_settings(values | {"model": specs[0]}), embeds=True))
         for each in settings:
             fetch_models(call, each)
             check_load_settings(each)
@@ -223,7 +224,8 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
         with _told(values["host"], values["port"]):  # another program may have taken the port meanwhile
             sock.listen(BACKLOG)  # before the line that says so: clients may connect as soon as they read it
         names = dict.fromkeys(offer.name for offer in (*named, *here.result().values()))
-        _greet(output, url, [*names], len(named), rules, as_json=values["as_json"])
+        example = _example(named[0].name, model.worker.describe())
+        _greet(output, url, [*names], len(named), rules, example, as_json=values["as_json"])
 
         def stop() -> None:
             output.note("finishing running answers; Ctrl-C again aborts")
@@ -238,15 +240,33 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
             output.json({"event": "stopped"})
 
 
-def _greet(output: Output, url: str, names: list[str], n_named: int, rules: Rules, *, as_json: bool) -> None:
-    """Print how to use the server. The first `n_named` models of `names` are those of -m."""
+def _example(name: str, about: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the path and the body of a request for a model of these properties."""
+    if not about["pooling"]:
+        return "chat/completions", {"model": name, "messages": [{"role": "user", "content": "Hello!"}]}
+    if about["pooling"] == "rank":
+        return "rerank", {"model": name, "query": "Who is there?", "documents": ["Hello!"]}
+    return "embeddings", {"model": name, "input": "Hello!"}
+
+
+def _greet(
+    output: Output,
+    url: str,
+    names: list[str],
+    n_named: int,
+    rules: Rules,
+    example: tuple[str, dict[str, Any]],
+    *,
+    as_json: bool,
+) -> None:
+    """Print how to use the server, with an example. The first `n_named` models of `names` are those of -m."""
     if as_json:
         output.json({"event": "ready", "url": url, "models": names[:n_named], "others": names[n_named:]})
         return
     key = " -H 'Authorization: Bearer KEY'" if rules.api_key else ""
-    body = json.dumps({"model": names[0], "messages": [{"role": "user", "content": "Hello!"}]})
+    path, body = example
     output.line(f"{url}/v1 serves {', '.join(names[:n_named])}; try:")
-    output.line(f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'")
+    output.line(f"  curl {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'")
     if others := names[n_named:]:
         more = f", and {len(others) - NAMED} more (/v1/models)" if len(others) > NAMED else ""
         output.line(f"Loaded when a request names them: {', '.join(others[:NAMED])}{more}")
@@ -273,6 +293,8 @@ def _shower(output: Output, *, as_json: bool) -> Callable[[Mapping[str, Any]], N
             parts.append(f"{record['prompt_tokens']} + {record['tokens']} tokens")
             if record["draft_tokens"]:
                 parts.append(f"{record['accepted_tokens']} of {record['draft_tokens']} draft tokens accepted")
+        if "texts" in record:
+            parts.append(f"{counted(record['texts'], 'text')}, {record.get('prompt_tokens', 0)} tokens")
         output.aside(" · ".join(parts))
 
     return show
