@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.batch import Batch
 from edgespec.gguf_file.pooling import RANK
+from edgespec.llama.batch import row
 from edgespec.llama.context import Context
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
@@ -50,7 +51,4 @@ class PooledContext(Context):
             self.forget(sequence)
 
     def _pooled(self, sequence: int) -> NDArray[np.float32]:
-        pointer = api.llama_get_embeddings_seq(self._handle, sequence)
-        values: Any = self._pooled_type.from_address(ctypes.addressof(pointer.contents))
-        row: NDArray[np.float32] = np.frombuffer(values, np.float32).copy()
-        return row
+        return row(api.llama_get_embeddings_seq(self._handle, sequence), self._pooled_type).copy()
