@@ -68,7 +68,7 @@ class EmbeddingRuntime(Backend):
             why = "it is a reranking model without its classification head"
             raise ModelFileError(f"{header.path} cannot be loaded", why=why, hint="Look for another conversion.")
         workers = rpc.offers(parse_addresses(settings.rpc)) if settings.rpc else []
-        plan, (gpu_layers, _) = pooled_plan(header, settings), settings.offload
+        plan, (gpu_layers, _) = replace(pooled_plan(header, settings), adapters=(*adapter_headers,)), settings.offload
         if gpu_layers == "auto" and not workers and not uses_gpu(plan, gpu_layers, 0):
             gpu_layers = 0  # all GPUs are integrated: they are not faster than the CPU
         may_shrink = not settings.ctx_size and not settings.must_fit

@@ -17,10 +17,12 @@ import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelFileError, OutOfMemoryError
 from edgespec.events import TokenEvent
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError
+from edgespec.models.memory.estimate import estimate
 from edgespec.runtime import fitting
 from edgespec.runtime.backend import Backend
-from edgespec.runtime.embedding_runtime import EmbeddingRuntime
+from edgespec.runtime.embedding_runtime import EmbeddingRuntime, pooled_plan
 from edgespec.settings import Inputs, LoadSettings, Request
 
 TEXTS = ("the cat sat on the mat", "paris is the capital", "dog", "the " * 90)
@@ -209,6 +211,17 @@ def test_short_memory_gives_a_smaller_context_or_an_error(tmp_path: Path, monkey
             rows(model, "the cat sat " * 1000)
     with pytest.raises(OutOfMemoryError):
         opened(path, ctx_size=4096)
+
+
+def test_adapters_count_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_encoder(tmp_path / "tiny.gguf")
+    adapter = write_adapter(tmp_path / "adapter.gguf", path, rank=64)
+    needed = estimate(pooled_plan(check_model(path, embeds=True), LoadSettings(str(path)))).allocated
+    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: needed)
+    with opened(path, ctx_size=128) as model:
+        assert model.context.n_ctx == 128
+    with pytest.raises(OutOfMemoryError, match="128 tokens does not fit"):
+        opened(path, ctx_size=128, lora=(f"{adapter}=1.0",))
 
 
 def test_a_model_that_generates_makes_no_vectors() -> None:
