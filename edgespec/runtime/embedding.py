@@ -104,7 +104,9 @@ class Embedder(Loop):
     def _take(self, job: _Job, row: NDArray[np.float32]) -> None:
         """Report the row of a text, and let another request continue."""
         if not np.isfinite(row).all():
-            self._end(job, GenerationError("the vector of a text has values that are no numbers"))
+            what = f"the result of text {job.index + 1} of {len(job.texts)} has values that are no numbers"
+            why = "the weights are damaged, or the computation overflowed"
+            self._end(job, GenerationError(what, why=why, hint="try another file of this model"))
         elif job in self._jobs:  # no earlier row of this pass has failed
             job.stream.put(job.number, TokenEvent(job.index, "", vector=row.tobytes()))
             job.index, job.n_read = job.index + 1, 0

@@ -196,8 +196,8 @@ def test_a_cancelled_pass_ends_early(tmp_path: Path) -> None:
 
 def test_vectors_that_are_no_numbers_are_an_error(tmp_path: Path) -> None:
     path = write_encoder(tmp_path / "tiny.gguf", added={"blk.1.layer_output_norm.weight": np.full(64, np.nan, "f4")})
-    with opened(path) as model, pytest.raises(EdgespecError, match="values that are no numbers"):
-        rows(model, "the cat")
+    with opened(path) as model, pytest.raises(EdgespecError, match="text 1 of 2 has values that are no numbers"):
+        rows(model, "the cat", "dog")
 
 
 def test_short_memory_gives_a_smaller_context_or_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
