@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from edgespec.cancel import CancelFlag
@@ -32,26 +34,21 @@ class InputReader:
             raise UsageError(f"{self._model.path.name} makes no vectors", why="it is a reranking model")
         if inputs.query is not None and not is_ranked:
             raise UsageError(f"{self._model.path.name} cannot rank documents", why="it is not a reranking model")
-        self._bounded("query", inputs.query or "", truncate=False)
+        read = self._whole if inputs.query is None else self._pairs(inputs.query)
         found: Texts = []
         for index, text in enumerate(inputs.texts):
             if cancel is None or not cancel.is_set():
-                tokens = array("i", self._tokens(index, text, inputs))
-                found.append(self._fitting(index, tokens, truncate=inputs.truncate))
+                where = f"input[{index}]"
+                tokens = read(self._bounded(where, text, truncate=inputs.truncate)) if isinstance(text, str) else text
+                self._check(where, tokens)
+                found.append(self._fitting(where, array("i", tokens), truncate=inputs.truncate))
         return found
 
-    def _tokens(self, index: int, text: str | tuple[int, ...], inputs: Inputs) -> list[int]:
-        if isinstance(text, str):
-            text = self._bounded(f"input[{index}]", text, truncate=inputs.truncate)
-            tokens = self._pair(inputs.query, text) if inputs.query is not None else self._whole(text)
-        else:
-            tokens = [*text]
+    def _check(self, where: str, tokens: Sequence[int]) -> None:
+        """Raise UsageError if there are no tokens, or one that the model does not have."""
         wrong = next((id for id in tokens if not 0 <= id < self._model.n_vocab), None)
         if not tokens or wrong is not None:
-            raise UsageError(
-                f"input[{index}] is empty" if wrong is None else f"input[{index}]: there is no token {wrong}"
-            )
-        return tokens
+            raise UsageError(f"{where} is empty" if wrong is None else f"{where}: there is no token {wrong}")
 
     def _bounded(self, where: str, text: str, *, truncate: bool) -> str:
         """Return a text, cut to the most characters that fit into the context: tokenizing more would take long."""
@@ -61,7 +58,7 @@ class InputReader:
             raise _too_long(what, where)
         return text[:most]
 
-    def _fitting(self, index: int, tokens: array[int], *, truncate: bool) -> array[int]:
+    def _fitting(self, where: str, tokens: array[int], *, truncate: bool) -> array[int]:
         """Return the tokens of a text, cut to the context if they may be cut. Raises PromptTooLongError.
 
         A token that ends texts stays at the end.
@@ -69,7 +66,6 @@ class InputReader:
         if len(tokens) <= self._n_ctx:
             return tokens
         if not truncate:
-            where = f"input[{index}]"
             raise _too_long(f"{where} has {len(tokens)} tokens, the context holds {self._n_ctx}", where)
         n_end = int(tokens[-1] in (self._model.eos, self._model.sep))
         return tokens[: self._n_ctx - n_end] + tokens[len(tokens) - n_end :]
@@ -77,20 +73,27 @@ class InputReader:
     def _whole(self, text: str) -> list[int]:
         return self._model.tokenize(text, add_special=True, parse_special=True)
 
-    def _pair(self, query: str, document: str) -> list[int]:
-        """Return the tokens of a query and a document, in the order in which rerankers are trained."""
+    def _pairs(self, query: str) -> Callable[[str], list[int]]:
+        """Return the function that makes tokens of this query and a document, in the order in which rerankers are
+        trained. Raises PromptTooLongError if the query leaves no room for a document."""
+        self._bounded("query", query, truncate=False)
+        template = self._model.rerank_template
+        read = partial(self._from_template, template, query) if template else self._after(query)
+        self._fitting("query", array("i", read("")), truncate=False)
+        return read
+
+    def _after(self, query: str) -> Callable[[str], list[int]]:
+        """Return the function that makes tokens of a document after this query, which is tokenized once."""
         model = self._model
-        if model.rerank_template:
-            return self._from_template(model.rerank_template, {"{query}": query, "{document}": document})
         bos = [model.bos] if model.adds_bos else []
         end = [model.sep if model.eos is None else model.eos] if model.adds_eos else []
         sep = [model.sep] if model.adds_sep else []
-        found = [*bos, *model.tokenize(query), *end, *sep, *model.tokenize(document), *end]
-        return [id for id in found if id is not None]
+        start = [*bos, *model.tokenize(query), *end, *sep]
+        return lambda document: [id for id in (*start, *model.tokenize(document), *end) if id is not None]
 
-    def _from_template(self, template: str, given: dict[str, str]) -> list[int]:
+    def _from_template(self, template: str, query: str, document: str) -> list[int]:
         """Fill in a template. Control tokens that are written in a text stay text."""
-        parts, model = _PLACES.split(template), self._model
+        given, parts, model = {"{query}": query, "{document}": document}, _PLACES.split(template), self._model
         if any(map(model.control_texts.any_in, given.values())):
             return [
                 id for part in parts for id in model.tokenize(given.get(part, part), parse_special=part not in given)

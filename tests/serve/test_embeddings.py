@@ -125,6 +125,8 @@ def test_documents_are_ranked_for_a_query(texts: Serving) -> None:
     assert alone[0]["relevance_score"] == next(r["relevance_score"] for r in results if r["index"] == 1)
     long = posted(texts, RERANK, 400, model="rank", query="x", documents=["cat", "cat " * 200])["error"]
     assert (long["param"], long["n_ctx"]) == ("documents[1]", 128)
+    error = posted(texts, RERANK, 400, model="rank", query="cat " * 200, documents=["cat"])["error"]
+    assert (error["param"], error["n_prompt_tokens"]) == ("query", 202)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
