@@ -25,7 +25,8 @@ def completion_call(body: Mapping[str, Any], model: Served) -> Call:
 
 
 def infill_call(body: Mapping[str, Any], model: Served) -> Call:
-    """Read a body of /infill. Raises BadInputError."""
+    """Read a body of /infill. Raises BadInputError, and ApiError for a model that does not generate."""
+    model.check_generates()  # else the error would be about tokens that the model lacks
     return _call_of(infill_prompt(body, model), model)
 
 

@@ -174,6 +174,8 @@ def test_models_say_what_they_are_for(texts: Serving, server: Serving) -> None:
     hello = [{"role": "user", "content": "Hi"}]
     refusal = posted(texts, "/api/chat", 400, model="bert", messages=hello, stream=False)["error"]
     assert refusal == "bert is an embedding model, which cannot generate text; POST /v1/embeddings uses it"
+    about_gap = posted(texts, "/infill", 400, model="bert", input_prefix="a", input_suffix="b")["error"]["message"]
+    assert about_gap == refusal
     refusal = posted(texts, "/v1/responses", 400, model="rank", input="Hi")["error"]["message"]
     assert refusal == "rank is a reranking model, which cannot generate text; POST /v1/rerank uses it"
     assert "cannot rank" in posted(server, RERANK, 400, query="x", documents=["x"])["error"]["message"]
