@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, perf_counter_ns
@@ -47,7 +47,7 @@ from edgespec.serve.openai import ChatObject, TextObject, chat_call, text_call
 from edgespec.serve.pool import Place, Pool
 from edgespec.serve.responses import ResponseObject, response_call
 from edgespec.serve.served import STATE_S, Served
-from edgespec.serve.sse import ClientLeft, EventStream, error_response, while_connected
+from edgespec.serve.sse import ClientLeft, EventStream, HeldAnswer, error_response, while_connected
 from edgespec.serve.threads import in_thread
 
 CLOSE_S = 15.0  # for all models to be closed
@@ -208,7 +208,7 @@ def _pooling(style: type[VectorsObject]) -> Handler:
         body, record = object_of(request.scope["body"]), request.scope["record"]
         name = Fields(body).text("model")
 
-        async def whole() -> str:
+        async def whole(until_sent: ExitStack) -> str:
             started_ns, stats = perf_counter_ns(), Stats()
             with sent_as(names_in(body, style.names(body))):
                 async with server.pool.lend(name) as model:
@@ -217,7 +217,8 @@ def _pooling(style: type[VectorsObject]) -> Handler:
                     call.loaded_ns = loaded_ns
                     record.update(model=call.model, texts=len(call.inputs.texts))
                     record.update({"notes": call.notes} if call.notes else {})
-                    with server.vectors.held(call.n_values), server.pool.submit(model, [call.inputs]) as events:
+                    until_sent.enter_context(server.vectors.held(call.n_values))
+                    with server.pool.submit(model, [call.inputs]) as events:
                         async for _, event in events:
                             if event.is_last:
                                 stats = event.stats or stats
@@ -228,7 +229,9 @@ def _pooling(style: type[VectorsObject]) -> Handler:
                     record["prompt_tokens"] = stats.prompt_tokens
                     return call.whole(stats)
 
-        return Response(await while_connected(request.receive, whole()), media_type="application/json")
+        with ExitStack() as until_sent:
+            text = await while_connected(request.receive, whole(until_sent))
+            return HeldAnswer(text, until_sent.pop_all().close)
 
     return handler
 

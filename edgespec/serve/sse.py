@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from edgespec.serve.errors import ApiError, body_for, error_for
 
 FIRST_S = 5.0  # how long an error may still be an HTTP status
 PING_S = 15.0
+PIECE = 2**16  # bytes; a connection keeps as many before the next piece waits for the client
 
 Chunk = Mapping[str, Any]
 Made = TypeVar("Made")
@@ -93,6 +94,26 @@ class EventStream(Response):
             return None if chunk is None else self._style.event(chunk)
 
         return asyncio.create_task(step())
+
+
+class HeldAnswer(Response):
+    """A large answer, sent piece by piece as the client reads it. `release` is called once it is sent, or the client
+    has left."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: str, release: Callable[[], object]) -> None:
+        super().__init__(content)
+        self._release = release
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            for start in range(0, len(self.body), PIECE):
+                await _write(send, bytes(self.body[start : start + PIECE]))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._release()
 
 
 def error_response(error: ApiError, scope: Scope) -> Response:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import httpx2
@@ -228,6 +230,26 @@ def test_values_that_are_not_sent_yet_have_a_limit() -> None:
         pass
     with room.held(10):
         pass
+
+
+def test_values_count_until_the_client_has_read_them(texts: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, events = Room.held, list[str]()
+
+    @contextmanager
+    def noticed(room: Room, n_values: int) -> Iterator[None]:
+        with held(room, n_values):
+            yield
+        events.append("released")
+
+    monkeypatch.setattr(Room, "held", noticed)
+    with texts.client() as client:
+        with client.stream("POST", EMBEDDINGS, json={"input": ["cat"] * MOST_TEXTS}) as response:
+            parts = response.iter_raw()
+            next(parts)
+            assert (int(response.headers["content-length"]) > 2**21, events) == (True, [])
+        assert posted(texts, EMBEDDINGS, input="x")["data"]
+    while len(events) < 2:  # of the client that has left, too
+        time.sleep(0.001)
 
 
 def test_metrics_count_texts(texts: Serving) -> None:
