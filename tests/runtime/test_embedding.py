@@ -147,6 +147,23 @@ def test_scores_are_those_of_a_pair_with_its_special_tokens(tmp_path: Path) -> N
             rows(model, "x")
 
 
+def test_special_tokens_of_a_pair_have_the_order_of_llama_cpps_server(tmp_path: Path) -> None:
+    added = {f"tokenizer.ggml.add_{name}_token": True for name in ("bos", "eos", "sep")}
+    head = {"cls.output.weight": np.ones((1, 64), np.float32)}
+    path = write_model(
+        tmp_path / "tiny.gguf",
+        "qwen3",
+        metadata={**added, "tokenizer.ggml.seperator_token_id": 7, "qwen3.pooling_type": RANK},
+        tensors=head,
+    )
+    with opened(path) as model:
+        of = model.model
+        query, document = of.tokenize("is y"), of.tokenize("for x")
+        (read,) = model._inputs.of(Inputs(("for x",), "is y"))
+        assert len({of.bos, of.eos, of.sep}) > 1 and of.sep == 7
+        assert [*read] == [of.bos, *query, of.eos, 7, *document, of.eos]
+
+
 def test_a_reranker_may_have_a_template(tmp_path: Path) -> None:
     template = "<|im_start|>Query: {query}\nDocument: {document}<|im_end|>"
     path = write_model(
