@@ -176,6 +176,7 @@ class Comparison:
         session, lane = self.session, self.lanes[number]
         if self.is_race:
             session.model.needed().forget()
+            session.states.leave(session.chat or "")
         for event in session.ask(asks, cancel) if asks else session.regenerate(cancel, sample=0):
             if isinstance(event, Notice):
                 self.notes.append(event.text)

@@ -65,6 +65,10 @@ class ChatStates:
             engine.recall_state(messages, _file(chat), template)
         self._known.add(chat)
 
+    def leave(self, chat: str) -> None:
+        """Restore nothing before the next answer of a chat."""
+        self._known.add(chat)
+
     def keep(self, engine: Answerer, within_s: float = KEPT_WITHIN_S) -> None:
         """Save the chats that have changed, the last used one first. Raises what the engine raises."""
         until_s = perf_counter() + within_s

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine
 
+from edgespec.cancel import CancelFlag
 from edgespec.chat import states
+from edgespec.chat.comparing import Comparison, sides_and_text
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.chat.states import ChatStates, states_folder
@@ -66,6 +68,18 @@ def test_chats_are_kept_at_the_end_and_looked_for_once(store: Store) -> None:
     session.load()  # another model has another cache
     list(session.ask("go on"))
     assert states_of(engine)[1:] == [f"keep {first}.kv", f"recall {first}.kv"]
+
+
+@pytest.mark.parametrize(("argument", "calls"), [("temp=0 -- why?", ["recall"]), ("why?", [])])
+def test_a_race_does_not_restore_the_cache_of_a_chat(store: Store, argument: str, calls: list[str]) -> None:
+    session = talking_to(FakeEngine(), store)
+    list(session.ask("hello"))
+    session.close()
+    engine = FakeEngine()
+    session, chat = talking_to(engine, store), str(session.chat)
+    session.open(chat)
+    Comparison(session, *sides_and_text(session, argument)).run(CancelFlag())
+    assert states_of(engine) == [f"{call} {chat}.kv" for call in calls]
 
 
 def test_nothing_is_kept_where_nothing_may_be(store: Store) -> None:
