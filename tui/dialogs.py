@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Key
 from textual.screen import ModalScreen, ScreenResultType
 from textual.suggester import SuggestFromList
 from textual.widgets import Footer, Input, OptionList, Static
@@ -38,15 +39,23 @@ class Choice:
 class ChoiceScreen(Dialog[str]):
     """Shows a text and below it the choices; the result is the key of the chosen one.
 
-    `current` is highlighted, else the first choice; with `is_error` nothing.
+    `current` is highlighted, else the first choice; with `is_error` nothing. A character that the
+    user types closes the screen, and is given to `typed`.
     """
 
     def __init__(
-        self, title: str, text: str, choices: Sequence[Choice], current: str = "", *, is_error: bool = False
+        self,
+        title: str,
+        text: str,
+        choices: Sequence[Choice],
+        current: str = "",
+        *,
+        is_error: bool = False,
+        typed: Callable[[str], object] | None = None,
     ) -> None:
         super().__init__(classes="-error" if is_error else None)
         self._title, self._text, self._choices, self._current = title, text, choices, current
-        self._is_error = is_error
+        self._is_error, self._typed = is_error, typed
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
@@ -59,6 +68,12 @@ class ChoiceScreen(Dialog[str]):
             options.highlighted = keys.index(self._current) if self._current in keys else None if self._is_error else 0
             yield options
         yield Footer(show_command_palette=False, compact=True)
+
+    def on_key(self, event: Key) -> None:
+        if self._typed is not None and event.is_printable and event.character:
+            event.stop()
+            self.dismiss(None)
+            self._typed(event.character)
 
     def _option(self, choice: Choice) -> Option:
         mark = "• " if self._current and choice.key == self._current else ""

@@ -186,7 +186,7 @@ class ScreenFront:
     # --- screens above the chat -----------------------------------------------------------------------------------
 
     def _show_help(self) -> None:
-        """List keys and commands; a command that the user chooses is put into the field."""
+        """List keys and commands; a command that the user chooses, or text, is put into the field."""
         keys = [Choice("", name, about) for name, about in KEYS]
         commands = [Choice(each.name, f"{each.title}  {each.key.capitalize()}", each.help) for each in COMMANDS]
 
@@ -194,7 +194,8 @@ class ScreenFront:
             if name:
                 self._app.composer.put(f"/{name} ")
 
-        self._app.push_screen(ChoiceScreen("keys and commands", "", [*keys, *commands]), take)
+        help = ChoiceScreen("keys and commands", "", [*keys, *commands], typed=self._app.composer.input.insert)
+        self._app.push_screen(help, take)
 
     def _restart(self) -> None:
         """Load the model again; after a failure, let the user choose how."""

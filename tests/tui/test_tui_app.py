@@ -338,6 +338,19 @@ def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:
     on_screen(steps)
 
 
+def test_text_typed_over_the_help_is_written_into_the_field() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await start_again(app, pilot)
+        await type_in(app, pilot, "/help")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.press("T", "e", "l", "l")
+        await wait_until(pilot, lambda: len(app.screen_stack) == 1)
+        assert app.composer.text == "Tell"
+        app.composer.put("")
+
+    on_screen(steps)
+
+
 def after(*lines: str, expects: Callable[[ChatApp], object]) -> Steps:
     """After two messages and their answers, send these lines, and wait for what is expected."""
 
