@@ -17,7 +17,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat.comparing import Comparison, Lane
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
-from edgespec.text.figures import percent
+from edgespec.text.figures import counted, percent
 from edgespec.text.printable import printable
 from edgespec.tui.lines import Lines, Text
 
@@ -44,8 +44,7 @@ class ComparisonScreen(Screen[None]):
         super().__init__()
         self._comparison = comparison
         self._cancel, self._has_ended = CancelFlag(), threading.Event()
-        self._lane = 0  # the answer being generated; written by the thread that runs the comparison
-        self._loading = ""  # progress of loading another model; written by the same thread
+        self._loading = ""  # progress of loading another model; written by the thread that runs the comparison
 
     def compose(self) -> ComposeResult:
         message = printable(self._comparison.message).split("\n")
@@ -75,8 +74,8 @@ class ComparisonScreen(Screen[None]):
         finally:
             self._has_ended.set()
 
-    def _hear(self, lane: int) -> None:
-        self._lane, self._loading = lane, ""
+    def _hear(self, _: int) -> None:
+        self._loading = ""
 
     def _load(self, what: str, done: float) -> None:
         self._loading = "" if what == "prompt" else f"{PROGRESS[what].format('the model')} {percent(done)}"
@@ -100,8 +99,10 @@ class ComparisonScreen(Screen[None]):
             return
         for view in self.query(LaneView):
             view.show()
-        side, n_tokens = self._comparison.sides[self._lane], len(self._comparison.lanes[self._lane].tokens)
-        doing = self._loading or f"{side.title}, {n_tokens} tokens"
+        running = self._comparison.running
+        n_tokens = len(self._comparison.lanes[running].tokens)
+        written = counted(n_tokens, "token") if n_tokens else PROGRESS["prompt"]
+        doing = self._loading or f"{self._comparison.sides[running].title}, {written}"
         self._say(f"{doing} ...{' stopping' if self._cancel.is_set() else ''}")
 
     def action_keep(self, number: int) -> None:

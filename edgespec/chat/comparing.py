@@ -111,13 +111,14 @@ class Lane:
 class Comparison:
     """Two answers to `text`, or to the last message if `text` is empty.
 
-    `lanes` are the answers so far, `notes` the notes that the model gave meanwhile. `had` is the answer that the chat
-    had to this message.
+    `lanes` are the answers so far, `running` is the index of the one that is generated, `notes` are the notes that the
+    model gave meanwhile. `had` is the answer that the chat had to this message.
     """
 
     def __init__(self, session: Session, sides: tuple[Side, Side], text: str = "") -> None:
         self.session, self.sides, self.text = session, sides, text
         self.lanes = (Lane(), Lane())
+        self.running = 0
         self._seed = secrets.randbits(32) if session.settings.seed < 0 else None  # both answers use the same seed
         self.notes: list[str] = []
         self.had: str | None = None
@@ -158,6 +159,7 @@ class Comparison:
         for number in order:
             if cancel.is_set():
                 break
+            self.running = number
             with self._as(self.sides[number], cancel, progress):
                 self._answer(number, "" if number != order[0] else self.text, cancel, heard)
         if key := self.had or self.lanes[0].key or self.lanes[1].key:

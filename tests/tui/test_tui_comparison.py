@@ -111,6 +111,14 @@ def test_a_key_keeps_one_answer_and_the_other_stays_a_branch() -> None:
     assert len(session.branches()) == 2
 
 
+def test_the_answer_whose_prompt_is_read_is_named() -> None:
+    async def step(pilot: Pilot[Any]) -> None:
+        for title in ("current settings", "without drafting"):
+            await wait_until(pilot, lambda title=title: f"{title}, reading the prompt" in said(pilot))  # type: ignore[misc]
+
+    drive(FakeEngine("one", round_s=0.2), step)
+
+
 def test_escape_stops_and_then_leaves() -> None:
     async def step(pilot: Pilot[Any]) -> None:
         await wait_until(pilot, lambda: "tokens ..." in said(pilot))
