@@ -80,12 +80,15 @@ def test_a_tool_that_is_not_allowed_is_unknown_to_the_model(home: Path, forced: 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "--mcp-config needs --allow-tool"),
+        ([], "--mcp-config needs --allow-tool\n  name the tools that may run: --allow-tool SERVER/TOOL"),
         (["--allow-tool", "add", "--samples", "2"], "--allow-tool and --samples exclude each other"),
         (["--allow-tool", "other"], "there is no tool 'other'"),
         (["--allow-tool", "add", "--raw"], "tools need a chat"),
         (["--allow-tool", "add", "--regex", "x"], "tools and a regex exclude each other"),
-        (["--allow-tool", "add", "-m", "plain.gguf"], "the chat template of this model has no tools"),
+        (
+            ["--allow-tool", "add", "-m", "plain.gguf"],
+            "the chat template of plain.gguf has no tools\n  use a model whose",
+        ),
         (["--allow-tool", "add", "--mcp-config", "missing.json"], "missing.json cannot be read"),
     ],
 )

@@ -64,7 +64,7 @@ class ToolRun:
     """
 
     def __init__(self, call: Call, llm: Runtime, asked: Request, toolbox: Toolbox) -> None:
-        from edgespec.tools.offer import NO_TOOLS, Offer, style_of
+        from edgespec.tools.offer import Offer, style_of
 
         self._llm, self._toolbox, self._output, self._cancel = llm, toolbox, call.output, call.cancel
         self.results: list[ToolResult] = []
@@ -74,7 +74,10 @@ class ToolRun:
         if asked.constraint is not None:
             raise UsageError(f"tools and a {asked.constraint[0]} exclude each other")
         if (style := style_of(llm)) is None:
-            raise UsageError(NO_TOOLS)
+            raise UsageError(
+                f"the chat template of {call.values['model']} has no tools",
+                hint="use a model whose template has them, or leave out --allow-tool",
+            )
         toolbox.start()
         with call.cancelling():
             toolbox.wait(call.cancel)
