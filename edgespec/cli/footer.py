@@ -91,11 +91,9 @@ def _decided(pace: Sequence[PolicyVerdict], setting: str) -> str:
     return "" if setting == "auto" else f"draft length {setting}"
 
 
-def explanation(stats: Stats, pace: Sequence[PolicyVerdict]) -> RenderableType:
-    """Return where the time of an answer went, what each drafter did and gained, and why it was used."""
-    from rich.console import Group
-    from rich.text import Text
-
+def explanation(stats: Stats, pace: Sequence[PolicyVerdict]) -> tuple[RenderableType, list[str]]:
+    """Return a table of what each drafter did and gained, and lines about where the time of an answer went, and why
+    each drafter was used."""
     from edgespec.bench.tables import Figures
 
     states = {verdict.drafter: "backed off" if verdict.rests else "active" for verdict in pace}
@@ -106,7 +104,7 @@ def explanation(stats: Stats, pace: Sequence[PolicyVerdict]) -> RenderableType:
         rows.append([name, *figures, "" if gained is None else f"{gained:+.1f}", states.get(name, "")])
     title = f"{rate(stats.tokens_per_s)} tok/s; what each drafter did, and how much speed it added or cost"
     table = Figures(title, ["", "asked", "verified", "accepted", "ms", "tok/s", "now"], rows)
-    return Group(table, Text(), Text("\n".join([*_details(stats), *_reasons(pace)])))
+    return table, [*_details(stats), *_reasons(pace)]
 
 
 def _details(stats: Stats) -> list[str]:

@@ -150,7 +150,9 @@ def _answer(llm: Answerer, prompt: _Prompt, call: Call, toolbox: Toolbox | None 
     elif failure is None and asked.constraint is None:  # a constrained answer that is cut off is an error
         _note_limit(llm, asked, shown, output)
     if values["explain"]:
-        output.show(explanation(shown.stats, llm.pace_verdicts(asked)), aside=True)
+        table, lines = explanation(shown.stats, llm.pace_verdicts(asked))
+        output.show(table, aside=True)
+        output.aside("\n".join(["", *lines]))
     _account(llm, asked, shown, call)
     if failure is not None:
         raise failure
@@ -164,7 +166,9 @@ def _refuse_contradictions(call: Call, text: str, images: Sequence[Image]) -> No
     if call.is_typed("logprobs") and not call.values["as_json"]:
         raise UsageError("--logprobs needs --json", why="log probabilities are only printed as JSON")
     if call.values["mcp_config"] and not call.values["allow_tool"]:
-        raise UsageError("--mcp-config needs --allow-tool", why="no one is asked before a tool runs")
+        raise UsageError(
+            "--mcp-config needs --allow-tool", hint="name the tools that may run: --allow-tool SERVER/TOOL"
+        )
     if call.values["allow_tool"] and call.values["samples"] > 1:
         raise UsageError("--allow-tool and --samples exclude each other")
     if call.values["allow_tool"] and call.values["server"] not in (None, AUTO):
