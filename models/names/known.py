@@ -11,10 +11,10 @@ from pathlib import Path
 from edgespec.errors import UsageError
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_of
 from edgespec.models.hub.quants import drafts_in, models_in, quant_of
-from edgespec.models.names.catalog import catalogue, near
+from edgespec.models.names.catalog import catalogue
 from edgespec.models.names.elsewhere import files_elsewhere, program_of, spec_elsewhere
 from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.source import NAMES, HubSpec, cached, is_path, packaged_at
+from edgespec.models.names.source import NAMES, PAIR, HubSpec, cached, is_path, packaged_at
 
 
 def name_of(path: Path, spec: str = "") -> str:
@@ -109,12 +109,18 @@ def hint_for_name(name: str) -> str:
     if files and _stem(name) == _stem(files[0].name):
         return _did_you_mean(map(_spec, files))
     # Other programs write the size of a model after a ":", in place of a quantisation.
-    in_catalogue = near(name.replace(":", "-")) or near(name.partition(":")[0])
-    if known := [*difflib.get_close_matches(name.lower(), NAMES, n=1), *in_catalogue]:
+    if known := _near(name.replace(":", "-")) or _near(name.partition(":")[0]):
         return f"{_did_you_mean(map(repr, known))} 'edgespec ls --catalog' lists the names"
     if files:
         return _did_you_mean(map(_spec, files))
     return f"{HOW_TO_NAME_A_MODEL}; 'edgespec ls --catalog' lists names"
+
+
+def _near(name: str) -> list[str]:
+    """Return known names like this one, the closest first. A draft head, which cannot be run, is only among them if its
+    name is the closest."""
+    found = difflib.get_close_matches(name.lower(), [*NAMES, *catalogue()], n=MOST)
+    return [each for each in found if each == found[0] or each in PAIR or each not in NAMES]
 
 
 def hint_for_file(spec: str, path: Path) -> str:

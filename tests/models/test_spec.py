@@ -180,6 +180,8 @@ def test_names_of_the_catalogue_bring_their_drafts(spec: str) -> None:
         ("ollama://library/x", "only addresses of the hub are supported"),
         ("file:///a/b%20c.gguf", "only addresses of the hub are supported"),
         ("qwen2.5-8b", "did you mean 'qwen2.5-"),
+        ("smolm2", "did you mean 'smollm2' or 'smollm2-360m' or 'smollm2-135m'?"),
+        ("smollm2-hydr", "did you mean 'smollm2-hydra' or 'smollm2'"),
         ("qwen2.5", "'edgespec ls --catalog' lists the names"),
         ("whisper", "'edgespec ls --catalog' lists names"),
         ("llama3.2:1b", "did you mean 'llama3.2-1b' or 'llama3.2-3b'"),
