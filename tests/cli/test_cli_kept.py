@@ -294,6 +294,11 @@ def test_a_time_needs_a_unit(home: Path, time_: str) -> None:
     assert b"is not a duration, such as 90s, 10m or 1h30m" in done.stderr
 
 
+def test_no_time_keeps_nothing(home: Path) -> None:
+    done = edgespec_here(*ASKED, "--keep-alive", "0", home=home)
+    assert (done.returncode, b"keep" in done.stderr) == (0, False)
+
+
 LONG = ("run", "def return", "-m", "demo", "-t", "1", "-n", "900", "--ignore-eos", "--seed", "7", "--raw")
 
 

@@ -168,7 +168,9 @@ def _logit_bias(text: str) -> tuple[int, float]:
 
 
 def _duration(text: str) -> float:
-    """Return the seconds of a duration such as 90s, 10m or 1h30m."""
+    """Return the seconds of a duration such as 90s, 10m or 1h30m; 0 needs no unit."""
+    if text == "0":
+        return 0.0
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text.lower())
     if not parts or "".join(map("".join, parts)) != text.lower():
         raise ValueError(f"{text!r} is not a duration, such as 90s, 10m or 1h30m")
