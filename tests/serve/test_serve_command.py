@@ -83,6 +83,15 @@ def test_a_signal_lets_answers_finish_and_models_load(tmp_path: Path) -> None:
         assert answers[0]["status"] == 401
 
 
+@posix
+@pytest.mark.cli
+def test_an_idle_server_ends_without_a_note_about_answers(tmp_path: Path) -> None:
+    with program(tmp_path) as (process, _):
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert b"running answers" not in said
+
+
 @pytest.mark.long
 @posix
 @pytest.mark.cli

@@ -228,7 +228,8 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
         _greet(output, url, [*names], len(named), rules, example, as_json=values["as_json"])
 
         def stop() -> None:
-            output.note("finishing running answers; Ctrl-C again aborts")
+            if server.server_state.tasks:  # of requests without a whole response
+                output.note("finishing running answers; Ctrl-C again aborts")
             presence.close()
             end()
             if values["as_json"]:
