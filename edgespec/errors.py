@@ -61,6 +61,12 @@ class PromptTooLongError(UsageError):
     where = "messages"
 
 
+class ImageError(UsageError):
+    """The model cannot read an image; `where` is the part of a request that it comes from."""
+
+    where = "messages"
+
+
 class ModelNotFoundError(EdgespecError):
     """No such model file or name."""
 

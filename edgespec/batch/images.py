@@ -56,7 +56,7 @@ def image_data(where: str, part: Mapping[str, Any]) -> Any:
     if not isinstance(url, str):
         raise wrong(where, "have an image_url", part)
     if not (found := _DATA.match(url[:256])):
-        raise UnsupportedError(where, "images must be data URLs (data:image/png;base64,...), which no one has to fetch")
+        raise UnsupportedError(where, "the server fetches no URLs: send a data URL (data:image/png;base64,...)")
     return url[found.end() :]
 
 

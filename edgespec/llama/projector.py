@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from edgespec.closable import Closable
 from edgespec.core.images import image_ids
-from edgespec.errors import GenerationError, ModelFileError, UsageError
+from edgespec.errors import GenerationError, ImageError, ModelFileError, UsageError
 from edgespec.files.images import pixels_of
 from edgespec.llama.library import _log, complaints, first_complaint, gpus
 from edgespec.llama.model import Model
@@ -172,7 +172,7 @@ class Projector(Closable):
             with complaints() as lines:
                 code = mtmd.mtmd_tokenize(self.handle, chunks, ctypes.byref(text), (ctypes.c_void_p * 1)(bitmap), 1)
             if code:
-                raise UsageError(f"{name} cannot be read", why=first_complaint(lines))
+                raise ImageError(f"{name} cannot be read", why=first_complaint(lines))
             tokens, cells = list[int](), dict[int, Cells]()
             for index in range(mtmd.mtmd_input_chunks_size(chunks)):
                 chunk = mtmd.mtmd_input_chunks_get(chunks, index)

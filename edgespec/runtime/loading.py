@@ -39,6 +39,7 @@ from edgespec.llama.template import ChatTemplate
 from edgespec.llama.workers import RemoteDevice, parse_addresses
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.source import HEADS as BUNDLED_HEADS
+from edgespec.models.names.source import is_path
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.drafting import (
     LoadedDrafters,
@@ -175,7 +176,8 @@ class ModelSession(Closable):
         self.context = Context(self.model, adapters=self.adapters, **how)
         self.contexts.append(self.context)
         self.context.adapters = self.adapters.every  # an answer may use any of them
-        self.vision = Vision(projector, self.context, named=settings.mmproj is not None)
+        name = self.model.path.name if is_path(settings.model) else settings.model
+        self.vision = Vision(projector, self.context, name, named=settings.mmproj is not None)
         self.template = ChatTemplate(self.model, see=self.vision.see)
         self.guarantee = Guarantee(self.context, settings, self._progress, drafts=drafts)
         self.context.adapters = self.adapters.default

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from edgespec.errors import PromptTooLongError, UsageError
+from edgespec.errors import ImageError, PromptTooLongError, UsageError
 from edgespec.files.images import size_of_image
 from edgespec.llama.constraint import constraint_notes
 from edgespec.llama.model import Model
@@ -135,7 +135,7 @@ class Prompts:
         n_pixels = sum(math.prod(size_of_image(image.data, image.name)) for image in images)
         if n_pixels > MOST_PIXELS:
             why = f"together they have {n_pixels:,} pixels, and at most {MOST_PIXELS:,} are decoded"
-            raise UsageError("the images of the prompt are too large", why=why, hint="make them smaller")
+            raise ImageError("the images of the prompt are too large", why=why, hint="make them smaller")
 
 
 def request_notes(request: Request) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from edgespec.closable import Closable
-from edgespec.errors import ModelFileError, ModelNotFoundError, UsageError
+from edgespec.errors import ImageError, ModelFileError, ModelNotFoundError
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.llama.context import Context
 from edgespec.llama.projector import Picture, Projector
@@ -31,10 +31,10 @@ def projector_file(mmproj: str | None, header: Header) -> Path | None:
 
 class Vision(Closable):
     """Reads images with the projector `path`; None: every image is refused. Projectors that were `named` are loaded at
-    once."""
+    once. Errors call the model `name`."""
 
-    def __init__(self, path: Path | None, context: Context, *, named: bool) -> None:
-        self.path, self._context = path, context
+    def __init__(self, path: Path | None, context: Context, name: str, *, named: bool) -> None:
+        self.path, self._context, self._name = path, context, name
         self._projector: Projector | None = None
         self._damage: ModelFileError | None = None
         self._loading = threading.Lock()
@@ -47,17 +47,16 @@ class Vision(Closable):
 
     def see(self, image: Image) -> Picture:
         """Return an image as a part of a prompt. Raises UsageError, ModelFileError."""
-        model = self._context.model
         if self.path is None:
-            raise UsageError(
-                f"{model.path.name} cannot see images",
+            raise ImageError(
+                f"{self._name} cannot see images",
                 why="it has no projector (a file mmproj*.gguf in its folder)",
                 hint="name its projector with --mmproj FILE, or use a model that has one",
             )
         picture = self._load(self.path).read(image.data, image.name)
         together = [cells.n for cells in picture.cells.values() if cells.is_whole]
         if max(together, default=0) > self._context.n_batch:
-            raise UsageError(
+            raise ImageError(
                 f"{image.name} has too many tokens for this context",
                 why=f"the model reads its {max(together)} tokens in one pass, which holds {self._context.n_batch}",
                 hint="use a smaller context (-c), which has larger passes",

@@ -13,7 +13,7 @@ from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError
 from edgespec.batch.known import ALIASES
-from edgespec.errors import EdgespecError, PromptTooLongError, UsageError
+from edgespec.errors import EdgespecError, ImageError, PromptTooLongError, UsageError
 from edgespec.settings import Request, shown
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,8 @@ def error_for(error: BaseException) -> ApiError:
     message = error.line
     if isinstance(error, UsageError):
         about = error.what.partition(" ")[0].rstrip(":")
-        return ApiError(400, message, param=about if about in Request.__dataclass_fields__ else None)
+        named = about if about in Request.__dataclass_fields__ else None
+        return ApiError(400, message, param=error.where if isinstance(error, ImageError) else named)
     return ApiError(503, message, type="server_error", code="engine_error", headers=once)
 
 

@@ -78,7 +78,7 @@ def test_an_engine_on_another_machine_sends_its_images(seeing: Serving) -> None:
 @pytest.mark.parametrize(
     ("part", "why"),
     [
-        (url_part("https://example.org/a.png"), "images must be data URLs"),
+        (url_part("https://example.org/a.png"), "the server fetches no URLs: send a data URL"),
         (url_part("data:image/png;base64,%%%"), "not valid base64"),
         (url_part("data:image/png;base64,AAAA"), "cannot be used"),
         (url_part(PICTURE[:300]), "cannot be decoded"),
@@ -93,7 +93,14 @@ def test_other_images_are_errors_and_the_server_lives_on(seeing: Serving, part: 
 
 
 def test_a_model_that_cannot_see_says_so(server: Serving) -> None:
-    assert "cannot see images" in chat(server, url_part(PICTURE), status=400)
+    messages = [{"role": "user", "content": [url_part(PICTURE)]}]
+    given = [{"role": "user", "content": [{"type": "input_image", "image_url": data_url(PICTURE)}]}]
+    for path, body, field in (
+        ("/v1/chat/completions", {"messages": messages}, "messages"),
+        ("/v1/responses", {"input": given}, "input"),
+    ):
+        error = posted(server, path, body, 400)["error"]
+        assert (error["param"], error["message"].partition(":")[0]) == (field, f"{server.name} cannot see images")
 
 
 def test_clients_can_ask_whether_a_model_sees(seeing: Serving, server: Serving) -> None:
