@@ -144,7 +144,7 @@ def test_the_system_prompt_is_reported_and_not_carried_into_a_new_chat(home: Pat
 
 def test_what_cannot_be_done_is_reported_and_the_conversation_goes_on(home: Path) -> None:
     done = chat("hello", "/nonsense", "/load nobody", "/set temp -1", "/edit 7", "/copy", "more", home=home)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert len(contents(home)) == 4
     said = done.stderr.decode()
     for what in ("no command /nonsense", "nobody", "temp must be", "from 1 to 2", "there is no clipboard"):

@@ -127,13 +127,13 @@ def chat(call: Call) -> None:
             session.begin_as(persona, call.typed_names())
         session.attached = attached
         try:
-            failed = _front(call, session)
+            exit_code = _front(call, session)
         finally:
             session.close()
             if session.store_error is not None:
                 _rescue(session, output)
-    if failed:
-        call.ctx.exit(1)
+    if exit_code:
+        call.ctx.exit(exit_code)
 
 
 def _local_model(call: Call, resumed: Mapping[str, Any]) -> LoadSettings:
@@ -178,12 +178,13 @@ def _store(notes: list[str], *, keeps: bool) -> Store:
         raise StoreError(error.what, why=error.why, hint=hint) from error
 
 
-def _front(call: Call, session: Session) -> bool:
-    """Run the conversation. Return whether an answer failed in a chat without a user, such as one with piped input."""
+def _front(call: Call, session: Session) -> int:
+    """Run the conversation. Return the exit code: that of the first error in a chat without a user, such as one with
+    piped input."""
     values = call.values
     if values["tui"] or (values["tui"] is None and _can_show_a_screen()):
         _show_screen(call, session)
-        return False
+        return 0
     from edgespec.cli.terminal.repl import Repl
 
     if values["tui"] is None and [*map(_is_terminal, (sys.stdin, sys.stdout, sys.stderr))] == [True, True, False]:

@@ -49,7 +49,8 @@ class Repl:
         self._call, self.session, self.output, self._interrupts = call, session, call.output, call.interrupts
         self._details = call.values["stats"]
         self.commands = Commands(session, self)
-        self._failed = self._left = self._shows_tokens = False
+        self._left = self._shows_tokens = False
+        self._exit_code = 0  # of the first error
         self._next: str | None = None
         self._seen: str | None = None  # the key of the last message that was shown
         self._marks = ""  # the drafter of the text being shown
@@ -57,8 +58,9 @@ class Repl:
         self._editor = LineEditor(self._completions, remembers=call.values["history"]) if interactive else None
         self._calls = ToolCalls(call, asks=interactive)
 
-    def run(self) -> bool:
-        """Run the conversation. Return whether something failed although no user was there, as with piped input."""
+    def run(self) -> int:
+        """Run the conversation. Return the exit code: that of the first error if no user is there, as with piped
+        input."""
         self.load(self.session.load_settings)
         if self.session.turns:
             self.redraw()
@@ -77,7 +79,7 @@ class Repl:
         finally:
             if self._editor is not None:
                 self._editor.save()
-        return self._failed and self._editor is None
+        return self._exit_code if self._editor is None else 0
 
     def _do(self, text: str) -> None:
         """Run one message or command. Errors are reported, and the conversation continues."""
@@ -100,7 +102,7 @@ class Repl:
         self._interrupts.resume()
 
     def _show_error(self, error: EdgespecError) -> None:
-        self._failed = True
+        self._exit_code = self._exit_code or error.exit_code
         self.output.error(str(error), trace=True)
         if self.session.model.waits_for_workers:
             self.output.note("the next message loads the model again")
