@@ -161,7 +161,7 @@ class Files:
 
     def _show_counts(self) -> None:
         self._draw()
-        warning = self._session.too_long()
+        warning = self._session.trouble()
         if warning and warning != self._warned:
             self._app.say(warning, "warning")
         self._warned = warning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,11 +13,12 @@ from edgespec.chat.images import BLOCK, keep
 from edgespec.chat.paths import named_files, shown_name
 from edgespec.documents.document import HEADER, Document, Span, block_of
 from edgespec.documents.files import read_bytes
-from edgespec.documents.reader import Said, from_text, read_file, reader
+from edgespec.documents.reader import Said, from_text, read_file, reader, unit_of
 from edgespec.errors import UsageError
 from edgespec.files.images import MOST_BYTES as MOST_IMAGE_BYTES
 from edgespec.files.images import has_image_name, is_image
 from edgespec.llama.child import NotWaitedForError
+from edgespec.models.names.known import short_spec
 from edgespec.text.figures import size_of
 from edgespec.text.printable import one_line
 
@@ -39,6 +41,11 @@ class Attachment(Document):
     def block(self) -> str:
         """The file as a part of the message."""
         return self.mark or block_of(self)
+
+    @property
+    def spec(self) -> str:
+        """The path that names this file from the working folder, or the name of another text."""
+        return short_spec(str(self.path)) if self.path else self.name
 
 
 def described(files: Sequence[Document], n_tokens: int | None = None) -> str:
@@ -102,13 +109,27 @@ def _read(path: Path, span: Span | None, said: Said, cancel: CancelFlag | None) 
 
 
 def with_span(names: str) -> tuple[str, Span | None]:
-    """Split a range such as "1-20" off the end of a text that names files, unless a file has that name."""
+    """Split a range such as "1-20" off the end of a text that names files, unless a file has that name.
+
+    Raises UsageError if the range after the name of a file is wrong.
+    """
     before, _, last = names.strip().rpartition(" ")
-    span = Span.of(last) if before else None
+    if not before:
+        return names, None
     with suppress(OSError):
-        if span is None or Path(last).exists() or Path(names.strip()).exists():
+        if Path(last).exists() or Path(names.strip()).exists():
             return names, None
-    return before, span
+    span = Span.of(last)
+    if span is None:
+        _check_range(before, last)
+    return (before, span) if span else (names, None)
+
+
+def _check_range(names: str, text: str) -> None:
+    """Raise UsageError if this text after names of files is a wrong range."""
+    unit = unit_of(names.strip("'\""))
+    if (fault := Span.fault(text, unit)) and all(map(os.path.isfile, named_files(names))):
+        raise UsageError(f"{unit}s {text} of {names} cannot be read", why=fault)
 
 
 def joined(attached: Sequence[Attachment], added: Sequence[Attachment]) -> list[Attachment]:

@@ -243,7 +243,7 @@ class Commands(ToolCommands, StoreCommands):
             f"{n:3}  {file.name}  ({described([file], session.counts.count(file))})" for n, file in enumerate(files, 1)
         ]
         total = f"{counted(len(files), 'file')}, {described(files, session.counts.total(files))}"
-        ends = [f"{total}, for your next message; /file none removes", session.too_long()]
+        ends = [f"{total}, for your next message; /file none removes", session.trouble()]
         return "\n".join(filter(None, [*lines, *ends]))
 
     # --- the conversation -----------------------------------------------------------------------------------------

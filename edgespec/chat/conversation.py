@@ -255,15 +255,18 @@ class Conversation:
         """Return how much of the prompt the model has processed, in words; `done` is from 0 to 1."""
         return f"reading {int(done * self.used):,} of {self.used:,} tokens" if 0 < done < 1 and self.used else "reading"
 
-    def too_long(self) -> str:
-        """Return by how much the attachments exceed the context, and what to do; "" if they fit or are not counted."""
+    def trouble(self) -> str:
+        """Return why the attachments cannot be sent, and what to do; "" if they can be, or are not counted."""
+        return self.counts.fault(self.attached) or self._too_long()
+
+    def _too_long(self) -> str:
         n_tokens, n_ctx = self.counts.total(self.attached) or 0, self.context_size
         if n_tokens < n_ctx or not n_ctx:
             return ""
         longest = max(self.attached, key=lambda file: file.n_bytes)
         return (
             f"{n_tokens:,} tokens are attached, {n_tokens - n_ctx + 1:,} too many for the context of {n_ctx:,}\n"
-            f"  attach some pages, rows or lines (/file {longest.name} 1-10), or start with a larger context (-c)"
+            f"  attach some pages, rows or lines (/file {longest.spec} 1-10), or start with a larger context (-c)"
         )
 
     def detach(self, number: str = "") -> None:
@@ -353,6 +356,7 @@ class TokenCounts:
     def __init__(self, model: ChatModel) -> None:
         self._model = model
         self._counts: dict[tuple[str, int], int] = {}
+        self._faults: dict[tuple[str, int], str] = {}
 
     def total(self, files: Sequence[Attachment]) -> int | None:
         """Return the number of tokens of all files, None if one of them is not counted yet."""
@@ -366,9 +370,16 @@ class TokenCounts:
             try:
                 with_file = engine.count([with_images("user", f"{file.block}\n\n{SHORT.content}")])
                 self._counts[key] = with_file - engine.count([SHORT])
+                self._faults.pop(key, None)
+            except UsageError as error:
+                self._faults[key] = str(error)
             except EdgespecError:  # the model has died, which its next request reports
                 return None
         return self._counts.get(key)
+
+    def fault(self, files: Sequence[Attachment]) -> str:
+        """Return why the model cannot read one of these files, such as an image; "" if no reason was found."""
+        return next(filter(None, (self._faults.get(self._key(file), "") for file in files)), "")
 
     def _key(self, file: Attachment) -> tuple[str, int]:
         return str(self._model.about.get("model", "")), hash(file)

@@ -136,6 +136,10 @@ class Session(ToolUse, Closable):
             self._make_room([*self.turns, turn])
         except GenerationError as error:  # the model has died; /regen answers the message when a model is loaded
             failure = error
+        except UsageError as error:
+            if any(file.mark for file in sent):
+                error.hint += f"{error.hint and '; '}/file none removes attached images"
+            raise
         self._keep(turn)
         if files is None:
             self.attached = [file for file in self.attached if file not in sent]

@@ -10,6 +10,7 @@ from edgespec.errors import UsageError
 from edgespec.text.figures import counted
 
 MOST_TEXT_BYTES = 4 << 20  # of the text of a document
+_RANGE = re.compile(r"(\d{1,9})(?:(-)(\d{1,9})?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,20 @@ class Span:
     @classmethod
     def of(cls, text: str) -> Self | None:
         """Return the span that a text such as "3", "1-20" or "30-" describes, else None."""
-        found = re.fullmatch(r"(\d{1,9})(?:(-)(\d{1,9})?)?", text, re.ASCII)
+        found = _RANGE.fullmatch(text)
         if found is None:
             return None
         first = int(found[1])
         last = int(found[3]) if found[3] else None if found[2] else first
         return cls(first, last) if first and (last is None or last >= first) else None
+
+    @staticmethod
+    def fault(text: str, unit: str) -> str:
+        """Return why a text that looks like a range of pages, rows or lines is not one, else ""."""
+        found = _RANGE.fullmatch(text)
+        if found is None or Span.of(text):
+            return ""
+        return "the first is after the last" if int(found[1]) else f"{unit}s count from 1"
 
     def within(self, name: str, unit: str, total: int) -> Self:
         """Return the part of this span that a document of `total` pages, rows or lines has. Raises UsageError."""

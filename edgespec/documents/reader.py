@@ -45,6 +45,11 @@ def kind_of(name: str, start: bytes = b"") -> str:
     return "pdf" if start.startswith(b"%PDF-") else KINDS.get(Path(name.lower()).suffix, "")
 
 
+def unit_of(name: str) -> str:
+    """Return what a range chooses in a document with this name."""
+    return {"pdf": "page", "table": "row"}.get(kind_of(name), "line")
+
+
 def read_file(
     name: str, path: Path, span: Span | None = None, said: Said = lambda what: None, cancel: CancelFlag | None = None
 ) -> Document:

@@ -127,6 +127,23 @@ def test_a_range_is_not_taken_from_the_name_of_a_file(folder: Path) -> None:
     assert attach([], "Makefile 7")[0][1].name == "./7"
 
 
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        ("sales.csv 10-1", "rows 10-1 of sales.csv cannot be read: the first is after the last"),
+        ("sales.csv 0-3", "rows 0-3 of sales.csv cannot be read: rows count from 1"),
+        ("'my notes.txt' 0", "lines 0 of 'my notes.txt' cannot be read: lines count from 1"),
+        ("gone.csv 10-1", "gone.csv cannot be read: No such file"),
+    ],
+)
+def test_a_wrong_range_of_a_file_is_not_taken_for_a_file(folder: Path, names: str, why: str) -> None:
+    (folder / "sales.csv").write_text("n\n1\n")
+    (folder / "my notes.txt").write_text("text")
+    with pytest.raises(UsageError) as refused:
+        attach([], names)
+    assert why in str(refused.value)
+
+
 def test_nothing_is_attached_after_reading_was_cancelled(folder: Path) -> None:
     (folder / "a.pdf").write_bytes(pdf("one", "two"))
     cancel = CancelFlag()
@@ -169,9 +186,9 @@ def test_attachments_stay_with_their_message(folder: Path) -> None:
         session.attached = []
         list(session.ask("first"))
         session.attached = [Attachment("a.txt", "word " * 2000)]
-        assert session.too_long() == ""  # not counted yet
+        assert session.trouble() == ""  # not counted yet
         session.counts.count(session.attached[0])
-        assert session.too_long().startswith(
+        assert session.trouble().startswith(
             "2,003 tokens are attached, 980 too many for the context of 1,024\n  attach"
         )
         with pytest.raises(UsageError, match="the context holds"):

@@ -77,3 +77,17 @@ def test_a_chat_remembers_its_image(tmp_path: Path) -> None:
     assert later.returncode == 0, later.stderr.decode()
     blind = edgespec_here(*chat, "--mmproj", "none", "--resume", "last", "and now?", home=tmp_path)
     assert b"cannot see images" in blind.stderr
+    assert b"/file none" not in blind.stderr  # nothing is attached
+
+
+def test_a_model_that_cannot_see_says_so_when_an_image_is_attached(tmp_path: Path) -> None:
+    model = write_seeing(tmp_path / "models", "llama")
+    (tmp_path / "cat.png").write_bytes(CAT)
+    chat = ["chat", "-m", str(model), "-n", "2", "-t", "1", "--plain", "--mmproj", "none"]
+    attached = edgespec_here(*chat, home=tmp_path, stdin=b"/file cat.png\n/file none\nhello\n")
+    assert attached.returncode == 0
+    assert attached.stderr.decode().count(f"{model.name} cannot see images: ") == 1
+    sent = edgespec_here(*chat, "-f", "cat.png", "hello", home=tmp_path)
+    asked = edgespec_here("run", *chat[1:7], "--mmproj", "none", "-f", "cat.png", "hello", home=tmp_path)
+    assert sent.returncode == asked.returncode == 2
+    assert "; /file none removes attached images" in sent.stderr.decode()

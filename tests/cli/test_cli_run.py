@@ -77,6 +77,11 @@ def test_a_document_that_does_not_fit_is_an_error(home: Path) -> None:
     assert said.startswith("note: long.csv, 900 rows, ")
     assert "the context holds 512\n" in said
     assert "a range chooses pages, rows or lines: -f 'long.csv 1-20'" in said.replace("\n  ", " ")
+    (home / "folder").mkdir()
+    (home / "folder" / "large one.txt").write_text("word " * 3_000)
+    (home / "folder" / "small.txt").write_text("word")
+    said = refusal(edgespec_here("run", PROMPT, "-f", "folder", *FIRST, "-c", "512", home=home))
+    assert f"-f '{Path('folder', 'large one.txt')} 1-20'" in said.replace("\n  ", " ")
     assert "report.docx cannot be read: No such file" in refusal(edgespec_here("run", "-f", "report.docx", home=home))
 
 
@@ -514,7 +519,8 @@ def test_a_cache_that_cannot_be_written_is_noted_and_no_more(
 
 def test_what_the_policy_decided_is_said_and_explained(home: Path) -> None:
     drafting = ("-md", "draft.gguf", "--spec-type", "draft", "--stats", "--explain")
-    said = edgespec_here("run", PROMPT, *FIRST, *drafting, home=home).stderr.decode()
+    said = edgespec_here("run", PROMPT, *FIRST, *drafting, home=home, COLUMNS="40").stderr.decode()
+    assert re.search(r"^answer: .* s, target .* s, drafting .* s, other .* s$", said, re.MULTILINE)  # it is not wrapped
     state = "backed off: draft" if "draft: backed off" in said else "active: draft"
     assert said.splitlines()[-1].startswith(f"{state} · ")
     assert said.count("passes of the target: 1 token in 1, ") == 1

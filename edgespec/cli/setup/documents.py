@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from edgespec.cli.options.command import Call
@@ -46,5 +47,7 @@ def check_size(llm: Runtime | RemoteEngine, asked: Request, files: list[Attachme
     except PromptTooLongError as error:
         if not files:
             raise
-        hint = f"{error.hint}; a range chooses pages, rows or lines: -f '{files[-1].name} 1-20'"
+        largest = max(files, key=lambda file: file.n_bytes)
+        part = shlex.quote(f"{largest.spec} 1-20")
+        hint = f"{error.hint}; a range chooses pages, rows or lines: -f {part}"
         raise PromptTooLongError(error.what, why=error.why, hint=hint) from None
