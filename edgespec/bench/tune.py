@@ -28,7 +28,7 @@ from edgespec.errors import UsageError
 from edgespec.events import Progress
 from edgespec.llama.context import CancelledError
 from edgespec.runtime.runtime import Runtime
-from edgespec.text.figures import percent
+from edgespec.text.figures import counted, percent
 
 TOKENS = 32
 LENGTH = 3  # of the fixed drafts that measure the acceptance rate
@@ -58,9 +58,13 @@ class CostCurve:
         assert self.draft is not None
         return sum(alpha**k for k in range(length + 1)) / (self.draft * length + self.at(length + 1))
 
+    def best_length(self, alpha: float) -> int:
+        """Return the length with the best predicted speedup within the measured widths; 0 is plain decoding."""
+        return max(range(max(self.target)), key=lambda length: self.speedup(alpha, length))
+
     def best(self, alpha: float) -> float:
         """Return the predicted speedup at the best length within the measured widths; 1 is plain decoding."""
-        return max(self.speedup(alpha, length) for length in range(max(self.target)))
+        return self.speedup(alpha, self.best_length(alpha))
 
     @property
     def break_even(self) -> float | None:
@@ -259,17 +263,27 @@ def _disturbed(how: str) -> Recommendation:
 
 def _reason(curve: CostCurve, alpha: float | None, speedup: Speedup) -> str:
     """Return the measured figures, which explain why drafting does not pay."""
-    even = curve.break_even
     facts = [
         "nothing was drafted" if alpha is None else f"{percent(alpha)} of the draft tokens were accepted",
         f"a pass over 2 tokens costs {curve.at(2):.2f} passes over 1",
     ]
     if curve.draft is not None:
-        pays = (
-            f"break-even is {percent(even)} acceptance" if even else f"not even {percent(1)} acceptance would pay off"
-        )
-        facts += [f"a draft token {curve.draft:.2g}", pays]
+        facts += [f"a draft token {curve.draft:.2g}", _prediction(curve, alpha or 0.0)]
     return "; ".join([*facts, f"measured {speedup}"])
+
+
+def _prediction(curve: CostCurve, alpha: float) -> str:
+    """Return the break-even that `alpha` misses. Above it, return the predicted speedup: a break-even below the
+    measured rate would contradict a recommendation that follows from the measured speedup."""
+    even = curve.break_even
+    if even is None:
+        return f"not even {percent(1)} acceptance would pay off"
+    if alpha < even:
+        return (
+            f"break-even is {percent(even)} acceptance, with {counted(curve.best_length(even), 'draft token')} a step"
+        )
+    length = counted(curve.best_length(alpha), "draft token")
+    return f"if only passes took time, {length} a step would be {curve.best(alpha):.2f}x as fast as plain decoding"
 
 
 def _alpha(samples: Sequence[Sample], fixed: Mode, category: str) -> float | None:

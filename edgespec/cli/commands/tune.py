@@ -15,7 +15,7 @@ from edgespec.cli.setup.models import fetch_models, named_model
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.settings import DRAFT_N_MAX, HEADS, MAX_DRAFT, MTP, SELF, SPELLINGS, LoadSettings, drafters_of
-from edgespec.text.figures import percent
+from edgespec.text.figures import counted, percent
 
 if TYPE_CHECKING:
     from edgespec.bench.tune import CategoryFigures, Tuned
@@ -123,7 +123,8 @@ def _show(found: Tuned, output: Output) -> None:
     if found.curve.draft is not None:
         about.append((found.drafter, f"{found.curve.draft:.3f} of that for a draft token"))
     if (even := found.curve.break_even) is not None:
-        about.append(("even", f"break-even at {percent(even)} acceptance"))
+        length = counted(found.curve.best_length(even), "draft token")
+        about.append(("even", f"break-even at {percent(even)} acceptance, with {length} a step"))
     about.append(("measured", str(found.speedup) if found.speedup else "nothing"))
     about.append(("recommendation", found.recommendation.why))
     output.facts(about)
