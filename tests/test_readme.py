@@ -53,6 +53,7 @@ def test_a_command_that_measures_has_options_that_exist(line: str, tmp_path: Pat
 @pytest.mark.native
 def test_the_python_snippet_prints_an_answer(home: Path) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert edgespec_alone("pull", "smollm2", "-q", home=home).returncode == 0  # as the first command of the README does
     with redirect_stdout(StringIO()) as printed:
         exec(snippet, {})
     assert re.search(r"\n64 tokens in .* tok/s\)", printed.getvalue())
