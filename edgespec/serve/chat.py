@@ -6,6 +6,7 @@ A format such as `openai.py` reads a body into a `Call`, and writes the `Piece`s
 from __future__ import annotations
 
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -57,6 +58,7 @@ class Call:
         token_bytes: The bytes of a token.
         n_ctx: The context size of the model.
         notes: Notes for the log.
+        started_ns: When the request was read.
     """
 
     model: str
@@ -72,6 +74,7 @@ class Call:
     token_bytes: Callable[[int], bytes] = lambda id: b""
     n_ctx: int = 0
     notes: list[str] = field(default_factory=list)
+    started_ns: int = field(default_factory=time.perf_counter_ns)
 
     @property
     def wants_tokens(self) -> bool:

@@ -150,10 +150,6 @@ class OllamaChatObject(Writer):
     prompt: ClassVar[str] = "messages"  # the field without which a request only loads its model
     _is_chat = True
 
-    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
-        super().__init__(call, body)
-        self._started_ns = time.perf_counter_ns()
-
     @staticmethod
     def event(chunk: Mapping[str, Any]) -> bytes:
         return f"{line(chunk)}\n".encode()
@@ -196,7 +192,7 @@ class OllamaChatObject(Writer):
         return {
             "done": True,
             "done_reason": "length" if reason == "length" else "stop",
-            "total_duration": time.perf_counter_ns() - self._started_ns,
+            "total_duration": time.perf_counter_ns() - self.call.started_ns,
             "load_duration": 0,
             "prompt_eval_count": stats.prompt_tokens,
             "prompt_eval_duration": round(stats.prompt_s * 1e9),
