@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -112,11 +113,19 @@ def test_a_key_keeps_one_answer_and_the_other_stays_a_branch() -> None:
 
 
 def test_the_answer_whose_prompt_is_read_is_named() -> None:
+    has_read = threading.Semaphore(0)
+
+    class Reading(FakeEngine):
+        def _events(self, *asked: Any) -> Any:
+            assert has_read.acquire(timeout=60)
+            return super()._events(*asked)
+
     async def step(pilot: Pilot[Any]) -> None:
         for title in ("current settings", "without drafting"):
             await wait_until(pilot, lambda title=title: f"{title}, reading the prompt" in said(pilot))  # type: ignore[misc]
+            has_read.release()
 
-    drive(FakeEngine("one", round_s=0.2), step)
+    drive(Reading("one"), step)
 
 
 def test_escape_stops_and_then_leaves() -> None:
