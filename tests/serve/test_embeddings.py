@@ -13,7 +13,7 @@ import httpx2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from serving import Serving
+from serving import Serving, posted
 
 from edgespec.serve.embeddings import MOST_TEXTS, Room
 from edgespec.serve.errors import ApiError
@@ -21,13 +21,6 @@ from edgespec.serve.errors import ApiError
 EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
 TEXTS = ["the cat sat on the mat", "paris is the capital of france"]
 pytestmark = [pytest.mark.native, pytest.mark.cli]
-
-
-def posted(server: Serving, path: str, status: int = 200, **body: Any) -> Any:
-    with server.client() as client:
-        response = client.post(path, json=body)
-    assert response.status_code == status, response.text
-    return response.json()
 
 
 def vectors(answer: dict[str, Any]) -> NDArray[np.float64]:

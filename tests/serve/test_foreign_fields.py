@@ -8,7 +8,7 @@ from copy import copy
 from typing import Any
 
 import pytest
-from serving import Serving
+from serving import Serving, posted
 
 from edgespec.serve.openai import chat_call
 from edgespec.tools.formats import TAGS, ToolCall, ToolParser
@@ -20,13 +20,6 @@ CITY["additionalProperties"] = False
 ROME = {"city": "Rome"}
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
 pytestmark = [pytest.mark.native, pytest.mark.cli]
-
-
-def posted(server: Serving, path: str, status: int = 200, **body: Any) -> Any:
-    with server.client() as client:
-        response = client.post(path, json=body)
-    assert response.status_code == status, response.text
-    return response.json()
 
 
 # --- constraints ------------------------------------------------------------------------------------------------------

@@ -54,10 +54,7 @@ pytestmark = [pytest.mark.native, pytest.mark.cli]
 
 
 def posted(server: Serving, status: int = 200, path: str = "/infill", **body: Any) -> Any:
-    with server.client() as client:
-        response = client.post(path, json=body)
-    assert response.status_code == status, response.text
-    return response.json()
+    return server.posted(path, body, status)
 
 
 def ids_of(server: Serving, **body: Any) -> list[int]:

@@ -12,10 +12,7 @@ pytestmark = [pytest.mark.native, pytest.mark.cli]
 
 
 def posted(server: Serving, path: str = TEXT, status: int = 200, **body: Any) -> Any:
-    with server.client() as client:
-        response = client.post(path, json={"prompt": "def f(", "max_tokens": 12, "seed": 3} | body)
-    assert response.status_code == status, response.text
-    return response.json()
+    return server.posted(path, {"prompt": "def f(", "max_tokens": 12, "seed": 3} | body, status)
 
 
 def text(server: Serving, **body: Any) -> str:

@@ -26,13 +26,6 @@ PLACE = {
 pytestmark = [pytest.mark.native, pytest.mark.cli]
 
 
-def posted(server: Serving, path: str, body: dict[str, Any], status: int = 200) -> Any:
-    with server.client() as client:
-        response = client.post(path, json=body)
-    assert response.status_code == status, response.text
-    return response.json()
-
-
 def streamed(server: Serving, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     """The events of a stream, each with its type as its name."""
     with server.client() as client, client.stream("POST", path, json=body | {"stream": True}) as response:
@@ -51,9 +44,9 @@ def streamed(server: Serving, path: str, body: dict[str, Any]) -> list[dict[str,
 
 def test_a_message_is_the_answer_of_a_chat_and_its_stream(server: Serving) -> None:
     body = {"messages": ASKED, "system": [{"type": "text", "text": "Be brief."}], "max_tokens": 9, "seed": 2}
-    whole = posted(server, MESSAGES, body)
+    whole = server.posted(MESSAGES, body)
     chat = [{"role": "system", "content": "Be brief."}, *ASKED]
-    same = posted(server, "/v1/chat/completions", {"messages": chat, "max_tokens": 9, "seed": 2})
+    same = server.posted("/v1/chat/completions", {"messages": chat, "max_tokens": 9, "seed": 2})
     assert whole["content"] == [{"type": "text", "text": same["choices"][0]["message"]["content"]}]
     assert whole["stop_reason"] == "max_tokens"
     assert whole["usage"]["output_tokens"] == 9
@@ -64,13 +57,13 @@ def test_a_message_is_the_answer_of_a_chat_and_its_stream(server: Serving) -> No
     text = "".join(event["delta"]["text"] for event in events if event["type"] == "content_block_delta")
     assert text == whole["content"][0]["text"]
     used = events[-2]["usage"]
-    assert used["input_tokens"] + used["cache_read_input_tokens"] == posted(server, COUNT, body)["input_tokens"]
+    assert used["input_tokens"] + used["cache_read_input_tokens"] == server.posted(COUNT, body)["input_tokens"]
 
 
 def test_a_stop_sequence_is_reported(server: Serving) -> None:
     body = {"messages": ASKED, "max_tokens": 20, "temperature": 0}
-    text = posted(server, MESSAGES, body)["content"][0]["text"]
-    whole = posted(server, MESSAGES, body | {"stop_sequences": [text[4:7]]})
+    text = server.posted(MESSAGES, body)["content"][0]["text"]
+    whole = server.posted(MESSAGES, body | {"stop_sequences": [text[4:7]]})
     assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", text[4:7])
 
 
@@ -78,7 +71,7 @@ def test_tools_of_messages(server: Serving) -> None:
     tools = [{"name": "weather", "description": "of a city", "input_schema": PLACE}]
     body: dict[str, Any] = {"messages": ASKED, "tools": tools, "max_tokens": 60}
     body["tool_choice"] = {"type": "any", "disable_parallel_tool_use": True}
-    whole = posted(server, MESSAGES, body)
+    whole = server.posted(MESSAGES, body)
     (block,) = whole["content"]
     assert (block["type"], block["name"], block["input"]) == ("tool_use", "weather", {"city": "Rome"})
     assert whole["stop_reason"] == "tool_use"
@@ -87,7 +80,7 @@ def test_tools_of_messages(server: Serving) -> None:
     result = {"type": "tool_result", "tool_use_id": block["id"], "content": [{"type": "text", "text": "sunny"}]}
     talk = [*ASKED, {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, block]}]
     talk.append({"role": "user", "content": [result, {"type": "text", "text": "So?"}]})
-    assert posted(server, MESSAGES, {"messages": talk, "tools": tools, "max_tokens": 2})["type"] == "message"
+    assert server.posted(MESSAGES, {"messages": talk, "tools": tools, "max_tokens": 2})["type"] == "message"
 
 
 @pytest.mark.parametrize(
@@ -105,16 +98,16 @@ def test_tools_of_messages(server: Serving) -> None:
     ],
 )
 def test_errors_of_messages_are_anthropics(server: Serving, body: dict[str, Any]) -> None:
-    error = posted(server, MESSAGES, {"messages": ASKED, "max_tokens": 2} | body, 400)
+    error = server.posted(MESSAGES, {"messages": ASKED, "max_tokens": 2} | body, 400)
     assert error["type"] == "error"
     assert error["error"]["type"] == "invalid_request_error"
 
 
 def test_a_prompt_that_is_too_long_and_a_model_that_is_not_there(server: Serving) -> None:
     long = {"messages": [{"role": "user", "content": "one two " * 3000}], "max_tokens": 2, "stream": True}
-    assert posted(server, MESSAGES, long, 400)["error"]["message"].startswith("prompt is too long: ")
-    assert posted(server, COUNT, long)["input_tokens"] > 3000
-    assert posted(server, MESSAGES, long | {"model": "x"}, 404)["error"]["type"] == "not_found_error"
+    assert server.posted(MESSAGES, long, 400)["error"]["message"].startswith("prompt is too long: ")
+    assert server.posted(COUNT, long)["input_tokens"] > 3000
+    assert server.posted(MESSAGES, long | {"model": "x"}, 404)["error"]["type"] == "not_found_error"
 
 
 # --- Responses --------------------------------------------------------------------------------------------------------
@@ -122,9 +115,9 @@ def test_a_prompt_that_is_too_long_and_a_model_that_is_not_there(server: Serving
 
 def test_a_response_is_the_answer_of_a_chat_and_its_stream(server: Serving) -> None:
     body = {"input": "Hello", "instructions": "Be brief.", "max_output_tokens": 9, "seed": 2}
-    whole = posted(server, RESPONSES, body)
+    whole = server.posted(RESPONSES, body)
     chat = [{"role": "system", "content": "Be brief."}, *ASKED]
-    same = posted(server, "/v1/chat/completions", {"messages": chat, "max_tokens": 9, "seed": 2})
+    same = server.posted("/v1/chat/completions", {"messages": chat, "max_tokens": 9, "seed": 2})
     (item,) = whole["output"]
     assert item["status"] == "incomplete"
     assert item["content"][0]["text"] == same["choices"][0]["message"]["content"]
@@ -138,7 +131,7 @@ def test_a_response_is_the_answer_of_a_chat_and_its_stream(server: Serving) -> N
     assert events[2]["item"]["content"] == []
     assert text == item["content"][0]["text"] == events[-1]["response"]["output"][0]["content"][0]["text"]
     items = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
-    as_items = posted(server, RESPONSES, {"input": items, "max_output_tokens": 9, "seed": 2})
+    as_items = server.posted(RESPONSES, {"input": items, "max_output_tokens": 9, "seed": 2})
     assert as_items["output"][0]["content"] == item["content"]
 
 
@@ -146,7 +139,7 @@ def test_tools_of_responses(server: Serving) -> None:
     tools = [{"type": "function", "name": "weather", "parameters": PLACE}]
     choice = {"type": "function", "name": "weather"}
     body: dict[str, Any] = {"input": "Hello", "tools": tools, "tool_choice": choice, "max_output_tokens": 60}
-    (call,) = posted(server, RESPONSES, body)["output"]
+    (call,) = server.posted(RESPONSES, body)["output"]
     assert (call["type"], call["name"], json.loads(call["arguments"])) == ("function_call", "weather", {"city": "Rome"})
     kinds = [event["type"] for event in streamed(server, RESPONSES, body)]
     assert "response.function_call_arguments.done" in kinds
@@ -154,7 +147,7 @@ def test_tools_of_responses(server: Serving) -> None:
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
     thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}], "summary": []}
     talk = [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}, thought, call, result]
-    assert posted(server, RESPONSES, {"input": talk, "tools": tools, "max_output_tokens": 2})["output"]
+    assert server.posted(RESPONSES, {"input": talk, "tools": tools, "max_output_tokens": 2})["output"]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +161,7 @@ def test_tools_of_responses(server: Serving) -> None:
     ],
 )
 def test_what_responses_cannot_honour_is_named(server: Serving, body: dict[str, Any], param: str) -> None:
-    assert posted(server, RESPONSES, {"input": "Hello"} | body, 400)["error"]["param"] == param
+    assert server.posted(RESPONSES, {"input": "Hello"} | body, 400)["error"]["param"] == param
 
 
 # --- reasoning, text and a call in one answer -------------------------------------------------------------------------
@@ -185,10 +178,10 @@ PIECES = [
 
 def test_the_stop_sequence_that_was_met_is_named(server: Serving) -> None:
     body = {"messages": ASKED, "max_tokens": 20, "temperature": 0}
-    text = posted(server, MESSAGES, body)["content"][0]["text"]
+    text = server.posted(MESSAGES, body)["content"][0]["text"]
     stops = ["\x00never", text[9:12], text[3:6]]
     first = min(stops[1:], key=lambda stop: text.index(stop) + len(stop))
-    message = posted(server, MESSAGES, body | {"stop_sequences": stops})
+    message = server.posted(MESSAGES, body | {"stop_sequences": stops})
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", first)
     *_, delta, end = streamed(server, MESSAGES, body | {"stop_sequences": stops})
     assert delta["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": first}
@@ -212,6 +205,6 @@ def test_blocks_and_items_of_an_answer_with_everything() -> None:
 
 def test_thinking_may_be_switched_off_in_the_template(templated: Serving) -> None:
     body: dict[str, Any] = {"messages": ASKED, "max_tokens": 3, "seed": 1}
-    assert posted(templated, MESSAGES, body)["content"][0]["type"] == "thinking"
-    off = posted(templated, MESSAGES, body | {"thinking": {"type": "disabled"}})
+    assert templated.posted(MESSAGES, body)["content"][0]["type"] == "thinking"
+    off = templated.posted(MESSAGES, body | {"thinking": {"type": "disabled"}})
     assert off["content"][0]["type"] == "text"

@@ -23,10 +23,7 @@ pytestmark = [pytest.mark.native, pytest.mark.cli]
 
 
 def posted(server: Serving, path: str, body: dict[str, Any], status: int = 200) -> Any:
-    with server.client() as client:
-        response = client.post(path, json={"model": "demo", "stream": False} | body)
-    assert response.status_code == status, response.text
-    return response.json()
+    return server.posted(path, {"model": "demo", "stream": False} | body, status)
 
 
 def lines(server: Serving, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:

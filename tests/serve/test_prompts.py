@@ -17,10 +17,7 @@ pytestmark = [pytest.mark.native, pytest.mark.cli]
 
 
 def posted(server: Serving, status: int = 200, path: str = TEXT, **body: Any) -> Any:
-    with server.client() as client:
-        response = client.post(path, json=ASKED | body)
-    assert response.status_code == status, response.text
-    return response.json()
+    return server.posted(path, ASKED | body, status)
 
 
 def texts(server: Serving, **body: Any) -> list[str]:

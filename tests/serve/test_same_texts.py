@@ -106,10 +106,7 @@ def answer(server: Serving, path: str, body: dict[str, Any], **how: Any) -> Any:
     how |= {limits.get(path, "max_tokens"): N, "seed": 3}
     if path.startswith("/api/"):
         how = {"options": how, "stream": False}
-    with server.client() as client:
-        response = client.post(path, json=body | how)
-    assert response.status_code == 200, response.text
-    return shown(response.json())
+    return shown(server.posted(path, body | how))
 
 
 def n_accepted(server: Serving) -> float:

@@ -30,10 +30,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 def posted(server: Serving, path: str, body: dict[str, Any], status: int = 200) -> Any:
-    with server.client() as client:
-        response = client.post(path, json={"model": server.name, "stream": False} | body)
-    assert response.status_code == status, response.text
-    return response.json()
+    return server.posted(path, {"model": server.name, "stream": False} | body, status)
 
 
 def chat(server: Serving, *parts: Any, status: int = 200) -> Any:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from serving import Serving
+from serving import Serving, posted
 
 from edgespec.batch.fields import Fields
 from edgespec.serve.tools.given import take_arguments
@@ -114,13 +114,6 @@ def test_the_template_tells_the_format() -> None:
 
 
 # --- with a model -----------------------------------------------------------------------------------------------------
-
-
-def posted(server: Serving, path: str, status: int = 200, **body: Any) -> Any:
-    with server.client() as client:
-        response = client.post(path, json=body)
-    assert response.status_code == status, response.text
-    return response.json()
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])

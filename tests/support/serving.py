@@ -40,6 +40,18 @@ class Serving:
     def client(self, **options: Any) -> httpx2.Client:
         return httpx2.Client(base_url=self.url, timeout=60, **options)
 
+    def posted(self, path: str, body: Mapping[str, Any], status: int = 200) -> Any:
+        """Post a body, and return the answer, which must have this status."""
+        with self.client() as client:
+            response = client.post(path, json=body)
+        assert response.status_code == status, response.text
+        return response.json()
+
+
+def posted(server: Serving, path: str, status: int = 200, **body: Any) -> Any:
+    """Post a body of these fields, as `Serving.posted`."""
+    return server.posted(path, body, status)
+
 
 @contextmanager
 def serving(
