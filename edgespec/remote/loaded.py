@@ -26,7 +26,7 @@ class UnansweredError(EdgespecError):
 
 
 class LoadedModel(RemoteEngine):
-    """A model of edgespec's server. All that is known of it was read before, so nothing is asked first.
+    """A model of edgespec's server. The server's file describes the model, so no question precedes the first answer.
 
     `about` is its `describe`, `notes` are those of loading it.
     """
@@ -97,5 +97,5 @@ def _unanswered(error: EdgespecError) -> UnansweredError:
     return UnansweredError(error.what, why=error.why, hint=error.hint)
 
 
-def _verdict(told: Mapping[str, Any]) -> PolicyVerdict:
-    return PolicyVerdict(**{**told, "widths": {int(width): float(cost) for width, cost in told["widths"].items()}})
+def _verdict(plain: Mapping[str, Any]) -> PolicyVerdict:
+    return PolicyVerdict(**{**plain, "widths": {int(width): float(cost) for width, cost in plain["widths"].items()}})

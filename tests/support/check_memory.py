@@ -1,7 +1,7 @@
-"""The estimate of what loading takes, beside the buffers that llama.cpp reports.
+"""The estimate of what loading takes, next to the buffers that llama.cpp reports.
 
-Weights are loaded without repacking. With it llama.cpp counts the repacked ones twice, as copies and as mapped pages;
-nobody reads those pages again, and the system may drop them.
+Weights are loaded without repacking. Otherwise llama.cpp counts repacked weights twice, as copies and as mapped pages,
+although the mapped pages are not read again and the system may drop them.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ SERVER = [
     ),
     option(
         "Server", "--keep-alive", type=DURATION, metavar="TIME",
-        help="End the server when no request came for TIME (10m, 1h30m), as 'run --keep-alive' starts it.",
+        help="End the server after TIME (10m, 1h30m) without a request. 'run --keep-alive' starts such servers.",
     ),
     option("Server", "--only", is_flag=True, help="Serve the models of -m, and no others of this machine."),
     option(

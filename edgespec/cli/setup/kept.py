@@ -126,7 +126,7 @@ def _start(settings: LoadSettings, keep_s: float, cancel: CancelFlag, failed: st
         process.terminate()
         said.seek(0)
         lines = said.read().decode(errors="replace").splitlines()
-    usual = "config.toml sets it up in another way" if is_ready else "the server has ended"
+    usual = "settings in config.toml change how it is loaded" if is_ready else "the server has ended"
     raise GenerationError(failed, why=lines[0].removeprefix("edgespec: ") if lines else usual)
 
 

@@ -32,7 +32,7 @@ class Presence(Closable):
     """The file of a server, which exists while the server can be used. With `keep_s`, `end` is called when the last
     model was unloaded, because it was not used for that time.
 
-    Raises UsageError if there cannot be a file, but only with `keep_s`: other servers are also of use without.
+    Raises UsageError if there cannot be a file, but only with `keep_s`: other servers are useful without a file.
     """
 
     def __init__(self, url: str, key: str, keep_s: float | None, end: Callable[[], None]) -> None:
