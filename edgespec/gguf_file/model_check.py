@@ -50,13 +50,16 @@ def _broken(header: Header, why: str) -> ModelFileError:
     return ModelFileError(f"{header.path} cannot be loaded", why=why, hint=AGAIN)
 
 
+def is_causal(header: Header) -> bool:
+    """Return whether tokens attend only to those before them."""
+    architecture = header.architecture
+    return architecture not in ENCODERS and bool(header.metadata.get(f"{architecture}.attention.causal", True))
+
+
 def is_embedding(header: Header) -> bool:
     """Return whether a model makes vectors or scores, and cannot generate text."""
-    architecture = header.architecture
-    is_causal = header.metadata.get(f"{architecture}.attention.causal", True)
-    return architecture in ENCODERS or (
-        architecture in ARCHITECTURES and (bool(header.number("pooling_type")) or not is_causal)
-    )
+    is_pooled = bool(header.number("pooling_type")) or not is_causal(header)
+    return header.architecture in ARCHITECTURES | ENCODERS and is_pooled
 
 
 def _check_kind(header: Header, *, embeds: bool) -> None:

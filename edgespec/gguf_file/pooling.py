@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgespec.gguf_file.header import Header
-from edgespec.gguf_file.model_check import ENCODERS
+from edgespec.gguf_file.model_check import is_causal
 
 MEAN, CLS, LAST, RANK = 1, 2, 3, 4  # llama.cpp's numbers
 NAMES = {MEAN: "mean", CLS: "cls", LAST: "last", RANK: "rank"}
@@ -17,7 +17,7 @@ def pooling_of(header: Header) -> int:
     attention is causal, or else the mean.
     """
     given = header.number("pooling_type")
-    return given if given in NAMES else RANK if has_head(header) else LAST if _is_causal(header) else MEAN
+    return given if given in NAMES else RANK if has_head(header) else LAST if is_causal(header) else MEAN
 
 
 def has_head(header: Header) -> bool:
@@ -27,10 +27,4 @@ def has_head(header: Header) -> bool:
 
 def reads_whole(header: Header) -> bool:
     """Return whether a text must be read in one pass."""
-    return not _is_causal(header) or pooling_of(header) in (MEAN, CLS)
-
-
-def _is_causal(header: Header) -> bool:
-    """Return whether tokens attend only to those before them."""
-    architecture = header.architecture
-    return architecture not in ENCODERS and bool(header.metadata.get(f"{architecture}.attention.causal", True))
+    return not is_causal(header) or pooling_of(header) in (MEAN, CLS)
