@@ -337,6 +337,10 @@ class Runtime(Backend):
         """Return the prompt of a request as ids. Raises UsageError."""
         return self.prompts.ids(request)
 
+    def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Return a text as ids. Raises UsageError."""
+        return self.prompts.token_ids(text, add_special=add_special, parse_special=parse_special)
+
     def _mode(self, request: Request) -> str:
         adapters, is_constrained = self._loaded.adapters.chosen(request.lora), request.constraint is not None
         return mode_of(request.verify, request.sampling, is_constrained=is_constrained, adapters=adapters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgespec.cli.options.command import Call
 from edgespec.errors import PromptTooLongError, UsageError
@@ -38,8 +38,7 @@ def check_size(llm: Runtime | RemoteEngine, asked: Request, files: list[Attachme
     from edgespec.chat.attachments import described
 
     if files:
-        prompts: Any = getattr(llm, "prompts", llm)  # a model of a server has this function itself
-        texts = [prompts.token_ids(file.block, add_special=False, parse_special=False) for file in files]
+        texts = [llm.token_ids(file.block, add_special=False, parse_special=False) for file in files]
         name = files[0].name if len(files) == 1 else counted(len(files), "file")
         call.output.note(f"{name}, {described(files, sum(map(len, texts)))}")
     try:

@@ -152,7 +152,7 @@ class ToolRun:
         return kept
 
     def _count(self, text: str) -> int:
-        return len(self._llm.prompts.token_ids(text, add_special=False, parse_special=False))
+        return len(self._llm.token_ids(text, add_special=False, parse_special=False))
 
     def _note(self) -> None:
         for note in self._toolbox.new_notes():
