@@ -266,17 +266,22 @@ def test_a_server_that_hangs_does_not_keep_others_from_being_stopped(
     with (
         HTTPServer(("127.0.0.1", 0), _Unloading) as ending,
         socket.create_server(("127.0.0.1", 0)) as silent,
+        socket.create_server(("127.0.0.1", 0)) as mute,
         announced(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}", server, 60),
+        announced(tmp_path, f"http://127.0.0.1:{mute.getsockname()[1]}", server, 60),
         announced(tmp_path, f"http://127.0.0.1:{ending.server_port}", server, 60) as _Unloading.ends,
     ):
         Thread(target=ending.serve_forever, args=(0.01,), daemon=True).start()
         done = edgespec_here("ps", "--stop", home=tmp_path)
         ending.shutdown()
-        [left] = near(tmp_path)
+        left = near(tmp_path)
     assert done.returncode == 1
-    assert said(done)[0] == "note: stopped: chat"
-    assert said(done)[1].startswith(f"edgespec: {left.url} does not reply: ")
-    assert said(done)[2] == f"  end its process: {left.pid}"
+    first, *errors = said(done)
+    assert first == "note: stopped: chat"
+    assert len(left) == 2
+    for each, error, hint in zip(left, errors[::2], errors[1::2], strict=True):
+        assert error.startswith(f"edgespec: {each.url} does not reply: ")
+        assert hint == f"  end its process: {each.pid}"
 
 
 def test_a_model_that_cannot_be_kept_answers_all_the_same(home: Path, tmp_path: Path) -> None:

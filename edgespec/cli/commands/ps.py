@@ -43,7 +43,9 @@ def ps(stop: bool, as_json: bool, quiet: bool) -> None:
     elif rows:
         output.table(("model", "server", "stays loaded"), rows)
     for failure in failures:
-        raise failure
+        output.error(failure.line, hint=failure.hint)
+    if failures:
+        click.get_current_context().exit(failures[0].exit_code)
 
 
 def _stays(server: Nearby) -> str:
