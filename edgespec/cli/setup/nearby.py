@@ -27,7 +27,7 @@ from edgespec.settings import AUTO_DRAFT, LoadSettings
 MOST_BYTES = 2**20  # of a file
 MOST_SERVERS = 256
 COMPUTING = re.compile("VISIBLE_DEVICES|CPU_VARIANT|^(GGML|LLAMA)_(?!NO_BACKTRACE)")
-"""Names of environment variables that may change texts. edgespec itself sets the one that is left out."""
+"""Names of environment variables that may change texts. GGML_NO_BACKTRACE does not, and edgespec itself sets it."""
 
 # Texts depend on these settings, or may do so on some machines, so they have to be equal.
 TEXTS = (
@@ -145,8 +145,10 @@ def servers() -> list[Nearby]:
 
 def server_with(wanted: LoadSettings) -> tuple[Nearby, Loaded] | None:
     """Return a server with a model that can answer for `wanted`, if there is one. Raises ModelNotFoundError."""
-    for server in servers():
-        for model in server.models if server.build == build() else ():
+    found = servers()
+    own = build() if found else ""
+    for server in found:
+        for model in server.models if server.build == own else ():
             with suppress(OSError):
                 if model.can_answer_for(wanted):
                     return server, model
