@@ -158,20 +158,27 @@ def program(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 def test_servers_are_killed_in_the_middle_of_a_batch(tmp_path: Path) -> None:
     """One server fails, and the other one answers its rows. Then that fails, too, and the same command resumes."""
     write_rows(tmp_path, 30, max_tokens=60, ignore_eos=True)
+    rows = (tmp_path / "in.jsonl").read_bytes().splitlines(keepends=True)
     out = tmp_path / "out.jsonl"
     with program(tmp_path) as (first, one), program(tmp_path) as (second, two):
-        command = [*COMMAND, "batch", "in.jsonl", "-o", "out.jsonl", "--seed", "3"]
-        with started([*command, "--server", one, "--server", two], tmp_path) as job:
-            for process, n_lines in ((first, 3), (second, 9)):
+        command = [*COMMAND, "batch", "-", "-o", "out.jsonl", "--seed", "3"]
+        with started([*command, "--server", one, "--server", two], tmp_path, subprocess.PIPE) as job:
+            assert job.stdin is not None
+            for process, more, n_lines in ((first, rows[:8], 3), (second, rows[8:16], 9)):
+                job.stdin.writelines(more)
+                job.stdin.flush()
                 while not out.exists() or out.read_bytes().count(b"\n") < n_lines:
                     assert job.poll() is None
                 process.send_signal(signal.SIGKILL)
+            job.stdin.writelines(rows[16:])
+            job.stdin.close()
             assert job.stderr is not None
             said = job.stderr.read()
             assert job.wait(60) == 1
     assert b"every server is lost" in said
     assert b"the same command resumes" in said
-    done = edgespec_here(*command[len(COMMAND) :], "-m", "demo", "-t", "1", home=tmp_path)
+    resumed = [*command[len(COMMAND) :], "-m", "demo", "-t", "1"]
+    done = edgespec_here(*resumed, home=tmp_path, stdin=b"".join(rows))
     assert done.returncode == 0, done.stderr.decode()
     whole = edgespec_here("batch", "in.jsonl", "--seed", "3", "-m", "demo", "-t", "1", home=tmp_path)
     assert sorted(out.read_bytes().splitlines()) == sorted(whole.stdout.splitlines())

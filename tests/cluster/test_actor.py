@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from endless import CTX_SIZE, ENDLESS
 
 from edgespec.batch.sidecar import of_model
 from edgespec.cluster.actor import Actor, Survey, survey
@@ -18,7 +19,7 @@ from edgespec.remote.fleet import LostError
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import LoadSettings, Request
 
-DEMO = LoadSettings("demo", threads=1, sequences=2, store=False)
+DEMO = LoadSettings("demo", threads=1, sequences=2, store=False, ctx_size=CTX_SIZE)
 ASKED = [Request(f"def f{number}(", max_tokens=12, seed=number, logprobs=1) for number in range(4)]
 
 
@@ -41,7 +42,7 @@ def test_answers_are_those_of_a_worker_and_survive_its_death() -> None:
             with pytest.raises(UsageError):
                 (await actor.answer(Request("x", max_tokens=-5))).result()
 
-            long = asyncio.create_task(actor.answer(Request("def f(", max_tokens=500, ignore_eos=True)))
+            long = asyncio.create_task(actor.answer(ENDLESS))
             await actor.ping()
             for process in set(psutil.Process().children()) - before:
                 if "--multiprocessing-fork" in process.cmdline():

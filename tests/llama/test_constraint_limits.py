@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -97,11 +98,14 @@ def test_the_process_ends_with_the_compiler_closed_or_not() -> None:
     assert process.wait(10)
 
 
-def test_a_process_that_was_killed_is_started_again() -> None:
+def test_a_process_that_was_killed_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with Compiler(2.0) as compiler:
-        for _ in range(2):  # while it starts, and later
-            compiler.child.start().kill()
-            assert compiler.compiled("regex", "[ab]")
+        with monkeypatch.context() as patch:
+            patch.setattr(compiler.child, "_command", [sys.executable, "-c", "import time; time.sleep(600)"])
+            compiler.child.start().kill()  # while it starts
+        assert compiler.compiled("regex", "[ab]")
+        compiler.child.start().kill()
+        assert compiler.compiled("regex", "[ab]")
 
 
 def test_nobody_waits_for_the_constraint_of_a_client_that_has_left() -> None:

@@ -8,10 +8,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from endless import CTX_SIZE, ENDLESS
 from serving import Serving, serving
 from stand_in import StandIn, stand_in
 
@@ -40,6 +42,12 @@ pytestmark = pytest.mark.cli
 @pytest.fixture(scope="module")
 def server() -> Iterator[Serving]:
     with Worker(DEMO) as worker, serving(worker, rules=Rules(api_key=KEY)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def endless() -> Iterator[Serving]:
+    with Worker(replace(DEMO, ctx_size=CTX_SIZE)) as worker, serving(worker, rules=Rules(api_key=KEY)) as found:
         yield found
 
 
@@ -190,30 +198,31 @@ def test_ends_are_not_asked_of_a_server_that_would_ignore_them(other: StandIn, a
 # --- an answer that is stopped ----------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_answer_ends_on_the_server_too(server: Serving, engine: RemoteEngine) -> None:
+def test_a_cancelled_answer_ends_on_the_server_too(endless: Serving) -> None:
     cancel, events = CancelFlag(), list[TokenEvent]()
-    for event in engine.submit(Request("def f(", max_tokens=900, ignore_eos=True), cancel):
-        events.append(event)
-        if len(events) == 3:
-            cancel.set()
-    assert events[-1].finish_reason == "cancelled"
-    assert events[-1].stats is not None
-    assert events[-1].stats.generated_tokens == len(events) - 1
-    until(lambda: server.served.n_open == 0)
-    left = engine.submit(Request("def f(", max_tokens=900, ignore_eos=True))
-    next(left)
-    left.close()
-    until(lambda: server.served.n_open == 0)
+    with RemoteEngine(endless.url, KEY) as engine:
+        for event in engine.submit(ENDLESS, cancel):
+            events.append(event)
+            if len(events) == 3:
+                cancel.set()
+        assert events[-1].finish_reason == "cancelled"
+        assert events[-1].stats is not None
+        assert events[-1].stats.generated_tokens == len(events) - 1
+        until(lambda: endless.served.n_open == 0)
+        left = engine.submit(ENDLESS)
+        next(left)
+        left.close()
+        until(lambda: endless.served.n_open == 0)
 
 
-def test_closing_ends_answers_in_other_threads(server: Serving) -> None:
-    engine = RemoteEngine(server.url, KEY)
-    answer = engine.submit(Request("def f(", max_tokens=900, ignore_eos=True))
+def test_closing_ends_answers_in_other_threads(endless: Serving) -> None:
+    engine = RemoteEngine(endless.url, KEY)
+    answer = engine.submit(ENDLESS)
     next(answer)
     engine.close()
     engine.close()
-    until(lambda: server.served.n_open == 0)
-    assert not any(thread.name.endswith(server.url) for thread in threading.enumerate())
+    until(lambda: endless.served.n_open == 0)
+    assert not any(thread.name.endswith(endless.url) for thread in threading.enumerate())
 
 
 def test_connecting_can_be_stopped() -> None:
@@ -307,14 +316,15 @@ def test_a_short_request_is_not_waited_for_longer_than_asked() -> None:
             connection.reply("/pace", {}, 0.05)
 
 
-def test_a_worker_that_dies_on_the_server_ends_one_answer(server: Serving, engine: RemoteEngine) -> None:
-    answer = engine.submit(Request("def f(", max_tokens=900, ignore_eos=True))
-    next(answer)
-    assert server.served.worker.loop.process.pid is not None
-    os.kill(server.served.worker.loop.process.pid, signal.SIGKILL)
-    with pytest.raises(GenerationError, match="killed"):
-        list(answer)
-    assert [*engine.submit(Request("def f(", max_tokens=3))][-1].finish_reason == "length"
+def test_a_worker_that_dies_on_the_server_ends_one_answer(endless: Serving) -> None:
+    with RemoteEngine(endless.url, KEY) as engine:
+        answer = engine.submit(ENDLESS)
+        next(answer)
+        assert endless.served.worker.loop.process.pid is not None
+        os.kill(endless.served.worker.loop.process.pid, signal.SIGKILL)
+        with pytest.raises(GenerationError, match="killed"):
+            list(answer)
+        assert [*engine.submit(Request("def f(", max_tokens=3))][-1].finish_reason == "length"
 
 
 def test_another_program_answers_too(other: StandIn) -> None:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from endless import CTX_SIZE, ENDLESS, TOO_LONG
 
 from edgespec.cancel import CancelFlag
 from edgespec.engine.sequence import Scheduled, Sequence
@@ -27,10 +28,9 @@ from edgespec.runtime.stream import Loop, Stream
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import LoadSettings, Message, Request
 
-SETTINGS = LoadSettings("demo", sequences=4, ctx_size=1024, store=False, threads=1)
+SETTINGS = LoadSettings("demo", sequences=4, ctx_size=CTX_SIZE, store=False, threads=1)
 SYSTEM = Message("system", "You answer questions about the Python library. " * 8)
 PROMPTS = ["def fibonacci(n):", "import os\n", "class Stack:\n", "x = [", "for line in", "while True:"]
-LONG = Request(PROMPTS[0], max_tokens=900, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +169,9 @@ def test_a_long_prompt_holds_an_answer_up_for_one_pass_at_a_time(exact: bool, mo
             passes.append([(part.sequence.is_prefill, part.n_pending) for part in scheduled])
             return scheduled
 
-        wanted = [ids(llm.submit(replace(LONG, max_tokens=60))), ids(llm.submit(long))]
+        wanted = [ids(llm.submit(replace(ENDLESS, max_tokens=60))), ids(llm.submit(long))]
         llm.forget()
-        answer = llm.submit(replace(LONG, max_tokens=60))
+        answer = llm.submit(replace(ENDLESS, max_tokens=60))
         found = [next(answer).id for _ in range(10)]
         monkeypatch.setattr(scheduler, "schedule", watched)
         late = ids(llm.submit(long))
@@ -205,7 +205,7 @@ def test_two_answers_in_one_thread_go_on_together(llm: Runtime) -> None:
 def test_of_running_and_waiting_answers_each_can_be_cancelled(name: str, request: pytest.FixtureRequest) -> None:
     model: Runtime | Worker = request.getfixturevalue(name)
     flags = [CancelFlag() for _ in range(7)]
-    answers = [model.submit(replace(LONG, seed=number), flag) for number, flag in enumerate(flags)]
+    answers = [model.submit(replace(ENDLESS, seed=number), flag) for number, flag in enumerate(flags)]
     assert not next(answers[0]).is_last
     flags[5].set()  # waits for a slot
     assert [event.finish_reason for event in answers[5]] == ["cancelled"]
@@ -218,7 +218,7 @@ def test_of_running_and_waiting_answers_each_can_be_cancelled(name: str, request
     assert not next(answers[0]).is_last
     for answer in answers:
         answer.close()
-    assert Completion.of(model.submit(replace(LONG, max_tokens=4))).finish_reason == "length"
+    assert Completion.of(model.submit(replace(ENDLESS, max_tokens=4))).finish_reason == "length"
 
 
 def n_alive() -> int:
@@ -254,7 +254,7 @@ def test_hundreds_of_answers_with_cancels_lose_no_slot(name: str, request: pytes
     in_threads(*((lambda number=number: client(number)) for number in range(5)))
     assert len(ended) > 36
     assert {*ended} == {"length", "cancelled"}
-    assert Completion.of(model.submit(replace(LONG, max_tokens=4))).finish_reason == "length"
+    assert Completion.of(model.submit(replace(ENDLESS, max_tokens=4))).finish_reason == "length"
     assert not model.loop.streams
     assert n_alive() <= n_before
     if isinstance(model, Runtime):
@@ -269,7 +269,7 @@ def test_closing_the_model_ends_answers_of_other_threads() -> None:
 
     def ask(number: int) -> None:
         events: list[TokenEvent] = []
-        for event in model.submit(replace(LONG, seed=number)):
+        for event in model.submit(replace(ENDLESS, seed=number)):
             events.append(event)
             begun.release()
         found.append(events)
@@ -283,14 +283,14 @@ def test_closing_the_model_ends_answers_of_other_threads() -> None:
     assert len(found) == 3
     assert not any(event.is_last for events in found for event in events)
     with pytest.raises(UsageError, match="closed"):
-        model.submit(LONG).__next__()
+        model.submit(ENDLESS).__next__()
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_step_that_fails_ends_the_answers_in_it(llm: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [llm.submit(replace(LONG, seed=number)) for number in range(5)]
+    answers = [llm.submit(replace(ENDLESS, seed=number)) for number in range(5)]
     for answer in answers[:4]:
         next(answer)
 
@@ -315,7 +315,7 @@ def fail_once(*_: object) -> None:
 
 
 def test_a_step_that_fails_in_the_worker_ends_the_answers_in_it_and_no_others(worker: Worker) -> None:
-    answers = [worker.submit(replace(LONG, seed=number)) for number in range(6)]
+    answers = [worker.submit(replace(ENDLESS, seed=number)) for number in range(6)]
     for answer in answers[:4]:
         next(answer)
     worker._call("context.__setattr__", "decode", fail_once)
@@ -326,7 +326,7 @@ def test_a_step_that_fails_in_the_worker_ends_the_answers_in_it_and_no_others(wo
         assert not next(answer).is_last  # it had no slot then
         answer.close()
     assert Completion.of(worker.submit(request(1, 4))).finish_reason == "length"
-    stream = worker.stream([replace(LONG, seed=number) for number in range(3)])
+    stream = worker.stream([replace(ENDLESS, seed=number) for number in range(3)])
     next(stream)
     worker._call("context.__setattr__", "decode", fail_once)
     with pytest.raises(GenerationError, match="decoding failed"):
@@ -335,10 +335,10 @@ def test_a_step_that_fails_in_the_worker_ends_the_answers_in_it_and_no_others(wo
 
 
 def test_an_answer_of_no_tokens_waits_for_no_slot(llm: Runtime) -> None:
-    others = [llm.submit(replace(LONG, seed=number)) for number in range(4)]
+    others = [llm.submit(replace(ENDLESS, seed=number)) for number in range(4)]
     for other in others:
         assert not next(other).is_last
-    (end,) = llm.submit(request(1, 0))
+    (end,) = llm.submit(replace(request(1, 0), cache_prompt=False))  # otherwise the prompt is read into the KV cache
     assert end.finish_reason == "length" and end.stats and end.stats.prompt_tokens > 0
     assert not any(next(other).is_last for other in others)
     for other in others:
@@ -392,7 +392,7 @@ def test_a_reader_whose_leaving_fails_lets_others_lead() -> None:
 def test_what_is_refused_is_refused_alone(llm: Runtime, worker: Worker) -> None:
     for model in (llm, worker):
         good = model.submit(request(1))
-        for bad in (Request("x = 1\n" * 2000), Request("x", max_tokens=-5), Request("x", regex="[0-9")):
+        for bad in (Request(TOO_LONG), Request("x", max_tokens=-5), Request("x", regex="[0-9")):
             with pytest.raises(UsageError):
                 list(model.submit(bad))
         assert len(list(good)) == 9
@@ -424,7 +424,7 @@ def test_a_stream_and_single_answers_go_on_together(worker: Worker) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_death_is_told_to_every_reader() -> None:
     with Worker(SETTINGS) as worker:
-        answers = [worker.submit(replace(LONG, seed=number)) for number in range(6)]
+        answers = [worker.submit(replace(ENDLESS, seed=number)) for number in range(6)]
         next(answers[0])
         assert worker.loop.process.pid is not None
         os.kill(worker.loop.process.pid, signal.SIGKILL)
@@ -439,4 +439,4 @@ def test_death_is_told_to_every_reader() -> None:
         in_threads(*((lambda number=number: read(number)) for number in range(6)))
         assert len(deaths) == 6
         with pytest.raises(WorkerDiedError):
-            worker.submit(LONG)
+            worker.submit(ENDLESS)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from endless import CTX_SIZE, ENDLESS
 
 import edgespec
 from edgespec.errors import GenerationError
@@ -20,11 +21,10 @@ from edgespec.llama.rpc import connections, has_rpc
 from edgespec.llama.workers import LOST, probe
 from edgespec.runtime.worker import Worker, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import explained
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import LoadSettings
 
 pytestmark = pytest.mark.skipif(not has_rpc(), reason="this build of llama.cpp has no RPC")
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
-LONG = Request("def fibonacci(n):", max_tokens=900, ignore_eos=True)
 
 
 @contextmanager
@@ -88,24 +88,27 @@ def test_a_second_program_is_told_that_the_worker_is_busy(addresses: list[str]) 
 @posix
 def test_a_lost_worker_ends_the_answer_and_comes_back() -> None:
     with lent() as (address, process):
-        settings = LoadSettings("demo", rpc=(address,), threads=1, gpu_layers="all", spec_type="none", store=False)
+        settings = LoadSettings(
+            "demo", rpc=(address,), threads=1, gpu_layers="all", spec_type="none", store=False, ctx_size=CTX_SIZE
+        )
         with Worker(settings) as worker:
-            events = worker.submit(LONG)
+            events = worker.submit(ENDLESS)
             next(events)
             process.kill()
             with pytest.raises(WorkerDiedError, match=f"the connection to a worker broke off: {address}"):
                 for _ in events:
                     pass
     with lent(int(address.rpartition(":")[2])), Worker(settings) as worker:
-        assert next(worker.submit(LONG))
+        assert next(worker.submit(ENDLESS))
 
 
 HANGS = """
 import edgespec, os, signal, sys
 from edgespec.llama import rpc
 rpc.SILENCE_S = 1
-llm = edgespec.load("demo", rpc=[sys.argv[1]], threads=1, gpu_layers="all", spec_type="none", store=False)
-for n, event in enumerate(llm.generate("def fibonacci(n):", max_tokens=900, ignore_eos=True)):
+placed = {"rpc": [sys.argv[1]], "gpu_layers": "all"}
+llm = edgespec.load("demo", **placed, threads=1, spec_type="none", store=False, ctx_size=32768)
+for n, event in enumerate(llm.generate("def fibonacci(n):", max_tokens=30_000, ignore_eos=True)):
     if n == 3:
         os.kill(int(sys.argv[2]), signal.SIGSTOP)
 """

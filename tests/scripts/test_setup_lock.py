@@ -90,7 +90,10 @@ def test_a_failed_command_shows_the_first_error_the_log_and_the_hint(tmp_path: P
 
 @pytest.mark.skipif(os.name == "nt", reason="on Windows a child does not keep the lock, so nothing here would show it")
 def test_the_command_of_a_killed_caller_keeps_the_lock_until_it_ends(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", f"import time; time.sleep(1); open({str(tmp_path / 'ended')!r}, 'w').close()"]
+    files = tmp_path / "killed", tmp_path / "ended"
+    wait = "import sys, time\nfrom pathlib import Path\nkilled, ended = map(Path, sys.argv[1:])\n"
+    wait += "while not killed.exists(): time.sleep(0.01)\ntime.sleep(0.5)\nended.touch()"
+    command = [sys.executable, "-c", wait, *files]
     code = (
         "with locked(Path(sys.argv[1]), 'working'):\n"
         "    run_logged('waiting', sys.argv[3:], Path(sys.argv[2]), Path.cwd(), os.environ, '')"
@@ -98,8 +101,9 @@ def test_the_command_of_a_killed_caller_keeps_the_lock_until_it_ends(tmp_path: P
     with python(code, tmp_path / "lock", tmp_path / "log", *command) as caller:
         assert "waiting" in line(caller, "stderr")
         caller.kill()
+    files[0].touch()
     with locked(tmp_path / "lock", "working") as torn:
-        assert torn and (tmp_path / "ended").exists()
+        assert torn and files[1].exists()
 
 
 def test_an_interruption_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from serving import Serving, serving
 
 from edgespec.batch.bad_input import BadInputError
 from edgespec.batch.fields import Fields
+from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
+from edgespec.runtime.stream import Stream
 from edgespec.runtime.worker import Worker
 from edgespec.serve.bodies import SMALL
 from edgespec.serve.messages import chat_messages
@@ -149,12 +151,19 @@ def test_a_reader_that_stops_reading_is_cut_off(server: Serving, monkeypatch: py
 @pytest.mark.long
 def test_an_answer_that_nobody_reads_gives_its_slot_to_others(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.runtime.asynchronous.MOST_UNREAD", 100)
+    streams, read = list[AsyncStream](), AsyncAnswers.read
+
+    def noted(answers: AsyncAnswers, stream: Stream) -> AsyncStream:
+        streams.append(read(answers, stream))
+        return streams[-1]
+
+    monkeypatch.setattr(AsyncAnswers, "read", noted)
     with connected(server, window=4096) as sock:
         body = {"prompt": "x", "logprobs": 20, "max_tokens": 900, "n": 16, "stream": True, "ignore_eos": True} | PLAIN
         sock.sendall(sent(body))
-        while not (server.served._answers and server.served._answers._open):
+        while not streams:
             time.sleep(0.01)
-        while server.served._answers._open:  # its connection is open
+        while not streams[0]._stream.is_closed:  # its connection is open
             time.sleep(0.05)
         assert is_well(server)
     while server.served.n_open:

@@ -7,8 +7,9 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,25 +22,23 @@ from cli_program import COMMAND, edgespec_here, environment
 from tiny_encoder import write_encoder
 
 from edgespec.cli.commands.serve import _example
+from edgespec.models.names.spec import resolve
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 
 
 @contextmanager
-def program(home: Path, *args: str, **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def program(
+    home: Path, *args: str, command: Sequence[str] = COMMAND, **variables: str
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """The server, and its URL."""
-    command = [
-        *COMMAND,
-        "serve",
-        "--port",
-        "0",
-        "-t",
-        "1",
-        "--json",
-        *(args if "-m" in args else ("-m", "demo", *args)),
-    ]
+    models = () if "-m" in args else ("-m", "demo")
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home, env=environment(home, **variables)
+        [*command, "serve", "--port", "0", "-t", "1", "--json", *models, *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=home,
+        env=environment(home, **variables),
     ) as process:
         try:
             assert process.stdout is not None
@@ -124,11 +123,34 @@ def test_models_are_loaded_for_requests_and_the_log_says_so(tmp_path: Path) -> N
         assert [line["event"] for line in lines] == ["request", "loaded", "request"]
 
 
+NEVER_LOADS = """
+import sys, threading
+from edgespec.cli import main
+from edgespec.llama.model import Model
+begin = Model.__init__
+def hang(self, path, *args, **more):
+    begin(self, path, *args, **more)
+    if {name!r} in str(path) and not more.get("vocabulary_only"):
+        threading.Event().wait()
+Model.__init__ = hang  # the worker process imports this file, too
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+def never_loading(home: Path, name: str) -> list[str]:
+    """Return the command of a program in which the load of a file with this name never ends."""
+    script = home / "never_loads.py"
+    script.write_text(NEVER_LOADS.format(name=name))
+    return [sys.executable, str(script)]
+
+
 @pytest.mark.long
 @posix
 @pytest.mark.cli
 def test_a_second_signal_ends_a_load(tmp_path: Path) -> None:
-    with program(tmp_path) as (process, url):
+    never_loads = never_loading(tmp_path, resolve("demo:draft").path.name)
+    with program(tmp_path, "--spec-type", "none", command=never_loads) as (process, url):
         body = {"prompt": "def f(", "max_tokens": 2, "model": "demo:draft"}
         with ThreadPoolExecutor(1) as threads:
             answer = threads.submit(httpx2.post, f"{url}/v1/completions", json=body, timeout=60)
@@ -136,8 +158,7 @@ def test_a_second_signal_ends_a_load(tmp_path: Path) -> None:
                 time.sleep(0.02)
             process.send_signal(signal.SIGTERM)
             assert process.stderr is not None
-            while b"Ctrl-C again" not in process.stderr.readline():
-                pass
+            assert any(b"Ctrl-C again" in line for line in process.stderr)
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 128 + signal.SIGTERM
             assert answer.exception() is not None
@@ -147,7 +168,8 @@ def test_a_second_signal_ends_a_load(tmp_path: Path) -> None:
 @posix
 @pytest.mark.cli
 def test_a_signal_before_the_first_model_is_loaded_ends_the_command(tmp_path: Path) -> None:
-    command = [*COMMAND, "serve", "--port", "0", "-t", "1", "-v", "-m", "demo"]
+    never_ready = never_loading(tmp_path, resolve("demo").path.name)
+    command = [*never_ready, "serve", "--port", "0", "-t", "1", "-v", "-m", "demo"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path, env=environment(tmp_path)) as process:
         assert process.stderr is not None
         process.stderr.readline()  # it has begun

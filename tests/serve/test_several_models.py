@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
+from endless import CTX_SIZE, ENDLESS_BODY
 from serving import Serving, serving
 from tiny_encoder import write_encoder
 
@@ -25,8 +26,7 @@ from edgespec.serve.pool import Offer
 from edgespec.settings import LoadSettings, Request
 
 TEXT = "/v1/completions"
-SETTINGS = LoadSettings("demo", threads=1, sequences=2, ctx_size=512, store=False, spec_type="none")
-ENDLESS = {"prompt": "def f(", "ignore_eos": True, "max_tokens": 450, "stream": True}
+SETTINGS = LoadSettings("demo", threads=1, sequences=2, ctx_size=CTX_SIZE, store=False, spec_type="none")
 pytestmark = [pytest.mark.native, pytest.mark.cli]
 
 
@@ -80,9 +80,10 @@ def pid_of(server: Serving, name: str) -> int:
 
 
 @contextmanager
-def answering(server: Serving, model: str) -> Iterator[Iterator[str]]:
+def answering(server: Serving, model: str, **body: Any) -> Iterator[Iterator[str]]:
     """While a model makes a long answer: the lines of it."""
-    with server.client() as client, client.stream("POST", TEXT, json=ENDLESS | {"model": model}) as response:
+    asked = ENDLESS_BODY | {"model": model} | body
+    with server.client() as client, client.stream("POST", TEXT, json=asked) as response:
         assert response.status_code == 200, response.read()
         lines = response.iter_lines()
         next(lines)
@@ -119,7 +120,7 @@ def test_a_stream_that_waits_for_a_load_is_pinged(monkeypatch: pytest.MonkeyPatc
     for name in ("FIRST_S", "PING_S"):
         monkeypatch.setattr(f"edgespec.serve.sse.{name}", 0.01)
     with serving_demo(others=[offer("small"), offer("broken", "nowhere")]) as server, server.client() as client:
-        with client.stream("POST", TEXT, json=ENDLESS | {"model": "small", "max_tokens": 3}) as response:
+        with client.stream("POST", TEXT, json=ENDLESS_BODY | {"model": "small", "max_tokens": 3}) as response:
             lines = [line for line in response.iter_lines() if line]
         assert lines[0] == ": ping"
         assert lines[-1] == "data: [DONE]"
@@ -177,7 +178,7 @@ def test_answers_of_a_model_that_is_closed_end_with_an_error(two: Serving) -> No
 
 @pytest.mark.long
 def test_a_worker_that_is_killed_fails_its_own_requests_alone(two: Serving) -> None:
-    with answering(two, "demo") as others, answering(two, "c") as lines:
+    with answering(two, "demo", max_tokens=450) as others, answering(two, "c") as lines:
         psutil.Process(pid_of(two, "c")).kill()
         said = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         assert said[-1]["error"]["code"] == "engine_error"
