@@ -315,7 +315,7 @@ def test_a_signal_in_the_middle_of_an_answer_keeps_it(home: Path, number: str) -
         program.send_signal(getattr(signal, number))
         read_rest(master)
         assert program.wait(30) == 128 + getattr(signal, number)
-        assert not psutil.wait_procs(workers, timeout=10)[1]
+        assert not psutil.wait_procs(workers, timeout=60)[1]
     assert len(contents(home)) == 2
 
 
@@ -328,7 +328,7 @@ def test_killed_in_the_middle_of_an_answer_it_loses_next_to_nothing(home: Path) 
         workers = psutil.Process(program.pid).children(recursive=True)
         program.kill()
         program.wait(30)
-        assert not psutil.wait_procs(workers, timeout=10)[1]
+        assert not psutil.wait_procs(workers, timeout=60)[1]
     turns = last_turns(home)
     assert turns[-1].answer is not None
     assert turns[-1].answer.finish_reason == "interrupted"
@@ -380,7 +380,7 @@ def test_without_its_terminal_it_ends_and_keeps_the_answer(home: Path, front: st
         workers = psutil.Process(program.pid).children(recursive=True)
         os.dup2(os.open(os.devnull, os.O_RDWR), master)  # closes the last descriptor of the terminal
         program.wait(60)
-        assert not psutil.wait_procs(workers, timeout=10)[1]
+        assert not psutil.wait_procs(workers, timeout=60)[1]
     assert contents(home)[0] == "hello"
 
 

@@ -95,7 +95,7 @@ def test_the_process_ends_with_the_compiler_closed_or_not() -> None:
     process = opened.child.process
     assert process is not None
     del opened
-    assert process.wait(10)
+    assert process.wait(60)
 
 
 def test_a_process_that_was_killed_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_a_worker_ends_at_ctrl_c_and_tells_of_a_port_in_use() -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 2 and "another worker may be running there" in done.stderr
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=10) == 130
+        assert process.wait(timeout=60) == 130
 
 
 def test_last_words_of_a_lost_worker() -> None:

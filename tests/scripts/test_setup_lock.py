@@ -93,7 +93,7 @@ def test_the_command_of_a_killed_caller_keeps_the_lock_until_it_ends(tmp_path: P
     files = tmp_path / "killed", tmp_path / "ended"
     wait = "import sys, time\nfrom pathlib import Path\nkilled, ended = map(Path, sys.argv[1:])\n"
     wait += "while not killed.exists(): time.sleep(0.01)\ntime.sleep(0.5)\nended.touch()"
-    command = [sys.executable, "-c", wait, *files]
+    command = [sys.executable, "-c", wait, *map(str, files)]
     code = (
         "with locked(Path(sys.argv[1]), 'working'):\n"
         "    run_logged('waiting', sys.argv[3:], Path(sys.argv[2]), Path.cwd(), os.environ, '')"
