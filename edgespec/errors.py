@@ -62,7 +62,7 @@ class PromptTooLongError(UsageError):
 
 
 class ImageError(UsageError):
-    """The model cannot read an image; `where` is the part of a request that it comes from."""
+    """An image cannot be read, or not by this model; `where` is the part of a request that it comes from."""
 
     where = "messages"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from edgespec.errors import UsageError
+from edgespec.errors import ImageError, UsageError
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
@@ -80,14 +80,14 @@ def data_url(data: bytes) -> str:
 
 @contextmanager
 def _reported_as_damage(name: str) -> Iterator[None]:
-    """Raise UsageError for the errors of a decoder, which are of many kinds."""
+    """Raise ImageError for the errors of a decoder, which are of many kinds."""
     try:
         yield
     except UsageError:
         raise
     except Exception as error:
         why, hint = str(error) or type(error).__name__, "the file may be damaged or incomplete"
-        raise UsageError(f"{name} cannot be decoded", why=why, hint=hint) from error
+        raise ImageError(f"{name} cannot be decoded", why=why, hint=hint) from error
 
 
 def _opened(data: bytes, name: str) -> Image:

@@ -89,6 +89,13 @@ def test_other_images_are_errors_and_the_server_lives_on(seeing: Serving, part: 
     assert chat(seeing, TEXT_PART)
 
 
+def test_the_error_of_an_image_that_cannot_be_decoded_names_the_field_of_the_format(seeing: Serving) -> None:
+    damaged = [{"role": "user", "content": [{"type": "input_image", "image_url": data_url(PICTURE[:300])}]}]
+    messages = [{"role": "user", "content": [url_part(PICTURE[:300])]}]
+    for path, body in (("/v1/chat/completions", {"messages": messages}), ("/v1/responses", {"input": damaged})):
+        assert posted(seeing, path, body, 400)["error"]["param"] in body
+
+
 def test_a_model_that_cannot_see_says_so(server: Serving) -> None:
     messages = [{"role": "user", "content": [url_part(PICTURE)]}]
     given = [{"role": "user", "content": [{"type": "input_image", "image_url": data_url(PICTURE)}]}]
