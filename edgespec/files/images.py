@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from edgespec.errors import ImageError, UsageError
+from edgespec.errors import ImageError
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def is_image(data: bytes) -> bool:
 
 
 def size_of_image(data: bytes, name: str = "the image") -> Size:
-    """Return the size of an image from the header of its file. Raises UsageError for files that are not decoded."""
+    """Return the size of an image from the header of its file. Raises ImageError for files that are not decoded."""
     with _reported_as_damage(name):
         image = _opened(data, name)
         # In other files this data may come last, so that the whole image would be decoded.
@@ -55,7 +55,7 @@ def size_of_image(data: bytes, name: str = "the image") -> Size:
 
 
 def pixels_of(data: bytes, name: str = "the image") -> NDArray[np.uint8]:
-    """Decode an image: uint8[height, width, 3]. Transparent parts become white. Raises UsageError."""
+    """Decode an image: uint8[height, width, 3]. Transparent parts become white. Raises ImageError."""
     import numpy as np
     from PIL.Image import fromarray
     from PIL.ImageOps import exif_transpose
@@ -73,7 +73,7 @@ def pixels_of(data: bytes, name: str = "the image") -> NDArray[np.uint8]:
 
 
 def data_url(data: bytes) -> str:
-    """Return an image as a data URL. Raises UsageError."""
+    """Return an image as a data URL. Raises ImageError."""
     kind = str(_opened(data, "the image").format).lower().replace("mpo", "jpeg")  # several JPEG images in a file
     return f"data:image/{kind};base64,{b64encode(data).decode()}"
 
@@ -83,7 +83,7 @@ def _reported_as_damage(name: str) -> Iterator[None]:
     """Raise ImageError for the errors of a decoder, which are of many kinds."""
     try:
         yield
-    except UsageError:
+    except ImageError:
         raise
     except Exception as error:
         why, hint = str(error) or type(error).__name__, "the file may be damaged or incomplete"
@@ -95,7 +95,7 @@ def _opened(data: bytes, name: str) -> Image:
     from PIL import Image, UnidentifiedImageError
 
     if len(data) > MOST_BYTES:
-        raise UsageError(
+        raise ImageError(
             f"{name} is too large", why=f"{size_of(len(data))}, and at most {size_of(MOST_BYTES)} are read"
         )
     Image.MAX_IMAGE_PIXELS = None  # the limit below is lower, and its error says what to do
@@ -103,11 +103,11 @@ def _opened(data: bytes, name: str) -> Image:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError:
         kinds = ", ".join(FORMATS)
-        raise UsageError(f"{name} is not an image that can be read", hint=f"use one of: {kinds}") from None
+        raise ImageError(f"{name} is not an image that can be read", hint=f"use one of: {kinds}") from None
     width, height = image.size
     if width * height > MOST_PIXELS:
         why = f"it has {width} x {height} pixels, and at most {MOST_PIXELS / 1e6:.0f} million are decoded"
-        raise UsageError(f"{name} is too large", why=why, hint="make it smaller: models see fewer pixels anyway")
+        raise ImageError(f"{name} is too large", why=why, hint="make it smaller: models see fewer pixels anyway")
     if max(width, height) > MOST_ASPECT * min(width, height):
-        raise UsageError(f"{name} is too narrow", why=f"it has {width} x {height} pixels", hint="cut it into parts")
+        raise ImageError(f"{name} is too narrow", why=f"it has {width} x {height} pixels", hint="cut it into parts")
     return image

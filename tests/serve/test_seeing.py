@@ -89,21 +89,23 @@ def test_other_images_are_errors_and_the_server_lives_on(seeing: Serving, part: 
     assert chat(seeing, TEXT_PART)
 
 
+def questions(image: bytes) -> list[tuple[str, str, Any]]:
+    """Return messages about an image in two formats: the path, the name of their field, and the messages."""
+    part = {"type": "input_image", "image_url": data_url(image)}
+    return [
+        ("/v1/chat/completions", "messages", [{"role": "user", "content": [url_part(image)]}]),
+        ("/v1/responses", "input", [{"role": "user", "content": [part]}]),
+    ]
+
+
 def test_the_error_of_an_image_that_cannot_be_decoded_names_the_field_of_the_format(seeing: Serving) -> None:
-    damaged = [{"role": "user", "content": [{"type": "input_image", "image_url": data_url(PICTURE[:300])}]}]
-    messages = [{"role": "user", "content": [url_part(PICTURE[:300])]}]
-    for path, body in (("/v1/chat/completions", {"messages": messages}), ("/v1/responses", {"input": damaged})):
-        assert posted(seeing, path, body, 400)["error"]["param"] in body
+    for path, field, messages in questions(PICTURE[:300]):
+        assert posted(seeing, path, {field: messages}, 400)["error"]["param"] == field
 
 
 def test_a_model_that_cannot_see_says_so(server: Serving) -> None:
-    messages = [{"role": "user", "content": [url_part(PICTURE)]}]
-    given = [{"role": "user", "content": [{"type": "input_image", "image_url": data_url(PICTURE)}]}]
-    for path, body, field in (
-        ("/v1/chat/completions", {"messages": messages}, "messages"),
-        ("/v1/responses", {"input": given}, "input"),
-    ):
-        error = posted(server, path, body, 400)["error"]
+    for path, field, messages in questions(PICTURE):
+        error = posted(server, path, {field: messages}, 400)["error"]
         assert (error["param"], error["message"].partition(":")[0]) == (field, f"{server.name} cannot see images")
 
 
