@@ -305,14 +305,14 @@ def test_no_time_keeps_nothing(home: Path) -> None:
     assert (done.returncode, b"keep" in done.stderr) == (0, False)
 
 
-ANSWERS = ("run", "def return", "-m", "demo", "-t", "1", *ENDLESS_OPTIONS, "--seed", "7", "--raw")
+ENDLESS = ("run", "def return", "-m", "demo", "-t", "1", *ENDLESS_OPTIONS, "--seed", "7", "--raw")
 
 
 @pytest.mark.long
 @POSIX
 @pytest.mark.cli
 def test_two_calls_at_once_start_one_server(kept: Path) -> None:
-    command = [*COMMAND, *ANSWERS, "-n", "50", "--keep-alive", "1m"]
+    command = [*COMMAND, *ENDLESS, "-n", "50", "--keep-alive", "1m"]
     with started(command, kept) as one, started(command, kept) as two:
         answers = [program.communicate(timeout=60) for program in (one, two)]
     assert answers[0][0] == answers[1][0] != b""
@@ -323,7 +323,7 @@ def test_two_calls_at_once_start_one_server(kept: Path) -> None:
 @POSIX
 @pytest.mark.cli
 def test_a_kept_server_ends_after_its_time_and_is_not_stopped_by_ctrl_c(kept: Path) -> None:
-    command = [*COMMAND, *ANSWERS, "--keep-alive", "2s"]
+    command = [*COMMAND, *ENDLESS, "--keep-alive", "2s"]
     with started(command, kept) as program:
         assert program.stdout is not None
         assert program.stdout.read(1)
@@ -342,13 +342,13 @@ def test_a_kept_server_ends_after_its_time_and_is_not_stopped_by_ctrl_c(kept: Pa
 @pytest.mark.cli
 @pytest.mark.parametrize("killed", ["server", "client"])
 def test_either_side_is_killed_in_the_middle_of_an_answer(kept: Path, killed: str) -> None:
-    with started([*COMMAND, *ANSWERS, "--keep-alive", "1m"], kept) as program:
+    with started([*COMMAND, *ENDLESS, "--keep-alive", "1m"], kept) as program:
         assert program.stdout is not None
         assert program.stdout.read(1)
         [server] = near(kept)
         if killed == "client":
             program.kill()
-            answer = edgespec_here(*ANSWERS, "-n", "4", "--server", "auto", home=kept)
+            answer = edgespec_here(*ENDLESS, "-n", "4", "--server", "auto", home=kept)
             assert said(answer)[0].startswith("note: using the server")
             return
         os.kill(server.pid, signal.SIGKILL)
@@ -356,7 +356,7 @@ def test_either_side_is_killed_in_the_middle_of_an_answer(kept: Path, killed: st
         assert program.returncode == 1
         assert b"went away in the middle of the answer" in errors
     assert near(kept) == []
-    assert said(edgespec_here(*ANSWERS, "-n", "4", "--server", "auto", home=kept))[0].startswith("note: loading demo:")
+    assert said(edgespec_here(*ENDLESS, "-n", "4", "--server", "auto", home=kept))[0].startswith("note: loading demo:")
 
 
 @pytest.mark.long
@@ -368,7 +368,7 @@ def test_ctrl_c_while_a_server_starts_ends_it(kept: Path) -> None:
         homes = ((each["environ"] or {}).get("EDGESPEC_HOME") for each in found if "serve" in (each["cmdline"] or ()))
         return str(kept) in homes
 
-    with started([*COMMAND, *ANSWERS, "--keep-alive", "1m"], kept) as program:
+    with started([*COMMAND, *ENDLESS, "--keep-alive", "1m"], kept) as program:
         while not starting():
             time.sleep(0.01)
         program.send_signal(signal.SIGINT)

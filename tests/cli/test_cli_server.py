@@ -156,7 +156,10 @@ def program(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 @pytest.mark.cli
 @pytest.mark.slow
 def test_servers_are_killed_in_the_middle_of_a_batch(tmp_path: Path) -> None:
-    """One server fails, and the other one answers its rows. Then that fails, too, and the same command resumes."""
+    """One server fails, and the other one answers its rows. Then that fails, too, and the same command resumes.
+
+    The rows come in parts, so that the batch is not complete before both have failed.
+    """
     write_rows(tmp_path, 30, max_tokens=60, ignore_eos=True)
     rows = (tmp_path / "in.jsonl").read_bytes().splitlines(keepends=True)
     out = tmp_path / "out.jsonl"

@@ -192,6 +192,7 @@ def test_leaving_an_asynchronous_answer_ends_it(llm: Runtime) -> None:
 
     asyncio.run(leave())
     until(lambda: not llm.engine.scheduler.active)
+    assert llm.stats.generated_tokens < CTX_SIZE // 2
     assert llm.complete(PROMPT, max_tokens=2, ignore_eos=True).finish_reason == "length"
 
 
@@ -231,6 +232,7 @@ def test_an_answer_ends_when_its_event_loop_is_gone(llm: Runtime) -> None:
     assert loop.run_until_complete(anext(events)).id >= 0
     loop.close()
     until(lambda: not llm.engine.scheduler.active)
+    assert llm.stats.generated_tokens < CTX_SIZE // 2
     del events
     gc.collect()
 

@@ -102,13 +102,14 @@ def test_a_lost_worker_ends_the_answer_and_comes_back() -> None:
         assert next(worker.submit(ENDLESS))
 
 
-HANGS = """
+HANGS = f"""
 import edgespec, os, signal, sys
 from edgespec.llama import rpc
 rpc.SILENCE_S = 1
-placed = {"rpc": [sys.argv[1]], "gpu_layers": "all"}
-llm = edgespec.load("demo", **placed, threads=1, spec_type="none", store=False, ctx_size=32768)
-for n, event in enumerate(llm.generate("def fibonacci(n):", max_tokens=30_000, ignore_eos=True)):
+llm = edgespec.load(
+    "demo", rpc=[sys.argv[1]], threads=1, gpu_layers="all", spec_type="none", store=False, ctx_size={CTX_SIZE}
+)
+for n, event in enumerate(llm.generate("def fibonacci(n):", max_tokens={ENDLESS.max_tokens}, ignore_eos=True)):
     if n == 3:
         os.kill(int(sys.argv[2]), signal.SIGSTOP)
 """

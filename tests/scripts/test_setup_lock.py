@@ -88,12 +88,21 @@ def test_a_failed_command_shows_the_first_error_the_log_and_the_hint(tmp_path: P
     assert "configuring" in (tmp_path / "log").read_text(encoding="utf-8")
 
 
+OUTLIVES = """
+import sys, time
+from pathlib import Path
+killed, ended = map(Path, sys.argv[1:])
+while not killed.exists():
+    time.sleep(0.01)
+time.sleep(0.5)
+ended.touch()
+"""
+
+
 @pytest.mark.skipif(os.name == "nt", reason="on Windows a child does not keep the lock, so nothing here would show it")
 def test_the_command_of_a_killed_caller_keeps_the_lock_until_it_ends(tmp_path: Path) -> None:
-    files = tmp_path / "killed", tmp_path / "ended"
-    wait = "import sys, time\nfrom pathlib import Path\nkilled, ended = map(Path, sys.argv[1:])\n"
-    wait += "while not killed.exists(): time.sleep(0.01)\ntime.sleep(0.5)\nended.touch()"
-    command = [sys.executable, "-c", wait, *map(str, files)]
+    killed, ended = tmp_path / "killed", tmp_path / "ended"
+    command = [sys.executable, "-c", OUTLIVES, str(killed), str(ended)]
     code = (
         "with locked(Path(sys.argv[1]), 'working'):\n"
         "    run_logged('waiting', sys.argv[3:], Path(sys.argv[2]), Path.cwd(), os.environ, '')"
@@ -101,9 +110,9 @@ def test_the_command_of_a_killed_caller_keeps_the_lock_until_it_ends(tmp_path: P
     with python(code, tmp_path / "lock", tmp_path / "log", *command) as caller:
         assert "waiting" in line(caller, "stderr")
         caller.kill()
-    files[0].touch()
+    killed.touch()
     with locked(tmp_path / "lock", "working") as torn:
-        assert torn and files[1].exists()
+        assert torn and ended.exists()
 
 
 def test_an_interruption_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

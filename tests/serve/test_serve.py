@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
+from endless import ENDLESS_BODY
 from serving import Serving
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -272,7 +273,7 @@ def wait_until_free(server: Serving) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_slot(server: Serving, stream: bool) -> None:
-    body = json.dumps({"prompt": "def f(", "ignore_eos": True, "max_tokens": 900, "stream": stream, "n": 16}).encode()
+    body = json.dumps(ENDLESS_BODY | {"stream": stream, "n": 16}).encode()
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as sock:
         head = f"POST {TEXT} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
@@ -287,8 +288,7 @@ def test_a_client_that_leaves_frees_its_slot(server: Serving, stream: bool) -> N
 
 
 def test_a_full_queue_says_when_to_come_back(server: Serving, client: httpx2.Client) -> None:
-    endless = {"prompt": "def f(", "ignore_eos": True, "max_tokens": 900, "stream": True, "n": 24}
-    with client.stream("POST", TEXT, json=endless) as response:
+    with client.stream("POST", TEXT, json=ENDLESS_BODY | {"n": 24}) as response:
         lines = response.iter_lines()
         next(lines)
         with server.client() as other:
@@ -300,8 +300,7 @@ def test_a_full_queue_says_when_to_come_back(server: Serving, client: httpx2.Cli
 
 
 def test_a_worker_that_dies_fails_its_answers_and_is_started_again(server: Serving, client: httpx2.Client) -> None:
-    endless = {"prompt": "def f(", "ignore_eos": True, "max_tokens": 900, "stream": True, "n": 16}
-    with client.stream("POST", TEXT, json=endless) as response:
+    with client.stream("POST", TEXT, json=ENDLESS_BODY | {"n": 16}) as response:
         lines = response.iter_lines()
         next(lines)
         pid = server.served.worker.loop.process.pid

@@ -19,6 +19,7 @@ from unittest.mock import Mock
 import httpx2
 import pytest
 from cli_program import COMMAND, edgespec_here, environment
+from endless import ENDLESS_BODY
 from tiny_encoder import write_encoder
 
 from edgespec.cli.commands.serve import _example
@@ -96,7 +97,7 @@ def test_an_idle_server_ends_without_a_note_about_answers(tmp_path: Path) -> Non
 @pytest.mark.cli
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with program(tmp_path) as (process, url):
-        body = {"prompt": "def f(", "max_tokens": 900, "ignore_eos": True, "stream": True, "n": 32}
+        body = ENDLESS_BODY | {"n": 32}
         with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
             lines = response.iter_lines()
             next(lines)
