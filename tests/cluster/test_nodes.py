@@ -142,7 +142,7 @@ def opened(ray: FakeRay, settings: LoadSettings | None = None, *, may_download: 
 def first(nodes: Nodes) -> list[str]:
     """The names of the members that all nodes make."""
     found = [*nodes.first(CancelFlag())]
-    while nodes.are_coming:
+    while nodes.are_coming or not (nodes._has_looked or nodes.is_cut_off):
         found += nodes.joined()
     return sorted(member.name for member in [*found, *nodes.joined()])
 
