@@ -17,6 +17,7 @@ import pytest
 from gpu import skip_without_gpu
 from hypothesis import HealthCheck, settings
 from markers import markers
+from surroundings import settle
 
 from edgespec.llama import rounding, trial
 from edgespec.llama.context import Context
@@ -26,6 +27,7 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 USUAL_ENVIRONMENT = dict(os.environ)  # of the user who runs the tests
+settle()  # before test modules import Textual, which reads the environment
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the markers

@@ -55,8 +55,6 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
     with suppress(OSError):  # tests may have put something in the way
         copytree(known(), home / "cache")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EDGESPEC_")}
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        inherited.pop(name, None)
     own = {"EDGESPEC_HOME": str(home), "EDGESPEC_DEFAULT_MODEL": "demo", "PYTHONIOENCODING": "utf-8"}
     return inherited | own | variables
 

@@ -8,6 +8,7 @@ with at_terminal(home, ["chat", "--plain"]) as (program, master):
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,18 +29,23 @@ def at_terminal(
     streams: Collection[str] = STREAMS,
     **variables: str,
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The program with these streams on a terminal of its own, of which the other end is given; it ends with the block.
+    """Run the program with these streams on a terminal of its own, whose other end is yielded; kill it after the block.
 
-    Of the others stdin is empty, and the rest are pipes.
+    Of the other streams stdin is empty, and the rest are pipes.
     """
     pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
+    import fcntl
+    import termios
+
     master, slave = pty.openpty()
+    own = environment(home, **variables)
+    columns, lines = int(own.pop("COLUMNS")), int(own.pop("LINES"))  # a terminal has a size, no variables for it
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
     other = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     stdin, stdout, stderr = (slave if name in streams else other[name] for name in STREAMS)
     with subprocess.Popen(
-        [*command, *args], stdin=stdin, stdout=stdout, stderr=stderr, cwd=home, start_new_session=True,
-        env=environment(home, **({"TERM": "xterm"} | variables)),
-    ) as program:  # fmt: skip
+        [*command, *args], stdin=stdin, stdout=stdout, stderr=stderr, cwd=home, start_new_session=True, env=own
+    ) as program:
         os.close(slave)
         try:
             yield program, master
