@@ -118,11 +118,14 @@ class Child(Closable):
             )
         except OSError as error:
             raise GenerationError(f"cannot start a process to {self._purpose}", why=str(error)) from error
-        self.process, self._n_answered, self._said = process, 0, deque[bytes](maxlen=1)
-        self._reader = threading.Thread(target=_keep_last, args=(process.stderr, self._said), name="child", daemon=True)
-        self._reader.start()
         self._at_last = weakref.finalize(self, process.kill)  # at exit, and for owners that do not close
-        self._ready = _exchange(process, b"")
+        self.process, self._n_answered, self._said = process, 0, deque[bytes](maxlen=1)
+        try:
+            self._reader = _begun(_keep_last, process.stderr, self._said)
+            self._ready = _exchange(process, b"")
+        except BaseException:
+            self.close()
+            raise
         return process
 
     def ask(
@@ -234,8 +237,18 @@ def _exchange(process: subprocess.Popen[bytes], question: bytes) -> Future[bytes
         except (OSError, ValueError):  # ValueError: the pipe was closed
             line.set_result(b"")
 
-    threading.Thread(target=run, name="child", daemon=True).start()
+    _begun(run)
     return line
+
+
+def _begun(work: Callable[..., None], *args: Any) -> threading.Thread:
+    """Return a thread that has begun to work. Raises GenerationError."""
+    thread = threading.Thread(target=work, args=args, name="child", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # there are too many
+        raise GenerationError("cannot start a thread", why=str(error), hint="try again later") from error
+    return thread
 
 
 @contextmanager

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
+from time import monotonic
 from typing import Any
 
 import uvicorn
@@ -17,6 +20,9 @@ REQUEST_S = 60.0  # for the head of a connection's next request to arrive
 SENT = 2**18  # bytes that the system keeps for a client that does not read
 FINISH_S = 100  # for answers to finish when the server is stopped; docs/server.md gives systemd 120 seconds
 READ_S = 20.0  # for a client to continue reading, once a buffer of 64 KB is full
+SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # of what a connection needs
+PAUSE_S = 0.5  # after which connections may be accepted again, less than asyncio's second
+WARNED_EVERY_S = 60.0
 
 
 class Protocol(H11Protocol):
@@ -60,15 +66,57 @@ class Protocol(H11Protocol):
             self.transport.abort()
 
 
+class Listener(socket.socket):
+    """A listening socket that accepts nothing for a moment once the process has run out of file descriptors.
+
+    asyncio stops listening for a second then, but goes on trying to accept all connections that wait, and starts to
+    listen again as many times.
+    """
+
+    _closed_until_s = 0.0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if monotonic() < self._closed_until_s:
+            raise BlockingIOError
+        try:
+            return super().accept()
+        except OSError as error:
+            if error.errno in SHORT:
+                self._closed_until_s = monotonic() + PAUSE_S
+            raise
+
+
 class Server(uvicorn.Server):
-    """A server that leaves signals to the program."""
+    """A server that leaves signals to the program. `warn` is called at most once a minute while no connection can be
+    accepted."""
+
+    def __init__(self, config: uvicorn.Config, warn: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._warn, self._warned_s = warn, -inf
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._handle)
+        listeners: list[socket.socket] = [Listener(fileno=each.dup().detach()) for each in sockets or ()]
+        await super().startup(listeners)
 
-def uvicorn_server(app: Any) -> uvicorn.Server:
+    def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle an error of the event loop."""
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in SHORT and "socket" in context):
+            loop.default_exception_handler(context)
+        elif monotonic() - self._warned_s > WARNED_EVERY_S:
+            self._warned_s = monotonic()
+            self._warn(
+                f"no more connections can be accepted until others end: {error.strerror} "
+                "(raise the limit of open files, ulimit -n)"
+            )
+
+
+def uvicorn_server(app: Any, warn: Callable[[str], None] = lambda text: None) -> uvicorn.Server:
     """Return the HTTP server of an application."""
     # An answer that is cut off because the server stops is not an error.
     logging.getLogger("uvicorn.error").addFilter(lambda record: "CancelledError" not in str(record.exc_info))
@@ -87,4 +135,4 @@ def uvicorn_server(app: Any) -> uvicorn.Server:
         timeout_graceful_shutdown=FINISH_S,
         backlog=BACKLOG,
     )
-    return Server(config)
+    return Server(config, warn)

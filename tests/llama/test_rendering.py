@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,26 @@ def test_a_child_that_was_killed_is_replaced(small: Renderer) -> None:
     process.kill()
     process.wait()
     assert small.render(HARMLESS, GIVEN) == "[user]hello"
+
+
+@pytest.mark.parametrize("n_threads", [0, 1])
+def test_a_child_that_could_not_be_started_is_started_for_the_next_template(
+    n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, begun = threading.Thread.start, count()
+
+    def refused(thread: threading.Thread) -> None:
+        if next(begun) >= n_threads:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with Renderer() as made:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refused)
+            with pytest.raises(GenerationError, match="can't start new thread"):
+                made.render(HARMLESS, GIVEN)
+        assert made.child.process is None
+        assert made.render(HARMLESS, GIVEN) == "[user]hello"
 
 
 def test_a_template_is_tried_again_if_its_child_was_killed_meanwhile() -> None:

@@ -433,6 +433,22 @@ def test_loading_can_be_stopped() -> None:
     assert processes() == others
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
+def test_a_closed_worker_leaves_no_file_descriptors() -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - Path.iterdir would hold one more
+
+    Worker(DEMO).close()  # starts what all workers share
+    before = descriptors()
+    gc.disable()
+    try:
+        worker = Worker(DEMO)
+        worker.close()
+        assert descriptors() == before
+    finally:
+        gc.enable()
+
+
 # --- death ------------------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -123,6 +123,55 @@ def test_models_are_loaded_for_requests_and_the_log_says_so(tmp_path: Path) -> N
         lines = [json.loads(process.stdout.readline()) for _ in range(3)]
         assert [line["event"] for line in lines] == ["request", "loaded", "request"]
 
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cli
+def test_a_log_that_nobody_reads_holds_up_no_request(tmp_path: Path) -> None:
+    with program(tmp_path, "--only") as (process, url), httpx2.Client(base_url=url, timeout=60) as client:
+        paths = [f"/{number:04}{'x' * 8000}" for number in range(20)]  # more than a pipe holds
+        assert [client.get(path).status_code for path in paths] == [404] * len(paths)
+        assert process.stdout is not None
+        assert [json.loads(process.stdout.readline())["path"] for _ in paths] == paths
+
+
+@posix
+@pytest.mark.cli
+def test_a_closed_log_is_reported_once_and_requests_are_answered(tmp_path: Path) -> None:
+    with program(tmp_path, "--only") as (process, url), httpx2.Client(base_url=url, timeout=60) as client:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert [client.get("/health").status_code for _ in range(3)] == [200] * 3
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(30) == 0
+        assert said.count(b"warning: stdout was closed") == 1
+        assert b"Traceback" not in said
+
+
+@posix
+@pytest.mark.cli
+def test_connections_beyond_the_limit_of_files_wait_and_are_reported_once(tmp_path: Path) -> None:
+    limited = ["sh", "-c", 'ulimit -n 40; exec "$@"', "sh", *COMMAND]
+    with program(tmp_path, "--only", command=limited) as (process, url), ExitStack() as open_ones:
+        host, port = url.removeprefix("http://").split(":")
+        for _ in range(60):
+            open_ones.enter_context(socket.create_connection((host, int(port))))
+        assert process.stderr is not None
+        assert b"no more connections can be accepted" in process.stderr.readline()
+        waiting = open_ones.pop_all()
+        with ThreadPoolExecutor(1) as threads:
+            answer = threads.submit(httpx2.get, f"{url}/health", timeout=60)
+            waiting.close()
+            assert answer.result().status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert b"accept" not in process.stderr.read()
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
 
 NEVER_LOADS = """
 import sys, threading

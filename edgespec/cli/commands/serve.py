@@ -217,8 +217,12 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
     def end() -> None:
         server.should_exit = True
 
-    with closing(model.worker), Presence(url, values["api_key"] or "", values["keep_alive"], end) as presence:
-        server = uvicorn_server(make_app(open_pool, rules, show))
+    with (
+        output.in_background(as_json=values["as_json"]),
+        closing(model.worker),
+        Presence(url, values["api_key"] or "", values["keep_alive"], end) as presence,
+    ):
+        server = uvicorn_server(make_app(open_pool, rules, show), output.warn)
         model.show_notes()
         _allow_connections()
         with _told(values["host"], values["port"]):  # another program may have taken the port meanwhile

@@ -13,12 +13,13 @@ import shutil
 import sys
 import traceback
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from edgespec.cli.terminal.background import READER_GONE, BackgroundStream
 from edgespec.errors import EdgespecError
 from edgespec.text.printable import printable, wrapped
 
@@ -30,7 +31,6 @@ LOGGED_EVERY_S = 30.0  # between lines of progress if stderr is not a terminal
 _ASCII = str.maketrans({"·": "|", "…": "..."})
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-READER_GONE = (errno.EPIPE, errno.EINVAL)  # Windows reports EINVAL
 
 
 class StdoutClosed(Exception):  # noqa: N818 - nothing went wrong
@@ -139,6 +139,10 @@ class Output:
         if not self.quiet:
             self.aside(f"note: {text}")
 
+    def warn(self, text: str) -> None:
+        """Show a warning, also if quiet."""
+        self.aside(f"warning: {text}")
+
     def interject(self, text: str) -> None:
         """Show a note in the middle of an answer. If one terminal shows both, the note begins a new line."""
         if self._answered and not self.quiet and _is_terminal(self._stdout) and self.stderr_is_terminal:
@@ -191,6 +195,35 @@ class Output:
             self._tell(sequence)
         return self.stderr_is_terminal
 
+    @contextmanager
+    def in_background(self, *, as_json: bool) -> Iterator[None]:
+        """Write the output of this block in a thread, so that an unread, closed or full stream does not stop the
+        program. Lost lines are counted, and reported in JSON on stdout if `as_json`."""
+
+        def lost(n: int) -> str:
+            return f"warning: {n} lines were not written here, because nobody read them or the disk was full\n"
+
+        def lost_events(n: int) -> str:
+            return json.dumps({"event": "dropped", "lines": n}) + "\n"
+
+        def failed(why: str) -> None:
+            self.warn(
+                f"stdout {f'cannot be written now ({why})' if why else 'was closed: nothing more is shown there'}"
+            )
+
+        before = self._stdout, self._stderr
+        with ExitStack() as ends:
+            self._stdout = ends.enter_context(BackgroundStream(self._stdout, lost_events if as_json else lost, failed))
+            if self._stderr is not None:
+                self._stderr = ends.enter_context(BackgroundStream(self._stderr, lost, lambda why: None))
+            self._log_there()
+            try:
+                with redirect_stderr(self._stderr):  # for tracebacks of other libraries
+                    yield
+            finally:
+                self._stdout, self._stderr = before
+                self._log_there()
+
     def log_to_stderr(self, *, verbose: bool) -> None:
         """Show warnings of the program, or with `verbose` all messages of the program and of llama.cpp."""
         handler = logging.StreamHandler(self._stderr)
@@ -202,6 +235,12 @@ class Output:
         logger = logging.getLogger("edgespec")
         logger.handlers[:] = [handler]
         logger.setLevel(logging.DEBUG if verbose else logging.ERROR if self.quiet else logging.WARNING)
+
+    def _log_there(self) -> None:
+        """Let the log follow stderr."""
+        for handler in logging.getLogger("edgespec").handlers:
+            if isinstance(handler, logging.StreamHandler):
+                handler.setStream(self._stderr)
 
     def _clear_progress(self) -> None:
         if self._progress:

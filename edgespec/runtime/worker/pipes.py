@@ -161,12 +161,12 @@ class Pipes(Loop):
             if is_alone and self.death is None:
                 self._send((CLOSE, 0))
                 self._finish()
-            self._end()
+            self._end(is_alone=is_alone)
 
     def kill(self) -> None:
-        """End the child at once."""
+        """End the child at once. No other thread may use it."""
         self.is_closed = True
-        self._end()
+        self._end(is_alone=True)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -240,27 +240,26 @@ class Pipes(Loop):
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.log_file = Path(tempfile.gettempdir()) / f"edgespec-{secrets.token_hex(8)}.log"
-        commands, sending = spawn.Pipe(duplex=False)
-        self._replies, replies = spawn.Pipe(duplex=False)
-        level = logging.getLogger("edgespec").getEffectiveLevel()
-        self.process = spawn.Process(
-            target=run_child,
-            args=(commands, replies, self._settings, self.log_file, level),
-            name="edgespec",
-            daemon=True,
-        )
-        try:
-            with _sheltered():
-                self.process.start()
-        except OSError as error:
-            raise GenerationError("cannot start a process for the model", why=str(error)) from error
-        finally:
-            commands.close()
-            replies.close()
         unsent: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._send = unsent.put  # also called by the garbage collector, which a SimpleQueue allows in any other call
-        self._sender = threading.Thread(target=_send, args=(sending, unsent), name="commands", daemon=True)
-        self._sender.start()
+        level = logging.getLogger("edgespec").getEffectiveLevel()
+        try:
+            commands, sending = spawn.Pipe(duplex=False)
+            self._replies, replies = spawn.Pipe(duplex=False)
+            with commands, replies:
+                self.process = spawn.Process(
+                    target=run_child,
+                    args=(commands, replies, self._settings, self.log_file, level),
+                    name="edgespec",
+                    daemon=True,
+                )
+                self._sender = threading.Thread(target=_send, args=(sending, unsent), name="commands", daemon=True)
+                self._sender.start()
+                with _sheltered():
+                    self.process.start()
+        except (OSError, RuntimeError) as error:  # RuntimeError: there are too many threads
+            self._send(None)
+            raise GenerationError("cannot start a process for the model", why=str(error)) from error
         weakref.finalize(self, unsent.put, None).atexit = False
 
     def _died(self) -> None:
@@ -276,15 +275,19 @@ class Pipes(Loop):
         log.debug("the worker ended with code %s, its last output:\n%s", code, said)
         self.death = hung() if self._is_hung else explained(code, said.splitlines())
 
-    def _end(self) -> None:
-        """Close the pipes, which ends the child, or kill it; remove its log file."""
+    def _end(self, *, is_alone: bool) -> None:
+        """Close the pipes, which ends the child, or kill it; remove its log file. Other threads may use the process
+        unless this one `is_alone`."""
         self._send(None)
         self.process.join(0.1)
         _kill(self.process)
         self.process.join(GRACE_S)  # the system cannot end a process that waits for a lost disk
         self._sender.join(GRACE_S)
         self._replies.close()
-        self.log_file.unlink(missing_ok=True)
+        if is_alone and self.process.exitcode is not None:
+            self.process.close()  # now, and not when the garbage collector finds it
+        with suppress(OSError):  # the folder may be lost
+            self.log_file.unlink()
 
 
 def _send(connection: Connection, unsent: queue.SimpleQueue[Any]) -> None:
