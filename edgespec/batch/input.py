@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Any, BinaryIO, TypeVar
 
 from edgespec.batch.row import Id
+from edgespec.text.encodings import Utf8Lines
 
 MOST_BYTES = 16_000_000  # of a line; longer lines are errors
 MOST_AHEAD = 16  # items that are read before they are needed
@@ -20,17 +21,15 @@ Item = TypeVar("Item")
 
 Line = tuple[int, bytes | None]
 """The number of a line, counted from 1, and its bytes; None if it is too long."""
-_BOM = b"\xef\xbb\xbf"
 
 
 def read_lines(file: BinaryIO) -> Iterator[Line]:
-    """Yield the lines that are not blank."""
-    number = 0
-    while line := file.readline(MOST_BYTES + 1):
+    """Yield the lines that are not blank, in UTF-8."""
+    lines, number = Utf8Lines(file), 0
+    while line := lines.readline(MOST_BYTES + 1):
         number += 1
-        line = line.removeprefix(_BOM) if number == 1 else line
         if len(line) > MOST_BYTES and not line.endswith(b"\n"):
-            _skip_rest(file)
+            _skip_rest(lines)
             yield number, None
         elif line.strip():
             yield number, line
@@ -41,8 +40,8 @@ def count_lines(file: BinaryIO) -> int:
     return sum(1 for _ in read_lines(file))
 
 
-def _skip_rest(file: BinaryIO) -> None:
-    while (part := file.readline(1 << 20)) and not part.endswith(b"\n"):
+def _skip_rest(lines: Utf8Lines) -> None:
+    while (part := lines.readline(1 << 20)) and not part.endswith(b"\n"):
         pass
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -20,6 +19,7 @@ from edgespec.batch.sidecar import Sidecar
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.unfinished import becoming
+from edgespec.text.strict_json import json_line
 
 OR_ANEW = "--overwrite starts over"
 
@@ -169,10 +169,7 @@ def sidecar_of(path: Path) -> Path:
 
 def encoded(row: Mapping[str, Any]) -> bytes:
     """Return a row as a line of JSON in UTF-8; a lone surrogate, which an id may contain, stays an escape."""
-    text = json.dumps(row, ensure_ascii=False)
-    # Some programs take these for line ends; in JSON they occur only in strings.
-    text = re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
-    return text.encode("utf-8", "backslashreplace") + b"\n"
+    return json_line(row).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:

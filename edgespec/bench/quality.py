@@ -34,6 +34,7 @@ from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
 from edgespec.runtime.fitting import fitted, open_model
 from edgespec.settings import LoadSettings
+from edgespec.text.encodings import decoded
 
 ROWS = 64  # rows of V floats that llama.cpp holds at a time
 Windows = Sequence[Sequence[int]]
@@ -215,7 +216,7 @@ def read_text(file: Path) -> str:
     """Read a text as llama.cpp does: without one newline at its end. Raises UsageError."""
     try:
         with told_as(UsageError, f"cannot read the text in {file}"):
-            return file.read_bytes().decode("utf-8").removesuffix("\n")
+            return decoded(file.read_bytes()).removesuffix("\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text", why=f"byte {error.start + 1} is invalid") from error
 

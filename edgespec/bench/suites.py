@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from edgespec.errors import UsageError, told_as
+from edgespec.text.encodings import Utf8Lines
 
 CATEGORIES = ("chat", "code_completion", "code_editing", "summary", "translation", "maths", "writing")
 
@@ -43,7 +44,7 @@ def read_items(path: Path) -> tuple[list[Item], list[str]]:
     """
     hint = 'use a JSONL file with one object per line, such as {"prompt": "..."}'
     with told_as(UsageError, f"cannot read the prompts in {path}", hint=hint), path.open("rb") as file:
-        items, problems = _read(file)
+        items, problems = _read(Utf8Lines(file))
     if not items:
         why = problems[0] if problems else "the file is empty"
         raise UsageError(f"there are no prompts in {path}", why=why, hint=hint)
@@ -79,7 +80,6 @@ def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
     items: dict[str, Item] = {}
     problems = []
     for number, line in enumerate(lines, start=1):
-        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if not line.strip():
             continue
         try:

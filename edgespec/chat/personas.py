@@ -21,6 +21,7 @@ from edgespec.chat.settings import NONE, SETTINGS, ChatSettings, setting, with_c
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import config_dir, write_whole
 from edgespec.settings import CONSTRAINTS
+from edgespec.text.encodings import decoded
 
 TEXTS = ("description", "system", "model")  # fields that are not settings
 RESERVED = (NONE, "save")  # words of the command
@@ -136,7 +137,7 @@ def read(file: Path) -> Persona:
     if len(data) > MOST_BYTES:
         raise UsageError(f"{file} is too large for a persona")
     try:
-        return parsed(file.stem, data.decode("utf-8-sig"), file)
+        return parsed(file.stem, decoded(data), file)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise UsageError(f"{file}, line {line}: this is not UTF-8", why=f"byte {error.start} is invalid") from None

@@ -19,6 +19,7 @@ from edgespec.history import ChatInfo, Store, Turn, UnknownChatError
 from edgespec.history.data import valid_text
 from edgespec.text.code_blocks import parser
 from edgespec.text.figures import iso
+from edgespec.text.strict_json import json_line
 from edgespec.text.thinking import split
 from edgespec.tools.results import ToolResult
 
@@ -77,9 +78,7 @@ def to_jsonl(info: ChatInfo, turns: Sequence[Turn]) -> str:
         **({"pinned": True} if info.is_pinned else {}),
         "messages": [{"role": turn.role, "content": turn.content} for turn in turns],
     }
-    line = json.dumps(row, ensure_ascii=False)
-    # Some programs read these as line ends; in JSON they occur only in strings.
-    return re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", line) + "\n"
+    return json_line(row) + "\n"
 
 
 def messages_of(store: Store, chat: ChatInfo) -> list[Turn]:
@@ -98,10 +97,10 @@ def read_jsonl(text: str) -> Iterator[ImportedChat]:
 
     Raises UsageError with the line of a mistake.
     """
-    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                yield _chat(json.loads(line))
+                yield _chat(json.loads(line.lstrip("\ufeff")))
             except (ValueError, RecursionError) as error:
                 hint = 'a chat is {"messages": [{"role": "user", "content": "..."}, ...]}, on one line'
                 why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)

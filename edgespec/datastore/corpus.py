@@ -22,6 +22,7 @@ from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.paths import data_dir
 from edgespec.files.unfinished import becoming, check_destination
 from edgespec.llama.model import Model
+from edgespec.text.encodings import decoded
 
 VERSION = 1
 MAGIC = b"edgespec corpus\n"
@@ -202,7 +203,7 @@ def complete(
 def _write_tokens(file: Path, model: Model, out: BinaryIO) -> int:
     """Append the tokens of a text; returns its bytes. Raises UnicodeDecodeError before anything is written."""
     data = file.read_bytes()
-    text = data.decode("utf-8")
+    text = decoded(data)
     if "\0" in text:
         raise UnicodeDecodeError("utf-8", b"\0", 0, 1, "binary")
     for part in _parts(text):

@@ -12,8 +12,9 @@ from justhtml import JustHTML
 from markdownify import MarkdownConverter
 
 from edgespec.documents.document import Document, Span
-from edgespec.documents.texts import decoded, lines_of
+from edgespec.documents.texts import lines_of
 from edgespec.errors import UsageError
+from edgespec.text.encodings import decoded
 
 LEFT_OUT = ("head", "script", "style", "noscript", "template", "svg", "iframe", "object", "select", "button")
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 
 from edgespec.documents.document import MOST_TEXT_BYTES, Document, Span, extent
 from edgespec.errors import UsageError
+from edgespec.text.encodings import decoded
 from edgespec.text.figures import size_of
 from edgespec.text.printable import with_unix_line_ends
 
 DELIMITERS = ",;\t|"
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _INSTEAD = {  # formats of other programs, and what these programs can save instead
     **dict.fromkeys((".doc", ".odt", ".pages", ".rtf", ".epub"), "DOCX or PDF"),
     **dict.fromkeys((".ppt", ".pptx", ".odp", ".key"), "PDF"),
     **dict.fromkeys((".xls", ".xlsx", ".ods", ".numbers"), "CSV"),
 }
-
-
-def decoded(data: bytes) -> str:
-    """Decode UTF-8, or UTF-16 with a byte order mark. The mark is left out. Raises UnicodeDecodeError."""
-    return data.decode("utf-16" if data.startswith(_UTF_16) else "utf-8-sig")
 
 
 def text_of(name: str, data: bytes) -> str:

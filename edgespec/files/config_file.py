@@ -9,6 +9,7 @@ from typing import Any
 
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import config_dir, write_whole
+from edgespec.text.encodings import decoded
 
 
 def user_file() -> Path:
@@ -42,7 +43,7 @@ def change_settings(changes: Mapping[str, Any]) -> Path:
 def _text_of(file: Path) -> str:
     try:
         with told_as(UsageError, f"{file} cannot be read"):
-            return file.read_bytes().decode("utf-8-sig")
+            return decoded(file.read_bytes())
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8", why=f"byte {error.start} is invalid") from error
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec.errors import UsageError
 from edgespec.llama.schema import translated
 from edgespec.settings import CONSTRAINTS, Constraint
+from edgespec.text.encodings import decoded
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
@@ -38,7 +39,7 @@ def constraint_text(kind: Constraint, given: str) -> str:
         file = Path(given).expanduser()
         if file.stat().st_size > MOST_BYTES:
             raise UsageError(f"cannot use {given} as a {what}", why="it is too large")
-        text = file.read_text("utf-8-sig")
+        text = decoded(file.read_bytes())
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~nobody
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot read the {what} {given}", why=why, hint=_HINTS[kind]) from error

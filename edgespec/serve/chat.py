@@ -5,7 +5,6 @@ A format such as `openai.py` reads a body into a `Call`, and writes the `Piece`s
 
 from __future__ import annotations
 
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.serve.errors import ApiError, Names
 from edgespec.settings import Request
+from edgespec.text.strict_json import json_line
 from edgespec.text.thinking import Part, ThinkingStream
 from edgespec.tools.formats import ToolCall, ToolParser
 
@@ -296,4 +296,4 @@ def timings(stats: Stats) -> dict[str, Any]:
 
 def line(value: Any) -> str:
     """Return the JSON of a value for clients, on one line."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return json_line(value, is_compact=True)

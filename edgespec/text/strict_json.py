@@ -1,12 +1,15 @@
-"""JSON without what Python's parser allows in addition: NaN, infinities, lone surrogates and any depth."""
+"""JSON without what Python's parser allows in addition: NaN, infinities, lone surrogates and any depth; and JSON on one
+line."""
 
 from __future__ import annotations
 
 import json
+import re
 from math import isinf
 from typing import Any, NoReturn
 
 MAX_DEPTH = 64
+_LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 
 
 def parsed(data: bytes) -> Any:
@@ -17,6 +20,13 @@ def parsed(data: bytes) -> Any:
     if b"\\ud" in data.lower():
         json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def json_line(value: Any, *, is_compact: bool = False) -> str:
+    """Return a value as JSON on one line, for a client, a file or the terminal. Characters that some programs read as
+    line ends are escaped. Raises ValueError for NaN and infinities."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":") if is_compact else None)
+    return _LINE_ENDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # in JSON they occur only in strings
 
 
 def refuse_constant(name: str) -> NoReturn:

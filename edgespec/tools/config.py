@@ -14,6 +14,7 @@ from typing import Any
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import config_dir
 from edgespec.settings import shown
+from edgespec.text.encodings import decoded
 
 FILE = "mcp.json"
 MOST_BYTES = 1 << 20
@@ -64,7 +65,7 @@ def read_servers(file: Path | None = None) -> list[ServerConfig]:
     if len(data) > MOST_BYTES:
         raise UsageError(f"{file} is too large", why=f"a file of MCP servers may have {MOST_BYTES >> 20} MB")
     try:
-        value = json.loads(data.decode("utf-8-sig"))
+        value = json.loads(decoded(data))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is not valid JSON", why=str(error)) from error
     servers = value.get("mcpServers") if isinstance(value, dict) else None

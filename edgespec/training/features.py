@@ -21,6 +21,7 @@ from edgespec.core.features import FINAL_STATE
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
+from edgespec.text.strict_json import json_line
 from edgespec.training.job import Listener
 
 ANSWERS, STATES = "answers.jsonl", "states.bin"
@@ -113,7 +114,7 @@ def read_rows(folder: Path) -> list[Row]:
 def add_row(folder: Path, row: Row) -> None:
     """Append an answer. Raises EdgespecError if it cannot be written."""
     with told_as(EdgespecError, f"cannot write to {folder}", hint=RESUMES), (folder / ANSWERS).open("ab") as file:
-        file.write(json.dumps(asdict(row), ensure_ascii=False).encode() + b"\n")
+        file.write(json_line(asdict(row)).encode() + b"\n")
 
 
 def read_states(model: Model, folder: Path, layers: Sequence[int], listener: Listener, threads: int = 0) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from edgespec.bench.suites import read_items, shipped
 from edgespec.errors import UsageError, told_as
+from edgespec.text.encodings import decoded
 
 HELD_OUT_EVERY = 25  # one in this number of the user's own prompts is kept to measure with
 PASSAGE = (160, 700)  # characters
@@ -73,7 +74,7 @@ def from_files(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
                 prompts += [Prompt("file", item.prompt) for item in read_items(file)[0]]
                 continue
             with told_as(UsageError, f"cannot read the prompts in {file}"):
-                texts += _pieces(file.read_text(encoding="utf-8", errors="replace"))
+                texts += _pieces(decoded(file.read_bytes(), "replace"))
     held_out = [number % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 for number in range(len(prompts))]
     return [replace(prompt, is_held_out=held) for prompt, held in zip(prompts, held_out, strict=True)], texts
 

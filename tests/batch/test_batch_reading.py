@@ -307,6 +307,16 @@ def test_a_byte_order_mark_and_windows_ends_of_lines_do_no_harm() -> None:
     assert [(each.id, each.line) for each in found] == [("a", 1), ("b", 3)]
 
 
+def test_rows_of_joined_files_and_of_windows_shells_are_read() -> None:
+    text = '{"id": "a", "prompt": "é"}\n\ufeff{"id": "b", "prompt": "\ufeffy"}\n\ufeff\n'
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        found = from_text(text.encode(encoding))
+        assert [(each.id, each.line, each.request.prompt) for each in found if isinstance(each, Row)] == [
+            ("a", 1, "é"),
+            ("b", 2, "\ufeffy"),
+        ]
+
+
 @pytest.mark.parametrize("text", ["", "\n", "{}", "{}\n{}", "{}\n\n{}\n", "\n\n  \nx"])
 def test_lines_are_counted_as_they_are_read(text: str) -> None:
     assert count_lines(io.BytesIO(text.encode())) == len(from_text(text))

@@ -163,10 +163,15 @@ def test_a_broken_line_is_skipped_with_its_number_and_the_reason(read: Read, lin
     assert problems == [f"line 3: {reason}"]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n", b"Hello\n", '{"prompt": "a"}'.encode("utf-16")])
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"Hello\n", '{"prompt": "a"}'.encode("utf-16-le")])
 def test_a_file_without_a_prompt_is_refused(read: Read, content: bytes) -> None:
     with pytest.raises(UsageError, match=r"there are no prompts in .*prompts\.jsonl: (the file is empty|line 1: not )"):
         read(content)
+
+
+def test_a_file_in_utf_16_is_read(read: Read) -> None:
+    items, problems = read('{"prompt": "a"}\r\n\ufeff{"prompt": "é"}'.encode("utf-16"))
+    assert ([item.prompt for item in items], problems) == (["a", "é"], [])
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "."])

@@ -45,6 +45,20 @@ def test_a_constraint_has_many_names(server: Serving, asked: dict[str, Any], sai
     assert posted(server, TEXT, prompt="a", max_tokens=60, **asked)["choices"][0]["text"] == said
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"])
+def test_no_line_end_of_other_programs_is_in_a_body_or_a_stream(server: Serving, path: str) -> None:
+    asked = [{"role": "user", "content": "x"}]
+    body = {"regex": "a\u2028b\u2029c\u0085d", "max_tokens": 20}
+    body |= {"input": asked} if path.endswith("responses") else {"messages": asked}
+    if path.startswith("/api"):
+        body = {"messages": asked, "format": {"const": "a\u2028b\u2029c\u0085d"}}
+    with server.client() as client:
+        for stream in (False, True):
+            text = client.post(path, json=body | {"stream": stream}).content.decode()
+            assert "\\u2028" in text
+            assert not {"\x85", "\u2028", "\u2029"} & {*text}
+
+
 @pytest.mark.parametrize(
     ("asked", "param"),
     [

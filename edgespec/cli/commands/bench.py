@@ -19,6 +19,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.paths import check_writable, write_whole
 from edgespec.settings import HEADS, MTP, LoadSettings
+from edgespec.text.strict_json import json_line
 
 if TYPE_CHECKING:
     from edgespec.bench.measure import BenchResult
@@ -215,6 +216,6 @@ def _write(result: BenchResult, json_file: str | None, plot_file: str | None, ou
 def _as_text(result: BenchResult) -> str:
     """The result as JSON with one sample per line, to be read with a pager."""
     about = result.as_json()
-    samples = [json.dumps(sample, ensure_ascii=False) for sample in about.pop("samples")]
-    lines = [f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in about.items()]
+    samples = [json_line(sample) for sample in about.pop("samples")]
+    lines = [f"{json.dumps(name)}: {json_line(value)}" for name, value in about.items()]
     return "{\n" + ",\n".join(lines) + ',\n"samples": [\n' + ",\n".join(samples) + "\n]\n}\n"

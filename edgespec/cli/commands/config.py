@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.files.config_file import change_settings, read_settings, user_file
 from edgespec.text.printable import one_line
+from edgespec.text.strict_json import json_line
 
 
 class Key(Text):
@@ -110,4 +110,4 @@ def _note_overrides(option: Option, output: Output) -> None:
 
 
 def _line(key: str, value: Any, source: str) -> str:
-    return f"{key} = {json.dumps(value, ensure_ascii=False)}  # {source}"
+    return f"{key} = {json_line(value)}  # {source}"

@@ -16,6 +16,7 @@ from edgespec.cli.options.types import ModelSpec, Parsed
 from edgespec.cli.setup.models import tell_stopped
 from edgespec.errors import UsageError, told_as
 from edgespec.settings import MTP, LoadSettings
+from edgespec.text.encodings import decoded
 from edgespec.text.figures import count_of, size_of
 from edgespec.training.job import TYPES
 
@@ -156,7 +157,7 @@ def _counts(target: Path, texts: Sequence[Path], call: Call) -> NDArray[np.int64
         ids = [np.zeros(0, np.int64)]
         for file in text_files(texts):
             with told_as(UsageError, f"{file} cannot be read"):
-                ids.append(np.array(model.tokenize(file.read_text(encoding="utf-8", errors="replace")), np.int64))
+                ids.append(np.array(model.tokenize(decoded(file.read_bytes(), "replace")), np.int64))
         if not texts:
             ids.append(AnswerStore(model.vocabulary_id, target.name, call.output.note).tokens.astype(np.int64))
         counted = np.concatenate(ids)

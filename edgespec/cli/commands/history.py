@@ -31,6 +31,7 @@ from edgespec.files.unfinished import check_destination
 from edgespec.history import ChatInfo, Store, default_file
 from edgespec.history.data import first_line
 from edgespec.history.search import BEGIN, END
+from edgespec.text.encodings import decoded
 from edgespec.text.figures import iso, when
 from edgespec.text.printable import one_line
 
@@ -203,7 +204,7 @@ def _read(file: str) -> list[ImportedChat]:
     with told_as(UsageError, f"{file} cannot be read"):
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
-        chats = list(read_jsonl(data.decode("utf-8")))
+        chats = list(read_jsonl(decoded(data)))
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise UsageError(f"{file}: line {line} is not UTF-8") from error

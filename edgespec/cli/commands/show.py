@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.terminal.output import Output
 from edgespec.text.figures import count_of, counted, percent, size_of
+from edgespec.text.strict_json import json_line
 
 if TYPE_CHECKING:
     from edgespec.gguf_file.header import Header
@@ -179,7 +179,7 @@ def _catalogue_rows(model: str) -> Rows:
     if entry is not None and entry.heads:
         yield "published heads", ", ".join(entry.heads)
     if entry is not None and entry.settings:
-        settings = (f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in entry.settings.items())
+        settings = (f"{name} {json_line(value)}" for name, value in entry.settings.items())
         yield "answers with", f"{', '.join(settings)} (unless you set them)"
 
 

@@ -6,9 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from typing import BinaryIO
 
 from edgespec.errors import UsageError
 from edgespec.files.paths import data_dir
+from edgespec.text.encodings import Utf8Lines
 
 try:
     import readline
@@ -114,10 +117,16 @@ def inputs_of(read_line: Callable[[str], str | None]) -> Iterator[str]:
         yield "\n".join(block).strip("\n")
 
 
+@lru_cache(1)
+def _lines_of(file: BinaryIO) -> Utf8Lines:
+    """Return the lines of a file, which remember its encoding."""
+    return Utf8Lines(file)
+
+
 def piped_line() -> str | None:
     """Return the next line of stdin, or None at the end. Raises UsageError if the line is not UTF-8."""
-    data = sys.stdin.buffer.readline() if sys.stdin is not None else b""
+    data = _lines_of(sys.stdin.buffer).readline() if sys.stdin is not None else b""
     try:
-        return data.decode("utf-8-sig").rstrip("\r\n") if data else None
+        return data.decode().rstrip("\r\n") if data else None
     except UnicodeDecodeError as error:
         raise UsageError("piped input is not UTF-8", why=str(error)) from error

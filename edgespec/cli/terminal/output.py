@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import logging
 import math
 import os
@@ -22,6 +21,7 @@ import click
 from edgespec.cli.terminal.background import READER_GONE, BackgroundStream
 from edgespec.errors import EdgespecError
 from edgespec.text.printable import printable, wrapped
+from edgespec.text.strict_json import json_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -132,7 +132,7 @@ class Output:
 
     def json(self, value: Any) -> None:
         """Print a JSON value on one line."""
-        self._write(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n", as_is=True)
+        self._write(json_line(_finite(value)) + "\n", as_is=True)
 
     def note(self, text: str) -> None:
         """Show a message, unless quiet."""

@@ -13,6 +13,7 @@ import click
 from edgespec.errors import UsageError
 from edgespec.files.images import has_image_name, size_of_image
 from edgespec.settings import Image
+from edgespec.text.encodings import decoded
 
 if TYPE_CHECKING:
     from edgespec.chat.attachments import Attachment
@@ -118,8 +119,6 @@ def _read_file(file: Path) -> bytes:
 
 def _decode(data: bytes, source: str) -> str:
     """Decode a text, without the newline with which editors and `echo` end it."""
-    from edgespec.documents.texts import decoded
-
     try:
         text = decoded(data)
     except UnicodeDecodeError as error:
