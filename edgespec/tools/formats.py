@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.text.strict_json import parsed, refuse_constant
+from edgespec.tools.parameters import UnfinishedError, parameters_at, typed
 
 NAME = re.compile(r"[\w.:/-]{1,128}\Z")
 """Names of tools."""
@@ -31,10 +32,6 @@ class ToolCall:
     number: int = 0
     id: str = ""
     span: tuple[int, int] = (0, 0)
-
-
-class UnfinishedError(Exception):
-    """The text may become a call when more of it arrives."""
 
 
 Reader = Callable[[str, Schemas, bool], tuple[list[ToolCall], int]]
@@ -73,53 +70,40 @@ def format_of(template: str) -> Format:
 # --- Hermes and Qwen: <tool_call>{"name": ..., "arguments": ...}</tool_call>, or Qwen-Coder's XML in it ---------------
 
 OPEN, CLOSE, FUNCTION = "<tool_call>", "</tool_call>", "<function="
-_FUNCTION = re.compile(r"<function=([^>\s]+)>(.*?)</function>", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+_FUNCTION = re.compile(r"<function=([^<>\s]+)(>?)")
 
 
 def _read_tags(text: str, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
     start = _after(text, len(OPEN) if text.startswith(OPEN) else 0)
+    if text.startswith(FUNCTION, start):
+        return _read_function(text, start, schemas, ended)
     body = text[start : start + len(FUNCTION)]
-    if body == FUNCTION:
-        found = _FUNCTION.match(text, start)
-        if found is None:
+    if body[:1] not in ("{", "["):
+        raise UnfinishedError if FUNCTION.startswith(body) else ValueError("no call")
+    calls, end = _values(text, start, schemas, ended)
+    return calls, _closed(text, end, ended)
+
+
+def _read_function(text: str, start: int, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
+    function = _FUNCTION.match(text, start)
+    if function is None or not function[2]:
+        if text[start + len(FUNCTION) :] in ("", function and function[1]):
             raise UnfinishedError
-        name = _known(found[1], schemas)
-        calls, end = [ToolCall(name, _text(dict(_parameters(found[2], schemas[name]))))], found.end()
-    elif body[:1] in ("{", "["):
-        try:
-            value, end = _json(text, start)
-        except UnfinishedError:
-            if CLOSE in text:
-                raise ValueError("no JSON") from None
-            raise
-        calls = [_call(part, schemas) for part in (value if isinstance(value, list) else [value])]
-    elif FUNCTION.startswith(body):
-        raise UnfinishedError
-    else:
         raise ValueError("no call")
+    name = _known(function[1], schemas)
+    texts, end = parameters_at(text, function.end(), schemas[name], ended)
+    call = ToolCall(name, _text(typed(texts, schemas[name], _loads)))
+    return [call], _closed(text, end, ended)
+
+
+def _closed(text: str, end: int, ended: bool) -> int:
+    """Return the end of a call with the mark that closes it, if the mark is there."""
     rest = text[_after(text, end) :]
     if rest.startswith(CLOSE):
-        return calls, _after(text, end) + len(CLOSE)
+        return _after(text, end) + len(CLOSE)
     if CLOSE.startswith(rest) and not ended:
         raise UnfinishedError
-    return calls, end
-
-
-def _parameters(text: str, schema: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a call in XML. They are JSON if they are not strings in the schema."""
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    for name, given in _PARAMETER.findall(text):
-        value = given.removeprefix("\n").removesuffix("\n")
-        described = properties.get(name) if isinstance(properties, dict) else None
-        kind = described.get("type") if isinstance(described, dict) else None
-        if kind == "string":
-            yield name, value
-            continue
-        try:
-            yield name, _loads(value)
-        except ValueError:
-            yield name, value
+    return end
 
 
 TAGS = Format((OPEN, FUNCTION), _read_tags, (OPEN, CLOSE))
@@ -129,16 +113,16 @@ TAGS = Format((OPEN, FUNCTION), _read_tags, (OPEN, CLOSE))
 
 TOOL_CALLS = "[TOOL_CALLS]"
 _NAMED = re.compile(r"([\w.-]+)\s*(?:\[CALL_ID\]\w*\s*)?(?:\[ARGS\]\s*)?(?={)")
+_NAME_BEGUN = re.compile(r"[\w.-]*\s*(?:\[[\w\]]*\s*)*\Z")
 
 
 def _read_mistral(text: str, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
     start = _after(text, len(TOOL_CALLS))
     if text[start : start + 1] in ("[", "{"):
-        value, end = _json(text, start)
-        return [_call(part, schemas) for part in (value if isinstance(value, list) else [value])], end
+        return _values(text, start, schemas, ended)
     found = _NAMED.match(text, start)
     if found is None:
-        raise UnfinishedError
+        raise UnfinishedError if _NAME_BEGUN.match(text, start) else ValueError("no call")
     value, end = _json(text, found.end())
     return [ToolCall(_known(found[1], schemas), _text(value))], end
 
@@ -174,6 +158,9 @@ WORDS = (*TAGS.words, *MISTRAL.words, *LLAMA.words)
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
+BETWEEN = " \t\r\n,;"  # between values
+_VALUE = re.compile(r"[\s,;]*[{\[]")
+LONGEST_WORD = len("-Infinity")  # an error so close to the end may be a word or an escape that is not complete
 _DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
 
 
@@ -183,8 +170,10 @@ def _json(text: str, start: int) -> tuple[Any, int]:
         return _DECODER.raw_decode(text, start)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    except ValueError:
-        raise UnfinishedError from None
+    except json.JSONDecodeError as error:
+        if error.msg.startswith("Unterminated") or error.pos > len(text) - LONGEST_WORD:
+            raise UnfinishedError from None
+        raise
 
 
 def _loads(text: str) -> Any:
@@ -192,6 +181,23 @@ def _loads(text: str) -> Any:
         return _DECODER.decode(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def _values(text: str, start: int, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
+    """Return the calls in the JSON values that begin at `start`, objects or lists of them, and the end of the values."""
+    calls, end = list[ToolCall](), start
+    while found := _VALUE.match(text, end):
+        try:
+            value, after = _json(text, found.end() - 1)
+            more = [_call(part, schemas) for part in (value if isinstance(value, list) else [value])]
+        except (UnfinishedError, ValueError) as error:
+            if not calls or (isinstance(error, UnfinishedError) and not ended):
+                raise
+            break
+        calls, end = calls + more, after
+    if not ended and not text[end:].strip(BETWEEN):
+        raise UnfinishedError
+    return calls, end
 
 
 def _call(value: Any, schemas: Schemas) -> ToolCall:
