@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
 from edgespec.gguf_file.head_check import check_draft_file
-from edgespec.gguf_file.header import EXPERTS, Header, quantisation, read_header
+from edgespec.gguf_file.header import Header, quantisation, read_header
 from edgespec.gguf_file.model_check import check_vocabulary
 from edgespec.llama import rpc
 from edgespec.llama.devices import identities
-from edgespec.llama.library import api, complaints, first_complaint, ggml_function, gpus
+from edgespec.llama.library import api, complaints, first_complaint, gpus
 from edgespec.llama.lost import FEWER_LAYERS
+from edgespec.llama.placement import experts_of, on_devices, on_workers
 from edgespec.llama.workers import RemoteDevice
 from edgespec.text.figures import count_of
 from edgespec.text.finder import TextFinder
 
 SAMPLED_TOKENS = 1024  # the number of tokens from which `vocabulary_id` is computed
+_HTML = re.compile(
+    r"</?(?:table|caption|thead|tbody|tfoot|tr|th|td|h[1-6]|p|a|ul|ol|li|blockquote|strong|em|b|i|u|s|sub|sup|code)>"
+)  # Gemma's
 _READ = 0  # LLAMA_LOAD_MODE_NONE, which llama-cpp-python does not name
 
 
@@ -89,15 +94,15 @@ class Model(Closable):
         self.gpus = tuple(gpu.name for gpu in used)
         self.remote = [(device, layers) for device, layers in remote if layers]
         self.n_cpu_moe = n_cpu_moe if used or self.remote else 0
-        experts = _experts(self.n_cpu_moe)
+        experts = experts_of(self.n_cpu_moe)
         if self.remote:
-            kept_alive: object = _on_workers(params, self.remote, experts)
+            kept_alive: object = on_workers(params, self.remote, experts)
         else:
             # Several GPUs would divide wide passes and work in turn, which takes four copies of the inputs, and gains
             # nothing here, since a batch is one pass. An override prevents this, even if it matches no weight.
             experts += [b"^$"] * (len(used) > 1)
             # Without a layer on GPUs no GPU is passed: otherwise wide passes would still use memory of the GPUs.
-            kept_alive = _on_devices(params, [gpu.handle for gpu in used], experts)
+            kept_alive = on_devices(params, [gpu.handle for gpu in used], experts)
         # ctypes does not keep a callback alive; this reference does.
         self._progress = _progress_callback(progress, [device.address for device, _ in self.remote])
         params.progress_callback = self._progress
@@ -288,9 +293,24 @@ class Model(Closable):
     def control_texts(self) -> TextFinder:
         """A finder of the texts that `tokenize` reads as text only without `parse_special`; searches the whole
         vocabulary once."""
-        unread = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
-        tokens = (id for id in range(self.n_vocab) if api.llama_vocab_get_attr(self.vocabulary_handle, id) & unread)
-        return TextFinder(self.token_bytes(id, special=True).decode("utf-8", "replace") for id in tokens)
+        return TextFinder(self._texts_of(api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN))
+
+    @cached_property
+    def added_texts(self) -> TextFinder:
+        """A finder of the texts of added tokens such as `<tool_call>`, which `tokenize` never reads as text; without
+        blanks and tags of HTML, which are text in some vocabularies. Searches the whole vocabulary once."""
+        texts = self._texts_of(api.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        return TextFinder(text for text in texts if len(text.strip("\u2581 \t\r\n")) > 1 and not _HTML.fullmatch(text))
+
+    def _texts_of(self, attributes: int) -> Iterator[str]:
+        """Yield the texts of all tokens that have one of these attributes."""
+        for id in range(self.n_vocab):
+            if int(api.llama_vocab_get_attr(self.vocabulary_handle, id)) & attributes:
+                yield self.token_bytes(id, special=True).decode("utf-8", "replace")
+
+    def tokenize_text(self, text: str) -> list[int]:
+        """Convert text to token ids, none of which is a control token or an added token."""
+        return [id for part in self.added_texts.cut(text) for id in self.tokenize(part)]
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """Convert text to token ids.
@@ -328,54 +348,6 @@ class Model(Closable):
             if length >= 0:
                 return buffer.raw[:length]
             room = -length
-
-
-def _on_workers(params: Any, remote: Sequence[tuple[RemoteDevice, int]], experts: Sequence[bytes]) -> object:
-    """Put this number of layers on each of these devices, in this order, and the output and experts in main memory.
-
-    The caller must keep the returned object alive until the model is loaded.
-    """
-    # llama.cpp starts the next device at the first layer beyond a share, and counts the output as the last layer.
-    # The halves put each boundary between two layers.
-    shares = [float(layers) for _, layers in remote]
-    shares[0] -= 0.5
-    shares[-1] += 1.5
-    split = (ctypes.c_float * int(api.llama_max_devices()))(*shares)
-    params.n_gpu_layers = sum(layers for _, layers in remote) + 1
-    params.tensor_split = ctypes.cast(split, ctypes.POINTER(ctypes.c_float))
-    return split, _on_devices(params, rpc.handles([device for device, _ in remote]), [*_OUTPUT, *experts])
-
-
-def _on_devices(params: Any, handles: Sequence[int], in_main_memory: Sequence[bytes]) -> object:
-    """Use these devices, but keep the weights whose names match one of the patterns in main memory.
-
-    The caller must keep the returned object alive until the model is loaded.
-    """
-    devices = (ctypes.c_void_p * (len(handles) + 1))(*handles, None)
-    main_memory = ggml_function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
-    chosen = [_Override(pattern, main_memory) for pattern in in_main_memory]
-    overrides = (_Override * (len(chosen) + 1))(*chosen)
-    params.devices = ctypes.cast(devices, ctypes.c_void_p)
-    params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
-    return devices, overrides
-
-
-class _Override(ctypes.Structure):
-    """llama_model_tensor_buft_override"""
-
-    _fields_ = (("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p))
-
-
-_OUTPUT = (rb"^output", rb"^token_embd\.")  # the embeddings may serve as the output too
-
-
-def _experts(n_layers: int) -> list[bytes]:
-    """Return a pattern for the names of the experts in the first layers.
-
-    It is one pattern for all layers, because llama.cpp compiles each pattern for each tensor.
-    """
-    layers = "|".join(map(str, range(n_layers)))
-    return [rf"^blk\.({layers})\.{EXPERTS}".encode()] if n_layers else []
 
 
 def described(header: Header) -> str:

@@ -87,8 +87,8 @@ class ChatTemplate:
     def _render(
         self, messages: Sequence[Message], prepared: Callable[[str], str], *, in_parts: bool | None = None
     ) -> str:
-        """Render the messages after `prepared` was applied to each string of the arguments and of the messages' extra
-        fields. Their roles and contents are rendered unchanged."""
+        """Render the messages after `prepared` was applied to each string of the arguments, to the roles and to the
+        messages' extra fields. Their contents are rendered unchanged."""
         in_parts = self._takes_parts if in_parts is None else in_parts
         name, model = self._model.path.name, self._model
         if self._text is None:
@@ -101,7 +101,7 @@ class ChatTemplate:
             **_NOT_GIVEN,
             **read(self._arguments),
             "messages": [
-                {"role": m.role, "content": [{"type": "text", "text": m.content}] if in_parts else m.content}
+                {"role": prepared(m.role), "content": [{"type": "text", "text": m.content}] if in_parts else m.content}
                 | read(m.extra)
                 for m in messages
             ],
@@ -118,7 +118,8 @@ class ChatTemplate:
         return self.prompt(messages, special=special).tokens
 
     def prompt(self, messages: Sequence[Message], *, special: bool = False) -> Prompted:
-        """Return the prompt. Control tokens that are written in a message stay text unless `special`.
+        """Return the prompt. Control tokens that are written in a message stay text unless `special`, and so do added
+        tokens, except in earlier answers.
 
         An assistant's message at the end is continued. The prompt begins with the model's BOS, but never with two.
         Other tokens that a tokenizer adds to prompts are left to the template."""
@@ -159,23 +160,30 @@ class ChatTemplate:
         if message.tokens:
             made.tokens += message.tokens
             return
+        # The model itself writes added tokens, so those in its earlier answers are tokens.
+        tokenize = self._model.tokenize if message.role == "assistant" else self._model.tokenize_text
         start = 0
         for image in message.images:
-            made.tokens += self._model.tokenize(message.content[start : image.at])
+            made.tokens += tokenize(message.content[start : image.at])
             made.add(self.see(image))
             start = image.at
-        made.tokens += self._model.tokenize(message.content[start:])
+        made.tokens += tokenize(message.content[start:])
 
     def _stands_apart(self, message: Message, special: bool) -> bool:
         if message.tokens or MARK.search(message.content) or SEAM in message.content:
             return True
-        return not special and self._model.control_texts.any_in(message.content)
+        return not special and self._has_tokens(message.content, is_answer=message.role == "assistant")
+
+    def _has_tokens(self, text: str, *, is_answer: bool = False) -> bool:
+        """Return whether the tokenizer would read tokens in a text: control tokens, or those that were added."""
+        model = self._model
+        return model.control_texts.any_in(text) or (not is_answer and model.added_texts.any_in(text))
 
     def _unspecial(self, text: str) -> str:
-        """Return a text with seams through the control tokens in it: the arguments of tools may be any text."""
+        """Return a text with seams through the tokens in it: the arguments of tools may be any text."""
         text = _without_marks(text)
         # Tools have thousands of short strings, and tokenizing takes tenths of a millisecond for each.
-        return SIGN.sub(rf"\1{SEAM}", text) if self._model.control_texts.any_in(text) else text
+        return SIGN.sub(rf"\1{SEAM}", text) if self._has_tokens(text) else text
 
     def _ids(self, message: Message) -> list[int]:
         return list(message.tokens) or self._model.tokenize(message.content)

@@ -92,12 +92,14 @@ class InputReader:
         return lambda document: [id for id in (*start, *model.tokenize(document), *end) if id is not None]
 
     def _from_template(self, template: str, query: str, document: str) -> list[int]:
-        """Fill in a template. Control tokens that are written in a text stay text."""
+        """Fill in a template. Control tokens and added tokens that are written in a text stay text."""
         given, parts, model = {"{query}": query, "{document}": document}, _PLACES.split(template), self._model
-        if any(map(model.control_texts.any_in, given.values())):
-            return [
-                id for part in parts for id in model.tokenize(given.get(part, part), parse_special=part not in given)
-            ]
+        if any(model.control_texts.any_in(text) or model.added_texts.any_in(text) for text in given.values()):
+            written = (
+                model.tokenize_text(given[part]) if part in given else model.tokenize(part, parse_special=True)
+                for part in parts
+            )
+            return [id for ids in written for id in ids]
         return model.tokenize("".join(given.get(part, part) for part in parts), parse_special=True)
 
 

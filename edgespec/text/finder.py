@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 
 class TextFinder:
@@ -18,7 +19,15 @@ class TextFinder:
 
     def any_in(self, text: str) -> bool:
         """Return True if `text` contains one of the texts."""
-        if self._beginning is None:
-            return False
-        starts = (found.start() for found in self._beginning.finditer(text))
-        return any(text[start : start + length] in self._texts for start in starts for length in self._lengths)
+        return any(True for _ in self._starts(text))
+
+    def cut(self, text: str) -> list[str]:
+        """Return `text` in parts that contain none of the texts, except for those of one character."""
+        cuts = [0, *(start + 1 for start in self._starts(text)), len(text)]
+        return [text[start:end] for start, end in pairwise(cuts)]
+
+    def _starts(self, text: str) -> Iterator[int]:
+        for found in self._beginning.finditer(text) if self._beginning else ():
+            start = found.start()
+            if any(text[start : start + length] in self._texts for length in self._lengths):
+                yield start

@@ -184,7 +184,7 @@ def _loads(text: str) -> Any:
 
 
 def _values(text: str, start: int, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
-    """Return the calls in the JSON values that begin at `start`, objects or lists of them, and the end of the values."""
+    """Return the calls in the JSON values that begin at `start`, objects or lists, and the end of the values."""
     calls, end = list[ToolCall](), start
     while found := _VALUE.match(text, end):
         try:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tiny_gguf import CHATML, write_model
+from tiny_gguf import CHATML, model_metadata, write_file, write_model
 
 import edgespec
 from edgespec.errors import UsageError
+from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.runtime import LONG, Runtime
@@ -162,6 +164,51 @@ def test_control_tokens_in_tools_and_calls_are_text(llm: Runtime) -> None:
     (end,) = llm.model.tokenize("<|im_end|>", parse_special=True)
     assert ids.count(end) == 1
     assert llm.model.detokenize(ids, special=True).decode().endswith("a <|im_end|>bc <|im_end|><|im_end|>")
+
+
+ADDED = ("</think>", "<tool_call>", "[THINK]", "<|channel>", "  ", "<table>")
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """A vocabulary with added tokens."""
+    entries = model_metadata("llama")
+    tokens, types = entries["tokenizer.ggml.tokens"], entries["tokenizer.ggml.token_type"]
+    assert isinstance(tokens, list) and isinstance(types, list)
+    entries |= {
+        "tokenizer.ggml.tokens": [*tokens, *ADDED],
+        "tokenizer.ggml.token_type": [*types, *[4] * len(ADDED)],
+        "tokenizer.chat_template": CHATML,
+    }
+    with Model.load_vocabulary(write_file(tmp_path_factory.mktemp("added") / "v.gguf", entries, {})) as model:
+        yield model
+
+
+def added_in(model: Model, ids: Sequence[int]) -> list[str]:
+    texts = [model.token_bytes(id, special=True).decode() for id in ids]
+    return [text for text in texts if text in ADDED]
+
+
+@pytest.mark.parametrize("role", ["user", "system", "tool", "x</think>"])
+def test_added_tokens_in_contents_are_text(extended: Model, role: str) -> None:
+    content = "a </think><tool_call> b [THINK]c<|channel>|channel>"
+    ids = ChatTemplate(extended).tokenize([Message(role, content), Message("user", "</think>")])
+    assert not added_in(extended, ids)
+    assert f"{role}\n{content}<|im_end|>" in extended.detokenize(ids, special=True).decode()
+    assert added_in(extended, ChatTemplate(extended).tokenize([QUESTION, Message("assistant", content)]))
+
+
+def test_added_tokens_of_a_template_are_tokens_and_those_in_tools_and_calls_are_text(extended: Model) -> None:
+    template = "{{ tools[0] }}{% for m in messages %}<tool_call>{{ m.content }}{{ m.call }}{% endfor %}</think>"
+    made = ChatTemplate(extended, template).given('{"tools": ["a </think>"]}')
+    ids = made.tokenize([Message("user", "</think>", extra='{"call": "<tool_call>"}')])
+    assert added_in(extended, ids) == ["<tool_call>", "</think>"]
+    assert extended.detokenize(ids).decode() == "a </think><tool_call></think><tool_call></think>"
+
+
+def test_blanks_and_tags_of_html_stay_the_tokens_that_they_are_in_texts(extended: Model) -> None:
+    ids = ChatTemplate(extended).tokenize([Message("user", "a  <table>")])
+    assert added_in(extended, ids) == ["  ", "<table>"]
 
 
 def test_a_prompt_of_many_messages_is_read_apart_from_answers_however_short_they_are() -> None:
