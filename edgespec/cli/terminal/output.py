@@ -204,7 +204,7 @@ class Output:
             return f"warning: {n} lines were not written here, because nobody read them or the disk was full\n"
 
         def lost_events(n: int) -> str:
-            return json.dumps({"event": "dropped", "lines": n}) + "\n"
+            return json_line({"event": "dropped", "lines": n}) + "\n"
 
         def failed(why: str) -> None:
             self.warn(
