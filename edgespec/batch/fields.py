@@ -12,7 +12,7 @@ from edgespec.batch.row_settings import SETTINGS, is_integer, request_fields, ta
 from edgespec.batch.samplers import settings_without
 from edgespec.settings import Request, shown
 
-LONGEST = {"logit_bias": 2**14, "stop": 2**8}  # entries
+LONGEST = {"logit_bias": 2**14, "stop": 2**8, "dry_sequence_breakers": 2**6}  # entries
 
 
 class Fields:

@@ -152,12 +152,11 @@ GENERATION: Known = {
     **harmless("model user metadata store service_tier safety_identifier keep_alive"),
     **harmless("prompt_cache_key prompt_cache_retention prompt_cache_options"),
     # The values below matter only with a sampler that is refused unless the sampler is off.
-    **only(mirostat=(0,), dry_multiplier=(0,), xtc_probability=(0,), dynatemp_range=(0,), top_n_sigma=(-1, 0)),
+    **only(mirostat=(0,), dynatemp_range=(0,)),
     **only(adaptive_target=(-1,), samplers=(_SAMPLERS,), min_keep=(0, 1)),
     **harmless("t_max_prompt_ms"),  # llama.cpp's server documents it, and ignores it too
     **harmless("id_slot"),  # which slot an answer has does not change it
-    **harmless("mirostat_tau mirostat_eta dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers"),
-    **harmless("xtc_threshold dynatemp_exponent adaptive_decay backend_sampling"),
+    **harmless("mirostat_tau mirostat_eta dynatemp_exponent adaptive_decay backend_sampling"),
     # llama.cpp's server. n_keep and n_discard are for its context shift, which does not exist here.
     **only(n_keep=(0, -1), n_discard=(0,), parse_tool_calls=(True,), prefill_assistant=(True,)),
     **only(t_max_predict_ms=(-1, 0)),  # in a batch, texts do not depend on the time
@@ -335,7 +334,9 @@ RESPONSES: Known = {
 
 OLLAMA_SAMPLING: Known = read(
     "seed temperature top_k top_p min_p typical_p stop repeat_penalty repeat_last_n presence_penalty frequency_penalty "
-    "spec_type pace draft_n_max"  # which Ollama does not have
+    # Ollama does not have these.
+    "spec_type pace draft_n_max top_n_sigma xtc_probability xtc_threshold "
+    "dry_multiplier dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers"
 )
 OLLAMA_OPTIONS: Known = {
     **OLLAMA_SAMPLING,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -75,8 +77,17 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _stops(name: str, value: Any) -> tuple[str, ...]:
-    """Return the stop strings without empty ones, which some clients always send and other servers ignore too."""
+    """Return the texts without empty ones, which some clients always send and other servers ignore too."""
     return tuple(filter(None, _texts(name, value)))
+
+
+def _breakers(name: str, value: Any) -> tuple[str, ...]:
+    """Return breakers from a list of texts, or from a list in JSON, with or without its brackets: so other servers
+    accept them. An empty text breaks nothing."""
+    if isinstance(value, str) and value.strip()[:1] in ("[", '"'):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value if value.strip()[0] == "[" else f"[{value}]")
+    return _stops(name, value)
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
@@ -142,6 +153,7 @@ CONVERTERS: dict[str, Converter] = {
     "bad_words": _texts,
     "stop_token_ids": _ids,
     "logit_bias": _biases,
+    "dry_sequence_breakers": _breakers,
     "lora": _adapters,
 }
 SETTINGS = tuple(name for name in CONVERTERS if name not in (*CONSTRAINTS, "logprobs"))

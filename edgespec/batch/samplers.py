@@ -9,18 +9,21 @@ from edgespec.batch.bad_input import UnsupportedError, wrong
 
 CHAIN: Mapping[str, Mapping[str, Any]] = {
     "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+    "dry": {"dry_multiplier": 0.0},
+    "top_n_sigma": {"top_n_sigma": -1.0},
     "top_k": {"top_k": 0},
     "typ_p": {"typical_p": 1.0},
     "top_p": {"top_p": 1.0},
     "min_p": {"min_p": 0.0},
+    "xtc": {"xtc_probability": 0.0},
     "temperature": {"temperature": 1.0},
 }
 """The steps of the chain in their order, each with the settings that switch it off."""
-ABSENT = ("dry", "top_n_sigma", "xtc", "adaptive_p")
+ABSENT = ("adaptive_p",)
 """Steps that do nothing: the fields that would switch them on are refused."""
 INFILL = "infill"
 _STEPS = (*CHAIN, *ABSENT, INFILL)
-LETTERS = dict(zip("ekypmtdsxai", _STEPS, strict=True))
+LETTERS = dict(zip("edskypmxtai", _STEPS, strict=True))
 """The steps by their letters, of which `samplers` consists if it is a string."""
 NAMES = {
     **{name: name for name in _STEPS},

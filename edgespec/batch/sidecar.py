@@ -23,7 +23,9 @@ N_PROBES, PROBE_BYTES = 64, 4096  # samples of the weights, which are too large 
 _OF_A_ROW = {"prompt", "messages", "seed", "sample", "sampling", "reference", "left", "lenient", "remembered"}
 _OF_A_ROW |= {"min_tokens", "stop_token_ids", "bad_words", "cache_prompt", "prompt_tokens", "lora"}  # have no options
 _OF_A_ROW |= {"infill", "n_indent", "t_max_predict_ms"}
-_NEW = {"reasoning_budget"}  # left out if they have their default, as in files of earlier versions
+# Left out if they have their default, as in files of earlier versions.
+_NEW = {"reasoning_budget", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base"}
+_NEW |= {"dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"}
 _OF_DRAFTS = {"spec_type", "pace", "draft_n_max"}
 
 
@@ -74,6 +76,8 @@ def texts_depend_on(
     values = {name: getattr(request, name) for name in names}
     values = {name: value for name, value in values.items() if name not in _NEW or value != getattr(Request(), name)}
     sampling = {field.name: getattr(request.sampling, field.name) for field in fields(SamplingSettings)}
+    usual = SamplingSettings()
+    sampling = {name: value for name, value in sampling.items() if name not in _NEW or value != getattr(usual, name)}
     return {**of_model, "chat": chat, "system": system or "", "n": n, **values, **sampling}
 
 

@@ -45,8 +45,8 @@ def draft_candidates(
     """
     adjusted = sampler.adjusted(row[: sampler.n_vocab], tokens)
     if sampler.settings.temperature == 0:
-        return _likeliest(sampler, adjusted, k)
-    candidates = sampler.candidates(adjusted)
+        return _likeliest(sampler, adjusted, position, k)
+    candidates = sampler.candidates(adjusted, position)
     if draw is not None:
         return _draws(candidates, sampler.noise_key(position, Stream.DRAFT, draw), k)
     ids, scores = perturbed_ranking(candidates, sampler.noise_key(position), k + 1)
@@ -67,9 +67,11 @@ def weighed(sampler: Sampler, distribution: Mapping[int, float], position: int, 
     return [DraftCandidate(token, unsure(scale * weight)) for token, weight in ranked[:k]]
 
 
-def _likeliest(sampler: Sampler, adjusted: FloatRow, k: int) -> list[DraftCandidate]:
-    """Return the most likely tokens. Of the steps of the sampling chain, only typical-p can drop them."""
-    left = Candidates(None, adjusted) if sampler.settings.typical_p == 1 else truncate(adjusted, sampler.settings)
+def _likeliest(sampler: Sampler, adjusted: FloatRow, position: int, k: int) -> list[DraftCandidate]:
+    """Return the most likely tokens that the sampling chain may choose."""
+    settings, left = sampler.settings, Candidates(None, adjusted)
+    if not settings.takes_peak:
+        left = truncate(adjusted, settings, excludes=sampler.excludes(position))
     best = largest(left.logits, k)
     best = best[np.argsort(-left.logits[best], kind="stable")]
     p = np.exp(left.logits[best].astype(np.float64) - log_sum_exp(adjusted))

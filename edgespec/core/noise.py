@@ -28,6 +28,7 @@ class Stream(IntEnum):
     DRAFT = 1
     ACCEPT = 2
     RESIDUAL = 3
+    EXCLUDE = 4
 
 
 def gumbel64(hashed: Hashes) -> npt.NDArray[np.float64]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.distribution import Distribution
-from edgespec.core.noise import Stream, gumbel64, hashes, key, least_hash
+from edgespec.core.dry import Breakers, Dry
+from edgespec.core.noise import Stream, gumbel64, hashes, key, least_hash, uniform
 from edgespec.core.sampling import (
     Candidates,
     FloatRow,
@@ -58,7 +59,8 @@ class Sampler:
 
     `logprobs` requests the token's log probability and this number of alternatives. `banned` ids and tokens that
     `constraint` does not allow are never chosen. `first` is the noise position of the first token; it is not 0 if the
-    beginning of a conversation was dropped. `keep` is a last step of the sampling chain, after temperature.
+    beginning of a conversation was dropped. `keep` is a last step of the sampling chain, after temperature. `breakers`
+    are the tokens of `settings.dry_sequence_breakers`.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Sampler:
         first: int = 0,
         constraint: Constraint | None = None,
         keep: Callable[[Candidates], Candidates] | None = None,
+        breakers: Breakers | None = None,
     ) -> None:
         key(seed, sample, 0)
         self.settings = settings
@@ -83,11 +86,12 @@ class Sampler:
         self.first = first
         self.constraint = constraint
         self._keep = keep
+        self._dry = Dry(settings, breakers or {}) if settings.uses_dry else None
 
     @property
     def reads_prefix(self) -> bool:
         """True if the candidates depend on the previous tokens not only through the logits."""
-        return self.settings.penalizes or self.constraint is not None
+        return self.settings.penalizes or self._dry is not None or self.constraint is not None
 
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
         """Choose the token that follows the prefix `tokens`; `row`, float32[V], holds the logits after this prefix.
@@ -97,15 +101,15 @@ class Sampler:
         adjusted = self._checked(row, tokens)
         if self.settings.takes_peak:
             return self._choice(adjusted, peak(adjusted))
-        return self._choice(adjusted, perturbed_best(self.candidates(adjusted), self.noise_key(position)))
+        return self._choice(adjusted, perturbed_best(self.candidates(adjusted, position), self.noise_key(position)))
 
     def noise_key(self, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:
         """Return the key of the noise of a position (`core.noise.key`)."""
         return key(self.seed, self.sample, self.first + position, stream, step)
 
-    def distribution(self, row: FloatRow, tokens: Sequence[int]) -> Distribution:
+    def distribution(self, row: FloatRow, tokens: Sequence[int], position: int) -> Distribution:
         """Return the distribution of a row after the sampling chain. Raises ValueError like `choose`."""
-        return Distribution.of(self.candidates(self._checked(row, tokens)))
+        return Distribution.of(self.candidates(self._checked(row, tokens), position))
 
     def draw(self, distribution: Distribution, position: int, stream: Stream, step: int) -> int:
         """Sample a token from a distribution with the noise of a stream."""
@@ -120,15 +124,24 @@ class Sampler:
         return self._choice(self._checked(row, tokens), token)
 
     def adjusted(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
-        """Apply the first half of the sampling chain: bias, penalties and constraint. A row may be shorter than V."""
+        """Apply the first half of the sampling chain: bias, penalties, DRY and constraint. A row may be shorter than
+        V."""
         adjusted = adjust(row, self.settings, tokens, self.banned)
+        if self._dry is not None:
+            adjusted = self._dry.applied(adjusted, tokens)
         allowed = self.constraint.allowed(tokens) if self.constraint is not None else None
         return adjusted if allowed is None else np.where(allowed[: len(row)], adjusted, np.float32(-np.inf))
 
-    def candidates(self, adjusted: FloatRow) -> Candidates:
+    def candidates(self, adjusted: FloatRow, position: int) -> Candidates:
         """Apply the second half of the sampling chain to a row that `adjusted` returned."""
-        left = draw_from(adjusted, self.settings)
+        left = draw_from(adjusted, self.settings, excludes=self.excludes(position))
         return left if self._keep is None else self._keep(left)
+
+    def excludes(self, position: int) -> bool:
+        """Return the outcome of XTC's chance at a position. Target and drafters get the same outcome, which depends on
+        nothing that was drafted: given the outcomes, every verification rule keeps the target's distribution."""
+        settings = self.settings
+        return settings.uses_xtc and uniform(self.noise_key(position, Stream.EXCLUDE)) < settings.xtc_probability
 
     def _checked(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
         if row.shape != (self.n_vocab,):

@@ -28,12 +28,18 @@ class SamplingSettings:
     temperature: float = 0.8
     #: Sample from this many of the most likely tokens; 0 or less: off.
     top_k: int = 40
-    #: Sample from the most likely tokens up to this total probability; 1: off.
+    #: Sample from the most likely tokens up to this total probability; 0: the most likely one, 1: off.
     top_p: float = 0.95
     #: Drop tokens less likely than this share of the best one; 0: off.
     min_p: float = 0.05
     #: Locally typical sampling up to this total probability; 1: off.
     typical_p: float = 1.0
+    #: Drop tokens whose logit is this many standard deviations below the highest one; 0 or less: off.
+    top_n_sigma: float = -1.0
+    #: Chance of dropping all tokens of at least `xtc_threshold`, except for the least likely of them; 0: off.
+    xtc_probability: float = 0.0
+    #: Above 0.5: off.
+    xtc_threshold: float = 0.1
     #: Divides the logits of repeated tokens; 1: off.
     repeat_penalty: float = 1.0
     #: Last tokens that penalties apply to; 0: none, -1: all.
@@ -42,40 +48,67 @@ class SamplingSettings:
     presence_penalty: float = 0.0
     #: Subtracted from a token's logit for each repetition; 0: off.
     frequency_penalty: float = 0.0
+    #: Penalty for tokens that continue a repetition (`core/dry.py`); 0: off.
+    dry_multiplier: float = 0.0
+    #: Factor of this penalty for each repeated token; below 1: no penalty.
+    dry_base: float = 1.75
+    #: Repeated tokens that are not penalized.
+    dry_allowed_length: int = 2
+    #: Last tokens in which repetitions are looked for; 0: none, -1: all.
+    dry_penalty_last_n: int = 64
+    #: Texts across which no repetition extends.
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     #: (token id, bias) pairs; a bias of -inf bans the token.
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("top_k", "repeat_last_n"):
+        for name in ("top_k", "repeat_last_n", "dry_allowed_length", "dry_penalty_last_n"):
             _require(_is_number(getattr(self, name), int), name, "a whole number", getattr(self, name))
-        for name in ("top_p", "min_p", "typical_p"):
-            _require(_is_number(getattr(self, name), float), name, "a number", getattr(self, name))
-        for name in ("temperature", "repeat_penalty", "presence_penalty", "frequency_penalty"):
+        for name in ("top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold"):
+            value = getattr(self, name)
+            _require(_is_number(value, float), name, "a number", value)
+            _require(0 <= value <= 1, name, "from 0 to 1", value)
+        _require(self.typical_p > 0, "typical_p", "above 0 and at most 1", self.typical_p)
+        for name in _UNBOUNDED:
             value = getattr(self, name)
             holds = _is_number(value, float) and abs(value) <= _LARGEST
             _require(holds, name, "a number of at most a million", value)
         _require(
             self.temperature == 0 or self.temperature >= 1e-6, "temperature", "0 or at least 1e-6", self.temperature
         )
-        _require(0 < self.top_p <= 1, "top_p", "above 0 and at most 1", self.top_p)
-        _require(0 <= self.min_p <= 1, "min_p", "from 0 to 1", self.min_p)
-        _require(0 < self.typical_p <= 1, "typical_p", "above 0 and at most 1", self.typical_p)
         _require(self.repeat_penalty >= 1 / _LARGEST, "repeat_penalty", "above 0", self.repeat_penalty)
-        _require(self.repeat_last_n >= -1, "repeat_last_n", "-1 (all), 0 (off) or more", self.repeat_last_n)
+        for name in ("repeat_last_n", "dry_penalty_last_n"):
+            _require(getattr(self, name) >= -1, name, "-1 (all), 0 (off) or more", getattr(self, name))
+        for name in ("dry_multiplier", "dry_base", "dry_allowed_length"):
+            _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+        breakers = self.dry_sequence_breakers
+        is_list = isinstance(breakers, list | tuple) and all(isinstance(text, str) for text in breakers)
+        _require(is_list, "dry_sequence_breakers", "a list of texts", breakers)
+        object.__setattr__(self, "dry_sequence_breakers", tuple(breakers))  # JSON has lists
         for token, bias in self.logit_bias:
             _require(token >= 0, "logit_bias", "about token ids of 0 or more", token)
             _require(abs(bias) <= _LARGEST or bias == -math.inf, "logit_bias", "at most a million, or -inf", bias)
 
     @property
     def penalizes(self) -> bool:
-        """True if the adjusted logits depend on previous tokens."""
+        """True if logits depend on which tokens came before."""
         strength = self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         return self.repeat_last_n != 0 and strength
 
     @property
+    def uses_dry(self) -> bool:
+        """True if logits depend on repetitions in the text before."""
+        return self.dry_multiplier != 0 and self.dry_base >= 1 and self.dry_penalty_last_n != 0
+
+    @property
+    def uses_xtc(self) -> bool:
+        """True if the most likely tokens are sometimes dropped."""
+        return self.xtc_probability > 0 and self.xtc_threshold <= 0.5
+
+    @property
     def takes_peak(self) -> bool:
-        """True if the most likely token is always chosen. Only typical-p can drop this token."""
-        return self.temperature == 0 and self.typical_p == 1
+        """True if the most likely token is always chosen. Only typical-p and XTC can drop this token."""
+        return self.temperature == 0 and self.typical_p == 1 and not self.uses_xtc
 
 
 class Candidates(NamedTuple):
@@ -88,15 +121,21 @@ class Candidates(NamedTuple):
 
 
 def apply_chain(
-    row: FloatRow, settings: SamplingSettings, tokens: Sequence[int] = (), banned: Sequence[int] = ()
+    row: FloatRow,
+    settings: SamplingSettings,
+    tokens: Sequence[int] = (),
+    banned: Sequence[int] = (),
+    *,
+    excludes: bool = False,
 ) -> Candidates:
-    """Apply the whole chain to a row of logits, float32[V], after the prefix `tokens`.
+    """Apply the whole chain but DRY to a row of logits, float32[V], after the prefix `tokens`.
 
-    Order and meaning are those of llama.cpp's common sampler: bias, penalties, top-k, typical-p, top-p, min-p,
-    temperature. Every step keeps at least one token, and the lower ids of equal logits. `row` is not changed, but the
-    candidates may share its memory. Raises ValueError if no logit is finite or a logit is NaN.
+    Order and meaning are those of llama.cpp's common sampler: bias, penalties, DRY (`Sampler.adjusted`), top-n-sigma,
+    top-k, typical-p, top-p, min-p, XTC, temperature. `excludes` is the outcome of XTC's chance. Every step keeps at
+    least one token, and the lower ids of equal logits. `row` is not changed, but the candidates may share its memory.
+    Raises ValueError if no logit is finite or a logit is NaN.
     """
-    return draw_from(adjust(row, settings, tokens, banned), settings)
+    return draw_from(adjust(row, settings, tokens, banned), settings, excludes=excludes)
 
 
 def adjust(row: FloatRow, settings: SamplingSettings, tokens: Sequence[int], banned: Sequence[int] = ()) -> FloatRow:
@@ -123,35 +162,35 @@ def adjust(row: FloatRow, settings: SamplingSettings, tokens: Sequence[int], ban
     return row
 
 
-def draw_from(row: FloatRow, settings: SamplingSettings) -> Candidates:
+def draw_from(row: FloatRow, settings: SamplingSettings, *, excludes: bool = False) -> Candidates:
     """Apply the second half of the chain to an adjusted row: truncation and temperature."""
-    if settings.takes_peak:
-        best = peak(row)
-        return Candidates(np.array([best]), row[best : best + 1])
-    candidates = truncate(row, settings)
     if settings.temperature == 0:
-        assert candidates.ids is not None
-        best = peak(candidates.logits)
-        return Candidates(candidates.ids[best : best + 1], candidates.logits[best : best + 1])
+        candidates = Candidates(None, row) if settings.takes_peak else truncate(row, settings, excludes=excludes)
+        best = np.array([peak(candidates.logits)])
+        return Candidates(*_keep(candidates.ids, candidates.logits, best))
+    candidates = truncate(row, settings, excludes=excludes)
     if settings.temperature == 1:
         return candidates
     return Candidates(candidates.ids, candidates.logits / np.float32(settings.temperature))
 
 
-def truncate(row: FloatRow, settings: SamplingSettings) -> Candidates:
-    """Apply top-k, typical-p, top-p and min-p to an adjusted row, without temperature."""
+def truncate(row: FloatRow, settings: SamplingSettings, *, excludes: bool = False) -> Candidates:
+    """Apply top-n-sigma, top-k, typical-p, top-p, min-p and XTC to an adjusted row, without temperature."""
     peak(row)
     ids: Indices | None = None
     logits = row
-    if 0 < settings.top_k < len(row):
-        ids = largest(row, settings.top_k)
-        logits = row[ids]
+    if settings.top_n_sigma > 0:
+        ids, logits = _keep(ids, logits, _within_sigmas(row, settings.top_n_sigma))
+    if 0 < settings.top_k < len(logits):
+        ids, logits = _keep(ids, logits, largest(logits, settings.top_k))
     if settings.typical_p < 1:
         kept = _typical(logits, settings.typical_p)
         ids, logits = _keep(ids, logits, kept)
     if settings.top_p < 1 or settings.min_p > 0:
         kept = _nucleus(logits, settings.top_p, settings.min_p)
         ids, logits = _keep(ids, logits, kept)
+    if excludes:
+        ids, logits = _keep(ids, logits, _unlikely(logits, settings.xtc_threshold))
     return Candidates(ids, logits)
 
 
@@ -240,6 +279,22 @@ def _typical(logits: FloatRow, p: float) -> Indices:
     return _shortest_head(nearness, weights, float(np.float32(p)), side="right")
 
 
+def _within_sigmas(row: FloatRow, n: float) -> Indices:
+    """Apply top-n-sigma (Tang et al. 2024, 2411.07641). Forbidden tokens do not count in the standard deviation."""
+    possible = row if row.min() > -np.inf else row[row > -np.inf]
+    kept: Indices = (row >= row.max() - np.float32(n) * possible.std()).nonzero()[0]
+    return kept
+
+
+def _unlikely(logits: FloatRow, threshold: float) -> Indices:
+    """Apply XTC: drop all tokens of at least this probability, except for the least likely of them."""
+    weights = np.exp(logits - logits.max())
+    likely = ((weights >= np.float32(threshold) * weights.sum()) & (weights > 0)).nonzero()[0]
+    if len(likely) < 2:
+        return np.arange(len(logits))
+    return np.delete(np.arange(len(logits)), np.delete(likely, logits[likely].argmin()))
+
+
 def _shortest_head(ranks: FloatRow, weights: FloatRow, mass: float, side: Side) -> Indices:
     """Return the indices, ascending, of the fewest highest ranks whose weights reach `mass`, or exceed it ("right")."""
     if len(ranks) <= _FEW:
@@ -273,6 +328,8 @@ def _keep(ids: Indices | None, logits: FloatRow, kept: Indices) -> tuple[Indices
 _FEW = 256  # highest ranks to sort first; usually they reach the mass
 _BINS, _BINS_PER_NAT = 4096, 128
 _LARGEST = 1e6  # far beyond any use, and far below the largest float32
+_UNBOUNDED = ["temperature", "repeat_penalty", "presence_penalty", "frequency_penalty", "top_n_sigma"]
+_UNBOUNDED += ["dry_multiplier", "dry_base"]
 
 
 def _is_number(value: object, kind: type) -> bool:

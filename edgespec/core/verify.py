@@ -188,7 +188,8 @@ class NoiseTest:
     step: int
 
     def distribution(self, path: list[int]) -> Distribution:
-        return self.sampler.distribution(self.row_of(path[-1] if path else -1), self._prefix(path))
+        row = self.row_of(path[-1] if path else -1)
+        return self.sampler.distribution(row, self._prefix(path), len(self.tokens) + len(path))
 
     def accepts(self, probability: float, depth: int, token: int) -> bool:
         noise_key = self.sampler.noise_key(len(self.tokens) + depth, Stream.ACCEPT, self.step)

@@ -80,7 +80,8 @@ class LookaheadDrafter(WalkingDrafter[list[Run]]):
             if node in accepted:
                 predicted[node] = tokens[position]
             else:  # skips penalties and grammar, which take longer
-                candidates = apply_chain(outcome.logits(node), sampler.settings, (), sampler.banned)
+                excludes = sampler.excludes(position)
+                candidates = apply_chain(outcome.logits(node), sampler.settings, (), sampler.banned, excludes=excludes)
                 predicted[node] = perturbed_best(candidates, sampler.noise_key(position))
             if len(before[node]) == N - 1:
                 ahead.grams.add([*before[node], predicted[node]])

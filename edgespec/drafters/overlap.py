@@ -182,5 +182,5 @@ class OverlappedDrafter(ModelDrafter):
         sampler = assumed.sampler
         tokens = assumed.tokens if sampler.reads_prefix else []
         adjusted = sampler.adjusted(self._row(growth, ROOT, -1)[: sampler.n_vocab], tokens)
-        distribution = Distribution.of(sampler.candidates(adjusted))
+        distribution = Distribution.of(sampler.candidates(adjusted, len(assumed.tokens)))
         return sampler.draw(distribution, len(assumed.tokens), Stream.RESIDUAL, assumed.round)

@@ -173,6 +173,7 @@ class Answering(Loop):
             request.left,
             constraint,
             Infill(self.model.token_bytes, self.model.is_end, self.model.eot) if request.infill else None,
+            self._loaded.breakers.of(request.sampling),
         )
         text = TextStream((*request.stop, *prompt.stop), self._last_bytes(tokens[start:]))
         if request.reference:

@@ -30,6 +30,7 @@ from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import rpc
 from edgespec.llama.adapters import Adapters
+from edgespec.llama.breakers import BreakerFinder
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.kernels import have_bounds
@@ -83,6 +84,7 @@ class ModelSession(Closable):
     template: ChatTemplate
     vision: Vision
     grammars: Grammars
+    breakers: BreakerFinder
 
     def __init__(self, settings: LoadSettings, progress: Progress, note: Callable[[str], None]) -> None:
         self._settings, self._progress, self._note = settings, progress, note
@@ -166,7 +168,7 @@ class ModelSession(Closable):
         renderer().start()  # while the weights load
         self.model = self._open_model(plan, workers)
         self.adapters = Adapters(self.model, adapters, adapter_headers)
-        self.grammars = Grammars(self.model)
+        self.grammars, self.breakers = Grammars(self.model), BreakerFinder(self.model)
         corpus = self._open_corpus()
         leaves = planner.leaves(names) if self.model.can_roll_back else 1
         plan = planner.with_branches(plan, leaves)

@@ -56,10 +56,18 @@ class AnswerOptions(TypedDict, total=False):
     top_p: float
     min_p: float
     typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
     repeat_penalty: float
     repeat_last_n: int
     presence_penalty: float
     frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: tuple[str, ...] | list[str]
     logit_bias: tuple[tuple[int, float], ...] | Mapping[int, float]
 
 

@@ -311,7 +311,7 @@ class Runtime(Backend):
         """Return the work by which a request becomes ready, if answers must not wait for it."""
         if isinstance(request, Inputs):
             return None
-        if self.grammars.must_compile(request):
+        if self.grammars.must_compile(request) or self._loaded.breakers.must_search(request.sampling):
             return "compiling"
         if self.prompts.effort(request) > LONG:
             return "reading"
@@ -327,6 +327,7 @@ class Runtime(Backend):
         check_rule(self.settings, request.verify)
         self._loaded.drafting.of(request)
         self._loaded.adapters.chosen(request.lora)
+        self._loaded.breakers.of(request.sampling)
         return None if request.constraint is None else self.grammars.matcher(*request.constraint, cancel)
 
     def count(self, messages: Sequence[Message], template: str = "") -> int:

@@ -11,8 +11,16 @@ from edgespec.batch.samplers import CHAIN, LETTERS, settings_without
 
 
 def test_steps_that_are_not_listed_are_off() -> None:
-    assert settings_without(["penalties", "dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]) == {}
-    assert settings_without("edkypmxt") == settings_without(["penalties", *[*CHAIN][1:]]) == {}
+    names = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+    assert settings_without("edskypmxt") == settings_without(names) == {}
+    assert settings_without("kypmt") == {
+        "repeat_penalty": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "dry_multiplier": 0,
+        "top_n_sigma": -1,
+        "xtc_probability": 0,
+    }
     every = {name: value for settings in CHAIN.values() for name, value in settings.items()}
     assert settings_without([]) == settings_without("") == every
     assert settings_without(["top_k", "nucleus", "temp"]).keys() == every.keys() - {"top_k", "top_p", "temperature"}

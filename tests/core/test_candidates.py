@@ -30,6 +30,9 @@ CHAINS = [
     PENALIZED,
     replace(PENALIZED, temperature=0),
     replace(SamplingSettings(), repeat_penalty=1.2, repeat_last_n=2),
+    replace(OFF, xtc_probability=0.5, xtc_threshold=0.05, top_n_sigma=2.0),
+    replace(GREEDY, xtc_probability=0.5, xtc_threshold=0.05),
+    replace(GREEDY, dry_multiplier=5.0, dry_allowed_length=1),
 ]
 
 
@@ -65,8 +68,8 @@ def test_siblings_differ_and_may_follow_and_come_best_first(
 ) -> None:
     row = ROWS[name]
     sampler = Sampler(chain, 6, 0, len(row), banned=[6])
-    possible = sampler.distribution(row, [1, 2, 2])
     for position in range(10):
+        possible = sampler.distribution(row, [1, 2, 2], position)
         found = draft_candidates(sampler, row, [1, 2, 2], position, 5, draw)
         tokens = [candidate.token for candidate in found]
         assert len(set(tokens)) == len(tokens) >= 1
@@ -83,7 +86,7 @@ def test_common_noise_couples_two_models() -> None:
     random = np.random.default_rng(0)
     target, draft = (frozen(random.normal(0, 0.7, 200) + 3 * (np.arange(200) < 6)) for _ in range(2))
     sampler = Sampler(OFF, 1, 0, 200)
-    distance = 0.5 * np.abs(sampler.distribution(target, []).p - sampler.distribution(draft, []).p).sum()
+    distance = 0.5 * np.abs(sampler.distribution(target, [], 0).p - sampler.distribution(draft, [], 0).p).sum()
     hits, confidences = np.zeros(4_000, bool), np.zeros(4_000)
     for position in range(4_000):
         [candidate] = draft_candidates(sampler, draft, [], position, 1)
@@ -134,7 +137,7 @@ def test_greedy_candidates_with_typical_p_come_from_the_typical_tokens() -> None
 @pytest.mark.parametrize("chain", [OFF, replace(OFF, top_k=3), replace(PENALIZED, temperature=0.8)])
 def test_samples_are_without_replacement_from_the_distribution_of_the_chain(chain: SamplingSettings, k: int) -> None:
     row, prefix = frozen([1.0, 2.0, 0.5, 1.8, -1.0]), [1, 2, 2]
-    distribution = Sampler(chain, 0, 0, 5).distribution(row, prefix)
+    distribution = Sampler(chain, 0, 0, 5).distribution(row, prefix, 3)
     joint = {
         tuple(token for token, _ in found): probability
         for found, probability in outcomes(lambda chance: drawn(k)(chance, distribution))
@@ -151,7 +154,7 @@ def test_a_sample_carries_the_distribution_given_the_samples_before_it(chain: Sa
     sampler = Sampler(chain, 5, 0, 5)
     found = draft_candidates(sampler, row, prefix, 3, 5, 0)
     scripted = Chance([])
-    expected = sampler.distribution(row, prefix)
+    expected = sampler.distribution(row, prefix, 3)
     for number, candidate in enumerate(found):
         assert candidate.distribution is not None
         if number:

@@ -28,6 +28,7 @@ CHAINS = [
     replace(OFF, min_p=0.2),
     replace(OFF, typical_p=0.6),
     replace(OFF, repeat_penalty=1.5, presence_penalty=0.3, logit_bias=((4, 1.0), (0, -np.inf))),
+    replace(OFF, top_n_sigma=1.0),
 ]
 
 

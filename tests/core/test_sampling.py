@@ -95,6 +95,37 @@ def test_temperature(temperature: float) -> None:
         assert_like_llama(row, replace(OFF, temperature=temperature))
 
 
+@pytest.mark.parametrize("n", [0.0, 0.3, 1.0, 2.5, 100.0])
+def test_top_n_sigma(n: float) -> None:
+    for row in ROWS.values():
+        assert_like_llama(row, replace(OFF, top_n_sigma=n))
+
+
+@pytest.mark.parametrize("threshold", [1e-3, 0.1, 0.3, 0.5])
+def test_xtc(threshold: float) -> None:
+    for row in ROWS.values():
+        assert_like_llama(row, replace(OFF, xtc_probability=1.0, xtc_threshold=threshold))
+        assert_like_llama(row, replace(OFF, xtc_probability=1.0, xtc_threshold=threshold, top_k=20, temperature=0.7))
+
+
+def test_xtc_keeps_the_least_likely_of_the_likely_tokens() -> None:
+    row = np.log(np.array([0.1, 0.3, 0.02, 0.2, 0.3, 0.08], np.float32))
+    for threshold, kept in ((0.09, [0, 2, 5]), (0.25, [0, 1, 2, 3, 5]), (0.35, [0, 1, 2, 3, 4, 5]), (0.0, [2])):
+        chain = replace(OFF, xtc_probability=1.0, xtc_threshold=threshold)
+        assert kept_ids(apply_chain(row, chain, excludes=True)) == kept, threshold
+        assert kept_ids(apply_chain(row, chain)) == [0, 1, 2, 3, 4, 5]
+    greedy = replace(OFF, temperature=0, xtc_probability=1.0)
+    assert kept_ids(apply_chain(row, greedy, excludes=True)) == [0]
+    assert kept_ids(apply_chain(row, greedy)) == [1]
+
+
+@pytest.mark.parametrize("greedy", [{"top_p": 0.0}, {"top_k": 1}, {"min_p": 1.0}, {"top_n_sigma": 1e-6}])
+def test_the_smallest_or_largest_values_keep_the_most_likely_token(greedy: dict[str, float]) -> None:
+    row = ROWS["small"]
+    chain = replace(SamplingSettings(), **greedy)  # type: ignore[arg-type]
+    assert kept_ids(apply_chain(row, chain)) == [int(row.argmax())]
+
+
 ALL_PENALTIES = {"frequency_penalty": -0.4, "presence_penalty": 0.2, "repeat_penalty": 1.1}
 
 
@@ -132,6 +163,9 @@ def test_logit_bias() -> None:
         SamplingSettings(repeat_penalty=1.2, frequency_penalty=0.1, logit_bias=((2, 3.0), (9, -5.0))),
         SamplingSettings(typical_p=0.9),
         SamplingSettings(temperature=0, repeat_penalty=1.4),
+        SamplingSettings(top_n_sigma=1.0, xtc_probability=1.0, xtc_threshold=0.05),
+        SamplingSettings(top_p=0.0, xtc_probability=1.0),
+        SamplingSettings(temperature=0, xtc_probability=1.0, xtc_threshold=0.01),
     ],
 )
 def test_whole_chain(chain: SamplingSettings) -> None:
@@ -149,7 +183,10 @@ some_settings = st.builds(
     SamplingSettings,
     temperature=st.one_of(st.just(0.0), st.floats(0.05, 3)),
     top_k=st.integers(-1, 70),
-    top_p=st.floats(0.01, 1),
+    top_p=st.floats(0, 1),
+    top_n_sigma=st.one_of(st.just(-1.0), st.floats(0.1, 5)),
+    xtc_probability=st.sampled_from([0.0, 1.0]),
+    xtc_threshold=st.floats(0.01, 1),
     min_p=st.floats(0, 1),
     typical_p=st.one_of(st.just(1.0), st.floats(0.05, 1)),
     repeat_penalty=st.floats(0.5, 2),
@@ -163,6 +200,8 @@ some_settings = st.builds(
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(values=small_rows, chain=some_settings, data=st.data())
 def test_any_settings(values: list[float], chain: SamplingSettings, data: st.DataObject) -> None:
+    if chain.typical_p < 1:  # llama.cpp keeps what top-n-sigma drops with a probability of 0, for which see above
+        chain = replace(chain, top_n_sigma=-1.0)
     ids = st.integers(0, len(values) - 1)
     tokens = data.draw(st.lists(ids, max_size=40))
     bias = data.draw(st.lists(st.tuples(ids, st.floats(-5, 5)), max_size=4))
@@ -247,12 +286,21 @@ def test_a_row_without_finite_logits_is_refused(temperature: float, top_k: int, 
         ("temperature", np.nan),
         ("temperature", np.inf),
         ("temperature", 1e-9),
-        ("top_p", 0.0),
+        ("top_p", -0.1),
         ("top_p", 1.1),
         ("top_p", np.nan),
         ("min_p", -0.1),
         ("min_p", 1.5),
         ("typical_p", 0.0),
+        ("xtc_probability", 1.1),
+        ("xtc_threshold", -0.1),
+        ("top_n_sigma", np.nan),
+        ("dry_multiplier", -1.0),
+        ("dry_base", np.inf),
+        ("dry_allowed_length", 1.5),
+        ("dry_penalty_last_n", -2),
+        ("dry_sequence_breakers", "text"),
+        ("dry_sequence_breakers", (1,)),
         ("typical_p", np.nan),
         ("repeat_penalty", 0.0),
         ("repeat_penalty", np.inf),
@@ -276,17 +324,19 @@ def assert_like_llama(row: FloatRow, chain: SamplingSettings, tokens: list[int] 
     """
     tokens = tokens or []
     before = row.copy()
-    ours = apply_chain(row, chain, tokens)
+    excludes = chain.uses_xtc  # for sure: the chance is 1
+    ours = apply_chain(row, chain, tokens, excludes=excludes)
     assert np.array_equal(row, before), "the row was written to"
     our_ids = np.array(kept_ids(ours))
     our_logits = ours.logits[ours.logits > -np.inf]
     their_ids, their_logits = llama_chain(row, chain, tokens)
     slack = 1e-6 * max(len(row), 16) ** 0.5  # llama.cpp adds up float32 probabilities one by one
-    counts = [len(kept_ids(apply_chain(row, nudged(chain, by), tokens))) for by in (-slack, 0, slack)]
+    around = (nudged(chain, by) for by in (-slack, 0, slack))
+    counts = [len(kept_ids(apply_chain(row, one, tokens, excludes=excludes))) for one in around]
     assert min(counts) <= len(their_ids) <= max(counts)
     if min(counts) < max(counts):
         size = min(len(our_ids), len(their_ids))
-        if chain.typical_p == 1 and size:
+        if chain.typical_p == 1 and size and not excludes:
             np.testing.assert_allclose(-np.sort(-our_logits)[:size], -np.sort(-their_logits)[:size], rtol=1e-5)
         return
     assert len(our_ids) == len(their_ids)
@@ -301,7 +351,9 @@ def assert_like_llama(row: FloatRow, chain: SamplingSettings, tokens: list[int] 
 def nudged(chain: SamplingSettings, by: float) -> SamplingSettings:
     top_p = min(chain.top_p * (1 + by), 1.0) if chain.top_p < 1 else 1.0
     typical_p = min(chain.typical_p * (1 + by), 1 - 1e-7) if chain.typical_p < 1 else 1.0
-    return replace(chain, top_p=top_p, typical_p=typical_p)
+    xtc_threshold = min(max(chain.xtc_threshold * (1 + by), 0.0), 1.0)
+    sigmas = chain.top_n_sigma * (1 + 10 * by)
+    return replace(chain, top_p=top_p, typical_p=typical_p, xtc_threshold=xtc_threshold, top_n_sigma=sigmas)
 
 
 def kept_ids(candidates: Candidates) -> list[int]:
@@ -326,7 +378,8 @@ def llama_chain(row: FloatRow, chain: SamplingSettings, tokens: list[int]) -> tu
         for token in tokens:
             llama_cpp.llama_sampler_accept(sampler, token)
         llama_cpp.llama_sampler_apply(sampler, ctypes.byref(array))
-    kept = data[: array.size]
+    first = (ctypes.addressof(array.data.contents) - data.ctypes.data) // data.itemsize  # XTC cuts the beginning off
+    kept = data[first : first + array.size]
     kept = kept[kept["logit"] > -np.inf]
     return kept["id"], kept["logit"]
 
@@ -342,10 +395,12 @@ def llama_samplers(chain: SamplingSettings, n_vocab: int, n_tokens: int) -> Iter
         lambda: llama_cpp.llama_sampler_init_penalties(
             n_vocab, last_n, chain.repeat_penalty, chain.frequency_penalty, chain.presence_penalty
         ),
+        lambda: llama_cpp.llama_sampler_init_top_n_sigma(chain.top_n_sigma),
         lambda: llama_cpp.llama_sampler_init_top_k(chain.top_k),
         lambda: llama_cpp.llama_sampler_init_typical(chain.typical_p, 1),
         lambda: llama_cpp.llama_sampler_init_top_p(chain.top_p, 1),
         lambda: llama_cpp.llama_sampler_init_min_p(chain.min_p, 1),
+        lambda: llama_cpp.llama_sampler_init_xtc(chain.xtc_probability, chain.xtc_threshold, 0, 1),
         lambda: llama_cpp.llama_sampler_init_temp(chain.temperature),
     ]
     sampler = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())

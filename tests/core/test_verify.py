@@ -26,6 +26,8 @@ V, END = 5, 4
 N = 1000
 PROMPT = [1, 2]
 CHAIN = SamplingSettings(temperature=0.9, top_k=4, top_p=0.97, min_p=0, presence_penalty=0.7, repeat_last_n=3)
+REPEATS = replace(OFF, dry_multiplier=1.0, dry_allowed_length=1, top_n_sigma=2.5)
+EXCLUDES = replace(OFF, xtc_probability=0.4, xtc_threshold=0.15)
 RULES: list[VerifyRule] = ["coupled", "rejection", "block"]
 Drafting = Callable[[Sampler, list[int], int], Draft]
 """Returns a draft after some tokens, in a step."""
@@ -175,6 +177,11 @@ def best_first(
         pytest.param("block", levels(1, 1, 1), CHAIN, id="block, truncated and penalised"),
         pytest.param("block", looked_up_behind(levels(1)), OFF, id="block, looked up"),
         pytest.param("rejection", levels(), CHAIN, id="no draft"),
+        pytest.param("rejection", levels(2, 1), EXCLUDES, id="the likeliest excluded"),
+        pytest.param("block", levels(1, 1, 1), EXCLUDES, id="block, the likeliest excluded"),
+        pytest.param("coupled", levels(1, 1), EXCLUDES, id="coupled, the likeliest excluded"),
+        pytest.param("rejection", best_first(), REPEATS, id="best first, repetitions penalised"),
+        pytest.param("block", levels(1, 1, 1), REPEATS, id="block, repetitions penalised"),
     ],
 )
 def test_step_after_step_the_text_has_the_targets_distribution(
@@ -248,7 +255,7 @@ def test_branches_of_an_adaptive_tree_need_independent_noise() -> None:
         return log_row([0.2, 0.8]) if len(prefix) == len(PROMPT) else row_after(prefix)
 
     sampler = Sampler(OFF, 0, 0, V)
-    joint = plain(lambda prefix: sampler.distribution(target_after((*PROMPT, *prefix)), []), 2, END)
+    joint = plain(lambda prefix: sampler.distribution(target_after((*PROMPT, *prefix)), [], 0), 2, END)
 
     def excess(step_of: Callable[[int, int], int]) -> float:
         drafting = best_first(row_after, step_of)
@@ -261,8 +268,18 @@ def test_branches_of_an_adaptive_tree_need_independent_noise() -> None:
 
 
 def target_law(settings: SamplingSettings) -> Callable[[Prefix], Distribution]:
-    sampler = Sampler(settings, 0, 0, V)
-    return lambda prefix: sampler.distribution(target_row((*PROMPT, *prefix)), [*PROMPT, *prefix])
+    """Return the distribution after a prefix, whichever outcome XTC's chance has."""
+    outcomes = [(Sampler(replace(settings, xtc_probability=sure), 0, 0, V), sure) for sure in (0.0, 1.0)]
+
+    def law(prefix: Prefix) -> Distribution:
+        p = np.zeros(V)
+        for sampler, sure in outcomes:
+            found = sampler.distribution(target_row((*PROMPT, *prefix)), [*PROMPT, *prefix], 0)
+            p[found.ids] += abs(1 - sure - settings.xtc_probability) * found.p
+        ids = p.nonzero()[0]
+        return Distribution(ids, p[ids])
+
+    return law
 
 
 def log_row(p: Sequence[float]) -> FloatRow:
@@ -288,7 +305,14 @@ def trees(draw: st.DrawFn) -> Draft:
     return draft
 
 
-COUPLED = [replace(OFF, temperature=0), OFF, CHAIN, SamplingSettings(temperature=1.5, repeat_penalty=1.3)]
+COUPLED = [
+    replace(OFF, temperature=0),
+    OFF,
+    CHAIN,
+    SamplingSettings(temperature=1.5, repeat_penalty=1.3),
+    REPEATS,
+    EXCLUDES,
+]
 
 
 @given(trees(), st.integers(0, 2**32), st.sampled_from(COUPLED))

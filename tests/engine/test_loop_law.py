@@ -64,7 +64,7 @@ def distribution(target: Model) -> dict[Outcome, float]:
                 n = len(tokens)
                 context.forget(0)
                 context.decode(tokens, range(n), [(0,)] * n, [False] * (n - 1) + [True])
-                after = sampler.distribution(context.logits(n - 1), tokens)
+                after = sampler.distribution(context.logits(n - 1), tokens, n)
                 longer |= {(*outcome, int(id)): p * float(q) for id, q in zip(after.ids, after.p, strict=True)}
             found = longer
     return found

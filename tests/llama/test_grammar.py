@@ -168,7 +168,7 @@ def test_truncation_looks_at_what_is_allowed_alone() -> None:
     row = np.arange(30, dtype=np.float32)
     chain = SamplingSettings(temperature=1, top_k=2, top_p=1, min_p=0)
     sampler = Sampler(chain, 1, 0, 30, constraint=Some(30, 3, 7, 11))
-    distribution = sampler.distribution(row, [])
+    distribution = sampler.distribution(row, [], 0)
     assert {*distribution.ids} == {7, 11}
     assert np.allclose(distribution.probability(11), 1 / (1 + np.exp(-4.0)))
     assert {sampler.choose(row, [], position).id for position in range(200)} == {7, 11}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampler import Sampler
+from edgespec.core.sampling import SamplingSettings
+from edgespec.core.verify import VerifyRule
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
@@ -21,6 +24,7 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.names.spec import resolve
 from edgespec.runtime import fitting
+from edgespec.runtime.options import AnswerOptions
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 
@@ -70,6 +74,32 @@ def test_a_seed_gives_the_same_text_again_and_without_the_draft(llm: Runtime, te
                     )
                     == want
                 )
+
+
+REPEATS = SamplingSettings(dry_multiplier=1.5, dry_allowed_length=1, dry_penalty_last_n=-1, dry_sequence_breakers=())
+SAMPLERS = [
+    REPEATS,
+    SamplingSettings(dry_multiplier=0.8),
+    SamplingSettings(xtc_probability=0.5, xtc_threshold=0.05),
+    SamplingSettings(temperature=1.5, top_n_sigma=1.0, top_k=0),
+    replace(REPEATS, temperature=1.2, xtc_probability=0.5, top_n_sigma=2.0),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLERS)
+def test_no_sampler_lets_drafts_change_the_text(llm: Runtime, sampling: SamplingSettings) -> None:
+    prompt = "for x in a:\n    print(x)\nfor x in a:\n    print(x)\nfor x in b:\n    print("
+    with edgespec.load("demo", spec_type="none", threads=1) as plain:
+        options: AnswerOptions = {"max_tokens": 48, "ignore_eos": True, "seed": 5, "sampling": sampling}
+        want = text_of(plain.generate(prompt, **options))
+        assert text_of(llm.generate(prompt, **options)) == want
+        assert llm.stats.accepted
+        usual = SamplingSettings(sampling.temperature, top_k=sampling.top_k)
+        assert text_of(plain.generate(prompt, **options | {"sampling": usual})) != want
+        greedy: AnswerOptions = options | {"sampling": replace(sampling, temperature=0)}
+        want = text_of(plain.generate(prompt, **greedy))
+        for rule in get_args(VerifyRule):
+            assert text_of(llm.generate(prompt, **greedy | {"verify": rule})) == want
 
 
 def test_samples_and_seeds_differ(llm: Runtime) -> None:

@@ -162,6 +162,12 @@ OFFLINE = Option(
     "--offline", section="Model", is_flag=True, is_eager=True, callback=_go_offline, help="Never use the network.",
 )
 
+
+def _breakers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the breakers that were given, if any, with newlines for `\\n`; "none" is no breaker."""
+    return tuple(text.replace("\\n", "\n") for text in value if text != "none") if value else None
+
+
 FETCHING = [OFFLINE, option("Model", "-y", "--yes", is_flag=True, help="Download missing models without asking.")]
 
 AUTO = "auto"
@@ -264,8 +270,8 @@ SAMPLING = [
     _sampling("--temp temperature", "Temperature. 0: always the most likely token.", type=Number(0), metavar="T"),
     _sampling("--top-k", "Sample from the N most likely tokens. 0: off.", type=Integer(-1)),
     _sampling(
-        "--top-p", "Sample from the most likely tokens up to a total probability of P. 1: off.",
-        type=Number(0, 1, min_open=True), metavar="P",
+        "--top-p", "Sample from the most likely tokens up to a total probability of P. 0: as --temp 0. 1: off.",
+        type=Number(0, 1), metavar="P",
     ),
     _sampling(
         "--min-p", "Sample from tokens at least P times as likely as the most likely one. 0: off.", type=Number(0, 1),
@@ -275,6 +281,19 @@ SAMPLING = [
         "--typical-p", "Locally typical sampling up to a total probability of P. 1: off.",
         type=Number(0, 1, min_open=True), metavar="P", advanced=True,
     ),
+    _sampling(
+        "--top-n-sigma --top-nsigma top_n_sigma",
+        "Sample from tokens within N standard deviations of the highest logit. 0 or less: off.", type=Number(),
+        metavar="N", advanced=True,
+    ),
+    _sampling(
+        "--xtc-probability", "Chance of excluding the most likely tokens (XTC). 0: off.", type=Number(0, 1),
+        metavar="P", advanced=True,
+    ),
+    _sampling(
+        "--xtc-threshold", "XTC excludes tokens of probability P or more, except for the least likely of them.",
+        type=Number(0, 1), metavar="P", advanced=True,
+    ),
     _sampling("--repeat-penalty", "Penalty factor for repeated tokens. 1: off.", type=Number(0, min_open=True)),
     _sampling(
         "--repeat-last-n", "Number of last tokens that penalties apply to. 0: off, -1: all.", type=Integer(-1),
@@ -283,6 +302,22 @@ SAMPLING = [
     _sampling("--presence-penalty", "Subtract X from the logits of repeated tokens.", type=Number(), advanced=True),
     _sampling(
         "--frequency-penalty", "Subtract X from a token's logit for each repetition.", type=Number(), advanced=True,
+    ),
+    _sampling(
+        "--dry-multiplier",
+        "Penalty for tokens that continue a repetition (DRY): X * BASE^(repeated tokens - allowed). 0: off.",
+        type=Number(0), advanced=True,
+    ),
+    _sampling("--dry-base", "BASE of the DRY penalty.", type=Number(0), advanced=True),
+    _sampling("--dry-allowed-length", "Repeated tokens that DRY allows.", type=Integer(0), advanced=True),
+    _sampling(
+        "--dry-penalty-last-n", "Number of last tokens in which DRY looks for repetitions. 0: off, -1: all.",
+        type=Integer(-1), advanced=True,
+    ),
+    _sampling(
+        "--dry-sequence-breaker dry_sequence_breakers",
+        "Text across which DRY sees no repetition. Repeatable. none: no such text.", type=Text(), metavar="TEXT",
+        multiple=True, callback=_breakers, shown='\\n, :, ", *', advanced=True,
     ),
     _sampling(
         "-l --logit-bias", "Add BIAS to the logit of token ID. ID-inf bans the token. Repeatable.", type=LOGIT_BIAS,
