@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import UsageError
+from edgespec.llama.closing import close
 from edgespec.llama.schema import translated
 from edgespec.settings import CONSTRAINTS, Constraint
 from edgespec.text.encodings import decoded
@@ -63,11 +65,11 @@ def compiled(kind: Constraint, text: str) -> str:
 
     try:
         if kind == "json_schema":
-            grammar = LLMatcher.grammar_from_json_schema(translated(text)[0], defaults=JSON_LAYOUT)
+            grammar = LLMatcher.grammar_from_json_schema(_prepared(text)[0], defaults=JSON_LAYOUT)
         elif kind == "regex":
             grammar = LLMatcher.grammar_from_regex(text)
         else:
-            grammar = LLMatcher.grammar_from_lark(_with_schemas(to_lark(text))[0])
+            grammar = LLMatcher.grammar_from_lark(_with_schemas(to_lark(text), _prepared)[0])
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
     except Exception as error:  # its kind for unknown rules, and others
@@ -85,13 +87,25 @@ def constraint_notes(kind: Constraint, text: str) -> tuple[str, ...]:
     if len(text) > MOST_NOTED:
         return ("JSON schema: too long to list the keywords in it that are ignored",)
     try:
-        return tuple(translated(text)[1] if kind == "json_schema" else _with_schemas(text)[1])
+        return tuple(translated(text)[1] if kind == "json_schema" else _with_schemas(text, translated)[1])
     except (ValueError, RecursionError):
         return ()
 
 
-def _with_schemas(lark: str) -> tuple[str, list[str]]:
-    """Translate the JSON schemas in a grammar for llguidance. Return the grammar, and notes about the ignored parts of
+def _prepared(text: str) -> tuple[str, list[str]]:
+    """Return a schema for llguidance that all answers can satisfy to their end, and the notes of `translated`. It names
+    all properties of its objects unless it says otherwise. Raises ValueError."""
+    from edgespec.llama.patterns import without_traps
+
+    translation, notes = translated(text)
+    schema = json.loads(translation)
+    close(schema)
+    without_traps(schema)
+    return json.dumps(schema), notes
+
+
+def _with_schemas(lark: str, prepare: Callable[[str], tuple[str, list[str]]]) -> tuple[str, list[str]]:
+    """Rewrite the JSON schemas in a grammar with `prepare`. Return the grammar, and notes about the ignored parts of
     the schemas. Raises ValueError."""
     parts, notes, end = list[str](), list[str](), 0
     for found in re.finditer(r"%json\s*(?={)", lark):
@@ -101,7 +115,7 @@ def _with_schemas(lark: str) -> tuple[str, list[str]]:
             _, end_of_schema = json.JSONDecoder().raw_decode(lark, found.end())
         except ValueError:  # llguidance says what is wrong
             continue
-        schema, ignored = translated(lark[found.end() : end_of_schema])
+        schema, ignored = prepare(lark[found.end() : end_of_schema])
         parts += [lark[end : found.end()], schema]
         notes += ignored
         end = end_of_schema

@@ -78,7 +78,7 @@ class _Translation:
         if "unevaluatedProperties" in schema and not SAME_OBJECT & {*schema}:
             schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
         if schema.get("not") in (True, {}):
-            _add(schema, False)
+            add(schema, False)
             del schema["not"]
         if "propertyNames" in schema:
             self._property_names(schema, place)
@@ -102,7 +102,7 @@ class _Translation:
         elif keyword in ("items", "additionalItems", "additionalProperties"):
             self._await(value, _below(place, keyword))
         elif keyword == "$ref" and isinstance(value, str):
-            found = self._target(value)
+            found = target(self._root, value)
             if found is not None:
                 self._await(*found)
             elif not self._reads_definitions:  # an anchor, perhaps in a definition
@@ -126,21 +126,21 @@ class _Translation:
         elif isinstance(format, str) and format not in FORMATS:
             del schema["format"]
             if "string" in (types if isinstance(types, list) else [types]):
-                self.notes.append(f"format {_short(format)} at {place} is ignored: it is unknown")
+                self.notes.append(f"format {short(format)} at {place} is ignored: it is unknown")
         dialect = schema.get("$schema")
         if isinstance(dialect, str) and dialect.rstrip("#") not in DIALECTS:
             del schema["$schema"]
-            self.notes.append(f"$schema {_short(dialect)} at {place} is ignored: it is unknown")
+            self.notes.append(f"$schema {short(dialect)} at {place} is ignored: it is unknown")
         if "oneOf" in schema and "discriminator" not in schema:
             self.notes.append(f"oneOf at {place} is treated as anyOf: several of its alternatives may match")
         for keyword in _without_annotations(schema):
             if keyword not in IMPLEMENTED and keyword not in REFUSED:
-                self.notes.append(f"the unknown keyword {_short(keyword)} at {place} is ignored")
+                self.notes.append(f"the unknown keyword {short(keyword)} at {place} is ignored")
 
     def _property_names(self, schema: dict[str, Any], place: str) -> None:
         """Write names with a pattern, or from a list, as properties; other names are refused."""
         names = schema["propertyNames"]
-        found = self._target(names["$ref"]) if isinstance(names, dict) and isinstance(names.get("$ref"), str) else None
+        found = target(self._root, names.get("$ref")) if isinstance(names, dict) else None
         names = _without_annotations(found[0] if found else names)
         if not isinstance(names, dict) or names.pop("type", "string") != "string":
             return
@@ -148,29 +148,30 @@ class _Translation:
             self.notes.append(f"format at {_below(place, 'propertyNames')} is ignored")
         values = [names["const"]] if "const" in names else names.get("enum")
         if len(names) == 1 and isinstance(names.get("pattern"), str):
-            _add(schema, {"patternProperties": {names["pattern"]: True}, "additionalProperties": False})
+            add(schema, {"patternProperties": {names["pattern"]: True}, "additionalProperties": False})
         elif len(names) == 1 and isinstance(values, list):
             properties = {value: True for value in values if isinstance(value, str)}
-            _add(schema, {"properties": properties, "additionalProperties": False})
+            add(schema, {"properties": properties, "additionalProperties": False})
         elif names:
             return
         del schema["propertyNames"]
 
-    def _target(self, reference: str) -> tuple[Any, str] | None:
-        """Return the value that a JSON pointer in this document points at, and its place; None if there is none, or for
-        another kind of reference."""
-        if reference != "#" and not reference.startswith("#/"):
+
+def target(root: dict[str, Any], reference: Any) -> tuple[Any, str] | None:
+    """Return the value that a JSON pointer in a document points at, and its place; None if there is none, or for
+    another kind of reference."""
+    if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
+        return None
+    value: Any = root
+    names = [step.replace("~1", "/").replace("~0", "~") for step in unquote(reference).split("/")[1:]]
+    for name in names:
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isascii() and name.isdigit() and int(name[:9]) < len(value):
+            value = value[int(name[:9])]
+        else:
             return None
-        value: Any = self._root
-        names = [step.replace("~1", "/").replace("~0", "~") for step in unquote(reference).split("/")[1:]]
-        for name in names:
-            if isinstance(value, dict) and name in value:
-                value = value[name]
-            elif isinstance(value, list) and name.isascii() and name.isdigit() and int(name[:9]) < len(value):
-                value = value[int(name[:9])]
-            else:
-                return None
-        return value, _below("#", *names)
+    return value, _below("#", *names)
 
 
 def _without_annotations(schema: Any) -> Any:
@@ -179,7 +180,7 @@ def _without_annotations(schema: Any) -> Any:
     return {name: value for name, value in schema.items() if name not in ANNOTATIONS and not name.startswith("x-")}
 
 
-def _add(schema: dict[str, Any], more: Any) -> None:
+def add(schema: dict[str, Any], more: Any) -> None:
     """Let only those values match the schema that match `more` too. `more` comes last, since references may point at
     the other subschemas by number."""
     both = schema.setdefault("allOf", [])
@@ -196,5 +197,5 @@ def _below(place: str, *names: str) -> str:
     return place if len(place) <= 2 * MOST_SHOWN else f"#/...{place[-MOST_SHOWN:]}"
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     return json.dumps(text if len(text) <= 40 else text[:37] + "...")

@@ -1,0 +1,137 @@
+"""Objects of a JSON schema that have no other properties than those that the schema names.
+
+The schema language allows all others, and a model that may invent properties does so. OpenAI, llama.cpp's server and
+Ollama write only those that are named, and so does this program, unless the schema has `additionalProperties`. All
+answers still match the schema that was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgespec.llama.schema import ANNOTATIONS, SAME_OBJECT, target
+
+NAMING = ("properties", "patternProperties")
+CLOSED = "closed:"  # begins the names of the definitions that are added
+
+
+def close(root: dict[str, Any]) -> None:
+    """Close the objects of a schema in place."""
+    parts = {id(schema) for schema, is_part in _walk(root) if is_part}
+    added: dict[int, str] = {}
+    for schema, is_part in [*_walk(root)]:
+        if is_part or id(schema) in parts:
+            continue
+        if (kind := _only_part(schema)) is None:
+            _close(schema, root)
+        elif kind == "$ref" and (found := target(root, schema["$ref"])) is not None and id(found[0]) in parts:
+            # Another schema extends this definition, which therefore stays open.
+            name = added.setdefault(id(found[0]), f"{CLOSED}{len(added)}")
+            definitions = root.setdefault("$defs", {})
+            if name not in definitions and isinstance(definitions, dict):
+                definitions[name] = closed = {"allOf": [{"$ref": schema["$ref"]}]}
+                _close(closed, root)
+            schema["$ref"] = f"#/$defs/{name}"
+
+
+def schemas(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a schema and its subschemas; a definition only if something refers to it."""
+    yield from {id(schema): schema for schema, _ in _walk(root)}.values()
+
+
+@dataclass(slots=True)
+class _Object:
+    """What a schema and its parts say about the same object."""
+
+    names: dict[str, None] = field(default_factory=dict)
+    patterns: dict[str, None] = field(default_factory=dict)
+    is_named: bool = False  # some schema names properties
+    is_stated: bool = False  # some schema says whether there are others
+    least: int = 0
+
+
+def _close(schema: dict[str, Any], root: dict[str, Any]) -> None:
+    """Close the object that a schema and its parts describe together. If each part were closed, nothing would match
+    all of them."""
+    found = _described(schema, root)
+    if not found.is_named or found.is_stated or (found.least > len(found.names) and not found.patterns):
+        return
+    if not SAME_OBJECT & {*schema}:
+        schema["additionalProperties"] = False
+        named = schema.setdefault("properties", {})
+        for name in found.names:  # a name that is only required may have any value
+            named.setdefault(name, True)
+        return
+    every = schema.setdefault("allOf", [])
+    if isinstance(every, list):
+        closing: dict[str, Any] = {"properties": dict.fromkeys(found.names, True), "additionalProperties": False}
+        every.append(closing | {"patternProperties": dict.fromkeys(found.patterns, True)})
+
+
+def _described(schema: dict[str, Any], root: dict[str, Any]) -> _Object:
+    found, waiting, seen = _Object(), [schema], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        patterns = part.get("patternProperties")
+        patterns = patterns if isinstance(patterns, dict) else {}
+        found.names |= dict.fromkeys(names_in(part))
+        found.patterns |= dict.fromkeys(patterns)
+        found.is_named |= isinstance(part.get("properties"), dict)
+        found.is_named |= any(each is not False for each in patterns.values())
+        found.is_stated |= "additionalProperties" in part or ("$ref" in part and target(root, part["$ref"]) is None)
+        if isinstance(least := part.get("minProperties"), int):
+            found.least = max(found.least, least)
+        waiting += _parts(part, root)
+    return found
+
+
+def names_in(schema: dict[str, Any]) -> list[str]:
+    """Return the names of the properties that a schema names or requires."""
+    named, required = schema.get("properties"), schema.get("required")
+    given = [*(named if isinstance(named, dict) else ()), *(required if isinstance(required, list) else ())]
+    return [name for name in given if isinstance(name, str)]
+
+
+def _walk(root: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield each schema that is reached from the root, and whether it is a part of another one that has more to say
+    about the same value. A schema that is reached in both ways is yielded twice."""
+    waiting, seen = [(root, False)], set[tuple[int, bool]]()
+    while waiting:
+        schema, is_part = waiting.pop()
+        if (id(schema), is_part) in seen:
+            continue
+        seen.add((id(schema), is_part))
+        yield schema, is_part
+        waiting += [(value, False) for value in _values(schema)]
+        waiting += [(part, is_part or _only_part(schema) is None) for part in _parts(schema, root)]
+
+
+def _only_part(schema: dict[str, Any]) -> str | None:
+    """Return the keyword that alone says what a schema describes, if it is a reference or has alternatives."""
+    said = [name for name in schema if name not in ANNOTATIONS and name != "type" and not name.startswith("x-")]
+    if len(said) != 1 or said[0] not in SAME_OBJECT:
+        return None
+    return None if said[0] == "allOf" and isinstance(schema["allOf"], list) and len(schema["allOf"]) > 1 else said[0]
+
+
+def _parts(schema: dict[str, Any], root: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the schemas that describe the same value."""
+    lists = [schema.get(keyword) for keyword in ("allOf", "anyOf", "oneOf")]
+    found = [part for parts in lists if isinstance(parts, list) for part in parts if isinstance(part, dict)]
+    referred = target(root, schema["$ref"]) if "$ref" in schema else None
+    return found + ([referred[0]] if referred and isinstance(referred[0], dict) else [])
+
+
+def _values(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the schemas of properties and items."""
+    for keyword in NAMING:
+        if isinstance(named := schema.get(keyword), dict):
+            yield from (value for value in named.values() if isinstance(value, dict))
+    for keyword in ("items", "prefixItems", "additionalItems", "additionalProperties"):
+        value = schema.get(keyword)
+        yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict))
