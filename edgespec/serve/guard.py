@@ -1,8 +1,9 @@
 """The checks that every request has to pass before its body is used: the path, the client and the size.
 
 The server runs where browsers run. A web page of any origin can send requests to it, and a name that resolves to this
-machine makes them same-origin (DNS rebinding). So Host and Origin are checked, and bodies must be application/json,
-which a page cannot send to another origin without being allowed to.
+machine makes them same-origin (DNS rebinding). So Host and Origin are checked, and bodies of pages must be
+application/json, which a page cannot send to another origin without asking first. Programs send neither Origin nor
+Sec-Fetch headers, and their bodies are read whatever their type is: curl says that JSON is form data.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.serve.bodies import MAX_BODY, MAX_HELD, MAX_VALUES, SMALL, Bodies, Body
 from edgespec.serve.chat import line
 from edgespec.serve.errors import ApiError, body_for, no_route
+from edgespec.serve.origins import ALL, allowing, matcher
+from edgespec.settings import shown
 
 DRAIN_S = 5.0  # for a client to stop sending a body that is refused: many clients read the answer only after that
+MOST_SHOWN = 120  # characters of an origin
 OPEN_TO_ALL = ("/health", "/v1/health")  # without a key
 EXPOSED = ("allow", "retry-after", "www-authenticate", "x-should-retry")
 """Headers of answers that the official SDKs read, and that browsers would hide from pages."""
@@ -39,7 +44,7 @@ class Rules:
     Attributes:
         api_key: The key that each client has to send; empty: none.
         hosts: Names of this server in addition to those of the machine; None: any name.
-        origins: The origins of web pages that may use the server; "*": all.
+        origins: The origins of web pages that may use the server, or patterns (`serve/origins.py`).
     """
 
     api_key: str = ""
@@ -54,8 +59,9 @@ def guards(rules: Rules, routes: Sequence[Route] = ()) -> list[Middleware]:
     """Return what goes in front of an application. Each SDK sends other headers (x-stainless-lang, anthropic-version),
     so pages of allowed origins may send any: the origin and the key protect the server."""
     cors = Middleware(
-        CORSMiddleware,
-        allow_origins=rules.origins,
+        Cors,
+        allow_origins=(ALL,) if ALL in rules.origins else (),
+        allow_origin_regex=matcher(rules.origins).pattern,
         allow_methods=("GET", "POST"),
         allow_headers=("*",),
         expose_headers=EXPOSED,
@@ -64,12 +70,27 @@ def guards(rules: Rules, routes: Sequence[Route] = ()) -> list[Middleware]:
     return [cors, Middleware(Guard, rules, routes)]
 
 
+class Cors(CORSMiddleware):
+    """Lets pages of allowed origins use the server. All other pages may send requests, too, but only to read why
+    `Guard` refuses them."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        origin = request_headers["origin"]
+        if self.is_allowed_origin(origin):
+            return super().preflight_response(request_headers)
+        asked = request_headers.get("access-control-request-headers", "")
+        headers = {"Access-Control-Allow-Methods": "GET, POST", "Access-Control-Allow-Headers": asked}
+        headers |= {"Access-Control-Allow-Origin": origin, "Access-Control-Max-Age": "0", "Vary": "Origin"}
+        return Response(headers=headers)
+
+
 class Guard:
     """Refuses requests, or reads their bodies into `scope["body"]`. `scope["is_large"]` says that reading the fields of
     a body takes long, `scope["route_path"]` which of the routes it is."""
 
     def __init__(self, app: ASGIApp, rules: Rules, routes: Sequence[Route]) -> None:
         self._app, self._rules, self._routes = app, rules, routes
+        self._allowed = matcher(rules.origins)
         self._bodies = Bodies(rules.max_body, rules.max_held, rules.max_values)
         self._names = {"localhost", socket.gethostname().lower(), *(name.lower() for name in rules.hosts or ())}
 
@@ -97,8 +118,9 @@ class Guard:
         self._check_key(scope["path"], headers)
         self._check_route(scope)
         if scope["method"] == "POST":
-            if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-                raise ApiError(415, "the body must be sent as Content-Type: application/json")
+            is_json = headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+            if not is_json and _is_of_page(headers):
+                raise ApiError(415, "a web page must send the body as Content-Type: application/json")
             length = headers.get("content-length", "")
             announced = int(length[:20]) if length.isascii() and length.isdigit() else 0
             scope["body"] = await self._bodies.read(body, receive, announced)
@@ -107,8 +129,9 @@ class Guard:
     def _check_host(self, headers: Headers) -> None:
         given = headers.getlist("host")
         if self._rules.hosts is not None and (len(given) != 1 or not self._is_ours(given[0])):
-            why = "this Host is not one of this server's names (--allow-host)"
-            raise ApiError(403, why, type="permission_error", code="host")
+            name = _name_of(given[0]) if len(given) == 1 else ""
+            why = f"{shown(name)} is not one of this server's names"
+            raise _forbidden("host", why, f"allow it with --allow-host {name}" if name else "", headers)
 
     def _is_ours(self, host: str) -> bool:
         name = _name_of(host)
@@ -117,13 +140,17 @@ class Guard:
     def _check_origin(self, headers: Headers) -> None:
         """Accept pages of this server itself, pages of allowed origins, and programs, which send no origin."""
         origin = headers.get("origin")
-        if origin is None or "*" in self._rules.origins or origin in self._rules.origins:
+        if origin is None or self._allowed.fullmatch(origin):
             return
         with suppress(ValueError):  # not a URL, such as http://[
-            if "//" in origin and urlsplit(origin).netloc.lower() == headers.get("host", "").lower():
+            if (
+                origin.startswith(("http://", "https://"))
+                and urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+            ):
                 return
-        why = "web pages of this origin may not use this server (--cors)"
-        raise ApiError(403, why, type="permission_error", code="origin")
+        why = f"pages of the origin {origin[:MOST_SHOWN]!r} may not use this server"
+        allowed = allowing(origin)
+        raise _forbidden("origin", why, f"allow them with --cors '{allowed}' when starting it" * bool(allowed), headers)
 
     def _check_key(self, path: str, headers: Headers) -> None:
         key = self._rules.api_key
@@ -152,6 +179,18 @@ class Guard:
             methods |= (route.methods or set()) if match is Match.PARTIAL else set()
         if self._routes:
             raise no_route(scope["method"], scope["path"], methods)
+
+
+def _forbidden(code: str, why: str, hint: str, headers: Headers) -> ApiError:
+    """Return a refusal that the page which sent the request can read."""
+    origin = headers.get("origin")
+    readable = {} if origin is None else {"Access-Control-Allow-Origin": origin}
+    message = f"{why}; {hint}" if hint else why
+    return ApiError(403, message, type="permission_error", code=code, headers=readable)
+
+
+def _is_of_page(headers: Headers) -> bool:
+    return "origin" in headers or any(name.startswith("sec-fetch-") for name in headers)
 
 
 def _name_of(host: str) -> str:

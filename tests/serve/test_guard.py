@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis.strategies import booleans, dictionaries, integers, lists, none,
 from edgespec.serve.bodies import MAX_BODY, MAX_HELD, MAX_VALUES, VALUE, count_values, parsed
 from edgespec.serve.errors import ApiError
 from edgespec.serve.guard import Rules, guards
+from edgespec.serve.origins import checked_origin
 from edgespec.text.strict_json import MAX_DEPTH
 from edgespec.validation import is_loopback
 
@@ -29,6 +31,18 @@ def ask(
     rules: Rules, headers: Headers, *, method: str = "GET", path: str = "/v1/models", body: bytes = b"", parts: int = 1
 ) -> tuple[int, dict[str, str]]:
     """The status and the headers of an answer."""
+    start, *_ = sent_for(rules, headers, method=method, path=path, body=body, parts=parts)
+    return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}
+
+
+def answer_to(rules: Rules, headers: Headers, **request: Any) -> Any:
+    """The body of an answer."""
+    return json.loads(b"".join(message["body"] for message in sent_for(rules, headers, **request)[1:]))
+
+
+def sent_for(
+    rules: Rules, headers: Headers, *, method: str = "GET", path: str = "/v1/models", body: bytes = b"", parts: int = 1
+) -> list[Any]:
     sent: list[Any] = []
     size = max(1, len(body) // parts)
     pieces = [body[start : start + size] for start in range(0, len(body), size)] or [b""]
@@ -45,7 +59,7 @@ def ask(
     for middleware in reversed(guards(rules)):
         app = middleware.cls(app, *middleware.args, **middleware.kwargs)
     asyncio.run(app(scope, receive, send))
-    return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent
 
 
 @pytest.mark.parametrize(
@@ -76,9 +90,113 @@ def test_web_pages_of_other_origins_are_refused_unless_they_are_allowed() -> Non
     assert (status, headers["access-control-allow-origin"]) == (200, "https://example.org")
     preflight = {"Access-Control-Request-Method": "POST"}
     assert ask(allowed, page | preflight, method="OPTIONS")[0] == 200
-    assert ask(Rules(), page | preflight, method="OPTIONS")[0] == 400
     assert ask(allowed, page | {"Origin": "https://example.net"})[0] == 403
     assert "access-control-allow-credentials" not in headers
+
+
+@pytest.mark.parametrize("origin", ["https://example.org", "app://obsidian.md", "null", "vscode-webview://1a2b"])
+def test_a_page_can_read_why_it_is_refused_and_nothing_else(origin: str) -> None:
+    page = {"Host": "localhost:8080", "Origin": origin, "Content-Type": "application/json"}
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
+    status, headers = ask(Rules(), page | asked, method="OPTIONS")
+    assert (status, headers["access-control-allow-origin"], headers["access-control-max-age"]) == (200, origin, "0")
+    assert headers["access-control-allow-headers"] == asked["Access-Control-Request-Headers"]
+    asked["Access-Control-Request-Private-Network"] = "true"
+    assert "access-control-allow-private-network" not in ask(Rules(), page | asked, method="OPTIONS")[1]
+    for method in ("GET", "POST"):
+        status, headers = ask(Rules(), page, method=method, body=b"{}")
+        assert (status, headers["access-control-allow-origin"]) == (403, origin)
+        assert "Origin" in headers["vary"]
+        assert "access-control-allow-credentials" not in headers
+    assert ask(Rules(), page | {"Host": "evil.example"})[1]["access-control-allow-origin"] == origin
+
+
+@pytest.mark.parametrize(
+    ("origin", "told"),
+    [
+        ("app://obsidian.md", "--cors 'app://obsidian.md'"),
+        ("vscode-webview://1a2b3c", "--cors 'vscode-webview://*'"),
+        ("null", "--cors 'null'"),
+        ("http://[", "may not use this server"),
+    ],
+)
+def test_a_refusal_says_what_was_refused_and_how_to_allow_it(origin: str, told: str) -> None:
+    for path, read in (("/v1/models", "message"), ("/api/tags", "")):
+        page = {"Host": "localhost:8080", "Origin": origin}
+        error = answer_to(Rules(), page, path=path)["error"]
+        message = error[read] if read else error
+        assert origin in message
+        assert told in message
+    error = answer_to(Rules(), {"Host": "ai.example:80"})["error"]
+    assert "ai.example" in error["message"]
+    assert "--allow-host ai.example" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("app://obsidian.md", ["app://obsidian.md"], ["app://obsidian.md.evil", "http://obsidian.md"]),
+        ("vscode-webview://*", ["vscode-webview://1a2b"], ["https://vscode-webview", "vscode-webview://"]),
+        ("chrome-extension://*", ["chrome-extension://abcdef"], ["moz-extension://abcdef"]),
+        ("tauri://localhost", ["tauri://localhost"], ["tauri://localhost:1", "http://localhost"]),
+        (
+            "http://localhost:*",
+            ["http://localhost:5173", "http://localhost"],
+            ["https://localhost:5173", "http://localhost.evil:1", "http://localhost:5173.evil", "http://localhost:x"],
+        ),
+        (
+            "https://*.example.org",
+            ["https://a.example.org", "https://a.b.example.org"],
+            ["https://example.org", "https://evilexample.org", "https://a.example.org.evil", "https://a.example.org:8"],
+        ),
+        ("http://[::1]:8000", ["http://[::1]:8000"], ["http://[::1]"]),
+        ("null", ["null"], ["https://null"]),
+        ("*", ["null", "https://a.b", "app://x"], []),
+    ],
+)
+def test_origins_may_be_patterns(pattern: str, matching: list[str], others: list[str]) -> None:
+    rules = Rules(origins=(checked_origin(pattern),))
+    host = {"Host": "127.0.0.1:8080"}
+    for origin in matching:
+        status, headers = ask(rules, host | {"Origin": origin})
+        assert (status, headers["access-control-allow-origin"]) == (200, "*" if pattern == "*" else origin)
+    for origin in others:
+        assert ask(rules, host | {"Origin": origin})[0] == 403, origin
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        ("https://example.org/", "use https://example.org"),
+        ("https://example.org/app", "use https://example.org"),
+        ("app://obsidian.md/index.html", "use app://obsidian.md"),
+        ("http://localhost?x", "use http://localhost"),
+        ("example.org", "no scheme"),
+        ("localhost:8080", "no scheme"),
+        ("", "no scheme"),
+        ("https://a.org https://b.org", "repeat the option"),
+        ("https://a.org,https://b.org", "repeat the option"),
+        ("HTTPS://example.org", "lower case"),
+        ("https://Example.org", "use https://example.org"),
+        ("http://localhost:80", "use http://localhost"),
+        ("https://a.org:443", "use https://a.org"),
+        ("http://localhost:99999", "valid port"),
+        ("http://localhost:", "valid port"),
+        ("http://localhost:80*", "valid port"),
+        ("http://", "valid host"),
+        ("http://local*", "valid host"),
+        ("http://a.*.org", "valid host"),
+        ("http://user@a.org", "valid host"),
+        ("http://::1:8080", "valid host"),
+        ("*://a.org", "scheme"),
+        ("https://bücher.example", "xn--bcher-kva.example"),
+        ("file://", "use null"),
+        ("ws://localhost:1", "use http"),
+    ],
+)
+def test_an_origin_that_can_match_nothing_is_an_error_with_a_hint(pattern: str, told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        checked_origin(pattern)
 
 
 @pytest.mark.parametrize(
@@ -117,15 +235,28 @@ def test_a_key_is_needed_where_there_is_one() -> None:
 
 
 def test_bodies_are_json_and_not_too_large() -> None:
-    host = {"Host": "localhost"}
-    typed = host | {"Content-Type": "application/json; charset=utf-8"}
+    typed = {"Host": "localhost", "Content-Type": "application/json; charset=utf-8"}
     rules = Rules(max_body=100)
-    assert ask(rules, host, method="POST", body=b"{}")[0] == 415
-    assert ask(rules, host | {"Content-Type": "text/plain"}, method="POST", body=b"{}")[0] == 415
     assert ask(rules, typed, method="POST", body=b'{"a": 1}', parts=3)[0] == 200
     assert ask(rules, typed, method="POST", body=b"[" + b"1," * 60 + b"1]", parts=9)[0] == 413
     assert ask(rules, typed | {"Content-Length": "9" * 30}, method="POST", body=b"{}")[0] == 413
     assert ask(rules, typed, method="POST", body=b"{")[0] == 400
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain", "application/octet-stream"])
+def test_only_web_pages_must_say_that_a_body_is_json(kind: str | None) -> None:
+    typed = {"Host": "localhost:8080"} | ({} if kind is None else {"Content-Type": kind})
+    rules = Rules(origins=("*",))
+    assert answer_to(rules, typed, method="POST", body=b'{"a": 1}') == {"a": 1}
+    assert ask(rules, typed, method="POST", body=b"a=1")[0] == 400
+    pages = [{"Origin": origin} for origin in ("https://a.org", "http://localhost:8080", "null", "app://obsidian.md")]
+    pages += [
+        {f"Sec-Fetch-{name}": value} for name, value in (("Site", "none"), ("Mode", "no-cors"), ("Dest", "empty"))
+    ]
+    for page in pages:
+        assert ask(rules, typed | page, method="POST", body=b"{}")[0] == 415, page
+        typed_page = typed | page | {"Content-Type": "application/json"}
+        assert ask(rules, typed_page, method="POST", body=b"{}")[0] == 200, page
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,12 @@ def test_nobody_beyond_this_machine_is_answered_without_a_key(tmp_path: Path) ->
     assert b"needs a key" in done.stderr
 
 
+def test_an_origin_that_can_match_nothing_is_a_usage_error(tmp_path: Path) -> None:
+    done = edgespec_here("serve", "-m", "nowhere", "--cors", "app://obsidian.md/", home=tmp_path)
+    assert done.returncode == 2
+    assert b"use app://obsidian.md" in done.stderr
+
+
 def test_a_port_that_is_taken_is_reported_before_a_model_is_loaded(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = edgespec_here("serve", "-m", "nowhere", "--port", str(taken.getsockname()[1]), home=tmp_path)

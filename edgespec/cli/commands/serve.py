@@ -26,7 +26,7 @@ from edgespec.cli.options.generation import (
     request,
     sampling_settings,
 )
-from edgespec.cli.options.types import DURATION, PARALLEL, Integer, ModelSpec, Number, Text
+from edgespec.cli.options.types import DURATION, ORIGIN, PARALLEL, Integer, ModelSpec, Number, Text
 from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models
 from edgespec.cli.setup.opened import ReopenedModel
 from edgespec.cli.setup.presence import Presence
@@ -62,8 +62,9 @@ SERVER = [
         help="Host name of this server that clients may use in addition to localhost and addresses. Repeatable.",
     ),
     option(
-        "Server", "--cors", "origins", type=Text(), multiple=True, metavar="ORIGIN",
-        help="Allow web pages of ORIGIN (https://example.org, * for all) to use this server. Repeatable.",
+        "Server", "--cors", "origins", type=ORIGIN, multiple=True, metavar="ORIGIN",
+        help="Allow web pages and extensions of ORIGIN to use this server: https://example.org, http://localhost:*, "
+        "app://obsidian.md, vscode-webview://*, or * for all. Repeatable.",
     ),
     option(
         "Server", "--models-max", type=Integer(1, 1024), default=4,

@@ -160,6 +160,12 @@ def _pace(text: str) -> str:
     return pace
 
 
+def _origin(text: str) -> str:
+    from edgespec.serve.origins import checked_origin
+
+    return checked_origin(text)
+
+
 def _logit_bias(text: str) -> tuple[int, float]:
     match = re.fullmatch(r"(\d{1,9})\s*([+-])\s*(\d+\.?\d*|\.\d+|inf)", text)
     if match is None or text.endswith("+inf"):
@@ -183,3 +189,4 @@ PARALLEL = Parsed("parallel", _parallel)  # answers to decode together; 0: auto
 SPEC_TYPE = Parsed("drafters", _spec_type)
 PACE = Parsed("pace", _pace)
 LOGIT_BIAS = Parsed("bias", _logit_bias)
+ORIGIN = Parsed("origin", _origin)
