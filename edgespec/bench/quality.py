@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from edgespec.bench.suites import sample, shipped
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError, told_as
+from edgespec.files.lost import why_unusable
 from edgespec.files.paths import cache_dir, make_room
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError, Context
@@ -126,8 +127,11 @@ def perplexity(context: Context, text: Windows, tell: Told, cancel: CancelFlag) 
 
 @contextmanager
 def room_for_rows(n_vocab: int, size: int, n_windows: int) -> Iterator[ReferenceRows]:
-    """Yield empty rows in a file in the cache folder, which is deleted afterwards. Raises UsageError without room."""
+    """Yield empty rows in a file that is deleted afterwards, in the cache folder or else the folder for temporary
+    files. Raises UsageError without room."""
     folder = cache_dir() / "compare"
+    if why_unusable(cache_dir()) or why_unusable(folder):
+        folder = Path(tempfile.gettempdir())
     n_bytes = _size_bytes(n_vocab, size, n_windows)
     make_room(folder, n_bytes, "the reference's log probabilities", hint="compare fewer (--limit), ")
     with tempfile.TemporaryFile(dir=folder) as file:  # also deleted if the program is killed

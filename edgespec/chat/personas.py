@@ -12,13 +12,13 @@ import json
 import re
 import tomllib
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from edgespec.chat.settings import NONE, SETTINGS, ChatSettings, setting, with_changes
 from edgespec.errors import UsageError, told_as
+from edgespec.files.lost import files_in, is_there
 from edgespec.files.paths import config_dir, write_whole
 from edgespec.settings import CONSTRAINTS
 from edgespec.text.encodings import decoded
@@ -103,7 +103,7 @@ def file_of(name: str) -> Path:
 def persona(name: str) -> Persona:
     """Return the user's persona of this name, or the bundled one. Raises UsageError."""
     file = file_of(name)
-    if file.is_file():
+    if is_there(file):
         return read(file)
     found = next((each for each in BUNDLED if each.name == name), None)
     if found is None:
@@ -203,9 +203,7 @@ def differing(settings: ChatSettings, catalogued: Mapping[str, Any]) -> dict[str
 
 
 def _files() -> list[Path]:
-    with suppress(OSError):
-        return sorted(file for file in folder().iterdir() if file.suffix == ".toml" and file.is_file())
-    return []
+    return [file for file in files_in(folder(), "*.toml") if is_there(file)]
 
 
 def _as_text(key: str, value: Any) -> str:

@@ -39,7 +39,7 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
     from edgespec.cli.terminal.output import Output, StdoutClosed, stdout_failure
     from edgespec.errors import EdgespecError, OutOfMemoryError
 
-    errors = Output(quiet=False)
+    errors = Output(quiet=False, verbose=False)
     if sys.stdout is None:  # and the next opened file would get its number, and the program's output
         errors.error("there is no stdout to write to", hint="leave out '>&-'; '> /dev/null' drops what is written")
         return 1

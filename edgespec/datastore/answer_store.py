@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from edgespec.core.index.automaton import SuffixAutomaton
@@ -20,6 +20,7 @@ from edgespec.core.index.context_index import ContextIndex
 from edgespec.core.index.continuation import BETWEEN, Place
 from edgespec.datastore.corpus import START, SUFFIX, About, Corpus, complete, listed
 from edgespec.errors import EdgespecError, UsageError, told_as
+from edgespec.files.lost import files_in, is_there, optional
 from edgespec.files.paths import cache_dir
 from edgespec.files.unfinished import becoming
 
@@ -51,7 +52,7 @@ def stored() -> list[dict[str, Any]]:
 
 def clear() -> int:
     """Delete all stores; return how many. Raises EdgespecError for one that cannot be deleted."""
-    files = list(store_dir().glob(f"*{SUFFIX}"))
+    files = files_in(store_dir(), f"*{SUFFIX}")
     for file in files:
         with told_as(EdgespecError, f"{file} cannot be deleted"):
             file.unlink(missing_ok=True)
@@ -91,7 +92,7 @@ class AnswerStore:
         """Add new answers to the file. If that fails it is retried the next time."""
         if not self._new:
             return
-        try:
+        with optional(self.file):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self.file.parent.chmod(0o700)  # what was said is for its user alone
             with FileLock(self.file.with_suffix(".lock"), timeout=LOCK_S):
@@ -103,14 +104,11 @@ class AnswerStore:
                     scratch.seek(START)
                     scratch.write(tokens.data)
                     _, index = complete(scratch, about)
-        except (OSError, Timeout) as error:
-            log.debug("answer store %s cannot be written: %s", self.file, error)
-            return
-        self._index, self._new, self.recent = index, [], SuffixAutomaton()
+            self._index, self._new, self.recent = index, [], SuffixAutomaton()
 
     def _read(self) -> ContextIndex:
         """Return the saved answers in memory: another process may replace the file."""
-        if self.file.is_file():
+        if is_there(self.file):
             try:
                 corpus = Corpus(self.file)
                 corpus.check()

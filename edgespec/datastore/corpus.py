@@ -19,6 +19,7 @@ import numpy as np
 from edgespec.core.index.context_index import ContextIndex, Tokens, order_of
 from edgespec.core.index.continuation import BETWEEN
 from edgespec.errors import EdgespecError, UsageError, told_as
+from edgespec.files.lost import files_in, is_there
 from edgespec.files.paths import data_dir
 from edgespec.files.unfinished import becoming, check_destination
 from edgespec.llama.model import Model
@@ -67,7 +68,7 @@ class Corpus:
 def find(name: str) -> Path:
     """The file of a corpus: a path, or the name of a corpus in edgespec's own folder. Raises UsageError."""
     own = corpus_dir() / f"{name.removesuffix(SUFFIX)}{SUFFIX}"
-    found = next((path for path in (Path(name).expanduser(), own) if path.is_file()), None)
+    found = next((path for path in (Path(name).expanduser(), own) if is_there(path)), None)
     if found is None:
         raise UsageError(f"there is no corpus {name}", hint="'edgespec corpus ls' lists those in its own folder")
     return found
@@ -82,7 +83,7 @@ def file_for(name: str) -> Path:
 def listed(note: Callable[[str], None], folder: Path | None = None) -> list[tuple[Path, About]]:
     """Those in a folder, or in edgespec's own; those that cannot be read are reported to `note`."""
     found = []
-    for path in sorted((folder or corpus_dir()).glob(f"*{SUFFIX}")):
+    for path in files_in(folder or corpus_dir(), f"*{SUFFIX}"):
         try:
             found.append((path, read_about(path)))
         except UsageError as error:

@@ -20,13 +20,15 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from edgespec.core.index.successor_table import SuccessorTable
 from edgespec.errors import EdgespecError, ModelFileError, told_as
 from edgespec.files.bounded_folder import BoundedFolder, used
-from edgespec.files.paths import cache_dir, cache_name, file_facts, read_cache, write_cache
+from edgespec.files.cache import cache_name, read_cache, write_cache
+from edgespec.files.lost import files_in, optional
+from edgespec.files.paths import cache_dir, file_facts
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import is_same_target, target_print
 
@@ -147,7 +149,7 @@ class SuccessorStore:
         self._print = own = known_print(model)  # kept, because the model file may be replaced
         self._file = self._folder.folder / f"{sha256(own.tobytes()).hexdigest()[:16]}{SUFFIX}"
         for folder in folders:
-            self._restore(find_table(sorted(folder.glob(f"*{SUFFIX}")), own))
+            self._restore(find_table(files_in(folder, f"*{SUFFIX}"), own))
         recent = [file for file, _ in reversed(self._folder.files()) if file.suffix == SUFFIX]
         if saves and (found := find_table([self._file, *recent], own)):
             self._file = found[0]
@@ -169,7 +171,7 @@ class SuccessorStore:
         self._saved_s = perf_counter()
         if not (unsaved := self._learned.unsaved()):
             return
-        try:
+        with optional(self._file):
             self._folder.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with lock():
                 table = SuccessorTable()
@@ -179,5 +181,3 @@ class SuccessorStore:
                 content = table_bytes(self._model, self._print, table.state(), small=False)
                 with self._folder.writing(self._file, len(content)) as out:
                     out.write(content)
-        except (OSError, Timeout) as error:
-            log.debug("the table of successors %s cannot be written: %s", self._file, error)

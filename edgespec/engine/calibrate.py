@@ -21,7 +21,7 @@ from edgespec.core.policy.policy import pass_widths
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.model import ModelDrafter
-from edgespec.files.paths import cache_name, read_cache, write_cache
+from edgespec.files.cache import cache_name, read_cache, write_cache
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model

@@ -26,7 +26,8 @@ def change_settings(changes: Mapping[str, Any]) -> Path:
     import tomlkit
 
     file = user_file()
-    text = _text_of(file) if file.exists() else ""
+    with told_as(UsageError, f"{file} cannot be read"):
+        text = _text_of(file) if file.exists() else ""
     _parsed(file, text)
     document = tomlkit.parse(text)
     for key, value in changes.items():

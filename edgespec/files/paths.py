@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count
@@ -20,8 +18,6 @@ from edgespec.files.unfinished import becoming
 from edgespec.text.figures import size_of
 
 DERIVED_VERSION = 1
-
-log = logging.getLogger(__name__)
 
 
 def config_dir() -> Path:
@@ -47,32 +43,6 @@ def state_dir() -> Path:
 def models_dir() -> Path:
     """Folder of models from packages; those of the hub are in the hub's own cache."""
     return data_dir() / "models"
-
-
-def cache_name(folder: str, facts: Mapping[str, object]) -> str:
-    """Return the name of a cached result in `folder` that holds as long as all of these facts hold."""
-    return f"{folder}/{sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]}.json"
-
-
-def read_cache(name: str) -> str | None:
-    """Return what `write_cache` stored under `name`; None if it cannot be read."""
-    try:
-        return (cache_dir() / name).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: not text, so not written by edgespec
-        log.debug("cache %s cannot be read: %s", name, error)
-        return None
-
-
-def write_cache(name: str, text: str) -> bool:
-    """Store `text` under `name` atomically; False, and no error, if the cache cannot be written."""
-    file = cache_dir() / name
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, text)
-    except OSError as error:
-        log.debug("cache %s cannot be written: %s", name, error)
-        return False
-    return True
 
 
 def write_whole(file: Path, content: str | bytes) -> None:

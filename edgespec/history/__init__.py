@@ -33,6 +33,7 @@ from edgespec.history.data import (
     StoreError,
     Turn,
     UnknownChatError,
+    UnreadableError,
     UnwritableError,
     first_line,
     pack_answer,
@@ -57,6 +58,7 @@ __all__ = [
     "StoreError",
     "Turn",
     "UnknownChatError",
+    "UnreadableError",
     "UnwritableError",
 ]
 

@@ -35,6 +35,14 @@ class UnwritableError(StoreError):
     """The disk is full or read-only, or the file belongs to another user."""
 
 
+class UnreadableError(StoreError):
+    """The file or its folder cannot be opened at all, because of the error `cause`."""
+
+    def __init__(self, what: str, cause: OSError, hint: str) -> None:
+        super().__init__(what, why=cause.strerror or str(cause), hint=hint)
+        self.cause = cause
+
+
 class UnknownChatError(StoreError, UsageError):
     """There is no such chat or message, or a short name fits several chats."""
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError
 from edgespec.files.paths import free_in, free_name
-from edgespec.history.data import StoreError, UnwritableError
+from edgespec.history.data import StoreError, UnreadableError, UnwritableError
 from edgespec.history.rescue import copied, rescue
 from edgespec.history.schema import MIGRATIONS, migrate, transaction, version_of
 
@@ -88,8 +88,7 @@ class StoreFile(Closable):
         try:
             copy = copied(self.path)
         except OSError as unreadable:
-            why = unreadable.strerror or str(unreadable)
-            raise StoreError(f"the chats in {self.path} cannot be read", why=why, hint=_READABLE) from unreadable
+            raise UnreadableError(f"the chats in {self.path} cannot be read", unreadable, _READABLE) from unreadable
         except sqlite3.Error:
             raise error from None
         self._check_version(copy)
@@ -163,9 +162,10 @@ class StoreFile(Closable):
             with suppress(FileExistsError):
                 self.path.touch(mode=0o600, exist_ok=False)
         except OSError as error:
-            kind = UnwritableError if error.errno in _UNWRITABLE else StoreError
-            why, hint = error.strerror or str(error), _ROOM if error.errno in _FULL else _WRITABLE
-            raise kind(f"the chats in {self.path} cannot be opened", why=why, hint=hint) from error
+            what, hint = f"the chats in {self.path} cannot be opened", _ROOM if error.errno in _FULL else _WRITABLE
+            if error.errno not in _UNWRITABLE:
+                raise UnreadableError(what, error, hint) from error
+            raise UnwritableError(what, why=error.strerror or str(error), hint=hint) from error
         if not os.access(self.path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             what = f"the chats in {self.path} cannot be written"
             raise UnwritableError(what, why="the file is read-only", hint=_WRITABLE)

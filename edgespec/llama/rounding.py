@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.exactness import NARROW
-from edgespec.files.paths import cache_name, read_cache, write_cache
+from edgespec.files.cache import cache_name, read_cache, write_cache
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 

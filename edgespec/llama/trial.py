@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edgespec import errors
 from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutOfMemoryError
-from edgespec.files.paths import cache_dir, cache_name, file_facts, read_cache, write_cache
+from edgespec.files.cache import cache_name, read_cache, write_cache
+from edgespec.files.paths import file_facts
 from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.model_check import is_embedding
 from edgespec.gguf_file.pooling import pooling_of
@@ -80,8 +81,7 @@ def extra_buffers_work(path: Path, warn: Callable[[str], None], child: Sequence[
             _try_on_gpu(path, child, extra_buffers=extra_buffers, **placement)
         elif crashed := _crashed(path, child, extra_buffers=extra_buffers):
             raise ModelFileError(f"cannot load {path}", why=crashed, hint=DAMAGED)
-        if not write_cache(name, "works"):
-            warn(f"the safety check cannot be cached in {cache_dir()}; starts will be slower")
+        write_cache(name, "works")
     return extra_buffers
 
 

@@ -25,6 +25,7 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import State
 from edgespec.engine.slots import Slot
 from edgespec.files.bounded_folder import BoundedFolder, used
+from edgespec.files.lost import is_there, report
 from edgespec.llama.context import Context
 from edgespec.llama.library import available_memory_bytes, build_id
 
@@ -66,7 +67,7 @@ class KeptStates:
         slot, state = self._scheduler.held(tokens)
         if common_prefix(slot.tokens, tokens) < LEAST_KEPT:
             return 0
-        n_tokens, before = len(slot.tokens), self._written.get(file, []) if file.exists() else []
+        n_tokens, before = len(slot.tokens), self._written.get(file, []) if is_there(file) else []
         n_new = n_tokens - common_prefix(before, slot.tokens)
         n_bytes = self._context.saved_bytes(slot.number) if state is None else state.nbytes
         if n_new < LEAST_NEW or not self._is_worth(n_new, n_bytes, 1.0):
@@ -87,7 +88,7 @@ class KeptStates:
         except TimeoutError:
             return NO_TIME
         except OSError as error:
-            log.debug("a state is not kept: %s", error)
+            report(file, error)
             return 0
         self._measure(n_bytes, started_s)
         self._written[file] = [*slot.tokens]
@@ -108,9 +109,10 @@ class KeptStates:
         started_s = perf_counter()
         try:
             found = read(file, facts_of(self._context), wants)
-        except FileNotFoundError:
+        except OSError as error:
+            report(file, error)
             return 0
-        except (OSError, DamagedStateError) as error:
+        except DamagedStateError as error:
             log.debug("the state in %s cannot be used: %s", file, error)
             self._written.pop(file, None)
             BoundedFolder(file.parent, 0).remove(file)

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from edgespec.files.paths import cache_name, file_facts, read_cache, write_cache
+from edgespec.files.cache import cache_name, read_cache, write_cache
+from edgespec.files.paths import file_facts
 from edgespec.gguf_file.header import Header
 from edgespec.llama.library import build_id
 from edgespec.models.names.known import short_spec

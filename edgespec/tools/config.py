@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import UsageError, told_as
+from edgespec.files.lost import is_there
 from edgespec.files.paths import config_dir
 from edgespec.settings import shown
 from edgespec.text.encodings import decoded
@@ -57,7 +58,7 @@ def default_file() -> Path:
 def read_servers(file: Path | None = None) -> list[ServerConfig]:
     """Return the servers of a file, by default the user's, if there is one. A server that cannot be used has a
     `problem`. Raises UsageError if the file cannot be read."""
-    if file is None and not default_file().exists():
+    if file is None and not is_there(default_file()):
         return []
     file = file or default_file()
     with told_as(UsageError, f"{file} cannot be read"), file.open("rb") as opened:

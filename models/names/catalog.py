@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import UsageError
+from edgespec.files.lost import is_there
 from edgespec.files.paths import config_dir
 from edgespec.models.hub.quants import quant_of
 
@@ -121,10 +122,10 @@ def near(name: str) -> list[str]:
 
 def _parsed(file: Path) -> dict[str, Any]:
     """Return the content of the user's file; empty if there is none. Raises UsageError."""
+    if not is_there(file):
+        return {}
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        return {}
     except (OSError, ValueError) as error:  # ValueError: it is not UTF-8, or not TOML
         raise UsageError(f"{file} cannot be read as TOML", why=str(error)) from error
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+from edgespec.files.lost import report
 from edgespec.files.paths import cache_dir, models_dir
 from edgespec.models.hub.cache import cached_repositories, repository_folder
 from edgespec.models.names import llama_cpp, lm_studio
@@ -66,7 +68,7 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
     Hidden folders, and the drafts and quantisations that edgespec keeps in its cache folder, are left out.
     """
     seen = {os.path.realpath(cache_dir())}
-    for place, below, names in os.walk(folder, followlinks=True):
+    for place, below, names in os.walk(folder, onerror=partial(report, folder), followlinks=True):
         real, level = os.path.realpath(place), len(Path(place).relative_to(folder).parts)
         is_last = real in seen or level == depth
         below[:] = [] if is_last else sorted(name for name in below if not name.startswith("."))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgespec.files.lost import files_in
 from edgespec.files.paths import models_dir
 from edgespec.gguf_file.head_check import may_be_head
 from edgespec.gguf_file.header import Header
@@ -53,7 +54,9 @@ def models_near(target: Path, *, bundled: bool = True) -> Iterator[LocalModel]:
     files = [path for folder in folders for path in folder.glob("*.gguf")]
     if place := repository_of(target):
         files += (repository_folder(place[0]) / "snapshots").rglob("*.gguf")
-    files += [*models_dir().glob("*.gguf"), *models_dir().glob("*/*.gguf")]
+    in_models = files_in(models_dir())
+    files += [path for path in in_models if path.suffix == ".gguf"]
+    files += [path for folder in in_models for path in folder.glob("*.gguf")]
     files += HEADS.glob("*.gguf") if bundled else ()
     seen = {os.path.realpath(target)}
     for path in sorted(files):

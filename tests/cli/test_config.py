@@ -19,7 +19,7 @@ from edgespec.cli.options.common import Option
 from edgespec.cli.options.group import ELSEWHERE
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
-from edgespec.files import paths
+from edgespec.files import cache, paths
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
 
@@ -216,17 +216,17 @@ def test_without_edgespec_home_the_folders_are_the_systems(monkeypatch: pytest.M
 
 
 def test_the_cache_remembers_whole_texts(home: Path) -> None:
-    assert paths.read_cache("check/build.json") is None
-    assert paths.write_cache("check/build.json", "größer")
-    assert paths.write_cache("check/build.json", "größer 2")
-    assert paths.read_cache("check/build.json") == "größer 2"
+    assert cache.read_cache("check/build.json") is None
+    cache.write_cache("check/build.json", "größer")
+    cache.write_cache("check/build.json", "größer 2")
+    assert cache.read_cache("check/build.json") == "größer 2"
     assert [file.name for file in (home / "home" / "cache" / "check").iterdir()] == ["build.json"]
 
 
 def test_a_cache_that_cannot_be_used_is_no_error(home: Path) -> None:
     (home / "home" / "cache").write_text("a file where the folder should be")
-    assert paths.write_cache("x", "text") is False
-    assert paths.read_cache("x") is None
+    cache.write_cache("x", "text")
+    assert cache.read_cache("x") is None
 
 
 # --- edgespec config --------------------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ def test_without_a_cache_every_start_tries_again(
     for _ in range(2):
         warnings = list[str]()
         assert not extra_buffers_work(model, warnings.append, build.command)
-        assert [("repacked" in w, "cannot be cached" in w) for w in warnings] == [(True, False), (False, True)]
+        assert ["repacked" in warning for warning in warnings] == [True]
         assert build.starts() == ["draft.gguf 1", "draft.gguf 0", "model.gguf 0"]
 
 

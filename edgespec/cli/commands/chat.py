@@ -36,6 +36,7 @@ from edgespec.cli.terminal.interrupt import leave
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt, read_stdin
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.files.lost import report
 from edgespec.settings import MOST_CACHE_RAM
 
 if TYPE_CHECKING:
@@ -98,10 +99,12 @@ def chat(call: Call) -> None:
     from edgespec.runtime.worker import Worker
 
     values, output = call.values, call.output
+    notes: list[str] = []  # shown later: now they would disturb the screen
+    if shows_screen := values["tui"] or (values["tui"] is None and _can_show_a_screen()):
+        logging.getLogger("edgespec").handlers[:] = [_Noting(notes)]
     check_options(call)
     persona = named_persona(call)
     attached = _attached(call)
-    notes: list[str] = []  # of the store, shown later: now they would disturb the screen
     with ExitStack() as stack:
         store = stack.enter_context(_store(notes, keeps=values["history"]))
         resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
@@ -127,7 +130,7 @@ def chat(call: Call) -> None:
             session.begin_as(persona, call.typed_names())
         session.attached = attached
         try:
-            exit_code = _front(call, session)
+            exit_code = _front(call, session, shows_screen=shows_screen)
         finally:
             session.close()
             if session.store_error is not None:
@@ -168,21 +171,36 @@ def _attached(call: Call) -> list[Attachment]:
 
 
 def _store(notes: list[str], *, keeps: bool) -> Store:
-    """Return the store of conversations. Raises StoreError."""
-    from edgespec.history import Store, StoreError
+    """Return the store of conversations, one in memory if the file cannot be opened. Raises StoreError."""
+    from edgespec.history import Store, StoreError, UnreadableError, default_file
 
     try:
         return Store(note=notes.append) if keeps else Store.in_memory()
+    except UnreadableError as error:
+        report(default_file(), error.cause)
+        return Store.in_memory()
     except StoreError as error:
         hint = "; ".join(filter(None, [error.hint, "--no-history chats without saving anything"]))
         raise StoreError(error.what, why=error.why, hint=hint) from error
 
 
-def _front(call: Call, session: Session) -> int:
+class _Noting(logging.Handler):
+    """Adds warnings to `notes`: on stderr they would disturb the screen."""
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._notes = notes
+        self.addFilter(lambda record: record.name != "edgespec.llama")  # llama.cpp's messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._notes.append(record.getMessage())
+
+
+def _front(call: Call, session: Session, *, shows_screen: bool) -> int:
     """Run the conversation. Return the exit code: that of the first error in a chat without a user, such as one with
     piped input."""
     values = call.values
-    if values["tui"] or (values["tui"] is None and _can_show_a_screen()):
+    if shows_screen:
         _show_screen(call, session)
         return 0
     from edgespec.cli.terminal.repl import Repl
@@ -248,7 +266,6 @@ def _show_screen(call: Call, session: Session) -> None:
     from edgespec.tui.app import ChatApp
     from edgespec.tui.terminal_colours import suitable_theme
 
-    logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
     app = ChatApp(session, message=call.values["message"], theme=suitable_theme())
     asked = threading.Event()
     ended = threading.Event()

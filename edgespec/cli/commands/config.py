@@ -17,6 +17,7 @@ from edgespec.cli.options.types import Text
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.files.config_file import change_settings, read_settings, user_file
+from edgespec.files.lost import is_there, why_unusable
 from edgespec.text.printable import one_line
 from edgespec.text.strict_json import json_line
 
@@ -48,7 +49,8 @@ def _show(ctx: click.Context) -> None:
     user, project = user_file(), project_file()
     usable, problems = personas()
     settings = configured(ctx)
-    output.line(f"user file     {user}{'' if user.is_file() else ' (does not exist)'}")
+    absent = why_unusable(user) or ("" if is_there(user) else "does not exist")
+    output.line(f"user file     {user}{f' ({absent})' if absent else ''}")
     output.line(f"project file  {project or '(none here or in a parent folder)'}")
     output.line(f"personas      {folder()} ({', '.join(each.name for each in usable)})")
     for problem in problems:
@@ -94,7 +96,7 @@ def set_setting(ctx: click.Context, key: str, values: tuple[str, ...]) -> None:
 def unset_setting(key: str) -> None:
     """Remove a setting from the user's file."""
     file = user_file()
-    if not file.exists() or key not in read_settings(file):
+    if not is_there(file) or key not in read_settings(file):
         raise UsageError(f"'{key}' is not set in {file}", hint="'edgespec config' lists the settings and their files")
     change_settings({key: None})
     Output(quiet=False).line(f"{key} is no longer set in {file}")

@@ -21,7 +21,8 @@ from edgespec.cli.options.common import QUIET, VERBOSE
 from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.terminal.output import Output
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.files.lost import DENIED
 from edgespec.llama.machine import HIDING, Gpu, gpus_here, why_unused
 from edgespec.models.names.known import with_tilde
 from edgespec.text.figures import size_of
@@ -74,7 +75,7 @@ def doctor(ctx: click.Context, /, model: str | None, quiet: bool, verbose: bool)
     failure: EdgespecError | None = None
     with output.showing_progress():
         output.progress("checking this machine", None)
-        rows = list(_machine_rows(found := self_check()))
+        rows = list(_machine_rows(ctx, found := self_check()))
         if path is not None:
             rows += [("", ""), ("model", _private(path))]
             try:
@@ -89,7 +90,7 @@ def doctor(ctx: click.Context, /, model: str | None, quiet: bool, verbose: bool)
         ctx.exit(1)
 
 
-def _machine_rows(self_check: str) -> Rows:
+def _machine_rows(ctx: click.Context, self_check: str) -> Rows:
     from edgespec.llama import library
 
     build, gpus = build_of(library.build_flags()), gpus_here()
@@ -110,7 +111,7 @@ def _machine_rows(self_check: str) -> Rows:
     unwritable = list[Advice]()
     yield from _places(unwritable)
     yield "", ""
-    advice = [*build_advice(self_check, gpus, build), *unwritable]
+    advice = [*build_advice(self_check, gpus, build), *unwritable, *_config_advice(ctx)]
     if not advice:
         yield "advice", "no problems found"
     for number, each in enumerate(advice, start=1):
@@ -188,25 +189,25 @@ def _resources(self_check: str) -> Rows:
 def _places(unwritable: list[Advice]) -> Rows:
     """Yield the folders and settings. Advice about folders that are not writable is added to `unwritable`."""
     from edgespec.cli.options.command import config_files
-    from edgespec.files.paths import cache_dir, config_dir, data_dir, free_in, is_writable
+    from edgespec.files.lost import unusable, why_unusable
+    from edgespec.files.paths import cache_dir, config_dir, data_dir, free_in, is_writable, state_dir
     from edgespec.models.hub.cache import hub_cache, is_offline, token_file
     from edgespec.models.hub.requests import shown
 
-    def place(label: str, folder: Path, cost: str, variable: str = "EDGESPEC_HOME", more: str = "") -> tuple[str, str]:
-        if is_writable(folder):
-            return label, f"{_private(folder)}{more}"
-        if cost:
-            name = label if label == "hub cache" else f"{label} folder"
-            unwritable.append(Advice(f"the {name} is not writable: {cost}; set {variable} to another place"))
-        return label, f"{_private(folder)} (not writable){more}"
-
-    yield place("config", config_dir(), "")
-    yield place("cache", cache_dir(), "measurements are not saved")
-    yield place("data", data_dir(), "conversations and answers cannot be saved")
+    folders = {"config": config_dir(), "cache": cache_dir(), "data": data_dir(), "state": state_dir()}
+    for label, folder in folders.items():
+        why = why_unusable(folder)
+        yield label, f"{_private(folder)}{f' ({why})' if why else ''}"
+    for path, why, cost in unusable():
+        unwritable.append(Advice(f"{_private(path)} cannot be used ({why}): {cost}; {_remedy(path, why)}"))
     variables = sorted(name for name in os.environ if name.startswith("EDGESPEC_"))
     yield "settings", ", ".join([*map(_private, config_files()), *variables]) or "none"
-    free = f", {size_of(free_in(hub_cache()))} free"
-    yield place("hub cache", hub_cache(), "no model can be downloaded", "HF_HOME", more=free)
+    is_hub_writable = is_writable(hub_cache())
+    said = f", {size_of(free_in(hub_cache()))} free" if is_hub_writable else " (not writable)"
+    yield "hub cache", f"{_private(hub_cache())}{said}"
+    if not is_hub_writable:
+        cost = "no model can be downloaded; set HF_HOME to another place"
+        unwritable.append(Advice(f"the hub cache is not writable: {cost}"))
     token = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name, "").strip()), "")
     with suppress(OSError):  # its place, never its value
         token = token or (_private(token_file()) if token_file().stat().st_size else "")
@@ -214,6 +215,33 @@ def _places(unwritable: list[Advice]) -> Rows:
     at = f", at {shown(endpoint) or 'HF_ENDPOINT, which is not a web address'}" if endpoint else ""
     allowed = "offline: no downloads" if is_offline() else "downloads are allowed"
     yield "hub", f"{allowed}, {f'token in {token}' if token else 'no token'}{at}"
+
+
+def _config_advice(ctx: click.Context) -> Iterator[Advice]:
+    """Yield advice about files of the configuration with mistakes, without what is in them."""
+    from edgespec.chat.personas import personas
+    from edgespec.cli.options.command import configured
+    from edgespec.models.names.catalog import catalogue
+    from edgespec.tools.config import read_servers
+
+    for read, command in ((lambda: configured(ctx), "edgespec config"), (catalogue, "edgespec ls --catalog"),
+                          (read_servers, "edgespec chat")):  # fmt: skip
+        try:
+            read()
+        except UsageError as error:
+            yield Advice(f"{error.what}: commands that need this file end; '{command}' says more")
+    if problems := personas()[1]:
+        yield Advice(f"personas that cannot be used: {len(problems)}; 'edgespec config' lists them")
+
+
+def _remedy(path: Path, why: str) -> str:
+    """Return what to do about one of edgespec's folders or files."""
+    if why != DENIED:
+        return "move it away, or set EDGESPEC_HOME to another folder"
+    with suppress(OSError, AttributeError):  # Windows has no such function
+        if path.stat().st_uid != os.getuid():
+            return "it belongs to another user: give it to yours (chown), or set EDGESPEC_HOME to another folder"
+    return "give your user its permissions (chmod -R u+rwX), or set EDGESPEC_HOME to another folder"
 
 
 def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:

@@ -185,7 +185,7 @@ def _store(output: Output) -> Store:
     """Open the user's chats without creating the file. Raises StoreError."""
     try:
         default_file().stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return Store.in_memory()
     except OSError:  # opening the store reports it
         pass

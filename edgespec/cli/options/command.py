@@ -22,6 +22,7 @@ from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.files.config_file import read_settings, user_file
+from edgespec.files.lost import is_there
 
 if TYPE_CHECKING:
     from edgespec.events import Progress
@@ -163,12 +164,12 @@ def project_file() -> Path | None:
     except OSError:  # it has been deleted
         return None
     candidates = (above / PROJECT_FILE for above in (folder, *folder.parents))
-    return next((file for file in candidates if file.is_file()), None)
+    return next((file for file in candidates if is_there(file)), None)
 
 
 def config_files() -> list[Path]:
     """Return the files that apply in the working folder; the project's overrides the user's."""
-    return [file for file in (user_file(), project_file()) if file is not None and file.is_file()]
+    return [file for file in (user_file(), project_file()) if file is not None and is_there(file)]
 
 
 def configured(ctx: click.Context) -> dict[str, tuple[Any, Path]]:

@@ -20,6 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from edgespec import __version__
+from edgespec.files.lost import optional
 from edgespec.files.paths import file_facts, state_dir
 from edgespec.models.names.spec import resolve
 from edgespec.settings import AUTO_DRAFT, LoadSettings
@@ -111,9 +112,14 @@ class Nearby:
 # --- the files --------------------------------------------------------------------------------------------------------
 
 
+def servers_folder() -> Path:
+    """Return the folder of these files."""
+    return state_dir() / "servers"
+
+
 def private_folder() -> Path:
     """Return the folder of these files, which only this user can enter. Raises OSError."""
-    folder = state_dir() / "servers"
+    folder = servers_folder()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not _is_private(folder):
         raise PermissionError(f"others can write to {folder}")
@@ -134,7 +140,7 @@ def build() -> str:
 def servers() -> list[Nearby]:
     """Return the running servers of this user on this machine, and remove the files of servers that have ended."""
     found: list[Nearby] = []
-    with suppress(OSError):
+    with optional(servers_folder()):
         for file in sorted(private_folder().glob("*.json"))[:MOST_SERVERS]:
             with suppress(OSError):  # a server that ends removes its file
                 plain = _read(file) if _is_private(file) else {}

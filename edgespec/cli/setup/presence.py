@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from edgespec.cli.setup.nearby import Loaded, build, private_folder, remove
+from edgespec.cli.setup.nearby import Loaded, build, private_folder, remove, servers_folder
 from edgespec.cli.setup.servers import lasting_settings
 from edgespec.closable import Closable
 from edgespec.errors import UsageError
+from edgespec.files.lost import report
 from edgespec.files.unfinished import becoming
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Presence(Closable):
         if self._ends:
             what = "other commands could not find this server"
             raise UsageError(what, why=error.strerror or str(error), hint="leave out --keep-alive") from error
-        log.debug("this server has no file: %s", error)
+        report(servers_folder(), error)
 
 
 def _loaded(place: Place) -> Loaded:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import BinaryIO
 
 from edgespec.errors import UsageError
+from edgespec.files.lost import optional
 from edgespec.files.paths import data_dir
 from edgespec.text.encodings import Utf8Lines
 
@@ -41,7 +41,7 @@ class LineEditor:
         if readline is None:
             return
         self._file = data_dir() / FILE
-        with suppress(OSError):
+        with optional(self._file):
             readline.read_history_file(self._file)
         readline.set_history_length(KEPT_LINES)
         readline.set_completer_delims("\n")
@@ -84,7 +84,7 @@ class LineEditor:
     def save(self) -> None:
         """Save the lines for the next start; errors are ignored."""
         if readline is not None and self._remembers:
-            with suppress(OSError):
+            with optional(self._file):
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 readline.write_history_file(self._file)
 
