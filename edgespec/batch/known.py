@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError
 from edgespec.batch.row_settings import SETTINGS
+from edgespec.batch.samplers import ORDERS
 from edgespec.settings import shown
 
 MOST_NOTES = 8
@@ -119,6 +120,17 @@ ALIASES = {
     "n_cmpl": "n",
     "repetition_penalty": "repeat_penalty",
     "typ_p": "typical_p",
+    # Text front ends
+    "typical": "typical_p",
+    "nsigma": "top_n_sigma",
+    "rep_pen": "repeat_penalty",
+    **dict.fromkeys(("rep_pen_range", "repetition_penalty_range"), "repeat_last_n"),
+    "sampler_seed": "seed",
+    **dict.fromkeys(("max_new_tokens", "num_predict"), "max_tokens"),
+    "min_length": "min_tokens",
+    "stopping_strings": "stop",
+    "ban_eos_token": "ignore_eos",
+    "grammar_string": "grammar",
     "stop_sequences": "stop",
     "max_output_tokens": "max_tokens",
     "reasoning_budget_tokens": "reasoning_budget",
@@ -128,9 +140,6 @@ ALIASES = {
 """Other names of fields, in requests of every format."""
 
 # --- fields of several formats ----------------------------------------------------------------------------------------
-
-# llama.cpp's default chain. The chain of this program has the same order, and the samplers that it lacks are off.
-_SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
 
 STRUCTURED_OUTPUTS: Known = {
     **read("json regex choice grammar json_object"),
@@ -152,8 +161,16 @@ GENERATION: Known = {
     **harmless("model user metadata store service_tier safety_identifier keep_alive"),
     **harmless("prompt_cache_key prompt_cache_retention prompt_cache_options"),
     # The values below matter only with a sampler that is refused unless the sampler is off.
-    **only(mirostat=(0,), dynatemp_range=(0,)),
-    **only(adaptive_target=(-1,), samplers=(_SAMPLERS,), min_keep=(0, 1)),
+    **only(mirostat=(0,), mirostat_mode=(0,), dynatemp_range=(0,), dynamic_temperature=(False,), min_keep=(0, 1)),
+    **only(adaptive_target=(-1, -0.01), tfs=(1,), tfs_z=(1,), top_a=(0,), epsilon_cutoff=(0,), eta_cutoff=(0,)),
+    **only(smoothing_factor=(0,), skew=(0,), rep_pen_slope=(0, 1), repetition_decay=(0,), no_repeat_ngram_size=(0,)),
+    **only(encoder_repetition_penalty=(1,), penalty_alpha=(0,), guidance_scale=(1,), num_beams=(1,), do_sample=(True,)),
+    **only(max_tokens_second=(0,), add_bos_token=(True,), trim_stop=(True,)),
+    **refused("banned_strings grammar_retain_state dynatemp_mode dynatemp_low dynatemp_high dynatemp_min dynatemp_max"),
+    **read("typical nsigma rep_pen rep_pen_range repetition_penalty_range sampler_seed max_new_tokens num_predict"),
+    **read("min_length stopping_strings ban_eos_token grammar_string custom_token_bans", *ORDERS),
+    **harmless("smoothing_curve negative_prompt truncation_length num_ctx api_type api_server legacy_api"),
+    **harmless("speculative_ngram"),
     **harmless("t_max_prompt_ms"),  # llama.cpp's server documents it, and ignores it too
     **harmless("id_slot"),  # which slot an answer has does not change it
     **harmless("mirostat_tau mirostat_eta dynatemp_exponent adaptive_decay backend_sampling"),
@@ -188,7 +205,7 @@ STREAM_OPTIONS: Known = {
 }
 # Fields that only the server has.
 SERVED: Known = {
-    **read("stream n_probs strict sample left return_tokens remembered samplers t_max_predict_ms"),
+    **read("stream n_probs strict sample left return_tokens remembered t_max_predict_ms"),
     **read(stream_options=STREAM_OPTIONS),
 }
 
