@@ -158,7 +158,10 @@ class CostModelCache:
 
     def _new_costs(self, context: Context) -> Costs:
         assumed = {name: drafter.assumed_s for name, drafter in self._drafters.items() if drafter.assumed_s}
-        return Costs(assumed_shape(context.model), assumed, compiles=self._compiles)
+        costs = Costs(assumed_shape(context.model), assumed, compiles=self._compiles, threads=context.threads)
+        costs.use_threads(context.threads_now)
+        context.on_threads = costs.use_threads
+        return costs
 
     @property
     def is_settled(self) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Sequence
-from time import perf_counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
+from edgespec.core.exactness import NARROW
 from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama import kernels
@@ -27,7 +29,8 @@ from edgespec.llama.library import IS_SET, api, complaints, default_threads, fir
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells
 from edgespec.llama.sequences import Sequences
-from edgespec.llama.threads import attach_threads, free_threads
+from edgespec.llama.thread_choice import ThreadChoice
+from edgespec.llama.threads import attach_threads, free_threads, idle_s
 from edgespec.settings import Attention
 
 MOST_CELLS = 2**31 - 2**8  # sizes are rounded up to a multiple of 256
@@ -53,7 +56,12 @@ class Context(Sequences, Closable):
     the model's MTP block. With a `pooling`, passes give a row for each sequence (`PooledContext`). Raises UsageError,
     OutOfMemoryError.
 
+    If no number of threads is given, passes of an exact context have fewer while other programs use the cores
+    (`ThreadChoice`). Elsewhere llama.cpp's kernels may round differently with another number.
+
     Attributes:
+        threads_now: The number of threads of the last pass.
+        on_threads: Called before a pass that has another number of threads than the last one.
         adapters: The set of the model's LoRA adapters that the next decode uses.
         default_adapters: This set at first.
     """
@@ -95,6 +103,10 @@ class Context(Sequences, Closable):
         self._branches = list(range(sequences, sequences + branches))
         self.threads = threads or default_threads()
         self.threads_batch = threads_batch or self.threads
+        chooses = exact and kernels.have_bounds() and not (threads or threads_batch or model.is_offloaded)
+        self._choice = ThreadChoice(self.threads, idle_s) if chooses and self.threads > 1 else None
+        self.threads_now = self.threads
+        self.on_threads: Callable[[int], None] = lambda threads: None
         self.decodes, self.decode_s = 0, 0.0
         self.fingerprint = model.fingerprint | {
             "threads": self.threads,
@@ -246,12 +258,18 @@ class Context(Sequences, Closable):
         kernels.use(self.bounds)
         if self._adapters:
             self._adapters.use(self._handle, self.adapters)
-        started_s = perf_counter()
+        choice, is_compared = self._choice, batch.n_tokens <= NARROW
+        if choice is not None:
+            self._use_threads(choice.threads if is_compared else choice.settled)
+        started_s, started_cpu_s = perf_counter(), process_time()
         code = api.llama_decode(self._handle, batch)
         if self.model.is_offloaded:
             api.llama_synchronize(self._handle)
-        self.decode_s += perf_counter() - started_s
+        ended_s = perf_counter()
+        self.decode_s += ended_s - started_s
         self.decodes += 1
+        if choice is not None and is_compared and code == 0:
+            choice.record(batch.n_tokens, ended_s - started_s, process_time() - started_cpu_s, ended_s)
         self._last_start = starts if code == 0 and self._rollback else {}
         if code == 0:
             return
@@ -263,6 +281,23 @@ class Context(Sequences, Closable):
         if code == 2:
             raise CancelledError
         raise GenerationError("decoding failed", why=f"llama.cpp returned {code}", hint="run with -v to see its log")
+
+    def _use_threads(self, threads: int) -> None:
+        if threads != self.threads_now:
+            self.threads_now = threads
+            api.llama_set_n_threads(self._handle, threads, threads)
+            self.on_threads(threads)
+
+    @contextmanager
+    def all_threads(self) -> Iterator[None]:
+        """Let all passes in this block have all threads, so that their times can be compared."""
+        choice, self._choice = self._choice, None
+        try:
+            if choice is not None:
+                self._use_threads(self.threads)
+            yield
+        finally:
+            self._choice = choice
 
     def decode_filler(self, start: int, wanted: Sequence[bool]) -> None:
         """Decode arbitrary tokens of sequence 0 from `start` on, to measure the time. Raises as `decode`."""

@@ -18,7 +18,7 @@ from edgespec.core.exactness import WIDE
 from edgespec.llama.backends import variant_name
 from edgespec.llama.library import CPU_LIBRARY, api, build_flags, library_path, repacked_types
 
-ADDITIONS = 4
+ADDITIONS = 5
 """The version of scripts/llama in a build that has the bounds."""
 
 NEVER = 2**31 - 1

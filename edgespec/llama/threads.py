@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import psutil
+
 from edgespec.llama.library import api, build_flags, cpu_function, ggml_function
 
 _MAX_THREADS = 512  # GGML_MAX_N_THREADS
@@ -45,3 +47,9 @@ def free_threads(pool: int | None) -> None:
     """End the threads of a context that has been freed."""
     if pool is not None:
         cpu_function("ggml_threadpool_free", None, ctypes.c_void_p)(pool)
+
+
+def idle_s() -> float:
+    """Return the seconds for which the cores of this machine were idle since it was started, the sum over all cores."""
+    times = psutil.cpu_times()
+    return float(times.idle + getattr(times, "iowait", 0.0))

@@ -213,7 +213,8 @@ class ModelSession(Closable):
                 if context.model.is_offloaded:
                     warm_up(context)
             widest = min(1 + self.n_max, self.engine.scheduler.most_rows)
-            self.tuning.measure(self.context, widest, lambda done: self._progress("costs", done))
+            with self.context.all_threads():
+                self.tuning.measure(self.context, widest, lambda done: self._progress("costs", done))
         self.drafting = LoadedDrafters(settings, self.drafters, self.engine, self.tuning, leaves, note)
 
     def _open_corpus(self) -> Corpus | None:

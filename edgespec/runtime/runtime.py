@@ -194,9 +194,10 @@ class Runtime(Backend):
             self.context.adapters = self.context.default_adapters
             self._loaded.watch(cancel)
             try:
-                return self._loaded.tuning.measured_now(
-                    self.context, self._draft_models(), widths, depth, repeat, partial(self._progress, "costs")
-                )
+                with self.context.all_threads():
+                    return self._loaded.tuning.measured_now(
+                        self.context, self._draft_models(), widths, depth, repeat, partial(self._progress, "costs")
+                    )
             finally:
                 self._loaded.watch(None)
 

@@ -12,23 +12,8 @@
 
 #include <limits.h>
 
-#ifdef _WIN32
-#define WIN32_LEAN_AND_MEAN
-#include <windows.h>
-#else
-#include <sched.h>
-#endif
-
 const int32_t edgespec_version = EDGESPEC_VERSION;
 int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS] = {2, 2, 8, 512, 0};
-
-void edgespec_yield(void) {
-#ifdef _WIN32
-    SwitchToThread();
-#else
-    sched_yield();
-#endif
-}
 
 /* Returns true for types with blocks of 32 elements. */
 static inline bool is_of_32(int type) {

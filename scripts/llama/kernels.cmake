@@ -1,6 +1,6 @@
 # Read after each project() of the build of llama-cpp-python (CMAKE_PROJECT_INCLUDE): leaves out what edgespec does not
-# use, adds the RPC backend, and adds kernels.c to the CPU backend, or to each of its variants in a portable build
-# (GGML_CPU_ALL_VARIANTS). The sources are those of the pinned version. With another version the build stops here,
+# use, adds the RPC backend, and adds kernels.c and waiting.c to the CPU backend, or to each of its variants in a portable
+# build (GGML_CPU_ALL_VARIANTS). The sources are those of the pinned version. With another version the build stops here,
 # because the library would lack a bound.
 
 if(PROJECT_NAME STREQUAL "llama_cpp")
@@ -69,14 +69,18 @@ endfunction()
 
 function(edgespec_bound_kernels)
     set(cpu ${CMAKE_CURRENT_SOURCE_DIR}/src/ggml-cpu)
+    set(added ${EDGESPEC_KERNELS}/kernels.c ${EDGESPEC_KERNELS}/waiting.c)
+    set(libraries $<$<BOOL:${WIN32}>:synchronization>)
     if(TARGET ggml-cpu)
-        target_sources(ggml-cpu PRIVATE ${EDGESPEC_KERNELS}/kernels.c)
+        target_sources(ggml-cpu PRIVATE ${added})
+        target_link_libraries(ggml-cpu PRIVATE ${libraries})
     else()
         set(found FALSE)
         foreach(variant IN LISTS EDGESPEC_VARIANTS)
             if(TARGET ggml-cpu-${variant})
                 set(found TRUE)
-                target_sources(ggml-cpu-${variant} PRIVATE ${EDGESPEC_KERNELS}/kernels.c)
+                target_sources(ggml-cpu-${variant} PRIVATE ${added})
+                target_link_libraries(ggml-cpu-${variant} PRIVATE ${libraries})
                 llama_cpp_python_install_target(ggml-cpu-${variant})
             endif()
         endforeach()
@@ -116,20 +120,17 @@ function(edgespec_bound_kernels)
     edgespec_replace(${cpu}/ggml-cpu.c 1 "#ifdef GGML_USE_OPENMP
     #pragma omp barrier
 #else
-" "#if 1
-    int n_waits = 0;
+" "#if 1 // in place of OpenMP's barrier
 ")
-    edgespec_replace(${cpu}/ggml-cpu.c 1 "        ggml_thread_cpu_relax();
+    edgespec_replace(${cpu}/ggml-cpu.c 1 "(&tp->n_barrier_passed, 1, memory_order_seq_cst);
+" "(&tp->n_barrier_passed, 1, memory_order_seq_cst);
+        edgespec_wake((void *) &tp->n_barrier_passed);
+")
+    edgespec_replace(${cpu}/ggml-cpu.c 1 "    while (atomic_load_explicit(&tp->n_barrier_passed, memory_order_relaxed) == n_passed) {
+        ggml_thread_cpu_relax();
     }
-
-    // exit barrier" "        if (++n_waits < EDGESPEC_SPINS) {
-            ggml_thread_cpu_relax();
-        } else {
-            edgespec_yield();
-        }
-    }
-
-    // exit barrier")
+" "    edgespec_await_change((void *) &tp->n_barrier_passed, n_passed);
+")
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "return rows >= 8 ||"
         "return rows >= edgespec_kernel_bounds[EDGESPEC_TILED] ||")
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "ggml_tiled_min_batch(cne1)"

@@ -1,6 +1,6 @@
 /* What edgespec's build adds to llama.cpp on CPUs: bounds on where kernels change with the number of rows of a pass,
-   kernels of its own with the same bits, flash attention in wide passes alone, threads that yield while they wait, and
-   huge pages.
+   kernels of its own with the same bits, flash attention in wide passes alone, threads that sleep while they wait for
+   long, and huge pages.
 
    A pass over several tokens should give each of them the same bits as a pass of its own: then a draft that is verified
    in one pass changes no answer. Most kernels do; five take another order of sums from some number of rows on, and
@@ -32,8 +32,8 @@ enum {
     EDGESPEC_BOUNDS
 };
 
-/* The version of these additions, in the version of the wheels too (0.3.36+edgespec.4). edgespec uses no other one. */
-enum { EDGESPEC_VERSION = 4 };
+/* The version of these additions, in the version of the wheels too (0.3.36+edgespec.5). edgespec uses no other one. */
+enum { EDGESPEC_VERSION = 5 };
 extern EDGESPEC_EXPORT const int32_t edgespec_version;
 
 extern EDGESPEC_EXPORT int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS];
@@ -83,10 +83,15 @@ bool edgespec_mul_mat_id(struct ggml_tensor * dst, const void * matrix, const in
    with flash attention. Returns false for all other tensors. */
 bool edgespec_transpose(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
-/* Threads that wait for each other spin so often, and then let others have the processor at each turn: two programs on
-   the same cores slow each other down a hundredfold where threads only spin, and sleeping takes too long to wake from. */
-enum { EDGESPEC_SPINS = 300 };
-void edgespec_yield(void);
+/* Returns when the word no longer has this value. Threads of a pass wait for each other hundreds of times, mostly for a
+   few microseconds, which is less than it takes to wake a thread: so they spin, for at most EDGESPEC_SPIN_US. Then they
+   sleep, and leave the processor to those for whom they wait, or to other programs. A thread that spins longer uses up
+   its share of a busy processor, and one that yields instead gives it away. */
+enum { EDGESPEC_SPIN_US = 50, EDGESPEC_SPINS = 64 /* between two looks at the clock */ };
+EDGESPEC_EXPORT void edgespec_await_change(void * word, int32_t value);
+
+/* Wakes all threads that wait for a change of the word; to be called after the change. */
+EDGESPEC_EXPORT void edgespec_wake(void * word);
 
 /* posix_memalign, for large buffers in huge pages where Linux has them: a pass reads all weights, and looking up where
    each of many small pages lies takes 5 to 8 % of it. */

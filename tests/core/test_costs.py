@@ -176,3 +176,33 @@ def test_the_pass_in_which_a_device_compiles_kernels_does_not_count() -> None:
     costs.observe_step("draft", 0.002)
     assert costs.target(4) == pytest.approx(0.02)
     assert costs.step("draft") == pytest.approx(0.002)
+
+
+def test_each_number_of_threads_has_costs_of_its_own() -> None:
+    costs = Costs(SHAPE, threads=2)
+    for _ in range(50):
+        for width, seconds in ((1, 0.01), (4, 0.02)):
+            costs.observe_target(width, seconds)
+    before, state = costs.target(4) / costs.target(1), costs.state()
+    costs.use_threads(1)
+    assert costs.target(4) / costs.target(1) == pytest.approx(before)  # until it is measured
+    for _ in range(50):
+        for width, seconds in ((1, 0.02), (4, 0.08)):
+            costs.observe_target(width, seconds)
+    assert costs.target(4) / costs.target(1) > 1.5 * before
+    assert costs.state() == state  # what is saved is measured with all threads
+    costs.use_threads(2)
+    assert costs.target(4) / costs.target(1) == pytest.approx(before)
+    assert costs.load == pytest.approx(0.0, abs=0.01)
+    costs.use_threads(1)
+    assert costs.target(4) / costs.target(1) > 1.5 * before
+
+
+def test_half_of_the_threads_are_a_load_and_no_other_cost() -> None:
+    costs = Costs(SHAPE, threads=2)
+    for _ in range(50):
+        costs.observe_target(1, 0.01)
+    costs.use_threads(1)
+    for _ in range(4):
+        costs.observe_target(1, 0.02)
+    assert costs.target(1) == pytest.approx(0.01)

@@ -21,6 +21,7 @@ from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
+from edgespec.llama.thread_choice import ThreadChoice
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import DRAFT_N_MAX, LoadSettings, Request
 
@@ -403,3 +404,19 @@ def measured_widths(policy: MeasuredPolicy) -> list[int]:
     """Return the widths of the target's passes that were measured, at the lowest depth."""
     table = policy.costs.state()
     return [row[1] for row in table[min(table, key=int)] if row[0] == "target"]
+
+
+def test_passes_with_fewer_threads_do_not_change_the_costs_of_others() -> None:
+    class OneThread(ThreadChoice):
+        threads = settled = 1
+
+    with edgespec.load("demo", spec_type="none", threads=2) as llm:
+        tuning = CostModelCache(llm.context, [], 1, pytest.fail)
+        tuning.costs.observe_target(1, 0.01)
+        before = tuning.costs.state()
+        llm.context._choice = OneThread(2, lambda: 0.0)
+        llm.context.decode_filler(0, [True])
+        assert llm.context.threads_now == 1
+        tuning.costs.observe_target(1, 0.03)
+        tuning.costs.observe_target(4, 0.04)
+        assert tuning.costs.state() == before

@@ -139,7 +139,7 @@ HELD = [
         "-ncmoe --n-cpu-moe", "Keep the experts of the first N layers of a MoE model in main memory.", advanced=True,
     ),
     _model("-cmoe --cpu-moe", "Keep all experts of a MoE model in main memory.", advanced=True),
-    _model("-t --threads", "CPU threads for decoding one token.", shown="physical cores"),
+    _model("-t --threads", "CPU threads for decoding one token.", shown="physical cores, fewer while others use them"),
     _model(
         "-tb --threads-batch", "CPU threads for prompts and for verifying drafts.", shown="as --threads", advanced=True,
     ),

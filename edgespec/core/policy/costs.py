@@ -46,11 +46,16 @@ class Costs:
 
     `assumed` holds, by drafter, the seconds of a pass and of the prefill of a token. They are used until measured. If a
     device `compiles` kernels when they are first used, which can take minutes, the first measurement of each kind does
-    not count unless it is `warm`.
+    not count unless it is `warm`. Passes are computed by `threads` threads at first.
     """
 
     def __init__(
-        self, shape: Shape, assumed: Mapping[str, tuple[float, float]] | None = None, *, compiles: bool = False
+        self,
+        shape: Shape,
+        assumed: Mapping[str, tuple[float, float]] | None = None,
+        *,
+        compiles: bool = False,
+        threads: int = 1,
     ) -> None:
         self._assumed, self._compiles = assumed or {}, compiles
         self._compiled: set[Key] = set()
@@ -58,6 +63,27 @@ class Costs:
         self._tables: dict[int, dict[Key, Estimate]] = {}  # by depth
         self._curves: dict[int, _Curve] = {}  # of target passes, by depth
         self.load = 0.0
+        self._threads, self._all_threads = threads, threads
+        self._others: dict[int, tuple[dict[int, dict[Key, Estimate]], float]] = {}  # tables and loads, by threads
+
+    def use_threads(self, threads: int) -> None:
+        """Continue with the costs of passes with this number of threads: other widths are fast for other numbers.
+
+        Costs that are not known yet are those of the present number, and the load is as if all threads were needed.
+        """
+        if threads == self._threads:
+            return
+        self._others[self._threads] = self._tables, self.load
+        if threads in self._others:
+            self._tables, self.load = self._others[threads]
+        else:
+            self._tables = {
+                level: {key: Estimate(known.log_s, min(known.count, REMEMBERED)) for key, known in table.items()}
+                for level, table in self._tables.items()
+            }
+            self.load += math.log(self._threads / threads)
+        self._threads = threads
+        self._curves.clear()
 
     @property
     def is_measured(self) -> bool:
@@ -165,10 +191,12 @@ class Costs:
     # --- remembering ----------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return the measurements as plain data."""
+        """Return the measurements with all threads as plain data."""
+        is_whole = self._threads == self._all_threads
+        tables = self._tables if is_whole else self._others[self._all_threads][0]
         return {
             str(level): [[*key, known.log_s, known.count] for key, known in table.items()]
-            for level, table in self._tables.items()
+            for level, table in tables.items()
         }
 
     def restore(self, state: dict[str, Any]) -> None:
