@@ -25,7 +25,18 @@ PROGRESS = {
 CONTEXT_FULL = "the context of {} tokens is full"
 """The note of a model, once per process, when an answer has filled the context."""
 
-FinishReason = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "repetition", "cancelled", "error"]
+"""Why an answer ended. "repetition": it repeated itself for `Request.repeat_limit` tokens."""
+
+COMPLETE: tuple[FinishReason, ...] = ("stop", "length", "repetition")
+"""The reasons of answers that are over as the request asked, and not broken off."""
+ENDED_BY = {"ended_by": "repetition"}
+
+
+def ended_json(reason: FinishReason | None) -> dict[str, Any]:
+    """Return a finish reason for JSON. Clients do not know "repetition", so it is the "length" of answers that are cut
+    off, with a field of its own."""
+    return {"finish_reason": "length", **ENDED_BY} if reason == "repetition" else {"finish_reason": reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,9 @@ class Completion:
     #: one entry per token, as in `TokenEvent`; empty unless requested
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
 
     @classmethod
     def of(cls, events: Iterable[TokenEvent]) -> Completion:

@@ -231,6 +231,12 @@ def joined(messages: Sequence[Message], between: str) -> Message:
     return replace(messages[0], content=content, images=images)
 
 
+def with_system(messages: Sequence[Message], system: str) -> tuple[Message, ...]:
+    """Return messages with a system prompt in front, unless it is empty or they have a system message."""
+    is_said = not system or any(message.role == "system" for message in messages)
+    return (*messages,) if is_said else (Message("system", system), *messages)
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One answer to generate: a prompt to complete, or the messages of a chat.
@@ -259,6 +265,9 @@ class Request:
     #: parse special tokens written in the prompt
     special: bool = False
     ignore_eos: bool = False
+    #: the answer ends when its last tokens, at least this many, are the same few tokens over and over
+    #: (`RepetitionDetector`); 0: never. Constrained answers do not end so
+    repeat_limit: int = field(default=0, metadata=between(0, LARGEST))
     #: in GBNF or llguidance's dialect of Lark
     grammar: str = ""
     json_schema: str = ""

@@ -12,7 +12,7 @@ from edgespec.batch.results import Result, Results
 from edgespec.batch.row import BadRow, Row, Sample
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, GenerationError
-from edgespec.events import TokenEvent
+from edgespec.events import COMPLETE, TokenEvent
 from edgespec.settings import Request
 
 MOST_WAITING = 256  # results that were not taken yet
@@ -145,7 +145,7 @@ class Job:
         if event.finish_reason is None:
             return
         del self._asked[index]
-        flight.n_done += event.finish_reason in ("stop", "length")
+        flight.n_done += event.finish_reason in COMPLETE
         if flight.n_done == flight.row.n and flight.number in self._flights:
             self._n_deaths = 0
             self._deliver(flight.number, self._results.answered(flight.row, flight.answers))

@@ -234,7 +234,7 @@ TOOL: Known = {**read("type", function=FUNCTION), **harmless("cache_control"), *
 TOOL_CHOICE: Known = {**read("type", function=read("name")), **refused("allowed_tools custom")}
 OPENAI_CHAT: Known = {
     **GENERATION,
-    **read("max_completion_tokens n n_cmpl best_of logprobs top_logprobs", messages=MESSAGE),
+    **read("max_completion_tokens n n_cmpl best_of logprobs top_logprobs add_system_prompt", messages=MESSAGE),
     **harmless("prediction add_special_tokens"),  # the template has the BOS, and no prompt has two of them
     **only(modalities=(["text"],), verbosity=("medium",)),
     **only(web_search_options=()),  # even {} asks for a search
@@ -274,7 +274,7 @@ BATCH_TEXT: Known = {**OPENAI_TEXT, **read("stream"), **harmless("stream_options
 _OTHERS_NAMES = ("stop", "response_format")
 _OF_A_CHAT: Known = {
     **{name: field for name, field in {**GENERATION, **SERVED}.items() if name not in _OTHERS_NAMES},
-    **read("reasoning_effort chat_template_kwargs enable_thinking reasoning_format lenient"),
+    **read("reasoning_effort chat_template_kwargs enable_thinking reasoning_format lenient add_system_prompt"),
     **refused("echo n_probs"),
     **only(n=(1,), n_cmpl=(1,), best_of=(1,)),
 }
@@ -352,7 +352,7 @@ RESPONSES: Known = {
 OLLAMA_SAMPLING: Known = read(
     "seed temperature top_k top_p min_p typical_p stop repeat_penalty repeat_last_n presence_penalty frequency_penalty "
     # Ollama does not have these.
-    "spec_type pace draft_n_max top_n_sigma xtc_probability xtc_threshold "
+    "spec_type pace draft_n_max repeat_limit top_n_sigma xtc_probability xtc_threshold "
     "dry_multiplier dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers"
 )
 OLLAMA_OPTIONS: Known = {
@@ -367,6 +367,7 @@ OLLAMA_OPTIONS: Known = {
 }
 _OLLAMA: Known = {
     **read("stream format think logprobs top_logprobs", options=OLLAMA_OPTIONS),
+    **read("add_system_prompt"),  # which Ollama does not have
     **harmless("model keep_alive"),  # `serve --idle-unload` decides; it is read only if there is no prompt
     # A conversation that does not fit is an error here.
     **harmless("truncate shift"),

@@ -16,7 +16,7 @@ from edgespec.batch.fields import Fields
 from edgespec.batch.known import BATCH_CHAT, BATCH_TEXT
 from edgespec.batch.row import Id, Row, Sample, finite
 from edgespec.batch.row_settings import take_constraint
-from edgespec.events import TokenEvent
+from edgespec.events import TokenEvent, ended_json
 from edgespec.settings import shown
 
 INVALID, FAILED = "invalid_request_error", "server_error"
@@ -151,7 +151,7 @@ def _choice(row: Row, answer: Sample, token_bytes: TokenBytes, *, is_chat: bool)
         logprobs = text_logprobs(answer.tokens, token_bytes)
     message = {"role": "assistant", "content": answer.content, "refusal": None}
     said = {"message": message} if is_chat else {"text": answer.content}
-    return {**said, "logprobs": logprobs, "finish_reason": answer.finish_reason}
+    return {**said, "logprobs": logprobs, **ended_json(answer.finish_reason)}
 
 
 def token_logprob(event: TokenEvent, token_bytes: TokenBytes) -> dict[str, Any]:

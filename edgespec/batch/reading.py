@@ -17,9 +17,9 @@ from edgespec.batch.openai import from_openai, is_openai
 from edgespec.batch.row import BadRow, Form, Id, Row, mark_of, row_key
 from edgespec.batch.row_settings import checked_n, is_integer, request_fields
 from edgespec.errors import UsageError
-from edgespec.settings import Message, Request, shown
+from edgespec.settings import Message, Request, shown, with_system
 
-ASKED = ("messages", "prompt", "system")
+ASKED = ("messages", "prompt", "system", "add_system_prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +164,16 @@ def _form(given: Mapping[str, Any]) -> Form:
 
 def _prompt(asked: Mapping[str, Any], defaults: Defaults, *, is_text: bool) -> dict[str, Any]:
     """Return the prompt or the messages of a row as fields of a request."""
-    messages, prompt, system = (asked[name] for name in ASKED)
+    messages, prompt, system, adds_system = (asked[name] for name in ASKED)
     if (messages is None) == (prompt is None):
         both = "neither a prompt nor messages" if messages is None else "both a prompt and messages"
         raise BadInputError(f"it has {both}")
     if system is not None and not isinstance(system, str):
         raise wrong("system", "be a string", system)
+    if adds_system not in (None, True, False):
+        raise wrong("add_system_prompt", "be true or false", adds_system)
+    if system is None and adds_system is False:
+        defaults = replace(defaults, system="")
     if messages is not None:
         return {"messages": _with_system(_messages(messages), system, defaults)}
     if not isinstance(prompt, str):
@@ -184,12 +188,9 @@ def _prompt(asked: Mapping[str, Any], defaults: Defaults, *, is_text: bool) -> d
 
 
 def _with_system(turns: tuple[Message, ...], system: str | None, defaults: Defaults) -> tuple[Message, ...]:
-    if any(turn.role == "system" for turn in turns):
-        if system is not None:
-            raise BadInputError("it has two system messages, one of them in messages")
-        return turns
-    first = defaults.system if system is None else system
-    return (Message("system", first), *turns) if first else turns
+    if system is not None and any(turn.role == "system" for turn in turns):
+        raise BadInputError("it has two system messages, one of them in messages")
+    return with_system(turns, defaults.system if system is None else system)
 
 
 def _messages(value: Any) -> tuple[Message, ...]:

@@ -13,7 +13,7 @@ from edgespec.batch.openai import TokenBytes
 from edgespec.batch.row import BadRow, Id, Row, Sample, finite
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.events import TokenEvent
+from edgespec.events import TokenEvent, ended_json
 from edgespec.settings import shown
 from edgespec.text.figures import clock, rate
 
@@ -81,7 +81,7 @@ class Results:
         }
 
     def _sample(self, row: Row, answer: Sample) -> dict[str, Any]:
-        part: dict[str, Any] = {"content": answer.content, "finish_reason": answer.finish_reason}
+        part: dict[str, Any] = {"content": answer.content, **ended_json(answer.finish_reason)}
         if is_cut_off(row, answer):
             part["cut_off"] = True
         if row.request.logprobs is not None:

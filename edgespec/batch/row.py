@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from edgespec.core.stats import Stats
-from edgespec.events import TokenEvent
+from edgespec.events import FinishReason, TokenEvent
 from edgespec.settings import Request
 
 Id = str | int
@@ -63,7 +63,7 @@ class Sample:
     pieces: list[str] = field(default_factory=list)
     tokens: list[TokenEvent] = field(default_factory=list)
     n_tokens: int = 0
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
     stats: Stats = field(default_factory=Stats)
 
     def add(self, event: TokenEvent) -> None:

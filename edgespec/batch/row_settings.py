@@ -145,7 +145,7 @@ _SAMPLING = [field.name for field in fields(SamplingSettings)]
 CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(_SAMPLING, _number),
     **dict.fromkeys(("max_tokens", "min_tokens", "seed", "logprobs", "draft_n_max"), _integer),
-    **dict.fromkeys(("n_indent", "reasoning_budget"), _integer),
+    **dict.fromkeys(("n_indent", "reasoning_budget", "repeat_limit"), _integer),
     **dict.fromkeys(("verify", "spec_type", "pace", "grammar", "regex"), _text),
     **dict.fromkeys(("special", "ignore_eos", "cache_prompt", "infill"), _flag),
     "stop": _stops,

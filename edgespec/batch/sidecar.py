@@ -24,7 +24,15 @@ _OF_A_ROW = {"prompt", "messages", "seed", "sample", "sampling", "reference", "l
 _OF_A_ROW |= {"min_tokens", "stop_token_ids", "bad_words", "cache_prompt", "prompt_tokens", "lora"}  # have no options
 _OF_A_ROW |= {"infill", "n_indent", "t_max_predict_ms"}
 # Left out if they have their default, as in files of earlier versions.
-_NEW = {"reasoning_budget", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base"}
+_NEW = {
+    "reasoning_budget",
+    "repeat_limit",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "dry_multiplier",
+    "dry_base",
+}
 _NEW |= {"dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"}
 _OF_DRAFTS = {"spec_type", "pace", "draft_n_max"}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.bench.measure import BenchResult
 from edgespec.bench.modes import PLAIN, parse_mode
-from edgespec.bench.summary import ALL, Cell, Summary, plain_spread, summarise
+from edgespec.bench.summary import ALL, Cell, Summary, loops_note, plain_spread, summarise
 from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
 from edgespec.bench.tune import cost_curve
 from edgespec.core.stats import Stats
@@ -271,6 +271,8 @@ def _warnings(result: BenchResult, summary: Summary) -> Iterator[str]:
             "repetitive text flatters drafters that copy from earlier text; share of repeated 4-grams: "
             + ", ".join(repeated)
         )
+    if loops := loops_note(result.samples):
+        yield loops
     unequal = [(cell, cell.equal_share) for cell in cells if cell.equal_share is not None and cell.equal_share < 1]
     if unequal:
         shares = [f"{cell.mode} {1 - share:.1%} {_at(cell.temperature)}" for cell, share in unequal]

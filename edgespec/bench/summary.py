@@ -15,9 +15,11 @@ import numpy as np
 from edgespec.bench.modes import PLAIN, parse_mode
 from edgespec.bench.runner import Sample
 from edgespec.core.stats import Stats
+from edgespec.text.figures import counted
 
 ALL = "all"  # categories
 RESAMPLES = 2000  # of a bootstrap interval
+SHOWN = 8  # prompts in a note
 LEAST_RATES = 4  # prompts from which a spread can be estimated
 
 
@@ -214,6 +216,16 @@ def plain_spread(samples: Iterable[Sample]) -> float | None:
         return None
     slow, _, fast = quantiles(alone, n=4)
     return fast / slow - 1
+
+
+def loops_note(samples: Iterable[Sample]) -> str:
+    """Return a note about prompts whose answers repeat the same few tokens over and over; empty if there are none."""
+    plain = {sample.item: sample.stats.repeated_tokens for sample in samples if sample.mode == PLAIN.name}
+    looping = [item for item, n_repeated in plain.items() if n_repeated]
+    if not looping:
+        return ""
+    shown = ", ".join(looping[:SHOWN]) + (", ..." if len(looping) > SHOWN else "")
+    return f"{len(looping)} of {counted(len(plain), 'answer')} repeat themselves, which drafts predict easily: {shown}"
 
 
 def repeated_4grams(tokens: Sequence[int]) -> float:

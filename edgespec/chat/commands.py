@@ -24,7 +24,7 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.history import Turn
 from edgespec.models.hub.absent import Absent, absent_models
 from edgespec.models.names.local import LocalModel, local_models
-from edgespec.models.names.spec import catalogued_settings, resolve
+from edgespec.models.names.spec import own_settings, resolve
 from edgespec.models.pair.suggest import catalogue_drafts, instead, suggestions
 from edgespec.settings import LoadSettings
 from edgespec.text.code_blocks import CodeBlock, code_blocks
@@ -146,7 +146,7 @@ class Commands(ToolCommands, StoreCommands):
     def _save_settings(self) -> str:
         """Make the settings of this chat the defaults. Raises UsageError."""
         session = self.session
-        saved = differing(session.settings, catalogued_settings(session.load_settings.model))
+        saved = differing(session.settings, own_settings(session.load_settings.model))
         changes: dict[str, Any] = {}
         for item in SETTINGS:
             value = item.value(session.settings)

@@ -246,6 +246,8 @@ class Comparison:
         speedup = first / second
         if self.is_race and not any(lane.stats.proposed for lane in self.lanes):
             return f"nothing was drafted, any difference is noise: {said}"
+        if any(lane.stats.repeated_tokens for lane in self.lanes):
+            return f"an answer repeats itself, which drafts predict easily: {said}"
         if abs(speedup - 1) < NOTABLE:
             return f"equally fast: {said}"
         faster, factor = (self.sides[0], speedup) if speedup > 1 else (self.sides[1], 1 / speedup)

@@ -17,7 +17,7 @@ from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.known import short_name
 from edgespec.models.names.source import lasting
-from edgespec.models.names.spec import catalogued_settings, resolve
+from edgespec.models.names.spec import own_settings, resolve
 from edgespec.runtime.worker import LoadingStoppedError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import lost_workers
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Message
@@ -60,7 +60,7 @@ class ChatModel:
         """
         try:
             self.check(wanted)
-            catalogued = catalogued_settings(self.settings.model), catalogued_settings(wanted.model)
+            catalogued = own_settings(self.settings.model), own_settings(wanted.model)
             if not self.server:
                 self.unload()  # both may not fit into memory
             opened = self.open_engine(wanted, progress, cancel)

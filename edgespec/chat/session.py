@@ -230,11 +230,6 @@ class Session(ToolUse, Closable):
         times = [turn.created_s for turn in self.turns] or [0.0]
         return ChatInfo(self._id, self.title, times[0], times[-1], self._head, len(self.turns), self.model.called())
 
-    @property
-    def n_looped(self) -> int:
-        """The number of tokens of the last answer that repeat each other."""
-        return self._loops.found.tokens if self._loops.found else 0
-
     # --- answers --------------------------------------------------------------------------------------------------
 
     def _answer(
@@ -294,7 +289,7 @@ class Session(ToolUse, Closable):
         settings, seed = self.settings, self.settings.seed
         if seed < 0:
             seed = begun.answer.seed if begun and begun.answer else secrets.randbits(32)
-        names = ("max_tokens", "reasoning_budget", "sampling", "stop", "verify")
+        names = ("max_tokens", "reasoning_budget", "repeat_limit", "sampling", "stop", "verify")
         given: dict[str, Any] = {name: getattr(settings, name) for name in names}
         return Request(seed=seed, sample=sample, lenient=True, **given, **settings.constraints)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
@@ -12,6 +12,7 @@ from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 from edgespec.llama.compiler import settled
 from edgespec.llama.constraint import constraint_text
+from edgespec.models.names.catalog import SAMPLING
 from edgespec.settings import CONSTRAINTS, MAX_DRAFT, MAX_LEAVES, LoadSettings, Request
 from edgespec.validation import check_load_settings, check_request
 
@@ -34,6 +35,7 @@ class ChatSettings:
     seed: int = -1  #: -1 chooses a random seed for each answer
     max_tokens: int = -1  #: -1 is no limit
     reasoning_budget: int = -1  #: -1 is no limit
+    repeat_limit: int = 0  #: 0 is no limit
     stop: tuple[str, ...] = ()
     grammar: str = ""
     json_schema: str = ""
@@ -153,6 +155,7 @@ SETTINGS = (
     Setting("seed", "integer", "answer", "Same seed, same text; -1 is a random seed per answer."),
     Setting("max_tokens", "integer", "answer", "Maximum tokens per answer; -1 is no limit."),
     Setting("reasoning_budget", "integer", "answer", "Maximum tokens of reasoning; 0 is none, -1 is no limit."),
+    Setting("repeat_limit", "integer", "answer", "End an answer that repeats itself for this many tokens; 0 is never."),
     Setting("stop", "text", "answer", "Stop before any of these texts (separated by commas)."),
     Setting("json_schema", "text", "answer", "Constrain answers to JSON that fits a schema (a file, or its text)."),
     Setting("grammar", "text", "answer", "Constrain answers to a grammar (a file, or GBNF rules)."),
@@ -216,18 +219,22 @@ def with_changes(settings: ChatSettings, texts: Mapping[str, str]) -> ChatSettin
 
 def as_catalogued(settings: ChatSettings, before: Mapping[str, Any], now: Mapping[str, Any]) -> ChatSettings:
     """Return `settings` for another model: values that are the catalogue's defaults `before` become those of `now`."""
-    sampling, default = settings.sampling, SamplingSettings()
-    changes: dict[str, Any] = {
-        name: now.get(name, getattr(default, name))
-        for name in ("temperature", "top_p")
-        if getattr(sampling, name) == before.get(name, getattr(default, name))
-    }
-    return replace(settings, sampling=replace(sampling, **changes))
+
+    def changes(current: object, default: object, names: Sequence[str]) -> dict[str, Any]:
+        usual = {name: getattr(default, name) for name in names}
+        return {
+            name: now.get(name, usual[name])
+            for name in names
+            if getattr(current, name) == before.get(name, usual[name])
+        }
+
+    sampling = replace(settings.sampling, **changes(settings.sampling, SamplingSettings(), SAMPLING))
+    return replace(settings, sampling=sampling, **changes(settings, ChatSettings(), ("repeat_limit",)))
 
 
 def _checked(settings: ChatSettings) -> ChatSettings:
     """Return `settings`. Raises UsageError for values that no model accepts."""
-    names = ("max_tokens", "reasoning_budget", "stop", "verify", *CONSTRAINTS)
+    names = ("max_tokens", "reasoning_budget", "repeat_limit", "stop", "verify", *CONSTRAINTS)
     seed = 0 if settings.seed == -1 else settings.seed
     check_request(Request("x", seed=seed, **{name: getattr(settings, name) for name in names}), 1)
     check_load_settings(LoadSettings("", **settings.drafting))

@@ -16,7 +16,7 @@ from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import free_name, write_whole
 from edgespec.history import ChatInfo, StoreError
 from edgespec.history.search import BEGIN, END
-from edgespec.models.names.spec import catalogued_settings
+from edgespec.models.names.spec import own_settings
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 
@@ -183,7 +183,7 @@ class StoreCommands:
         before = session.taken_persona if name == session.persona else None
         if file.exists() and before is None:
             raise UsageError(f"there is a persona {name} already", hint=f"/persona {name} chooses it, or edit {file}")
-        settings = differing(session.settings, catalogued_settings(session.load_settings.model))
+        settings = differing(session.settings, own_settings(session.load_settings.model))
         if not session.system and not settings:
             what = "there is nothing to save: this chat has no system prompt, and its settings are the defaults"
             hint = f"/system TEXT sets a prompt, /set NAME VALUE a setting; then /persona save {name}"

@@ -22,23 +22,21 @@ def footer(
     details: bool,
     verify: VerifyRule,
     pace: Sequence[PolicyVerdict],
-    n_looped: int = 0,
 ) -> list[str]:
     """Return one line about an answer, or three with `details`.
 
-    `about` is from `Runtime.describe`. `n_looped` tokens are a repetition, which is drafted easily.
+    `about` is from `Runtime.describe`.
     """
     speed = [f"{rate(stats.tokens_per_s)} tok/s"] if stats.generated_tokens > 1 else []
     made = counted(stats.generated_tokens, "token")
     if not details:
         accepted = [f"{percent(stats.acceptance_rate)} of drafts accepted"] if stats.proposed else []
-        accepted += filter(None, [faster(stats.speedup, stats.generated_tokens)])
-        accepted += [_looped(n_looped)] if n_looped else []
+        accepted += filter(None, [faster(stats.speedup, stats.generated_tokens), _repeated(stats)])
         return [" · ".join([*speed, made, *accepted])]
     first = [f"first token after {stats.prompt_s:.2f} s"] if stats.prompt_s else []
     return [
         " · ".join([made, *speed, *first]),
-        f"speculative decoding: {_earned(stats, about['drafters'], n_looped)}",
+        f"speculative decoding: {_earned(stats, about['drafters'])}",
         " · ".join(filter(None, [_decided(pace, about["pace"]), exactness(stats, about, verify)])),
     ]
 
@@ -59,11 +57,12 @@ def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str
     return "same text as plain decoding up to rounding" + (f"; {how} makes it exact" if how else "")
 
 
-def _looped(n: int) -> str:
-    return f"the answer repeats itself ({n} tokens)"
+def _repeated(stats: Stats) -> str:
+    n = stats.repeated_tokens
+    return f"the answer repeats itself ({n} tokens)" if n else ""
 
 
-def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
+def _earned(stats: Stats, drafters: Sequence[str]) -> str:
     if not drafters:
         return "off; --spec-type auto, or a draft model (-md), turns it on"
     if not stats.proposed:
@@ -71,7 +70,7 @@ def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
     parts = [f"acceptance rate {percent(stats.acceptance_rate)}", f"{stats.tokens_per_round:.1f} tokens per step"]
     if (speedup := stats.speedup) is not None:
         parts.append(f"predicted speed-up {speedup:.2f}x")
-    return " · ".join([*parts, *_overlapped(stats), *([_looped(n_looped)] if n_looped else [])])
+    return " · ".join(filter(None, [*parts, *_overlapped(stats), _repeated(stats)]))
 
 
 def _overlapped(stats: Stats) -> Iterator[str]:

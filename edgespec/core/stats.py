@@ -57,6 +57,8 @@ class Stats:
     accepted_per_pos: list[int] = field(default_factory=list)
     #: steps by number of accepted tokens
     accepted_histogram: list[int] = field(default_factory=list)
+    #: tokens of the longest loop, the same few tokens over and over, which drafts predict easily
+    repeated_tokens: int = 0
     by_source: dict[str, SourceStats] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -139,7 +141,12 @@ class Stats:
 
     @property
     def speedup(self) -> float | None:
-        """Speedup over plain decoding, estimated from the measured cost of drafts; None if unknown."""
+        """Speedup over plain decoding, estimated from the measured cost of drafts.
+
+        None if unknown, and for an answer that repeats itself, since drafts of a loop say nothing about other answers.
+        """
+        if self.repeated_tokens:
+            return None
         costs = [source.cost for source in self.by_source.values()]
         known = [cost for cost in costs if cost is not None]
         plain_tokens = self.generated_tokens - self.accepted + sum(known)  # in the same time
@@ -209,7 +216,7 @@ _COUNTS = {
     "accepted": "draft_n_accepted",
 }
 _TIMES = {"prompt_s": "prompt_ms", "generation_s": "predicted_ms", "draft_s": "draft_ms", "target_s": "target_ms"}
-_OTHERS = ("rounds", "proposed_per_pos", "accepted_per_pos", "accepted_histogram")
+_OTHERS = ("rounds", "proposed_per_pos", "accepted_per_pos", "accepted_histogram", "repeated_tokens")
 
 
 def _grow(counts: list[int], length: int) -> None:

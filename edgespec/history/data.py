@@ -22,6 +22,7 @@ ENDS = {
     "generating": "not finished yet",
     "cancelled": "stopped by you",
     "length": "cut off at the token limit",
+    "repetition": "ended because it repeats itself",
     "error": "stopped by an error",
 }
 FULL = "cut off because the context is full"
@@ -63,7 +64,7 @@ class Answer:
     """The settings and statistics with which an assistant's message was generated, as plain JSON.
 
     Attributes:
-        finish_reason: stop, length, cancelled, error, interrupted (the program died) or generating.
+        finish_reason: stop, length, repetition, cancelled, error, interrupted (the program died) or generating.
         ids: The generated tokens, in the vocabulary `vocabulary`.
     """
 

@@ -11,6 +11,7 @@ from contextlib import aclosing, suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
@@ -118,15 +119,16 @@ class RemoteEngine(Closable):
             self.has_chat_template = bool(props.get("chat_template"))
             if not self.is_own:
                 return FOREIGN | about | {"ctx_size": n_ctx}, {"model": name, "served by": "another program"}
-            self.defaults = _defaults(generation["params"])
+            told = {"system": str(props["system_prompt"])} if "system_prompt" in props else {}
+            self.defaults = _defaults(generation["params"]) | told
             depend_on = own.pop("texts_depend_on")
             told = {key: one_line(value) if isinstance(value, str) else value for key, value in own.items()}
             return FOREIGN | told | about | {"ctx_size": n_ctx}, depend_on
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self.connection.stranger(f"its description of the model cannot be read ({error!r})") from error
 
-    defaults: Mapping[str, Any] = {}
-    """The settings of requests that the server was started with, by the names of their fields."""
+    defaults: Mapping[str, Any] = MappingProxyType({"repeat_limit": 0})  # which other programs do not have
+    """The settings of requests that the server uses by default, by the names of their fields."""
 
     # --- what a worker has --------------------------------------------------------------------------------------------
 
@@ -324,9 +326,10 @@ def token_bytes(engines: Sequence[RemoteEngine], token: int) -> bytes:
 
 
 def _defaults(params: Mapping[str, Any]) -> dict[str, Any]:
-    known = {field.name for field in fields(SamplingSettings)} | {"max_tokens", "verify"}
+    others = {"max_tokens", "verify", "repeat_limit"}
+    known = {field.name for field in fields(SamplingSettings)} | others
     found = {name: value for name, value in params.items() if name in known}
     biases = found.get("logit_bias") or ()
     found["logit_bias"] = tuple((int(id), float("-inf") if bias is None else float(bias)) for id, bias in biases)
-    SamplingSettings(**{name: value for name, value in found.items() if name not in ("max_tokens", "verify")})
+    SamplingSettings(**{name: value for name, value in found.items() if name not in others})
     return found

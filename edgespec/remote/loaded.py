@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.records import PolicyVerdict
 from edgespec.errors import EdgespecError
-from edgespec.events import CONTEXT_FULL, TokenEvent
+from edgespec.events import COMPLETE, CONTEXT_FULL, TokenEvent
 from edgespec.remote.engine import RemoteEngine
 from edgespec.remote.wire import body_of
 from edgespec.settings import LoadSettings, Request
@@ -67,7 +67,7 @@ class LoadedModel(RemoteEngine):
             if isinstance(event, EdgespecError) and not has_begun:
                 raise _unanswered(event) from event
             if isinstance(event, TokenEvent):
-                has_begun |= event.id >= 0 or event.finish_reason in ("stop", "length")
+                has_begun |= event.id >= 0 or event.finish_reason in COMPLETE
                 if event.finish_reason == "error" and not has_begun:
                     continue
                 if event.stats and event.finish_reason == "length":

@@ -15,7 +15,7 @@ from typing import Any
 
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
-from edgespec.events import FinishReason, TokenEvent
+from edgespec.events import COMPLETE, FinishReason, TokenEvent
 from edgespec.files.images import data_url
 from edgespec.settings import CONSTRAINTS, Message, Request
 
@@ -23,8 +23,16 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 APART = ("prompt", "prompt_tokens", "messages", "sampling", "reference", "stop", "logprobs", "template", "lora")
 USUAL = ("max_tokens", "seed", "ignore_eos", "cache_prompt")
 # llama.cpp's server would ignore them, or has other names for them.
-OWN = ("min_tokens", "stop_token_ids", "bad_words", "infill", "n_indent", "t_max_predict_ms", "reasoning_budget")
-REASONS: tuple[FinishReason, ...] = ("stop", "length")
+OWN = (
+    "repeat_limit",
+    "min_tokens",
+    "stop_token_ids",
+    "bad_words",
+    "infill",
+    "n_indent",
+    "t_max_predict_ms",
+    "reasoning_budget",
+)
 
 
 def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
@@ -52,6 +60,7 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
     if not request.messages:
         return TEXT, body | {"prompt": [*request.prompt_tokens] or request.prompt, "logprobs": request.logprobs}
     body |= {"messages": messages_of(request.messages), "reasoning_format": "none"}
+    body |= {"add_system_prompt": False} if is_own else {}  # the request has the system prompt, if there is one
     if request.template:
         body["chat_template_kwargs"] = json.loads(request.template)
     if request.logprobs is not None:
@@ -94,12 +103,13 @@ async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator
                     made.add(event)
                     yield event
                 last = choice.get("finish_reason") or last
+                last = choice.get("ended_by") if last == "length" and "ended_by" in choice else last
                 cut = cut or str(chunk.get("cut") or "")
                 if isinstance(timings := chunk.get("timings"), dict):
                     told = Stats.from_json({"timings": timings, **timings})
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
                 raise GenerationError("the server sends chunks that cannot be read", why=repr(error)[:200]) from error
-    reason: FinishReason = last if last in REASONS else "stop"
+    reason: FinishReason = last if last in COMPLETE else "stop"
     yield TokenEvent(-1, "", finish_reason=reason, stats=told or made.stats, cut=cut)
 
 

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -28,6 +28,7 @@ from edgespec.runtime.reasoning import END, ReasoningBudget
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 from edgespec.text.indentation import Indentation
+from edgespec.text.repetition import RepetitionDetector
 from edgespec.text.textstream import TextStream
 from edgespec.text.thinking import OPEN
 
@@ -54,6 +55,8 @@ class _Running:
     text: TextStream
     indentation: Indentation | None
     most_s: float
+    repeat_limit: int
+    repeats: RepetitionDetector = field(default_factory=RepetitionDetector)
     proposed: int = 0
     is_cut: bool = False
 
@@ -76,8 +79,12 @@ class _Running:
                 logprob=choice.logprob,
                 top_logprobs=choice.top_logprobs,
             )
+            self.repeats.add(choice.id)
             if self.text.stopped:
                 self.sequence.finish = "stop"
+                return
+            if self.repeat_limit and self.repeats.exceeds(self.repeat_limit):
+                self.sequence.finish = "repetition"
                 return
             if self.is_cut or ("\n" in text and perf_counter() - self.sequence.first_token_s > self.most_s):
                 self.text.flush()
@@ -92,6 +99,7 @@ class _Running:
 
     def last_event(self) -> TokenEvent:
         finish, stats = self.sequence.finish, self.sequence.stats
+        stats.repeated_tokens = self.repeats.found.tokens if self.repeats.found else 0
         if finish == "length" and self._is_whole():
             finish = "stop"
         rest = self._indented(self.text.flush())
@@ -190,7 +198,10 @@ class Answering(Loop):
         self.stats = sequence.stats
         indentation = Indentation(request.n_indent) if request.n_indent else None
         most_s = request.t_max_predict_ms / 1000 if request.t_max_predict_ms > 0 else math.inf
-        self._answers[sequence] = _Running(stream, number, sequence, self.model, text, indentation, most_s)
+        # A loop that was asked for is no fault: the answer must be whole.
+        is_free = request.constraint is None and not (request.reference or request.ignore_eos or request.min_tokens)
+        limit = request.repeat_limit if is_free else 0
+        self._answers[sequence] = _Running(stream, number, sequence, self.model, text, indentation, most_s, limit)
 
     def _reuse(self, request: Request) -> Reuse:
         """Return how much of the KV cache a request may use.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypedDict
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
-from edgespec.settings import Message, Request, bias_pairs, schema_text
+from edgespec.settings import Message, Request, bias_pairs, schema_text, with_system
 
 Messages = Sequence[Message | dict[str, Any]]
 
@@ -19,7 +20,12 @@ class AnswerOptions(TypedDict, total=False):
 
     Also allowed: a list for `stop`, a dict for `json_schema`, and a dict from token id to bias for `logit_bias`.
     `sampling` sets all sampling settings; single ones take precedence.
+
+    Settings that are left out are the model's own (`Runtime.own_settings`), else the defaults. `add_system_prompt`:
+    chats without a system message get the model's own.
     """
+
+    add_system_prompt: bool
 
     max_tokens: int
     sampling: SamplingSettings
@@ -31,6 +37,7 @@ class AnswerOptions(TypedDict, total=False):
     logprobs: int | None
     special: bool
     ignore_eos: bool
+    repeat_limit: int
     grammar: str
     json_schema: str | Mapping[str, Any] | bool
     regex: str
@@ -80,11 +87,17 @@ class DraftingOptions(TypedDict, total=False):
     spec_tree: int | None
 
 
-def asked(prompt: str | Messages, options: AnswerOptions) -> Request:
+def chat_request(messages: Messages | str, options: AnswerOptions, own: Mapping[str, Any]) -> Request:
+    """Return the request for the next answer of a chat, or to a question. `own` are the model's own settings."""
+    said = (Message("user", messages),) if isinstance(messages, str) else turns(messages)
+    if options.get("add_system_prompt", True):
+        said = with_system(said, own.get("system", ""))
+    return request_of(options, own, messages=said)
+
+
+def asked(prompt: str | Messages, options: AnswerOptions, own: Mapping[str, Any]) -> Request:
     """Return the request for the prompt or the messages that were passed to `complete`."""
-    return (
-        request_of(options, prompt=prompt) if isinstance(prompt, str) else request_of(options, messages=turns(prompt))
-    )
+    return request_of(options, own, prompt=prompt) if isinstance(prompt, str) else chat_request(prompt, options, own)
 
 
 def turns(messages: Messages) -> tuple[Message, ...]:
@@ -94,10 +107,15 @@ def turns(messages: Messages) -> tuple[Message, ...]:
         raise UsageError("a message must have exactly role and content", why=str(error)) from error
 
 
-def request_of(options: AnswerOptions, **what: Any) -> Request:
-    """Return the request with these keywords. Raises UsageError for an unknown keyword."""
-    settings: dict[str, Any] = {**options}
+def request_of(options: AnswerOptions, own: Mapping[str, Any] = MappingProxyType({}), **what: Any) -> Request:
+    """Return the request with these keywords, and with a model's `own` settings for those that are left out.
+
+    Raises UsageError for an unknown keyword.
+    """
     sampling_names = SamplingSettings.__dataclass_fields__
+    left_out = ("system", *sampling_names) if "sampling" in options else ("system",)
+    settings: dict[str, Any] = {name: value for name, value in own.items() if name not in left_out} | {**options}
+    settings.pop("add_system_prompt", None)
     sampling = {name: settings.pop(name) for name in list(settings) if name in sampling_names}
     try:
         if "json_schema" in settings:

@@ -18,6 +18,7 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import mode_of
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
+from edgespec.models.names.spec import own_settings
 from edgespec.runtime.answering import Answering, Prepared, attempted
 from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.backend import Backend
@@ -29,9 +30,9 @@ from edgespec.runtime.options import (
     DraftingOptions,
     Messages,
     asked,
+    chat_request,
     drafting_changes,
     request_of,
-    turns,
 )
 from edgespec.runtime.prompts import SWITCH, Prompts, request_notes
 from edgespec.runtime.stream import Answer
@@ -53,6 +54,7 @@ AsyncAnswer = AsyncGenerator[TokenEvent, None]
 class Runtime(Backend):
     """A target model and its drafters, loaded in this process.
 
+    `own_settings` are the model's own defaults of answers: a system prompt, and sampling settings.
     `progress` is called with "loading", "making", "rounding", "costs" or "prompt" and the fraction that is done, 0 to
     1. Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
     """
@@ -67,6 +69,7 @@ class Runtime(Backend):
         self.loop = Answering(loaded, self.note, self._progress)
         self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
         self.kept_states = KeptStates(loaded.engine)
+        self.own_settings: Mapping[str, Any] = own_settings(settings.model)
         self._async: AsyncAnswers | None = None
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
@@ -221,17 +224,23 @@ class Runtime(Backend):
         The last event is no token (`is_last`). Setting `cancel` ends the answer early. Raises UsageError
         at once, GenerationError in the middle of the answer.
         """
-        return self.submit(request_of(options, prompt=prompt), cancel)
+        return self.submit(request_of(options, self.own_settings, prompt=prompt), cancel)
 
-    def chat(self, messages: Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
-        """Answer the last of `messages` through the model's chat template; everything else as in `generate`."""
-        return self.submit(request_of(options, messages=turns(messages)), cancel)
+    def chat(
+        self, messages: Messages | str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]
+    ) -> Answer:
+        """Answer a question, or the last of `messages`, through the model's chat template.
+
+        Messages without a system message get the model's own, unless `add_system_prompt` is False. Everything else is
+        as in `generate`. `str()` of the result waits for the whole answer and returns its text.
+        """
+        return self.submit(chat_request(messages, options, self.own_settings), cancel)
 
     def complete(
         self, prompt: str | Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]
     ) -> Completion:
         """Return the whole answer at once: `prompt` as in `generate`, or messages as in `chat`."""
-        return Completion.of(self.submit(asked(prompt, options), cancel))
+        return Completion.of(self.submit(asked(prompt, options, self.own_settings), cancel))
 
     def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
         """`generate` for asyncio: `async for token in llm.agenerate(...)`. The answer is generated in a thread.
@@ -239,15 +248,15 @@ class Runtime(Backend):
         Up to `sequences` answers are decoded together, others wait. Closing the generator or cancelling the task ends
         the answer within a forward pass. Errors are raised by the first step, UsageError for unknown keywords at once.
         """
-        return self._asynchronous(request_of(options, prompt=prompt))
+        return self._asynchronous(request_of(options, self.own_settings, prompt=prompt))
 
-    def achat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
+    def achat(self, messages: Messages | str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
         """`chat` for asyncio, as `agenerate`."""
-        return self._asynchronous(request_of(options, messages=turns(messages)))
+        return self._asynchronous(chat_request(messages, options, self.own_settings))
 
     async def acomplete(self, prompt: str | Messages, **options: Unpack[AnswerOptions]) -> Completion:
         """`complete` for asyncio, as `agenerate`."""
-        async with aclosing(self._asynchronous(asked(prompt, options))) as events:
+        async with aclosing(self._asynchronous(asked(prompt, options, self.own_settings))) as events:
             return Completion.of([event async for event in events])
 
     async def _asynchronous(self, request: Request) -> AsyncAnswer:
@@ -284,7 +293,7 @@ class Runtime(Backend):
             model=self.model.path.name,
             token_bytes=lambda token: self.model.token_bytes(token, special=True),
             chat=self.has_chat_template if chat is None else chat,
-            **options,
+            **{**self.own_settings, **options},
         )
 
     @property

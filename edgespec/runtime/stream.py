@@ -213,9 +213,18 @@ class Answer(Closable, Iterator[TokenEvent]):
 
     def __init__(self, stream: Stream) -> None:
         self.stream, self._events = stream, _events_of(stream)
+        self._text: list[str] = []  # so far
 
     def __next__(self) -> TokenEvent:
-        return next(self._events)
+        event = next(self._events)
+        self._text.append(event.text)
+        return event
+
+    def __str__(self) -> str:
+        """Wait for the end of the answer, and return its whole text."""
+        for _ in self:
+            pass
+        return "".join(self._text)
 
     def close(self) -> None:
         self.stream.close()

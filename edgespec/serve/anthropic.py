@@ -34,8 +34,10 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     fields = Fields(body, MESSAGES)
     if not counts and "max_tokens" not in fields:
         raise BadInputError("max_tokens is missing", "max_tokens")
-    messages = [*_messages(fields.take("system"), fields.take("messages"))]
+    system = fields.take("system")
+    messages = [*_messages(system, fields.take("messages"))]
     chat = take_functions(fields, ("custom", None), "input_schema")
+    chat |= {"add_system_prompt": False} if system in ("", []) else {}
     chat |= _choice(fields.within("tool_choice"))
     thinking = fields.within("thinking")
     if "type" in thinking:
@@ -193,5 +195,6 @@ class MessageObject(BlockObject):
 
     def _last(self, end: End) -> Events:
         delta = {name: self.object[name] for name in ("stop_reason", "stop_sequence")}
-        yield {"type": "message_delta", "delta": delta, **{n: self.object[n] for n in ("usage", "timings", "seed")}}
+        figures = {name: self.object[name] for name in ("usage", "timings", "seed")}
+        yield {"type": "message_delta", "delta": delta, **figures, **end.more}
         yield {"type": "message_stop"}

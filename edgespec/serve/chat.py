@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from edgespec.core.stats import Stats
-from edgespec.events import TokenEvent
+from edgespec.events import TokenEvent, ended_json
 from edgespec.serve.errors import ApiError, Names
 from edgespec.settings import Request
 from edgespec.text.strict_json import json_line
@@ -22,12 +22,19 @@ from edgespec.tools.formats import ToolCall, ToolParser
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of an answer. `reason` is "stop", "length" or "tool_calls", `cut` the stop string that ended it."""
+    """The end of an answer.
+
+    Attributes:
+        reason: "stop", "length" or "tool_calls".
+        cut: The stop string that ended it.
+        more: A field of the answer that says what clients have no reason for.
+    """
 
     reason: str
     stats: Stats
     n_tokens: int
     cut: str = ""
+    more: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +209,7 @@ class BlockObject(Writer):
         if piece.end is not None:
             yield from self._close(piece.end)
             self.object = self.object | self._ended(piece.end)
-            self.object |= {"timings": timings(piece.end.stats), "seed": self.call.requests[0].seed}
+            self.object |= {"timings": timings(piece.end.stats), "seed": self.call.requests[0].seed, **piece.end.more}
             yield from self._last(piece.end)
 
     @property
@@ -272,9 +279,11 @@ class _Reader:
             first = made.pop(0) if made else Piece(self._index)
             made.insert(0, replace(first, tokens=(event,)))
         if event.is_last:
-            reason = "tool_calls" if self._calls_tools and event.finish_reason == "stop" else event.finish_reason
+            more = ended_json(event.finish_reason)
+            reason = more.pop("finish_reason")
+            reason = "tool_calls" if self._calls_tools and reason == "stop" else reason
             stats = event.stats or Stats()
-            made.append(Piece(self._index, end=End(str(reason), stats, self._n_tokens, event.cut)))
+            made.append(Piece(self._index, end=End(str(reason), stats, self._n_tokens, event.cut, more)))
         if self._echo:
             made.insert(0, Piece(self._index, self._echo))
             self._echo = ""

@@ -91,6 +91,7 @@ class CompletionObject(Writer):
             "tokens_evaluated": stats.prompt_tokens,
             "prompt": self.call.prompt(index),
             "has_new_line": any("\n" in text for text in answer.texts),
+            **end.more,
             "truncated": kind == "limit" and stats.prompt_tokens + end.n_tokens >= self.call.n_ctx,
             "stop_type": kind,
             "stopping_word": end.cut,

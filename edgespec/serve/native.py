@@ -102,10 +102,11 @@ def props(place: Place) -> dict[str, Any]:
     sampling = asdict(defaults.sampling)
     sampling["logit_bias"] = [[id, None if bias == float("-inf") else bias] for id, bias in sampling["logit_bias"]]
     params = {**sampling, "max_tokens": defaults.max_tokens, "verify": defaults.verify}
-    params["reasoning_budget"] = defaults.reasoning_budget
+    params |= {"reasoning_budget": defaults.reasoning_budget, "repeat_limit": defaults.repeat_limit}
     made = {
         "default_generation_settings": {"params": params},
         "model_alias": place.offer.name,
+        "system_prompt": place.offer.system,
         "is_sleeping": served is None,
         "build_info": f"edgespec-{__version__}",
     }

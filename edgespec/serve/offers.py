@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -9,7 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from edgespec.errors import EdgespecError
-from edgespec.models.names.elsewhere import bare, files_elsewhere
+from edgespec.models.names import ollama
+from edgespec.models.names.elsewhere import bare, files_elsewhere, program_of
 from edgespec.models.names.folders import gguf_files
 from edgespec.models.names.known import known_names
 from edgespec.models.names.local import read_model
@@ -27,27 +29,38 @@ def offers_here(named: Mapping[str, Offer], offer: Callable[[str, str], Offer] |
     """Return all offers, by every name that requests may use.
 
     `named` are the offers of the command line, by their specs. `offer` makes an offer from a name and a spec; with None
-    there are no others. Reads the headers of new files.
+    there are no others. Names of one file share an offer, unless their Modelfiles in Ollama differ. Reads the headers
+    of new files.
     """
     by_file, names = {}, {}
     for spec, given in named.items():
-        names[given.name] = by_file[os.path.realpath(resolve(spec).path)] = given
-    aliases: dict[str, list[str]] = {}  # of each file, the shortest first
+        found = resolve(spec)
+        names[given.name] = by_file[os.path.realpath(found.path), _modelfile(found.name)] = given
+    models: dict[tuple[str, str], list[str]] = {}  # files and Modelfiles, with their names, the shortest first
     elsewhere = dict(files_elsewhere())  # to find them by their names again would take long
     for known in known_names():
         with suppress(EdgespecError):
-            aliases.setdefault(os.path.realpath(elsewhere.get(known) or resolve(known).path), []).append(known)
-    for path in [*map(Path, aliases), *gguf_files()]:
-        file = os.path.realpath(path)
-        if file not in by_file and (offer is None or not _can_answer(path)):
+            file = os.path.realpath(elsewhere.get(known) or resolve(known).path)
+            models.setdefault((file, _modelfile(known)), []).append(known)
+    named_files = {file for file, _ in models}
+    unnamed = {file: path for path in gguf_files() if (file := os.path.realpath(path)) not in named_files}
+    for model, aliases in [*models.items(), *(((file, ""), list[str]()) for file in unnamed)]:
+        path = unnamed.get(model[0], Path(model[0]))
+        if model not in by_file and (offer is None or not _can_answer(path)):
             continue
-        words = aliases.get(file) or [path.name.removesuffix(".gguf")]
+        words = aliases or [path.name.removesuffix(".gguf")]
         words = [*dict.fromkeys([*words, *map(bare, words)])]
-        if offer is not None and file not in by_file and words[0] not in names:
-            by_file[file] = offer(words[0], words[0] if file in aliases else str(path.absolute()))
-        for word in words if file in by_file else ():
-            names.setdefault(word, by_file[file])
+        if offer is not None and model not in by_file and words[0] not in names:
+            by_file[model] = offer(words[0], words[0] if aliases else str(path.absolute()))
+        for word in words if model in by_file else ():
+            names.setdefault(word, by_file[model])
     return names
+
+
+def _modelfile(spec: str) -> str:
+    """Return the settings of answers in the Modelfile of a model of Ollama as text; empty for other models."""
+    settings = ollama.settings(bare(spec)) if (program := program_of(spec)) and program.models is ollama else {}
+    return json.dumps(settings) if settings else ""
 
 
 def _can_answer(path: Path) -> bool:

@@ -42,6 +42,7 @@ def ollama_generate(body: Mapping[str, Any], model: Served) -> Call:
     """Read a body of /api/generate. Raises BadInputError."""
     fields = Fields(body, OLLAMA_GENERATE)
     what = _common(fields)
+    what |= {"add_system_prompt": False} if fields.rest().get("system") == "" else {}
     prompt, system, suffix = (fields.text(name) for name in ("prompt", "system", "suffix"))
     is_raw = fields.flag("raw") or bool(suffix)  # chat templates have no place for a suffix
     if is_raw and system:
@@ -57,7 +58,7 @@ def ollama_generate(body: Mapping[str, Any], model: Served) -> Call:
     n_top = fields.take("top_logprobs", 0)
     if fields.flag("logprobs"):
         what["logprobs"] = n_top
-    for name in ("enable_thinking", "reasoning_effort"):  # which only chat templates read
+    for name in ("enable_thinking", "reasoning_effort", "add_system_prompt"):  # which only chats read
         what.pop(name, None)
     what |= {"prompt": prompt, "suffix": suffix, "special": True}
     return text_of(Fields(fields.rest() | what, notes=fields.notes), model)
@@ -192,6 +193,7 @@ class OllamaChatObject(Writer):
         return {
             "done": True,
             "done_reason": "length" if reason == "length" else "stop",
+            **piece.end.more,
             "total_duration": time.perf_counter_ns() - self.call.started_ns,
             "load_duration": 0,
             "prompt_eval_count": stats.prompt_tokens,

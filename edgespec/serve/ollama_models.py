@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import is_embedding
 from edgespec.gguf_file.pooling import RANK, pooling_of
 from edgespec.gguf_file.walk import Array
+from edgespec.models.names.catalog import SAMPLING
 from edgespec.models.names.elsewhere import bare
 from edgespec.models.names.local import LocalModel, local_model
 from edgespec.models.names.projectors import projector_of
 from edgespec.models.names.spec import resolve
 from edgespec.serve.pool import Place
+from edgespec.settings import Request
 from edgespec.text.figures import count_of, iso
 
 VERSION = "0.12.11"  # the first version of Ollama that has everything that is answered here
@@ -69,15 +72,32 @@ def shown(place: Place) -> dict[str, Any]:
     header = model.header
     assert header is not None  # local_model reads it
     template = str(header.metadata.get("tokenizer.chat_template", ""))
+    system, parameters = place.offer.system, _parameters(place)
     return {
-        "modelfile": f"# {place.offer.name}\n",
-        "parameters": "",
+        "modelfile": "\n".join([f"# {place.offer.name}", *_modelfile(system, parameters)]) + "\n",
+        "parameters": "\n".join(f"{name:30} {value}" for name, value in parameters.items()),
         "template": template,
+        "system": system,
         "details": _details(model),
         "model_info": _metadata(header),
         "capabilities": _capabilities(header, template, sees=_sees(place, header)),
         "modified_at": iso(model.modified_s or 0),
     }
+
+
+def _parameters(place: Place) -> dict[str, int | float]:
+    """Return the settings of answers that differ from the defaults."""
+    asked, usual = place.offer.defaults, Request()
+    found = {name: getattr(asked.sampling, name) for name in SAMPLING} | {"repeat_limit": asked.repeat_limit}
+    return {name: value for name, value in found.items() if value != getattr(usual.sampling, name, 0)}
+
+
+def _modelfile(system: str, parameters: Mapping[str, int | float]) -> Iterator[str]:
+    """Yield the lines of a Modelfile with these settings."""
+    if system:
+        yield f'SYSTEM """{system}"""'
+    for name, value in parameters.items():
+        yield f"PARAMETER {name} {value}"
 
 
 def _details(model: LocalModel) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from edgespec.serve.messages import chat_messages, check_count
 from edgespec.serve.prompts import take_prompts
 from edgespec.serve.served import Served
 from edgespec.serve.tools.given import refuses_reasoning, take_arguments, take_tools, use_tools, with_tools
-from edgespec.settings import LARGEST, Message, Request
+from edgespec.settings import LARGEST, Message, Request, with_system
 from edgespec.text.thinking import CLOSE
 from edgespec.tools.formats import ToolCall
 
@@ -54,6 +54,7 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
         what.setdefault("reasoning_budget", 0)
     tools, arguments = take_tools(fields), take_arguments(fields, model.template)
     messages = tuple(messages) or chat_messages(fields.take("messages"))
+    messages = with_system(messages, model.system if fields.flag("add_system_prompt", True) else "")
     check_count(messages, model.n_ctx)
     _check_end(fields, is_begun=messages[-1].role == "assistant")
     splits = fields.choice("reasoning_format", ("auto", "none", "deepseek"), "auto") != "none"
@@ -171,6 +172,7 @@ class ChatObject(Writer):
         if piece.end is not None:
             self.answers[index].end = piece.end
             last = self._chunk(index, {} if self._is_chat else "", finish_reason=piece.end.reason)
+            last["choices"][0] |= piece.end.more
             figures: dict[str, Any] = {"seed": self.call.requests[index].seed}
             # The chunk with the usage has them too, and some clients (Open WebUI) add up the figures of all chunks.
             if not self.call.include_usage or len(self.answers) > 1:
@@ -193,7 +195,7 @@ class ChatObject(Writer):
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         text, end = "".join(answer.texts), answer.ended
         logprobs = self._logprobs(index, answer.tokens) if self.call.wants_tokens else None
-        made: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": end.reason}
+        made: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": end.reason, **end.more}
         if self._is_chat:
             message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
             if reasoning := "".join(answer.reasoning):

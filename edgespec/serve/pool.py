@@ -36,12 +36,14 @@ class Offer:
         settings: how it is loaded.
         defaults: settings of requests that they leave out.
         idle_s: after this time without a request it is unloaded; None: never.
+        system: the system prompt of chats without a system message.
     """
 
     name: str
     settings: LoadSettings
     defaults: Request
     idle_s: float | None = None
+    system: str = ""
 
     @property
     def adapters(self) -> list[str]:
@@ -249,7 +251,7 @@ class Pool:
     def adopt(self, name: str, worker: Worker) -> Served:
         """Serve a model that was loaded elsewhere. Blocks while its vocabulary is read."""
         place = self._places[name]
-        place.served = Served(name, worker, place.offer.defaults, self._note)
+        place.served = Served(name, worker, place.offer.defaults, self._note, place.offer.system)
         place.used_s = time.monotonic()
         self._watch_idle(place)
         return place.served
@@ -296,7 +298,7 @@ class Pool:
         worker = Worker(settings, cancel=self._stop_loading)
         try:
             worker.check_settings(offer.defaults)
-            return Served(offer.name, worker, offer.defaults, self._note)
+            return Served(offer.name, worker, offer.defaults, self._note, offer.system)
         except BaseException:
             worker.close()
             raise

@@ -26,8 +26,10 @@ from edgespec.tools.formats import ToolCall
 def response_call(body: Mapping[str, Any], model: Served) -> Call:
     """Read a body of /v1/responses. Raises BadInputError."""
     fields = Fields(body, RESPONSES)
-    messages = [*_messages(fields.take("instructions"), fields.take("input"))]
+    instructions = fields.take("instructions")
+    messages = [*_messages(instructions, fields.take("input"))]
     chat = take_functions(fields, ("function",), "parameters")
+    chat |= {"add_system_prompt": False} if instructions == "" else {}
     if "tool_choice" in fields:
         choice = fields.take("tool_choice")
         is_named = isinstance(choice, dict) and choice.get("type") == "function"
@@ -44,7 +46,7 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
 
 
 def _messages(instructions: Any, given: Any) -> Iterator[Message]:
-    if instructions is not None:
+    if instructions:
         yield message_of("system", content_of("instructions", instructions))
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]

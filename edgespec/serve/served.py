@@ -32,13 +32,16 @@ Made = TypeVar("Made")
 
 
 class Served:
-    """A model in a worker process, and its `name` for clients. `defaults` are settings that requests leave out.
+    """A model in a worker process, and its `name` for clients.
 
-    It may be made in any thread, and is used in the thread of one event loop.
+    `defaults` are settings that requests leave out, `system` is the system prompt of chats without a system message. It
+    may be made in any thread, and is used in the thread of one event loop.
     """
 
-    def __init__(self, name: str, worker: Worker, defaults: Request, note: Callable[[str], None]) -> None:
-        self.name, self.worker, self.defaults, self._note = name, worker, defaults, note
+    def __init__(
+        self, name: str, worker: Worker, defaults: Request, note: Callable[[str], None], system: str = ""
+    ) -> None:
+        self.name, self.worker, self.defaults, self._note, self.system = name, worker, defaults, note, system
         self.settings: LoadSettings = worker.settings
         self.about = worker.describe()
         self.created = int(time.time())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 REPEATS = 5  # times in a row; fewer are a refrain
+SURE = 8  # times in a row before an answer is ended
 FEWEST = 96  # tokens in all; fewer are a ruler or a row of a table
 LONGEST = 128  # tokens of what is repeated
 WINDOW = REPEATS * LONGEST
@@ -33,7 +34,8 @@ class RepetitionDetector:
             if detector.add(event.id):
                 tell(f"the answer repeats itself: {detector.found}")
 
-    Only exact repetitions are found: a list with increasing numbers is no loop.
+    Only exact repetitions are found: a list with increasing numbers is no loop. What is found depends on the tokens
+    alone, not on how many arrive at a time.
     """
 
     def __init__(self) -> None:
@@ -59,6 +61,11 @@ class RepetitionDetector:
         if self._loop is not None and (self.found is None or self._loop.tokens > self.found.tokens):
             self.found = self._loop
         return is_first
+
+    def exceeds(self, limit: int) -> bool:
+        """Return whether the last tokens, at least `limit`, are a loop that has come often enough to end the answer."""
+        loop = self._loop
+        return loop is not None and loop.tokens >= max(limit, SURE * loop.period)
 
 
 def repetition(tokens: Sequence[int] | deque[int]) -> Repetition | None:

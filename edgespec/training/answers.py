@@ -15,6 +15,7 @@ from pathlib import Path
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.events import COMPLETE
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.runtime import Runtime
@@ -95,7 +96,7 @@ class Answers:
             asked.text += event.text
             if not event.is_last:
                 asked.answer.append(event.id)
-            elif event.finish_reason in ("stop", "length"):
+            elif event.finish_reason in COMPLETE:
                 self._finish(self._open.pop(number), has_ended=event.finish_reason == "stop")
                 n_open = sum(len(asked.answer) for asked in self._open_to_learn())
                 listener.progress("answering", min(1.0, (self._n_tokens + n_open) / self._budget))

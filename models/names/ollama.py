@@ -11,16 +11,19 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from edgespec.models.names.catalog import SAMPLING, is_valid
 from edgespec.models.names.source import stays_within
 
 USUAL = ("registry.ollama.ai", "library")  # the host and the owner that Ollama leaves out of a name
 SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the service that Ollama's installer sets up on Linux
 WEIGHTS, ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
 PROJECTOR = "application/vnd.ollama.image.projector"
-MAX_MANIFEST = 2**20  # bytes
+SYSTEM, PARAMETERS = "application/vnd.ollama.image.system", "application/vnd.ollama.image.params"
+MAX_TEXT = 2**20  # bytes of a manifest, a system prompt or parameters
 _DIGEST = re.compile("sha256[:-]([0-9a-f]{64})")
 
 
@@ -61,12 +64,40 @@ def files() -> Iterator[tuple[str, Path]]:
 
 def find(name: str) -> Path | None:
     """Return the file of the model that Ollama knows by this name, or None."""
+    return next((file for _, _, file in _found(name)), None)
+
+
+def settings(name: str) -> dict[str, str | float]:
+    """Return the settings of answers in the Modelfile of a model, by the names in `SETTINGS`: the system prompt of
+    SYSTEM, and the values of PARAMETER for sampling. Values that cannot be used are left out."""
+    found: dict[str, str | float] = {}
+    for folder, manifest, _ in islice(_found(name), 1):
+        with suppress(OSError, ValueError):
+            if system := _text(folder, manifest, SYSTEM):
+                found["system"] = system
+        with suppress(OSError, ValueError, RecursionError):
+            given = json.loads(_text(folder, manifest, PARAMETERS) or "{}")
+            if isinstance(given, dict):
+                found |= {key: given[key] for key in SAMPLING if key in given and is_valid(key, given[key])}
+    return found
+
+
+def _found(name: str) -> Iterator[tuple[Path, Path, Path]]:
+    """Yield the folder, the manifest and the weights of the models that Ollama knows by this name."""
     *owners, last = name.split("/")
     model, _, tag = last.partition(":")
     parts = (*USUAL[: max(0, 2 - len(owners))], *owners, model, tag or "latest")
-    if len(parts) != 4 or not stays_within("/".join(parts)):
-        return None
-    return next(filter(None, (_weights(folder, folder.joinpath("manifests", *parts)) for folder in folders())), None)
+    if len(parts) == 4 and stays_within("/".join(parts)):
+        for folder in folders():
+            manifest = folder.joinpath("manifests", *parts)
+            if file := _weights(folder, manifest):
+                yield folder, manifest, file
+
+
+def _text(folder: Path, manifest: Path, kind: str) -> str:
+    """Return the text of the only layer of this kind; empty if there is none. Raises OSError, ValueError."""
+    file = _layer(folder, manifest, kind)
+    return file.read_text(encoding="utf-8") if file and file.stat().st_size <= MAX_TEXT else ""
 
 
 def _name(parts: tuple[str, ...]) -> str:
@@ -83,7 +114,7 @@ def _weights(folder: Path, manifest: Path) -> Path | None:
 def _layer(folder: Path, manifest: Path, kind: str) -> Path | None:
     """Return the file of the only layer of this kind; None if it is not here, or if an adapter changes the model."""
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        if not manifest.is_file() or manifest.stat().st_size > MAX_MANIFEST:
+        if not manifest.is_file() or manifest.stat().st_size > MAX_TEXT:
             return None
         layers: list[dict[str, Any]] = json.loads(manifest.read_bytes())["layers"]
         digests = [_DIGEST.fullmatch(layer["digest"]) for layer in layers if layer["mediaType"] == kind]

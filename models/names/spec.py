@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import spelt
+from edgespec.models.names import ollama
 from edgespec.models.names.catalog import Entry, catalogue, find
 from edgespec.models.names.elsewhere import Program, bare, find_elsewhere, program_of, spec_elsewhere
 from edgespec.models.names.known import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
@@ -175,10 +177,16 @@ def catalogued(spec: str) -> Entry | None:
     return None if spec in NAMES or is_path(spec) else find(spec.partition(":")[0])
 
 
-def catalogued_settings(spec: str) -> dict[str, str | float]:
-    """Return the catalogue's defaults for a model. Raises UsageError as `catalogue` does."""
-    entry = catalogued(spec)
-    return entry.settings if entry else {}
+def own_settings(spec: str) -> dict[str, str | float]:
+    """Return a model's own defaults of answers, by the names in `SETTINGS`: those of its catalogue entry, or of its
+    Modelfile in Ollama. Raises UsageError as `catalogue` does."""
+    if entry := catalogued(spec):
+        return entry.settings
+    with suppress(ModelNotFoundError):
+        name = resolve(spec).name
+        if (program := program_of(name)) is not None and program.models is ollama:
+            return ollama.settings(bare(name))
+    return {}
 
 
 def _local(spec: str) -> Path | None:

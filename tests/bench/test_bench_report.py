@@ -191,6 +191,13 @@ def test_repetition_is_the_share_of_4grams_that_were_there_before(tokens: list[i
     assert repeated_4grams(tokens) == pytest.approx(share)
 
 
+def test_answers_that_repeat_themselves_are_named() -> None:
+    looping = replace(answer("plain", 10, "x"), stats=Stats(repeated_tokens=96))
+    said = flowing(table(result_of(answer("plain", 10, "y"), looping)))
+    assert "1 of 2 answers repeat themselves, which drafts predict easily: x" in said
+    assert "repeat themselves" not in flowing(table(result_of(answer("plain", 10, "y"))))
+
+
 def test_figures_of_steps_and_of_time() -> None:
     figures: dict[str, Any] = {
         "rounds": 4,

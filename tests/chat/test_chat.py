@@ -150,7 +150,7 @@ def test_another_model_answers_as_catalogued_but_for_what_the_user_set(
 ) -> None:
     brief: dict[str, str | float] = {"system": "Be brief.", "temperature": 0.2}
     catalogued: dict[str, dict[str, str | float]] = {"brief": brief, "long": {"top_p": 0.5}}
-    monkeypatch.setattr("edgespec.chat.model.catalogued_settings", lambda spec: catalogued.get(spec, {}))
+    monkeypatch.setattr("edgespec.chat.model.own_settings", lambda spec: catalogued.get(spec, {}))
     monkeypatch.setattr("edgespec.chat.model.resolve", lambda spec: resolve("demo"))
     session = Session(store, lambda *_: FakeEngine("ok"), LoadSettings("demo"), ChatSettings())
 
@@ -190,9 +190,7 @@ def test_an_answer_that_loops_is_reported_once_and_one_that_does_not_is_not(stor
     (notice,) = [event for event in session.ask("sing") if isinstance(event, Notice)]
     assert (notice.about, notice.level) == ("loop", "warning")
     assert "the same 3 tokens" in notice.text
-    assert session.n_looped > 300
     assert notices(session.ask("sing")) == []
-    assert session.n_looped == 0
 
 
 def test_an_answer_that_nobody_waits_for_is_kept_as_far_as_it_came(store: Store) -> None:

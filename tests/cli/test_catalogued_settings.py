@@ -12,7 +12,7 @@ import pytest
 from cli_program import edgespec_here
 from fake_index import FakeIndex
 
-from edgespec.cli.setup.models import answer_as_catalogued
+from edgespec.cli.setup.models import answer_as_its_own
 from edgespec.llama.context import Context
 from edgespec.llama.kernels import have_bounds
 
@@ -33,11 +33,11 @@ def answered_with(home: Path, *args: str, model: str = "packed", **variables: st
     seen: dict[str, Any] = {}
 
     def note(ctx: click.Context, values: dict[str, Any]) -> None:
-        answer_as_catalogued(ctx, values)
+        answer_as_its_own(ctx, values)
         seen.update(values)
         ctx.exit(0)  # before the model is loaded
 
-    with patch("edgespec.cli.commands.run.answer_as_catalogued", note):
+    with patch("edgespec.cli.commands.run.answer_as_its_own", note):
         done = edgespec_here("run", "-m", model, *args, "x", home=home, stdin=b"", **variables)
     assert done.returncode == 0, done.stderr
     return {name: seen[name] for name in ("system", "temperature", "top_p")}

@@ -64,6 +64,7 @@ USUAL: dict[str, Any] = {
     "repeat_penalty": 2,
     "repetition_penalty": 2,
     "repeat_last_n": 3,
+    "repeat_limit": 300,
     "presence_penalty": 1,
     "frequency_penalty": 1,
     "top_n_sigma": 1,
@@ -149,6 +150,7 @@ OF_CHATS: dict[str, Any] = {
     "enable_thinking": False,
     "reasoning_format": "none",
     "lenient": False,
+    "add_system_prompt": "yes",  # the model has none
 }
 CALLED = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 TALK: list[Any] = [
@@ -213,6 +215,7 @@ OF_OLLAMA: dict[str, Any] = {
     "options": {"seed": 2},
     **{f"options.{name}": USUAL[name] for name in OLLAMA_SAMPLING},
     "options.num_predict": 5,
+    "add_system_prompt": "yes",
 }
 
 

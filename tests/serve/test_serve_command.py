@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,34 +19,13 @@ import httpx2
 import pytest
 from cli_program import COMMAND, edgespec_here, environment
 from endless import ENDLESS_BODY
+from serve_program import program
 from tiny_encoder import write_encoder
 
 from edgespec.cli.commands.serve import _example
 from edgespec.models.names.spec import resolve
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
-
-
-@contextmanager
-def program(
-    home: Path, *args: str, command: Sequence[str] = COMMAND, **variables: str
-) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """The server, and its URL."""
-    models = () if "-m" in args else ("-m", "demo")
-    with subprocess.Popen(
-        [*command, "serve", "--port", "0", "-t", "1", "--json", *models, *args],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=home,
-        env=environment(home, **variables),
-    ) as process:
-        try:
-            assert process.stdout is not None
-            ready = json.loads(process.stdout.readline())
-            assert ready["models"]
-            yield process, ready["url"]
-        finally:
-            process.kill()
 
 
 @posix

@@ -36,7 +36,7 @@ from edgespec.cli.setup.batch_files import (
     prepare,
     remaining,
 )
-from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models
+from edgespec.cli.setup.models import answer_as_its_own, default_model, fetch_models
 from edgespec.cli.setup.opened import OpenModel, ReopenedModel, members
 from edgespec.cli.setup.servers import OVER, check_options, check_over, open_nodes, open_servers, server_option
 from edgespec.cli.terminal.output import Output
@@ -186,7 +186,7 @@ def _here(call: Call) -> Iterator[_Model]:
     values, output = call.values, call.output
     may_download = values["yes"] or not values["model"]
     values["model"] = values["model"] or default_model(call)
-    answer_as_catalogued(call.ctx, values)
+    answer_as_its_own(call.ctx, values)
     fetch_models(call, load_settings(values))
     settings = replace(load_settings(values), sequences=values["parallel"])
     if settings.cache_ram is None:

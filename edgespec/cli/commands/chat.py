@@ -24,7 +24,7 @@ from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.setup.documents import read_files
 from edgespec.cli.setup.models import (
     PERSONA,
-    answer_as_catalogued,
+    answer_as_its_own,
     default_model,
     fetch_models,
     named_persona,
@@ -145,7 +145,7 @@ def _local_model(call: Call, resumed: Mapping[str, Any]) -> LoadSettings:
     note_model_as_prompt(call.output, values["message"], values["model"])
     if values["model"] is None:
         values["model"] = _model_of(call, resumed)
-    answer_as_catalogued(call.ctx, values)
+    answer_as_its_own(call.ctx, values)
     settings = fetch_models(call, load_settings(values))
     return settings if values["history"] else replace(settings, store=False)  # keep no answers for drafting
 

@@ -19,7 +19,7 @@ from edgespec.cli.setup.documents import check_size, read_files
 from edgespec.cli.setup.models import (
     PERSONA,
     answer_as,
-    answer_as_catalogued,
+    answer_as_its_own,
     default_model,
     fetch_models,
     named_persona,
@@ -31,7 +31,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_images, read_prompt
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError, UsageError
-from edgespec.events import CONTEXT_FULL, TokenEvent
+from edgespec.events import CONTEXT_FULL, TokenEvent, ended_json
 from edgespec.settings import CONSTRAINTS, Image, LoadSettings, Request
 from edgespec.text.figures import counted
 from edgespec.text.repetition import Repetition, RepetitionDetector
@@ -83,7 +83,7 @@ def run(call: Call) -> None:
             _answer(server, prompt, call)
         return
     values["model"] = values["model"] or default_model(call, or_demo=True)
-    answer_as_catalogued(call.ctx, values)
+    answer_as_its_own(call.ctx, values)
     settings = fetch_models(call, load_settings(values))
     if values["samples"] > 1 and not settings.strict:
         settings = replace(settings, sequences=min(values["samples"], TOGETHER))
@@ -291,7 +291,9 @@ def _is_within_context(llm: Answerer, asked: Request, samples: _Samples) -> bool
 
 
 def _note_limit(llm: Answerer, asked: Request, samples: _Samples, output: Output) -> None:
-    """Note that -n ended the answer; for a full context there is already a note."""
+    """Note that a limit ended the answer; for a full context there is already a note."""
+    if any(events[-1].finish_reason == "repetition" for events in samples.events if events):
+        output.note(f"stopped after {counted(asked.repeat_limit, 'repeated token')} (--repeat-limit)")
     if asked.max_tokens and samples.n_cut_off and _is_within_context(llm, asked, samples):
         n = len(samples.events)
         which = "stopped" if n == 1 else f"{samples.n_cut_off} of {n} answers stopped"
@@ -305,8 +307,7 @@ def _account(llm: Answerer, asked: Request, shown: _Samples, call: Call) -> None
     is_short = not call.values["explain"] and not output.quiet  # --explain has shown more than the short line
     if details or (is_short and (interrupted or output.stderr_is_terminal)):
         about, verify, verdicts = llm.describe(), asked.verify, llm.pace_verdicts(asked)
-        n_looped = sum(found.tokens for found in shown.repetitions if found)
-        for line in footer(shown.stats, about, details=details, verify=verify, pace=verdicts, n_looped=n_looped):
+        for line in footer(shown.stats, about, details=details, verify=verify, pace=verdicts):
             output.aside(line)
     call.interrupts.raise_if_received()
 
@@ -342,7 +343,7 @@ def _as_json(llm: Answerer, asked: Request, samples: _Samples, *, is_cancelled: 
 def _sample_as_json(llm: Answerer, events: list[TokenEvent], repetition: Repetition | None) -> dict[str, Any]:
     return {
         "content": "".join(event.text for event in events),
-        "finish_reason": events[-1].finish_reason if events else None,
+        **ended_json(events[-1].finish_reason if events else None),
         "repetition": asdict(repetition) if repetition else None,
         "tokens": [_token_as_json(llm, event) for event in events if event.id >= 0],
     }

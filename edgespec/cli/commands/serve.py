@@ -21,13 +21,13 @@ from edgespec.cli.options.generation import (
     SAID,
     SAMPLING,
     SPECULATION,
+    SYSTEM,
     TARGET,
     load_settings,
     request,
-    sampling_settings,
 )
 from edgespec.cli.options.types import DURATION, ORIGIN, PARALLEL, Integer, ModelSpec, Number, Text
-from edgespec.cli.setup.models import answer_as_catalogued, default_model, fetch_models
+from edgespec.cli.setup.models import answer_as_its_own, default_model, fetch_models
 from edgespec.cli.setup.opened import ReopenedModel
 from edgespec.cli.setup.presence import Presence
 from edgespec.cli.terminal.output import Output
@@ -99,7 +99,7 @@ MODELS = Option(
 JSON = flag("--json", "as_json", help="Print events as lines of JSON: requests, and models loaded and unloaded.")
 # fmt: on
 
-SHARED = [MODELS, *(each for each in MODEL if each is not TARGET), *SPECULATION, *SAMPLING, *ENDS]
+SHARED = [SYSTEM, MODELS, *(each for each in MODEL if each is not TARGET), *SPECULATION, *SAMPLING, *ENDS]
 OPTIONS = [*SERVER, *(each if each.name in COMMON else advanced(each) for each in SHARED), JSON, *SAID]
 
 
@@ -145,7 +145,6 @@ class Offered:
         from edgespec.serve.offers import name_for
 
         self._call = call
-        self._defaults = request(call.values | {"system": None}, "", chat=False, seed=0)
         self.named: dict[str, Offer] = {}
         for each in settings:
             name = name_for(each.model)
@@ -167,10 +166,10 @@ class Offered:
     def _offer(self, name: str, settings: LoadSettings, minutes: float | None) -> Offer:
         from edgespec.serve.pool import Offer
 
-        values = self._call.values | {"model": settings.model, "system": None}
-        answer_as_catalogued(self._call.ctx, values)
-        defaults = replace(self._defaults, sampling=sampling_settings(values))
-        return Offer(name, settings, defaults, 60 * minutes if minutes else None)
+        values = self._call.values | {"model": settings.model}
+        answer_as_its_own(self._call.ctx, values)
+        defaults = request(values | {"system": None}, "", chat=False, seed=0)
+        return Offer(name, settings, defaults, 60 * minutes if minutes else None, values["system"] or "")
 
 
 def settings_for(specs: Sequence[str], first: LoadSettings) -> list[LoadSettings]:

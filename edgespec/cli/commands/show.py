@@ -170,16 +170,16 @@ def _kv_cache(header: Header) -> str:
 
 
 def _catalogue_rows(model: str) -> Rows:
-    """Yield what the catalogue says about a model of this name; nothing for a path."""
-    from edgespec.models.names.spec import catalogued
+    """Yield what the catalogue, or Ollama, says about a model of this name; nothing for a path."""
+    from edgespec.models.names.spec import catalogued, own_settings
 
     entry = catalogued(model)
     if entry is not None and entry.package:
         yield "made from", f"{PurePosixPath(entry.member).name} of the package {entry.package}"
     if entry is not None and entry.heads:
         yield "published heads", ", ".join(entry.heads)
-    if entry is not None and entry.settings:
-        settings = (f"{name} {json_line(value)}" for name, value in entry.settings.items())
+    if own := own_settings(model):
+        settings = (f"{name} {json_line(value)}" for name, value in own.items())
         yield "answers with", f"{', '.join(settings)} (unless you set them)"
 
 

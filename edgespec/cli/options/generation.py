@@ -74,7 +74,9 @@ _prompt, _verification, _answer = (_Fields(section, Request) for section in ("Pr
 _sampling = _Fields("Sampling", SamplingSettings)
 
 # fmt: off
-SYSTEM = Option("-s", "--system", section="Prompt", type=Text(), metavar="TEXT", help="System prompt.")
+SYSTEM = Option("-s", "--system", section="Prompt", type=Text(), metavar="TEXT",
+    help="System prompt. The default is the model's own, if it has one; an empty TEXT leaves it out.",
+)
 
 FILE = option(
     "Prompt", "-f", "--file", metavar="FILE", multiple=True, type=click.Path(dir_okay=True, allow_dash=True),
@@ -334,6 +336,11 @@ ENDS = [
     _answer(
         "--reasoning-budget", "Maximum tokens of reasoning, after which the answer begins. 0: none. -1: no limit.",
         advanced=True,
+    ),
+    _answer(
+        "--repeat-limit",
+        "End an answer whose last tokens, at least N, are the same few tokens over and over. 0: never.", advanced=True,
+        shown="the model's, else 0",
     ),
     _answer("--stop", "Stop before TEXT. Repeatable.", type=StopText(), metavar="TEXT", multiple=True),
     _answer(

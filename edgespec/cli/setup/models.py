@@ -20,7 +20,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.models.names.catalog import near
 from edgespec.models.names.source import NAMES
-from edgespec.models.names.spec import NotFetchedError, catalogued_settings, resolve
+from edgespec.models.names.spec import NotFetchedError, own_settings, resolve
 from edgespec.settings import AUTO_DRAFT, CONSTRAINTS, LoadSettings
 from edgespec.text.figures import size_of
 
@@ -116,12 +116,12 @@ def answer_as(call: Call, persona: Persona) -> None:
         call.ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)  # so that the catalogue does not change it
 
 
-def answer_as_catalogued(ctx: click.Context, values: dict[str, Any]) -> None:
-    """Use the catalogue's settings for this model, except for options that the user set.
+def answer_as_its_own(ctx: click.Context, values: dict[str, Any]) -> None:
+    """Use the model's own settings, of the catalogue or of Ollama, except for options that the user set.
 
     The system prompt is left out if prompts are completed verbatim. Raises UsageError as `catalogue` does.
     """
-    for name, value in catalogued_settings(values["model"]).items():
+    for name, value in own_settings(values["model"]).items():
         unset = ctx.get_parameter_source(name) is ParameterSource.DEFAULT
         if unset and not (name == "system" and values.get("chat") is False):
             values[name] = value

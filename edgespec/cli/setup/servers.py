@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Call
 from edgespec.cli.options.common import Option, option
-from edgespec.cli.setup.models import answer_as_catalogued
+from edgespec.cli.setup.models import answer_as_its_own
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.gguf_file.adapters import parse_adapters
@@ -82,7 +82,7 @@ def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -
     for error in lost:
         call.output.note(f"{error.what}: continuing without this server")
     values["model"] = found[0].settings.model
-    answer_as_catalogued(call.ctx, values)
+    answer_as_its_own(call.ctx, values)
     values |= {name: value for name, value in found[0].defaults.items() if call.is_unset(name)}
     return found
 

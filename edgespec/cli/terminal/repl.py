@@ -166,7 +166,7 @@ class Repl:
             hint = "/continue resumes it, /set max-tokens -1 removes the limit"
             raise GenerationError(f"the answer is cut off and may not fit the {asked[0]}", hint=hint)
         last = self.session.turns[-1].answer if self.session.turns else None
-        if finish == "length" and last is not None:
+        if finish in ("length", "repetition") and last is not None:
             self.output.note(_end_note(last))
 
     def _end_part(self) -> None:
@@ -300,8 +300,7 @@ class Repl:
             return
         session, details = self.session, self._details
         verdicts = session.verdicts() if details else ()
-        verify, n_looped = session.settings.verify, session.n_looped
-        for line in footer(stats, session.about, details=details, verify=verify, pace=verdicts, n_looped=n_looped):
+        for line in footer(stats, session.about, details=details, verify=session.settings.verify, pace=verdicts):
             self.output.aside(line)
 
     def _show_system(self) -> None:
