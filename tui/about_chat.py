@@ -7,14 +7,13 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Static
 
 from edgespec.chat.session import Session
 from edgespec.models.names.known import short_name
 from edgespec.text.printable import one_line, printable
+from edgespec.tui.plain import Horizontal, Prose, Static
 
 HINTS = (
     ("Enter", "send a message"),
@@ -37,10 +36,10 @@ class TitleBar(Horizontal):
         self._model, self._loading = "", ""
 
     def compose(self) -> ComposeResult:
-        yield Static("edgespec", id="title", markup=False)
-        yield Static("! not saved", id="unsaved", markup=False)
-        yield Static("", id="answering", markup=False)
-        yield Static("", id="model", markup=False)
+        yield Static("edgespec", id="title")
+        yield Static("! not saved", id="unsaved")
+        yield Static("", id="answering")
+        yield Static("", id="model")
 
     def show(self, session: Session) -> None:
         """Show the open chat, how it is answered, and the model."""
@@ -95,7 +94,7 @@ class Welcome(Static):
         self.update(Content("\n").join([*title, Content(""), *lines]))
 
 
-class SystemPrompt(Static, can_focus=True):
+class SystemPrompt(Prose, can_focus=True):
     """Shows the system prompt. A click does not focus it: with the focus, E would become a command."""
 
     FOCUS_ON_CLICK = False
@@ -105,7 +104,7 @@ class SystemPrompt(Static, can_focus=True):
     ]
 
     def __init__(self) -> None:
-        super().__init__(markup=False)
+        super().__init__()
         self._text = self._persona = ""
 
     def show(self, text: str, persona: str = "") -> None:

@@ -6,19 +6,20 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from time import monotonic
 from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer, Static, TextArea
+from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
 from edgespec.chat.attachments import without_files
 from edgespec.chat.commands import Commands
+from edgespec.chat.drafts import KeptDraft, recover
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.session import Session
 from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
@@ -31,13 +32,17 @@ from edgespec.tui.composer import Composer
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
+from edgespec.tui.plain import Horizontal, Static, TextArea, Vertical
 from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted, SubmittedNothing
 from edgespec.tui.sidebar import ChangeChat, ChatChosen, Searched, Sidebar
+from edgespec.tui.signals import handle_signals
 from edgespec.tui.statistics import LiveStatistics, StatisticsLine, StatisticsPanel
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
 
 FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a core
+AGAIN_S = 3.0  # after a Ctrl+C, in which another one quits
+DRAFT_S = 1.0  # a draft is written so long after it was changed, at most
 NICE = 10  # the engine has priority
 THEME = "theme"
 PANEL, LEAST_TEXT = 28, 76  # columns of the statistics, which app.tcss sets too, and least columns of the messages
@@ -57,7 +62,7 @@ class ModeFooter(Footer):
     def compose(self) -> ComposeResult:
         mode = mode_of(self.screen.focused)
         if mode:
-            yield Static(mode, classes="mode" if mode == MODES[0][1] else "mode -commands", markup=False)
+            yield Static(mode, classes="mode" if mode == MODES[0][1] else "mode -commands")
         for key in super().compose():
             if not (mode == MODES[-1][1] and isinstance(key, FooterKey) and key.action in NOT_OF_CHATS):
                 yield key
@@ -106,6 +111,9 @@ class ChatApp(BaseApp):
         self.theme = theme
         self.session, self.figures = session, LiveStatistics()
         self.jobs, self._message = ChatJobs(self), message
+        self._draft = KeptDraft() if session.store.file else None
+        self._kept: tuple[str | None, str] = (None, "")
+        self._quits_until_s = 0.0  # until then, Ctrl+C quits
         self._files = Files(self)
         self._front = ScreenFront(self, self.jobs, self._files)
         self.commands = Commands(session, self._front)
@@ -134,10 +142,18 @@ class ChatApp(BaseApp):
         self.theme_changed_signal.subscribe(self, lambda theme: self._keep_theme(theme.name))
         if sys.platform == "linux" and not self.is_headless:
             os.setpriority(os.PRIO_PROCESS, 0, NICE)  # of this thread alone, on Linux
+        if os.name == "posix" and not self.is_headless:
+            from textual.drivers.linux_driver import LinuxDriver
+
+            if isinstance(self._driver, LinuxDriver):
+                handle_signals(self._driver, self.keep_unsent)
         self.set_interval(FETCHED_EVERY_S, self.jobs.fetch)
+        self.set_interval(DRAFT_S, self._keep_draft)
         self.composer.input.focus()
         if self._message is not None:
             self.jobs.waiting.add(self.jobs.waiting.typed(self._message))
+        if self._draft is not None:
+            recover(self.session)
         await self.redraw()
         self.jobs.load(self.session.load_settings)
 
@@ -146,9 +162,19 @@ class ChatApp(BaseApp):
         super().exit(*args, **options)
 
     def keep_unsent(self) -> None:
-        """Save what the field and the messages that wait hold, before the program ends."""
-        if self.query(Composer) and (unsent := self.jobs.waiting.together()):
-            self.session.keep_unsent(unsent)
+        if self.screen_stack and self.screen_stack[0].query(Composer):
+            if unsent := self.jobs.waiting.together():
+                self.session.keep_unsent(unsent)
+            if self._draft is not None:
+                self._draft.close()
+
+    def _keep_draft(self) -> None:
+        """Keep what `keep_unsent` would save, in case that the process is killed."""
+        if self._draft is not None and self.screen_stack[0].query(Composer):
+            kept = self.session.chat, self.jobs.waiting.together()
+            if kept != self._kept:
+                self._kept = kept
+                self._draft.write(*kept)
 
     def on_unmount(self) -> None:
         self._files.close()
@@ -206,6 +232,7 @@ class ChatApp(BaseApp):
 
     def action_stop(self) -> None:
         """Stop the reading of a file, the answer or the loading; else hide the list of chats."""
+        self.clear_selection()
         if self._files.stop() or self.jobs.stop():
             return
         if self.query_one("#sidebar").has_class("-asked"):
@@ -213,10 +240,18 @@ class ChatApp(BaseApp):
         self.composer.input.focus()
 
     def action_help_quit(self) -> None:
-        """Ctrl-C: stop the current job, or show how to quit."""
-        if not self._files.stop() and not self.jobs.stop():
-            kept = "the chat is saved" if self.session.store.file else "this chat is not saved"
-            self.notify(f"Ctrl+Q quits; {kept}")
+        """Ctrl-C: stop the current job; otherwise the second press quits."""
+        if self._files.stop() or self.jobs.stop():
+            return
+        if monotonic() < self._quits_until_s:
+            self.exit()
+            return
+        self._quits_until_s = monotonic() + AGAIN_S
+        kept = "the chat is saved" if self.session.store.file else "this chat is not saved"
+        self.notify(f"Ctrl+C again quits; {kept}", timeout=AGAIN_S)
+
+    def show_files(self) -> None:
+        self._files.show()
 
     def leave_soon(self) -> None:
         """Quit, requested by another thread: the terminal is gone, or the system ends the program."""

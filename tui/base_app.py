@@ -5,27 +5,34 @@ from __future__ import annotations
 import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.events import Click, Event, Key, Paste
+from textual.screen import Screen
 from textual.widget import Widget
 
 from edgespec.chat.answerer import Level
 from edgespec.chat.attachments import without_files
+from edgespec.chat.clipboard import copy_natively
 from edgespec.chat.commands import Commands
 from edgespec.chat.session import Session
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.text.figures import counted
 from edgespec.text.printable import printable
 from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
 from edgespec.tui.composer import Composer
+from edgespec.tui.screens import BaseScreen
 from edgespec.tui.sidebar import Sidebar
 from edgespec.tui.statistics import Figures, LiveStatistics
 from edgespec.tui.transcript import Transcript
 
 TOAST_S, LONG_TOAST = 6.0, 100  # a text of more characters is shown twice as long
 MOST_TOAST_LINES = 10
+COPIED = "Copied"
 CONTROL = ("Cc", "Cs")  # Unicode categories of characters that are not text
 
 
@@ -64,6 +71,10 @@ class BaseApp(App[None]):
         """Run a command, or send a message."""
 
     @abstractmethod
+    def show_files(self) -> None:
+        """Show the attached files. The focus stays where it is."""
+
+    @abstractmethod
     def run_command(self, line: str) -> None:
         """Run a line that begins with a slash."""
 
@@ -89,7 +100,7 @@ class BaseApp(App[None]):
         sidebar.refresh_chats()
         self.show_state()
         self._take_unsent()
-        self.commands.front.show_files()
+        self.show_files()
 
     def _take_unsent(self) -> None:
         """Put what was not sent when the chat was left back into the field."""
@@ -116,6 +127,34 @@ class BaseApp(App[None]):
         self._store_error = error
         for notice in self.session.new_notes():
             self.say(notice.text, notice.level)
+
+    # --- an unexpected error --------------------------------------------------------------------------------------
+
+    failure: BaseException | None = None  # the first error that nothing has handled, which ends the program
+
+    @abstractmethod
+    def keep_unsent(self) -> None:
+        """Save what the field and the messages that wait hold, before the program ends."""
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Keep the draft, and end. Textual would print the values of all variables, and so the conversation.
+
+        While the program ends anyway, parts of the screen miss others that are gone already: that is no failure.
+        """
+        if self._exit and not self.is_headless:
+            return
+        if self.failure is None:
+            self.failure = error
+            with suppress(Exception):  # the error may be there, too
+                self.keep_unsent()
+        super()._handle_exception(error)
+
+    def _print_error_renderables(self) -> None:
+        """Print nothing: the command reports the error."""
+        self._exit_renderables.clear()
+
+    def _fatal_error(self) -> None:
+        self._close_messages_no_wait()
 
     # --- reports --------------------------------------------------------------------------------------------------
 
@@ -148,7 +187,26 @@ class BaseApp(App[None]):
         lines = printable(text).split("\n")
         text = "\n".join([*lines[:MOST_TOAST_LINES], *(["…"] if len(lines) > MOST_TOAST_LINES else [])])
         shown_s = TOAST_S * (2 if len(text) > LONG_TOAST else 1)
-        self.notify(text, severity="information" if level == "info" else level, timeout=shown_s, markup=False)
+        self.notify(text, severity="information" if level == "info" else level, timeout=shown_s)
+
+    def notify(self, message: str, *, markup: bool = False, **options: Any) -> None:
+        """Show a toast. The message is text: Textual reads it as markup by default, also where a widget calls this."""
+        super().notify(printable(message), markup=False, **options)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy a text, through the terminal (OSC 52) and the programs of the system, and say how much it is."""
+        super().copy_to_clipboard(text)
+        self.run_worker(lambda: copy_natively(text), thread=True, exit_on_error=False)
+        for said in [each for each in self._notifications if each.message.startswith(COPIED)]:
+            self._unnotify(said, refresh=False)  # of the word, when a triple click has selected its line
+        self.toast(f"{COPIED} {counted(len(text.split()), 'word')}, {counted(len(text), 'character')}")
+
+    def get_default_screen(self) -> Screen[object]:
+        return BaseScreen(id="_default")
+
+    def pop_screen(self) -> AwaitComplete:
+        """Close the upper screen. A second click closes Textual's palette once more: then there is none."""
+        return super().pop_screen() if self.has_screen_above else AwaitComplete()
 
     # --- typed text -----------------------------------------------------------------------------------------------
 

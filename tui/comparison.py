@@ -7,10 +7,8 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Container, VerticalScroll
 from textual.content import Content
-from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Footer
 from textual.worker import Worker, WorkerState
 
 from edgespec.cancel import CancelFlag
@@ -20,13 +18,15 @@ from edgespec.events import PROGRESS, TokenEvent
 from edgespec.text.figures import counted, percent
 from edgespec.text.printable import printable
 from edgespec.tui.lines import Lines, Text
+from edgespec.tui.plain import Container, Prose, Static, VerticalScroll
+from edgespec.tui.screens import BaseScreen
 
 FRAME_S = 0.15  # drawing costs the engine CPU time
 LEAVING_S = 3.0  # for answers to be saved at exit
 MOST_MESSAGE_LINES = 3
 
 
-class ComparisonScreen(Screen[None]):
+class ComparisonScreen(BaseScreen[None]):
     """Runs a comparison and shows both answers while they are generated.
 
     The user keeps one of them as the answer in the chat; the other one stays a branch.
@@ -49,13 +49,11 @@ class ComparisonScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         message = printable(self._comparison.message).split("\n")
         cut = ["…"] if len(message) > MOST_MESSAGE_LINES else []
-        yield Static(
-            "\n".join([*message[: MOST_MESSAGE_LINES - len(cut)], *cut]), id="comparison-message", markup=False
-        )
+        yield Prose("\n".join([*message[: MOST_MESSAGE_LINES - len(cut)], *cut]), id="comparison-message")
         with Container(id="comparison-lanes"):
             for lane, side in zip(self._comparison.lanes, self._comparison.sides, strict=True):
                 yield LaneView(lane, side.title)
-        yield Static(id="comparison-said", markup=False)
+        yield Prose(id="comparison-said")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:

@@ -9,15 +9,14 @@ from textual import on
 from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from edgespec.chat.slash import is_command
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.tui.lines import clickable
+from edgespec.tui.plain import OptionList, Static, TextArea, Vertical
 from edgespec.tui.prompt_input import PromptInput
 
 CROSS = "\N{MULTIPLICATION SIGN}"

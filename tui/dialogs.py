@@ -7,18 +7,19 @@ from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Key
 from textual.screen import ModalScreen, ScreenResultType
 from textual.suggester import SuggestFromList
-from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets import Footer
 from textual.widgets.option_list import Option
 
 from edgespec.text.printable import one_line, printable
+from edgespec.tui.plain import Input, OptionList, Prose, Vertical
+from edgespec.tui.screens import BaseScreen
 
 
-class Dialog(ModalScreen[ScreenResultType | None]):
+class Dialog(ModalScreen[ScreenResultType | None], BaseScreen[ScreenResultType | None]):
     """A screen above the chat, whose keys have no effect meanwhile. The result is None if the user closes it."""
 
     BINDINGS = [  # noqa: RUF012 - Textual declares it so
@@ -61,7 +62,7 @@ class ChoiceScreen(Dialog[str]):
         with Vertical(classes="dialog") as box:
             box.border_title = self._title
             if self._text:
-                yield Static(Content(printable(self._text).strip()))
+                yield Prose(Content(printable(self._text).strip()))
             options = OptionList(*map(self._option, self._choices), compact=True)
             keys = [choice.key for choice in self._choices]
             # An error opens while the user may be typing: Enter must not choose anything yet.

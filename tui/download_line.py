@@ -6,15 +6,14 @@ from collections.abc import Callable
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.content import Content
-from textual.widgets import Static
 
 from edgespec.chat.downloads import Downloads, Fetching, missing_of
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import gauge, percent
 from edgespec.text.printable import one_line
 from edgespec.tui.base_app import BaseApp
+from edgespec.tui.plain import Horizontal, Static
 
 LOOK_S = 0.5  # time between two frames of the line
 BAR = 10  # cells
@@ -35,8 +34,8 @@ class DownloadLine(Horizontal):
         self._shown: Fetching | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="download-said", markup=False)
-        yield Static("✕", id="download-close", markup=False)
+        yield Static("", id="download-said")
+        yield Static("✕", id="download-close")
 
     def on_mount(self) -> None:
         self.set_interval(LOOK_S, self.look)

@@ -9,7 +9,6 @@ from textual.app import SuspendNotSupported
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
 from edgespec.chat.attachments import Read
-from edgespec.chat.clipboard import copy_natively
 from edgespec.chat.comparing import PLAIN, Comparison, side_of
 from edgespec.chat.editor import edited
 from edgespec.chat.model import drafting_with
@@ -123,9 +122,7 @@ class ScreenFront:
             self._app.composer.put(changed)
 
     def copy(self, text: str) -> None:
-        self._app.copy_to_clipboard(text)  # OSC 52
-        self._app.run_worker(lambda: copy_natively(text), thread=True, exit_on_error=False)
-        self._app.notify(f"{len(text):,} characters copied")
+        self._app.copy_to_clipboard(text)
 
     def load(self, settings: LoadSettings) -> None:
         self._app.query_one(DownloadLine).load(settings)

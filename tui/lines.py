@@ -9,21 +9,24 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from rich.segment import Segment
 from rich.style import Style as RichStyle
 from textual.content import Content
-from textual.geometry import Region, Size
+from textual.geometry import Offset, Region, Size
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
 from textual.widget import Widget
 
 from edgespec.history.search import spans
+from edgespec.text.words import word_at
 
 MARK = "bold reverse $text-warning"  # the style of search matches
+SOLID = RichStyle(dim=False, reverse=False)  # a selection is legible over any style
+DECORATION = " ▌│"  # what precedes a line without being text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +40,47 @@ class Brush:
 
     def draw(self, content: Content, width: int, style: str = "") -> list[Strip]:
         """Return the lines of a text, wrapped at `width`, in the widget's style with `style` added."""
-        base = self._styled(style)
-        lines = (line.render(base, "", self.get_style) for line in content.wrap(max(1, width)))
-        return [Strip([Segment(text, _rich(base + over)) for text, over in line]) for line in lines]
+        return [line.strip for line in self.wrap(content, width, style)]
+
+    def wrap(self, content: Content, width: int, style: str = "") -> list[Line]:
+        """Return the same lines, and how a copy joins them."""
+        base, lines = self._styled(style), list[Line]()
+        for paragraph in content.split("\n", allow_blank=True):
+            whole, end = paragraph.expand_tabs(), 0
+            for number, part in enumerate(whole.wrap(max(1, width))):
+                segments = [Segment(text, _rich(base + over)) for text, over in part.render(base, "", self.get_style)]
+                text = part.plain.strip()
+                start = max(end, whole.plain.find(text, end))
+                if number:
+                    lead = len(part.plain) - len(part.plain.lstrip())
+                    lines.append(Line(Strip(segments), whole.plain[end:start], lead))
+                else:
+                    lines.append(Line(Strip(segments)))
+                end = start + len(text)
+        return lines
 
     def pad(self, strip: Strip, width: int, style: str = "") -> Strip:
         return strip.extend_cell_length(width, _rich(self._styled(style)))
 
     def _styled(self, style: str) -> Style:
         return self.style + self.get_style(style) if style else self.style
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line on the screen. A copy has its text after the first `lead` characters, and before it the `joint`.
+
+    The joint is a line break, or what was in the text where it was wrapped. None: the line is no text, and not copied.
+    """
+
+    strip: Strip
+    joint: str | None = "\n"
+    lead: int = 0
+
+    @property
+    def continues(self) -> bool:
+        """True if the text of the line before is continued."""
+        return self.joint not in ("\n", None)
 
 
 @lru_cache(4096)
@@ -58,23 +93,30 @@ class Block:
     """A part of a text that is rendered independently; equal blocks look the same.
 
     `first` precedes its first line and `rest` the other lines; both have the same width. If it `has_gap`, an empty line
-    precedes it.
+    precedes it. Without `is_text` it cannot be selected.
     """
 
     first: str = ""
     rest: str = ""
     has_gap: bool = False
+    is_text: bool = True
 
     @abstractmethod
-    def lines(self, brush: Brush, width: int) -> list[Strip]:
+    def lines(self, brush: Brush, width: int) -> list[Line]:
         """Return the lines without what precedes them."""
 
-    def draw(self, brush: Brush, width: int) -> list[Strip]:
+    def draw(self, brush: Brush, width: int) -> list[Line]:
         lines = self.lines(brush, max(1, width - len(self.first)))
         if self.first:
-            first, rest = (brush.draw(Content(lead), len(lead), "dim")[0] for lead in (self.first, self.rest))
-            lines = [Strip.join([rest if number else first, line]) for number, line in enumerate(lines)]
-        return [Strip([]), *lines] if self.has_gap else lines
+            leads = [brush.draw(Content(lead), len(lead), "dim")[0] for lead in (self.first, self.rest)]
+            skipped = [0 if self.first.strip(DECORATION) else len(self.first), len(self.rest)]
+            lines = [
+                replace(line, strip=Strip.join([leads[number > 0], line.strip]), lead=line.lead + skipped[number > 0])
+                for number, line in enumerate(lines)
+            ]
+        if not self.is_text:
+            lines = [replace(line, joint=None) for line in lines]
+        return [Line(Strip([])), *lines] if self.has_gap else lines
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Block) and type(self) is type(other) and self._facts() == other._facts()
@@ -100,8 +142,8 @@ class Text(Block):
     content: Content
     style: str = ""
 
-    def lines(self, brush: Brush, width: int) -> list[Strip]:
-        return brush.draw(self.content, width, self.style)
+    def lines(self, brush: Brush, width: int) -> list[Line]:
+        return brush.wrap(self.content, width, self.style)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,21 +152,23 @@ class Fitting(Block):
 
     parts: tuple[str, ...]
 
-    def lines(self, brush: Brush, width: int) -> list[Strip]:
+    def lines(self, brush: Brush, width: int) -> list[Line]:
         texts = [Content(" · ".join(self.parts[:end])) for end in range(len(self.parts), 0, -1)]
-        return brush.draw(next((text for text in texts if text.cell_length <= width), texts[-1]), width, "dim")
+        fitting = next((text for text in texts if text.cell_length <= width), texts[-1])
+        return [Line(strip, None) for strip in brush.draw(fitting, width, "dim")]
 
 
 class Lines(Widget):
-    """Shows blocks one below the other; the text can be selected with the mouse."""
+    """Shows blocks one below the other; their text can be selected with the mouse."""
 
     def __init__(self, *, classes: str | None = None) -> None:
         super().__init__(classes=classes)
         self._blocks: list[Block] = []
-        self._drawings: list[list[Strip]] = []  # the lines of each block
-        self._lines: list[Strip] = []  # the lines of all blocks
+        self._drawings: list[list[Line]] = []  # the lines of each block
+        self._lines: list[Line] = []  # the lines of all blocks
         self._drawn_for: tuple[object, ...] = ()
         self._marked: re.Pattern[str] | None = None
+        self._selected_width = 0  # when the selection was made
 
     def mark(self, pattern: re.Pattern[str] | None) -> None:
         """Mark the matches of a pattern (`found_in`), or nothing."""
@@ -135,7 +179,7 @@ class Lines(Widget):
     @property
     def plain(self) -> str:
         """The lines as shown on the screen."""
-        return "\n".join(strip.text.rstrip() for strip in self._drawn())
+        return "\n".join(line.strip.text.rstrip() for line in self._drawn())
 
     def replace(self, keep: int, blocks: Sequence[Block]) -> None:
         """Replace the blocks after the first `keep` with `blocks`."""
@@ -167,17 +211,55 @@ class Lines(Widget):
         lines = self._drawn()
         if y >= len(lines):
             return Strip.blank(self.content_size.width, self.visual_style.rich_style)
-        strip = lines[y]
+        strip = lines[y].strip
         for found in spans(self._marked, strip.text) if self._marked else ():
-            strip = _restyled(strip, found, self._get_style(MARK))
-        if self.text_selection is not None and (span := self.text_selection.get_span(y)) is not None:
-            strip = _restyled(strip, span, self.screen.get_visual_style("screen--selection"))
+            strip = _restyled(strip, found, self._get_style(MARK).rich_style)
+        if self.text_selection is not None and (span := _selected(lines[y], y, self.text_selection)) is not None:
+            strip = _restyled(strip, span, SOLID + self.screen.get_visual_style("screen--selection").rich_style)
         return strip.apply_offsets(0, y)
 
-    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        return selection.extract(self.plain), "\n"
+    def selection_updated(self, selection: Selection | None) -> None:
+        super().selection_updated(selection)
+        self._selected_width = self.content_size.width
 
-    def _drawn(self, width: int | None = None) -> list[Strip]:
+    def on_resize(self) -> None:
+        """Drop a selection if the lines are wrapped elsewhere now."""
+        if self.text_selection is not None and self._selected_width != self.content_size.width:
+            self.screen.clear_selection()
+
+    # --- selection ------------------------------------------------------------------------------------------------
+
+    def get_selection(self, selection: Selection) -> tuple[str, str]:
+        """Return the selected text without the line breaks of the wrapping."""
+        parts: list[str] = []
+        for y, line in enumerate(self._drawn()):
+            span = _selected(line, y, selection)
+            if span is not None:
+                parts += [line.joint or "", line.strip.text[slice(*span)].rstrip()]
+        return "".join(parts[1:]), "\n"
+
+    def around(self, place: Offset, *, whole_line: bool) -> Selection | None:
+        """Return the word or the line at a place, also if it is wrapped; None if there is no text."""
+        lines = self._drawn()
+        if place.y >= len(lines) or lines[place.y].joint is None:
+            return None
+        first, last = place.y, place.y + 1
+        while lines[first].continues:
+            first -= 1
+        while last < len(lines) and lines[last].continues:
+            last += 1
+        text, places = "", list[Offset]()
+        for y, line in enumerate(lines[first:last], first):
+            joint = line.joint if y > first and line.joint else ""
+            shown = line.strip.text.rstrip()
+            text += joint + shown[line.lead :]
+            places += [*[Offset(-1, y)] * len(joint), *(Offset(x, y) for x in range(line.lead, len(shown)))]
+        if not places or (not whole_line and place not in places):
+            return None
+        start, end = (0, len(text)) if whole_line else word_at(text, places.index(place))
+        return Selection(places[start], places[end - 1] + (1, 0))
+
+    def _drawn(self, width: int | None = None) -> list[Line]:
         """Return all lines at this width, in the current colours."""
         style = self.visual_style
         drawn_for = (width or self.content_size.width, style.background, style.foreground, self.app.theme)
@@ -189,16 +271,16 @@ class Lines(Widget):
             self._draw_rest({})
         return self._lines
 
-    def _draw_rest(self, known: Mapping[Block, list[Strip]]) -> None:
+    def _draw_rest(self, known: Mapping[Block, list[Line]]) -> None:
         """Draw the remaining blocks, or take their lines from `known`."""
         width = self._drawn_for[0]
         assert isinstance(width, int)
         theme = self.app.current_theme
         brush = Brush(self.visual_style, self._get_style, theme.ansi, theme.dark)
         for block in self._blocks[len(self._drawings) :]:
-            strips = known.get(block) or block.draw(brush, width)
-            self._drawings.append(strips)
-            self._lines += strips
+            drawn = known.get(block) or block.draw(brush, width)
+            self._drawings.append(drawn)
+            self._lines += drawn
 
 
 def clickable(text: str | Content, action: str) -> Content:
@@ -212,11 +294,20 @@ def quoted(text: str) -> Text:
     return Text(Content(text), "dim", first="│ ", rest="│ ")
 
 
-def _restyled(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
-    """Return a line with another style over the characters of `span`, where -1 is the end of the line."""
-    start, end = span
-    length = len(strip.text)
-    cuts = [strip.index_to_cell_position(min(index, length)) for index in (start, length if end == -1 else end)]
-    before, within, after = strip.crop(0, cuts[0]), strip.crop(*cuts), strip.crop(cuts[1])
-    marked = [Segment(text, (old + style.rich_style) if old else style.rich_style) for text, old, _ in within]
+def _selected(line: Line, y: int, selection: Selection) -> tuple[int, int] | None:
+    """Return which characters of a line are selected."""
+    span = selection.get_span(y) if line.joint is not None else None
+    if span is None:
+        return None
+    start, end = max(span[0], line.lead), len(line.strip.text)
+    return start, max(start, end if span[1] == -1 else min(end, span[1]))
+
+
+def _restyled(strip: Strip, span: tuple[int, int], style: RichStyle) -> Strip:
+    """Return a line with another style over the characters of `span`."""
+    if span[0] >= span[1]:
+        return strip
+    start, end = map(strip.index_to_cell_position, span)
+    before, within, after = strip.crop(0, start), strip.crop(start, end), strip.crop(end)
+    marked = [Segment(text, (old + style) if old else style) for text, old, _ in within]
     return Strip.join([before, Strip(marked), after])

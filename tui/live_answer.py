@@ -143,7 +143,7 @@ def thought_length(seconds: float, n_tokens: int) -> str:
 def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = False) -> list[Block]:
     """Return the line that unfolds the reasoning, and the reasoning if it is unfolded."""
     said = f"{'▾' if is_open else '▸'} {'thinking' if goes_on else 'thought for'} {length}{' …' if goes_on else ''}"
-    blocks: list[Block] = [Text(clickable(Content.styled(said, "italic dim"), "open"))]
+    blocks: list[Block] = [Text(clickable(Content.styled(said, "italic dim"), "open"), is_text=False)]
     if is_open:
         blocks.append(quoted(shown(thought).strip("\n")))
     return blocks

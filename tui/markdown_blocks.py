@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Literal
 
@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.strip import Strip
 from textual.widgets.markdown import MarkdownFence
 
-from edgespec.tui.lines import Block, Brush, clickable
+from edgespec.tui.lines import Block, Brush, Line, clickable
 
 FILL = "on $surface"
 TAB = 4
@@ -32,14 +32,15 @@ class Code(Block):
     number: int = 0
     continues: bool = False
 
-    def lines(self, brush: Brush, width: int) -> list[Strip]:
+    def lines(self, brush: Brush, width: int) -> list[Line]:
         content = MarkdownFence.highlight(
             self.code.expandtabs(TAB), self.language or "text", brush.is_ansi, brush.is_dark
         )
-        lines = [brush.pad(line, width, FILL) for line in brush.draw(content, width, FILL)]
+        lines = brush.wrap(content, width, FILL)
         if not self.continues:
-            lines.insert(0, brush.pad(brush.draw(self._title(width), width, FILL)[0].crop(0, width), width, FILL))
-        return lines
+            title = brush.draw(self._title(width), width, FILL)[0].crop(0, width)
+            lines.insert(0, Line(title, None))
+        return [replace(line, strip=brush.pad(line.strip, width, FILL)) for line in lines]
 
     def _title(self, room: int) -> Content:
         buttons = {"save": "save_code", f"copy [{self.number}]": "copy_code"} if self.number else {}
@@ -53,8 +54,8 @@ class Code(Block):
 class Rule(Block):
     """A horizontal line."""
 
-    def lines(self, brush: Brush, width: int) -> list[Strip]:
-        return brush.draw(Content("─" * width), width, "dim")
+    def lines(self, brush: Brush, width: int) -> list[Line]:
+        return brush.wrap(Content("─" * width), width, "dim")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +65,9 @@ class Table(Block):
     rows: tuple[tuple[Content, ...], ...]
     aligned: tuple[Aligned, ...]
 
-    def lines(self, brush: Brush, width: int) -> list[Strip]:
+    def lines(self, brush: Brush, width: int) -> list[Line]:
         widths = _widths([max(cell.cell_length for cell in column) for column in zip(*self.rows, strict=True)], width)
-        return self._in_columns(brush, widths) if widths else self._as_fields(brush, width)
+        return [*map(Line, self._in_columns(brush, widths))] if widths else self._as_fields(brush, width)
 
     def _in_columns(self, brush: Brush, widths: list[int]) -> list[Strip]:
         between = brush.draw(BETWEEN, 3)[0]
@@ -82,15 +83,15 @@ class Table(Block):
                 lines += brush.draw(Content(rule), len(rule), "dim")
         return lines
 
-    def _as_fields(self, brush: Brush, room: int) -> list[Strip]:
+    def _as_fields(self, brush: Brush, room: int) -> list[Line]:
         titles, *rows = self.rows
-        lines: list[Strip] = []
+        lines: list[Line] = []
         for number, row in enumerate(rows):
             for title, cell in zip(titles, row, strict=True):
                 label = Content.assemble(title.stylize("bold"), ": ")
-                lines += brush.draw(Content.assemble(label, cell), room)
+                lines += brush.wrap(Content.assemble(label, cell), room)
             if number < len(rows) - 1:
-                lines += brush.draw(Content("─" * min(room, 3)), room, "dim")
+                lines += brush.wrap(Content("─" * min(room, 3)), room, "dim")
         return lines
 
 

@@ -9,8 +9,7 @@ from functools import partial
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Container, Vertical, VerticalScroll
-from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets import Footer
 from textual.widgets.option_list import Option
 from textual.worker import Worker, WorkerState, get_current_worker
 
@@ -25,6 +24,7 @@ from edgespec.text.printable import one_line
 from edgespec.tui.dialogs import Dialog
 from edgespec.tui.picker_absent import LEAST_SEARCHED, Elsewhere
 from edgespec.tui.picker_here import FETCH, NO_DRAFT, About, Here, Offer, Picked
+from edgespec.tui.plain import Container, Input, OptionList, Static, Vertical, VerticalScroll
 
 REDRAW_S = 0.05  # delay after a result, so that many results are shown together
 SEARCH_S, LOOK_UP_S = 0.6, 0.3  # pauses of typing, and of moving, before the hub is asked
@@ -130,10 +130,10 @@ class ModelPicker(Dialog[Picked]):
                     yield Filter(self._text, id="picker-filter")
                     yield Models(id="picker-models")
                 with Vertical():
-                    yield Static(id="picker-title", markup=False)
+                    yield Static(id="picker-title")
                     yield Choices(id="picker-options")
             with VerticalScroll(id="picker-details"):
-                yield Static(id="picker-said", markup=False)
+                yield Static(id="picker-said")
             yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:

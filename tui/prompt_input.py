@@ -13,11 +13,12 @@ from textual.events import Key, Paste, Resize
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
-from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Location
 
 from edgespec.chat.paths import pasted_files
+from edgespec.text.clusters import cluster_end, cluster_start
 from edgespec.text.printable import printable, with_unix_line_ends
+from edgespec.tui.plain import TextArea
 
 LONG = 10_000  # characters from which on a paste becomes an attachment: each key redraws the whole field
 HINTS = (
@@ -183,6 +184,19 @@ class PromptInput(TextArea):
             raise SkipAction
         super().action_copy()
 
+    def get_cursor_left_location(self) -> Location:
+        """Return the place before the visible character on the left, so that no key splits an emoji."""
+        row, column = self.cursor_location
+        return (
+            (row, cluster_start(self.document.get_line(row), column)) if column else super().get_cursor_left_location()
+        )
+
+    def get_cursor_right_location(self) -> Location:
+        """Return the place after the visible character on the right."""
+        row, column = self.cursor_location
+        line = self.document.get_line(row)
+        return (row, cluster_end(line, column)) if column < len(line) else super().get_cursor_right_location()
+
     def _line_of_cursor(self) -> int:
         return self.wrapped_document.location_to_offset(self.cursor_location).y
 
@@ -210,6 +224,15 @@ class PromptInput(TextArea):
     def delete(self, start: Location, end: Location, *, maintain_selection_offset: bool = True) -> EditResult:
         self.is_recalled = False
         return super().delete(start, end, maintain_selection_offset=maintain_selection_offset)
+
+    def _refresh_size(self) -> None:
+        """Move the cursor into the text first.
+
+        After an undo, Textual 8.2.8 does so only after this call. If the scrollbar comes or goes, this call looks up
+        the line of the cursor: a line that is gone would end the program.
+        """
+        self.selection = self.selection  # the setter finds the nearest place in the text
+        super()._refresh_size()
 
     def get_line(self, line_index: int) -> Text:
         """Return a line without control characters."""

@@ -11,10 +11,8 @@ from functools import partial
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical
 from textual.message import Message
 from textual.timer import Timer
-from textual.widgets import Input, OptionList, Static
 from textual.worker import Worker, WorkerState
 
 from edgespec.chat.session import Session
@@ -23,6 +21,7 @@ from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.tui.chat_rows import Marks, Place, Row, rows_by_day, rows_found
 from edgespec.tui.dialogs import Choice, ChoiceScreen, Dialog, TextScreen
+from edgespec.tui.plain import Input, OptionList, Static, Vertical
 
 TYPING_S = 0.15  # pause of typing before the search starts
 MINUTE_S = 60.0
@@ -93,7 +92,7 @@ class Sidebar(Vertical):
     def compose(self) -> ComposeResult:
         yield self._search
         yield ChatList()
-        yield Static(id="sidebar-said", markup=False)
+        yield Static(id="sidebar-said")
 
     def on_mount(self) -> None:
         with suppress(StoreError, ValueError, TypeError):
@@ -286,7 +285,7 @@ class ChatList(OptionList):
         """The last rows have become visible."""
 
     def __init__(self) -> None:
-        super().__init__(compact=True, markup=False)
+        super().__init__(compact=True)
 
     @property
     def place(self) -> Place | None:

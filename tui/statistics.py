@@ -102,6 +102,8 @@ class LiveStatistics:
 class Figures(Widget):
     """Shows the statistics of an answer. Has the class `-empty` without any."""
 
+    ALLOW_SELECT = False
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, classes="-empty")
         self.figures = LiveStatistics()

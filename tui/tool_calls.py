@@ -7,9 +7,8 @@ from textwrap import shorten
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Footer, OptionList, Static
+from textual.widgets import Footer
 
 from edgespec.text.printable import one_line
 from edgespec.tools.results import shown_arguments
@@ -17,6 +16,7 @@ from edgespec.tools.toolbox import Calling, Decision
 from edgespec.tui.base_app import BaseApp
 from edgespec.tui.dialogs import Dialog
 from edgespec.tui.live_answer import shown
+from edgespec.tui.plain import OptionList, Prose, Vertical, VerticalScroll
 from edgespec.tui.tool_results import CallLine
 
 CHOICES: tuple[tuple[Decision, str], ...] = (
@@ -47,9 +47,9 @@ class PermissionScreen(Dialog[Decision]):
         with Vertical(classes="dialog") as box:
             box.border_title = "the model wants to call a tool"
             about = shorten(one_line(tool.description), 200, placeholder=" …")
-            yield Static(Content.assemble((one_line(tool.label), "bold"), f"\n{about}" if about else ""))
+            yield Prose(Content.assemble((one_line(tool.label), "bold"), f"\n{about}" if about else ""))
             with VerticalScroll(id="arguments"):
-                yield Static(Content(shown(arguments) or "no arguments"))
+                yield Prose(Content(shown(arguments) or "no arguments"))
             options = OptionList(*(Content(text) for _, text in CHOICES), compact=True)
             options.highlighted = None
             yield options

@@ -12,13 +12,13 @@ from textual.content import Content
 from textual.events import DescendantFocus
 from textual.reactive import reactive
 from textual.widget import Widget
-from textual.widgets import Static
 
 from edgespec.chat.answerer import Level
 from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
 from edgespec.tui.about_chat import SystemPrompt
 from edgespec.tui.live_answer import legend, shown
+from edgespec.tui.plain import Prose, Static
 from edgespec.tui.tool_results import CallLine
 from edgespec.tui.turn_view import Shared, TurnView
 from edgespec.tui.turn_window import Entry, Note, TurnWindow
@@ -129,7 +129,7 @@ class Transcript(TurnWindow):
         if isinstance(entry, Turn):
             return TurnView(entry, self._shared)
         sign = "" if entry.level == "info" else "! "
-        return Static(Content(sign + shown(entry.text)), classes=f"note -{entry.level}")
+        return Prose(Content(sign + shown(entry.text)), classes=f"note -{entry.level}")
 
     def _turn_views(self) -> list[TurnView]:
         views = [*self.views, self._answer]

@@ -207,7 +207,7 @@ class TurnView(Lines, can_focus=True):
             left = "1 older message no longer fits the context and was dropped"
         else:
             left = f"{n_left} older messages no longer fit the context and were dropped"
-        return [Text(Content(f"┄┄ {left} ┄┄"), style="$text-warning"), Text(Content("")), *head]
+        return [Text(Content(f"┄┄ {left} ┄┄"), style="$text-warning", is_text=False), Text(Content("")), *head]
 
     def _body(self, turn: Turn) -> list[Block]:
         if turn.role == "tool":
@@ -244,7 +244,7 @@ class TurnView(Lines, can_focus=True):
         if length <= self._limit:
             return []
         more = Content.styled(f"… {length - self._limit:,} more characters", "underline")
-        return [Text(clickable(more, "open"), "dim")]
+        return [Text(clickable(more, "open"), "dim", is_text=False)]
 
     def _foot(self) -> list[Block]:
         if self.turn is None:
@@ -329,7 +329,7 @@ class TurnView(Lines, can_focus=True):
         if href.startswith(SAFE_LINKS):
             self.app.open_url(href)
         else:
-            self.notify(f"not opened: {shown(href)}", markup=False, severity="warning")
+            self.notify(f"not opened: {shown(href)}", severity="warning")
 
 
 def foot_of(answer: Answer | None) -> list[Block]:
@@ -339,7 +339,7 @@ def foot_of(answer: Answer | None) -> list[Block]:
     lines: list[Block] = []
     if answer.end:
         hint = "; /continue resumes" if answer.finish_reason == "interrupted" else ""
-        lines.append(Text(Content(f"■ {answer.end}{hint}"), style="$text-warning"))
+        lines.append(Text(Content(f"■ {answer.end}{hint}"), style="$text-warning", is_text=False))
     if said := LiveStatistics().finish(Stats.from_json(answer.stats)).words():
         lines.append(Fitting(tuple(said)))
     return lines
@@ -352,7 +352,7 @@ def tools(actions: Sequence[tuple[str, str]], position: int, n_siblings: int) ->
         before, after = clickable(LEFT, "switch(-1)"), clickable(RIGHT, "switch(1)")
         parts.append(Content.assemble(before, f" {position + 1}/{n_siblings} ", after))
     parts += [clickable(label, action) for action, label in actions]
-    return Text(Content("  ").join(parts), style="dim")
+    return Text(Content("  ").join(parts), style="dim", is_text=False)
 
 
 def name_of(answer: Answer | None) -> str:

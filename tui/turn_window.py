@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Click
 from textual.geometry import Offset, Size
 from textual.layout import DockArrangeResult
 from textual.widget import Widget
-from textual.widgets import Static
 
 from edgespec.chat.answerer import Level
 from edgespec.history import Turn
+from edgespec.tui.plain import Static, VerticalScroll
 
 FIRST = 6  # entries that are mounted when a chat opens
 MOUNTED = 40  # entries that are mounted a moment later

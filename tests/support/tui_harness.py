@@ -8,15 +8,18 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widget import Widget
 
 import edgespec.tui
 from edgespec.events import TokenEvent
 from edgespec.history import Turn
+from edgespec.tui.screens import BaseScreen
 
 PATIENCE_S = 40.0
 
@@ -70,9 +73,12 @@ class Stage:
 
 
 class Styled(App[Any]):
-    """An app with the style sheet of the chat."""
+    """An app with the style sheet and the screen of the chat."""
 
     CSS_PATH = Path(edgespec.tui.__file__).parent / "app.tcss"
+
+    def get_default_screen(self) -> Screen[object]:
+        return BaseScreen(id="_default")
 
 
 class Harness(Styled):
@@ -118,6 +124,15 @@ async def click_on(pilot: Pilot[Any], widget: Widget, text: str) -> None:
         if text in strip.text:
             assert await pilot.click(widget, offset=(strip.text.index(text), y))
             return
+    raise AssertionError(f"it does not show {text!r}")
+
+
+def place_of(widget: Widget, text: str) -> tuple[int, int]:
+    """Return where on the screen a widget first shows this text."""
+    for y, strip in enumerate(widget.render_lines(widget.outer_size.region)):
+        if text in strip.text:
+            cells = cell_len(strip.text.partition(text)[0])
+            return widget.region.x + cells, widget.region.y + y
     raise AssertionError(f"it does not show {text!r}")
 
 

@@ -16,7 +16,7 @@ from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from textual.widgets._toast import Toast
-from tui_harness import Stage, wait_until
+from tui_harness import Stage, place_of, wait_until
 
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
@@ -1024,3 +1024,62 @@ def test_figures_are_those_of_the_chat_that_is_shown() -> None:
         assert app.composer.text == ""
 
     on_screen(steps)
+
+
+@pytest.mark.parametrize("key", ["f1", "ctrl+s", "ctrl+p"])
+def test_a_second_click_or_key_that_closes_a_screen_ends_nothing(key: str) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+        await wait_until(pilot, lambda: app.has_screen_above)
+        above = app.screen
+        for _ in range(2):
+            above.dismiss(None)
+        await wait_until(pilot, lambda: not app.has_screen_above)
+        above.dismiss(None)
+        await type_in(app, pilot, "hello")
+        assert contents(app) == ["hello", "one"]
+
+    on_screen(steps)
+
+
+def test_what_is_selected_is_copied_and_the_screen_says_how_much() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello there")
+        await pilot.click(offset=place_of(app.transcript.views[0], "there"), times=3)
+        await wait_until(pilot, lambda: app.clipboard == "hello there")
+        assert [each.message for each in app._notifications] == ["Copied 2 words, 11 characters"]
+        await pilot.press("x")
+        assert app.composer.text == "x"
+        assert not app.screen.selections
+
+    on_new_screen(steps)
+
+
+def test_a_second_ctrl_c_quits() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+c")
+        assert [each.message for each in app._notifications] == ["Ctrl+C again quits; this chat is not saved"]
+        assert not app._exit
+        await pilot.press("ctrl+c")
+        assert app._exit
+
+    on_new_screen(steps)
+
+
+@pytest.mark.parametrize("key", ["p", "f", "r"])
+def test_keys_in_the_list_of_chats_leave_the_focus_there(key: str) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello")
+        await pilot.press("ctrl+b")
+        chats = app.query_one(ChatList)
+        await wait_until(pilot, lambda: chats.has_focus and chats.place is not None)
+        await pilot.press(key)
+        if key != "p":
+            await wait_until(pilot, lambda: app.has_screen_above)
+            await pilot.press("x", "enter")
+            await wait_until(pilot, lambda: not app.has_screen_above)
+        await wait_until(pilot, lambda: chats.has_focus)
+        await pilot.press("space", "space")
+        assert app.composer.text == ""
+
+    on_new_screen(steps)

@@ -350,3 +350,58 @@ def test_a_long_message_can_be_written_anew() -> None:
         await pilot.press("enter")
 
     assert run(script).messages == [Submitted(f"{LONG_TEXT}!")]
+
+
+@pytest.mark.parametrize("n_lines", [2, 11, 40])
+@pytest.mark.parametrize(
+    "text", ["line\n", "\n", "a long line that is wrapped, because the field is narrow " * 3 + "\n"]
+)
+@pytest.mark.parametrize("before", ["", "first\nsecond"])
+def test_undo_and_redo_of_any_paste_restore_the_text(n_lines: int, text: str, before: str) -> None:
+    pasted = text * n_lines
+
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        composer.put(before)
+        composer.input.move_cursor((0, 0))
+        pilot.app.post_message(Paste(pasted))
+        await wait_until(pilot, lambda: len(composer.text) >= len(pasted))
+        assert composer.text == pasted + before
+        for _ in range(2):
+            await pilot.press("ctrl+z")
+            assert composer.text == before
+            await pilot.press("ctrl+y")
+            assert composer.text == pasted + before
+        await pilot.press(*["ctrl+z"] * 4, *["ctrl+y"] * 4, *["ctrl+z"] * 4)
+        assert composer.text == ""
+
+    run(script)
+
+
+def test_a_long_paste_that_undo_inserted_can_be_undone_twice() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        pilot.app.post_message(Paste(LONG_TEXT))
+        await wait_until(pilot, lambda: composer.input._pasted[0] == LONG_TEXT)
+        await pilot.press("ctrl+z")
+        await wait_until(pilot, lambda: composer.text == LONG_TEXT)
+        await pilot.press("ctrl+z", "ctrl+z", "ctrl+y", "ctrl+z")
+        assert composer.text == ""
+
+    run(script)
+
+
+FAMILY, FLAG = "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea"
+
+
+@pytest.mark.parametrize("character", [FAMILY, FLAG, "e\u0301", "\U0001f44d\U0001f3fd", "\u2764\ufe0f"])
+def test_a_key_takes_a_visible_character_whole(character: str) -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        composer.put(f"a{character}{character}b")
+        await pilot.press("left", "backspace")
+        assert composer.text == f"a{character}b"
+        await pilot.press("left", "delete")
+        assert composer.text == "ab"
+        composer.put(f"a{character}b")
+        await pilot.press("home", "right", "right", "x")
+        assert composer.text == f"a{character}xb"
+
+    run(script)

@@ -287,7 +287,7 @@ def test_markdown_grows_into_what_it_is_as_a_whole(parts: list[str], size: int) 
 def rendered(blocks: Sequence[Block]) -> str:
     """The text of blocks, without an app, which takes half a second to start."""
     brush = Brush(Style(), lambda style: style if isinstance(style, Style) else Style(), is_ansi=False, is_dark=True)
-    return "\n".join(strip.text.rstrip() for block in blocks for strip in block.draw(brush, 48))
+    return "\n".join(line.strip.text.rstrip() for block in blocks for line in block.draw(brush, 48))
 
 
 def without_gaps(text: str) -> list[str]:

@@ -264,6 +264,7 @@ def _show_screen(call: Call, session: Session) -> None:
     if not _can_show_a_screen():
         raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
     from edgespec.tui.app import ChatApp
+    from edgespec.tui.failure import failed
     from edgespec.tui.terminal_colours import suitable_theme
 
     app = ChatApp(session, message=call.values["message"], theme=suitable_theme())
@@ -274,8 +275,18 @@ def _show_screen(call: Call, session: Session) -> None:
         app.run()
     ended.set()
     call.interrupts.raise_if_received()
+    if app.failure is not None:
+        raise failed(app.failure, _way_on(session))
     if app.return_code:
         raise EdgespecError("the full-screen chat failed", hint="use edgespec chat --plain instead")
+
+
+def _way_on(session: Session) -> str:
+    """Return how the user continues after the screen has failed."""
+    if not session.store.file:
+        return "'edgespec chat --plain' works without the screen"
+    resumed = f" -r {session.chat}" if session.chat else ""
+    return f"'edgespec chat{resumed}' continues with your draft; --plain needs no screen"
 
 
 def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None:

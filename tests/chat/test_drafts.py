@@ -1,0 +1,72 @@
+"""Drafts of processes that were killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_engine import FakeEngine
+from talks import talk
+
+from edgespec.chat.drafts import KeptDraft, drafts_dir, recover
+from edgespec.chat.session import Session
+from edgespec.history import Store
+from edgespec.settings import LoadSettings
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+
+
+def killed(chat: str | None, text: str) -> None:
+    """Leave the draft of a process that was killed: its lock is free, and its file is there."""
+    draft = KeptDraft()
+    draft.write(chat, text)
+    draft._lock.release()
+
+
+def session_in(store: Store) -> Session:
+    return Session(store, lambda *_: FakeEngine(), LoadSettings("demo"))
+
+
+def test_a_draft_comes_back_in_its_chat_once() -> None:
+    store = Store.in_memory()
+    first, _ = talk(store, "one")
+    other, _ = talk(store, "two")
+    for chat, text in ((first, "of the first"), (first, "more"), (None, "of a new chat"), ("gone", "lost chat")):
+        killed(chat, text)
+    session = session_in(store)
+    session.open(other)
+    recover(session)
+    assert session.take_unsent() == ""
+    session.open(first)
+    assert sorted(session.take_unsent().split("\n\n")) == ["more", "of the first"]
+    session.new()
+    assert session.take_unsent() == "of a new chat"
+    recover(session)
+    assert session.take_unsent() == ""
+    assert not [*drafts_dir().iterdir()]
+
+
+def test_the_draft_of_a_running_process_is_left_to_it() -> None:
+    running = KeptDraft()
+    running.write(None, "being typed")
+    session = session_in(Store.in_memory())
+    recover(session)
+    assert session.take_unsent() == ""
+    assert len([*drafts_dir().glob("*.json")]) == 1
+    running.close()
+    assert not [*drafts_dir().iterdir()]
+
+
+def test_a_draft_that_cannot_be_read_or_written_disturbs_nothing() -> None:
+    drafts_dir().mkdir(parents=True)
+    (drafts_dir() / "bad.json").write_text("{")
+    recover(session_in(Store.in_memory()))
+    (drafts_dir() / "bad.json").unlink()
+    drafts_dir().rmdir()
+    drafts_dir().write_text("a file in the way")
+    draft = KeptDraft()
+    draft.write(None, "text")
+    draft.close()

@@ -1,0 +1,106 @@
+"""A chat that ends in spite of everything: what is said, what is written, and that the draft is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from terminal import at_terminal, read_rest, read_until
+from tiny_gguf import CHATML, write_model
+
+from edgespec.history import Store
+
+CHAT = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "4", "--tui"]
+FAILING = """
+import sys
+from edgespec.cli import main
+from edgespec.tui.app import ChatApp
+
+def fail(self, *_):
+    conversation = "a secret of the conversation"
+    raise ValueError(conversation)
+
+ChatApp.action_help_quit = fail
+sys.argv[0] = "edgespec"
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    write_model(tmp_path / "tiny.gguf", "llama", chat_template=CHATML)
+    return tmp_path
+
+
+def unsent(home: Path) -> str:
+    with Store(home / "data" / "chats.db") as store:
+        return store.preference("unsent") or ""
+
+
+def test_a_chat_that_fails_says_where_and_how_to_continue_and_keeps_the_draft(home: Path) -> None:
+    with at_terminal(home, CHAT, [sys.executable, "-c", FAILING]) as (program, master):
+        read_until(master, "tiny")
+        os.write(master, b"my draft")
+        read_until(master, "draft")
+        os.write(master, b"\x03")
+        shown = read_rest(master)
+        assert program.wait(60) == 1
+    told = " ".join(shown.rpartition("\x1b[?1006l")[2].split())
+    assert "secret" not in shown
+    assert "edgespec: the chat ended with an unexpected ValueError: the details are in " in told
+    assert "'edgespec chat' continues with your draft" in told
+    [log] = (home / "state" / "logs").glob("*.log")
+    assert "in fail" in log.read_text() and log.stat().st_mode & 0o077 == 0
+    assert unsent(home) == "my draft"
+
+
+def test_a_draft_outlives_a_chat_that_is_killed(home: Path) -> None:
+    with at_terminal(home, CHAT) as (program, master):
+        read_until(master, "tiny")
+        os.write(master, b"my draft")
+        while not any(drafts_dir_of(home).glob("*.json")):
+            time.sleep(0.02)
+        program.send_signal(signal.SIGKILL)
+        program.wait(60)
+    with at_terminal(home, CHAT) as (program, master):
+        read_until(master, "my draft")
+        os.write(master, b"\x11")
+        read_rest(master)
+        assert program.wait(60) == 0
+    assert not any(drafts_dir_of(home).iterdir())
+    assert unsent(home) == "my draft"  # it was in the field again
+
+
+def drafts_dir_of(home: Path) -> Path:
+    return home / "state" / "drafts"
+
+
+def test_the_screen_is_drawn_again_after_a_stop_from_outside(home: Path) -> None:
+    with at_terminal(home, CHAT) as (program, master):
+        read_until(master, "tiny")
+        program.send_signal(signal.SIGSTOP)
+        program.send_signal(signal.SIGCONT)
+        read_until(master, "\x1b[?1049h")
+        read_until(master, "Writing")
+        os.write(master, b"typed once")
+        read_until(master, "once")
+        os.write(master, b"\x11")
+        read_rest(master)
+        assert program.wait(60) == 0
+    assert unsent(home) == "typed once"
+
+
+def test_sigquit_gives_the_terminal_back_and_keeps_the_draft(home: Path) -> None:
+    with at_terminal(home, CHAT) as (program, master):
+        read_until(master, "tiny")
+        os.write(master, b"my draft")
+        read_until(master, "draft")
+        program.send_signal(signal.SIGQUIT)
+        shown = read_rest(master)
+        assert program.wait(60) == -signal.SIGQUIT
+    assert "\x1b[?1003l" in shown and "\x1b[?1049l" in shown
+    assert unsent(home) == "my draft"

@@ -1,0 +1,101 @@
+"""Nothing that is typed, pasted, clicked or dragged ends the chat, and no text from outside does.
+
+By hand for an hour, with other seeds: EDGESPEC_RANDOM_MINUTES=60 ./scripts/test tests/tui/test_tui_random.py -k random
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine
+from random_input import HOSTILE, MARKDOWN, Action, RandomInput, Size
+from talks import talk
+from textual._xterm_parser import XTermParser
+from textual.events import Resize
+from textual.geometry import Size as TerminalSize
+from textual.pilot import Pilot, WaitForScreenTimeout
+from tui_harness import wait_until
+
+from edgespec.chat.session import Session
+from edgespec.chat.settings import ChatSettings
+from edgespec.history import Store
+from edgespec.settings import LoadSettings
+from edgespec.tui.app import ChatApp
+
+SEED = int(os.environ.get("EDGESPEC_RANDOM_SEED", "1"))
+MINUTES = float(os.environ.get("EDGESPEC_RANDOM_MINUTES", "0"))
+EPISODES, ACTIONS = 6, 200  # of an episode with its own seed
+
+
+def in_session(seed: int) -> tuple[Session, Store]:
+    """A session whose chats, models and answers have hostile names and texts."""
+    chance = random.Random(seed)
+    store = Store.in_memory()
+    for name in HOSTILE:
+        chat, _ = talk(store, name, MARKDOWN, *HOSTILE)
+        store.rename(chat, name)
+        store.move(chat, chance.choice(HOSTILE))
+    answers = [f"{chance.choice(HOSTILE)}\n{MARKDOWN}" for _ in range(20)]
+
+    def open_engine(wanted: LoadSettings, progress: Any, cancel: Any) -> FakeEngine:
+        progress("loading", 0.5)
+        if chance.random() < 0.2:
+            raise ValueError(chance.choice(HOSTILE))
+        error = ValueError(chance.choice(HOSTILE)) if chance.random() < 0.3 else None
+        return FakeEngine(*answers, round_s=chance.choice((0, 0.002)), error=error, error_after=20, settings=wanted)
+
+    return Session(store, open_engine, LoadSettings("[b].gguf"), ChatSettings(seed=3)), store
+
+
+async def send(app: ChatApp, pilot: Pilot[None], action: Action) -> None:
+    """Let the app get what the terminal sends, as Textual's driver reads it."""
+    if isinstance(action, Size):
+        assert app._driver is not None
+        app._driver._size = size = TerminalSize(action.columns, action.lines)
+        app.post_message(Resize(size, size))
+        return
+    assert app._driver is not None
+    for message in (*(parser := XTermParser()).feed(action), *parser.tick()):
+        app._driver.process_message(message)
+
+
+async def episode(seed: int, n: int) -> int:
+    """Do `n` random actions, and return how many there were."""
+    session, store = in_session(seed)
+    app, user, done = ChatApp(session), RandomInput(seed), 0
+    last: list[Action] = []
+    try:
+        async with app.run_test(size=(80, 24), notifications=True, tooltips=True) as pilot:
+            await wait_until(pilot, lambda: not app.is_busy)
+            for done in range(1, n + 1):  # noqa: B007 - reported on failure
+                last = [*last[-5:], user.next()]
+                await send(app, pilot, last[-1])
+                with suppress(WaitForScreenTimeout):  # on a busy machine
+                    await pilot.pause()
+                assert app.is_running and app._exception is None
+    except BaseException:
+        print(f"seed {seed}: ended after {done} actions, the last of them {last}")
+        raise
+    finally:
+        store.close()
+    return done
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_random_input_does_not_end_the_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"EDGESPEC_OFFLINE": "1", "EDITOR": "true", "VISUAL": "true"}.items():
+        monkeypatch.setenv(name, value)
+    done, seed, until_s = 0, SEED, time.monotonic() + 60 * MINUTES
+    while seed < SEED + EPISODES if not MINUTES else time.monotonic() < until_s:
+        done += asyncio.run(episode(seed, ACTIONS))
+        seed += 1
+    print(f"{done} actions, seeds {SEED} to {seed - 1}")

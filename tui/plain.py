@@ -1,0 +1,111 @@
+"""Textual's widgets as the chat uses them: a string is text, and never markup or a control character.
+
+Textual reads the strings of labels, lists, titles and tooltips as markup by default. A title of a chat or the name of a
+model would then be styled or clickable, or end the program. All other modules of the screen import their widgets here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual import containers, widgets
+from textual.content import Content
+from textual.geometry import Offset
+from textual.selection import Selection
+from textual.visual import VisualType
+from textual.widget import Widget
+
+from edgespec.text.printable import printable
+from edgespec.text.words import word_at
+
+
+def _content(text: Any) -> Any:
+    """Return a string as text without control characters; anything else stays as it is."""
+    return Content(printable(text)) if isinstance(text, str) else text
+
+
+class Plain(Widget):
+    """A widget whose titles and tooltips are text.
+
+    It is the second base of other classes: Textual takes styles only from the first one.
+    """
+
+    def render_str(self, text_content: str | Content) -> Content:
+        """Return the text of a title or a label."""
+        shown: Content = _content(text_content)
+        return shown
+
+    @property
+    def tooltip(self) -> VisualType | None:
+        return super().tooltip
+
+    @tooltip.setter
+    def tooltip(self, tooltip: VisualType | None) -> None:
+        Widget.tooltip.fset(self, _content(tooltip))  # type: ignore[attr-defined]
+
+
+class Static(widgets.Static, Plain):
+    """A text of the program; only a `Prose` can be selected."""
+
+    ALLOW_SELECT = False
+
+    def __init__(self, content: VisualType = "", **options: Any) -> None:
+        super().__init__(_content(content), markup=False, **options)
+
+    def update(self, content: VisualType = "", *, layout: bool = True) -> None:
+        super().update(_content(content), layout=layout)
+
+
+class Prose(Static):
+    """A text that can be selected."""
+
+    ALLOW_SELECT = True
+
+    def get_selection(self, selection: Selection) -> tuple[str, str]:
+        spans = [(line, selection.get_span(y)) for y, line in enumerate(self._shown())]
+        return "\n".join(line[span[0] : len(line) if span[1] == -1 else span[1]] for line, span in spans if span), "\n"
+
+    def around(self, place: Offset, *, whole_line: bool) -> Selection | None:
+        """Return the word or the line at a place."""
+        line = dict(enumerate(self._shown())).get(place.y, "")
+        if whole_line:
+            return Selection(Offset(0, place.y), Offset(len(line), place.y))
+        if place.x >= len(line):
+            return None
+        start, end = word_at(line, place.x)
+        return Selection(Offset(start, place.y), Offset(end, place.y))
+
+    def _shown(self) -> list[str]:
+        """Return the lines before they are wrapped."""
+        return str(self.visual).expandtabs().split("\n")
+
+
+class OptionList(widgets.OptionList, Plain):
+    """A list to choose from."""
+
+    def __init__(self, *options: Any, **others: Any) -> None:
+        super().__init__(*options, markup=False, **others)
+
+
+class Input(widgets.Input, Plain):
+    """A field for a line."""
+
+
+class TextArea(widgets.TextArea, Plain):
+    """A field for a text."""
+
+
+class Container(containers.Container, Plain):
+    """Holds widgets."""
+
+
+class Horizontal(containers.Horizontal, Plain):
+    """Holds widgets next to each other."""
+
+
+class Vertical(containers.Vertical, Plain):
+    """Holds widgets one below the other."""
+
+
+class VerticalScroll(containers.VerticalScroll, Plain):
+    """Holds widgets one below the other, and scrolls."""

@@ -1,0 +1,84 @@
+"""The base of all screens: a double click selects a word, what is selected is copied, and a screen closes once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from textual.actions import SkipAction
+from textual.await_complete import AwaitComplete
+from textual.events import Click, Event
+from textual.geometry import Offset
+from textual.screen import Screen, ScreenResultType
+from textual.selection import Selection
+from textual.widget import Widget
+
+from edgespec.tui.lines import Lines
+from edgespec.tui.plain import Prose
+
+
+class BaseScreen(Screen[ScreenResultType]):
+    """A screen on which text is selected as in other programs: a word by a double click, a line by a triple click, a
+    range by dragging. What is selected is copied when the button is released."""
+
+    _copied: Mapping[Widget, Selection] | None = None  # the last selection that was copied
+
+    def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
+        """Close the screen, and those above it. A second key or click may arrive before it is gone: it has no effect,
+        because Textual would close the screen below."""
+        if self not in self.app.screen_stack:
+            return AwaitComplete()
+        self.pop_until_active()
+        return super().dismiss(result)
+
+    def validate_selections(self, selections: dict[Widget, Selection]) -> dict[Widget, Selection]:
+        """Include the character under the pointer where a range ends: Textual does so only within one message."""
+        return {
+            widget: Selection(None, end + Offset(1, 0)) if start is None and end is not None else Selection(start, end)
+            for widget, (start, end) in selections.items()
+        }
+
+    def get_selected_text(self) -> str | None:
+        """Return the selected text in the order of the screen, with an empty line between messages."""
+        texts = []
+        for widget in self.walk_children(Widget) if self.selections else ():
+            selection = self.selections.get(widget)
+            if selection is not None and isinstance(widget, Lines | Prose) and widget.allow_select:
+                found = widget.get_selection(selection)
+                texts.append(found[0].strip("\n") if found else "")
+        return "\n\n".join(filter(None, texts)) or None
+
+    def on_text_selected(self) -> None:
+        """Copy what is selected, once."""
+        if self.selections and self.selections is not self._copied:
+            self._copied = self.selections
+            with suppress(SkipAction):  # there is no text
+                self.action_copy_text()
+
+    def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
+        """Return the widget at a place, and the place in its text.
+
+        A widget that was removed is shown until the next layout, and Textual 8.2.8 would look for its parent.
+        """
+        widget, offset = super().get_widget_and_offset_at(x, y)
+        return (widget, offset) if widget is not None and widget.is_attached else (None, None)
+
+    def _forward_event(self, event: Event) -> None:
+        """Select a word or a line, which Textual 8.2.8 does not."""
+        is_double = isinstance(event, Click) and not event.is_forwarded and event.button == 1 and event.chain > 1
+        super()._forward_event(event)
+        if is_double and isinstance(event, Click):
+            self._select_around(event.screen_offset, whole_line=event.chain > 2)
+
+    def _select_around(self, pointed: Offset, *, whole_line: bool) -> None:
+        """Select the word or the line that is shown at a place."""
+        widget, place = self.get_widget_and_offset_at(*pointed)
+        if place is None or not isinstance(widget, Lines | Prose) or not widget.allow_select:
+            return
+        selection = widget.around(place, whole_line=whole_line)
+        if selection is not None:
+            self.selections = {widget: selection}
+            self.on_text_selected()
+
+    def _select_all_in_widget(self, widget: Widget) -> None:
+        """Do nothing: Textual calls this after a double click, when a word is selected."""
