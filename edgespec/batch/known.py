@@ -218,8 +218,7 @@ PART: Known = {
 }
 FILE: Known = read("filename file_data file_id")
 FUNCTION_CALL: Known = {
-    **read("id", function={**read("name arguments"), **harmless("parsed_arguments")}),
-    **only(type=("function",)),
+    **read("id type", function={**read("name arguments"), **harmless("parsed_arguments")}, custom=read("name input")),
     **harmless("index"),
 }
 MESSAGE: Known = {
@@ -230,13 +229,17 @@ MESSAGE: Known = {
     **refused("audio function_call"),
 }
 FUNCTION: Known = read("name description parameters strict")
-TOOL: Known = {**read("type", function=FUNCTION), **harmless("cache_control"), **refused("defer_loading")}
-TOOL_CHOICE: Known = {**read("type", function=read("name")), **refused("allowed_tools custom")}
+FORMAT: Known = {**harmless("type"), **read("syntax definition", grammar=read("syntax definition"))}
+TOOL: Known = {
+    **read("type", function=FUNCTION, custom=read("name description", format=FORMAT)),
+    **harmless("cache_control defer_loading"),  # all tools are in the prompt
+}
+TOOL_CHOICE: Known = read("type", function=read("name"), custom=read("name"), allowed_tools=read("mode tools"))
 OPENAI_CHAT: Known = {
     **GENERATION,
     **read("max_completion_tokens n n_cmpl best_of logprobs top_logprobs add_system_prompt", messages=MESSAGE),
     **harmless("prediction add_special_tokens"),  # the template has the BOS, and no prompt has two of them
-    **only(modalities=(["text"],), verbosity=("medium",)),
+    **only(modalities=(["text"],)),
     **only(web_search_options=()),  # even {} asks for a search
     **refused("audio moderation chat_template echo"),
 }
@@ -246,14 +249,14 @@ CHAT: Known = {
     **read("parallel_tool_calls", tools=TOOL, tool_choice=TOOL_CHOICE),
     **refused("functions"),
     **only(function_call=("none", "auto")),
-    **read("reasoning_effort chat_template_kwargs enable_thinking reasoning_format lenient"),
+    **read("reasoning_effort chat_template_kwargs enable_thinking reasoning_format lenient verbosity"),
     **read("add_generation_prompt continue_final_message"),
 }
 BATCH_CHAT: Known = {
     **OPENAI_CHAT,
     **read("stream"),
     **refused("tools functions"),
-    **only(tool_choice=("none", "auto"), function_call=("none", "auto")),
+    **only(tool_choice=("none", "auto"), function_call=("none", "auto"), verbosity=("medium",)),
     **harmless("stream_options parallel_tool_calls"),
 }
 
@@ -298,7 +301,8 @@ MESSAGE_TOOL: Known = {
     **read("type name description input_schema strict"),
     **harmless("cache_control eager_input_streaming"),
     **only(allowed_callers=(["direct"],)),
-    **refused("defer_loading input_examples"),
+    **harmless("defer_loading"),
+    **refused("input_examples"),
 }
 MESSAGES: Known = {
     **_OF_A_CHAT,
@@ -319,15 +323,24 @@ MESSAGES: Known = {
 
 ITEM_PART: Known = {**PART, **FILE, **read("file_url"), **harmless("detail")}
 ITEM: Known = {
-    **read("type role call_id name arguments", content=ITEM_PART, output=ITEM_PART),
-    **harmless("id status phase caller summary encrypted_content"),
-    **refused("namespace async"),
+    **read("type role call_id name namespace arguments input action operation error summary"),
+    **read(content=ITEM_PART, output=ITEM_PART),
+    **harmless("id status phase caller encrypted_content server_label max_output_length"),
+    **refused("async"),
+}
+RESPONSE_FUNCTION: Known = {
+    **read("type name description parameters strict", format=FORMAT),
+    **only(allowed_callers=(["direct"],)),
+    **refused("async"),
+    **harmless("output_schema defer_loading"),
 }
 RESPONSE_TOOL: Known = {
-    **read("type name description parameters strict"),
-    **only(allowed_callers=(["direct"],)),
-    **refused("defer_loading async"),
-    **harmless("output_schema"),
+    **RESPONSE_FUNCTION,
+    **read(tools=RESPONSE_FUNCTION),
+    **harmless("external_web_access search_context_size search_content_types user_location filters container"),
+    **harmless("vector_store_ids max_num_results ranking_options server_label server_url server_description headers"),
+    **harmless("require_approval allowed_tools connector_id authorization environment execution display_width"),
+    **harmless("display_height quality size model output_format background"),  # of tools that are left out
 }
 REASONING: Known = {
     **read("effort"),
@@ -338,8 +351,8 @@ RESPONSES: Known = {
     **_OF_A_CHAT,
     **_REFUSED,
     **read("max_tokens max_output_tokens instructions stop parallel_tool_calls include"),
-    **read(input=ITEM, tools=RESPONSE_TOOL, tool_choice={**read("type name"), **refused("mode tools")}),
-    **read(text={**read(format=JSON_FORMAT), **only(verbosity=("medium",))}),
+    **read(input=ITEM, tools=RESPONSE_TOOL, tool_choice=read("type name namespace mode tools")),
+    **read(text=read("verbosity", format=JSON_FORMAT)),
     **read(reasoning=REASONING),
     **refused("previous_response_id conversation background prompt moderation image"),
     **only(top_logprobs=(0,)),

@@ -11,8 +11,10 @@ from typing import Any
 from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.documents import with_texts
 from edgespec.batch.fields import Fields
-from edgespec.batch.images import parts_of, without_images
+from edgespec.batch.images import parts_of
 from edgespec.batch.input import MOST_BYTES, Inventory, Line, Shard
+from edgespec.batch.known import MESSAGE, check
+from edgespec.batch.messages import ROLES, message_in, message_of
 from edgespec.batch.openai import from_openai, is_openai
 from edgespec.batch.row import BadRow, Form, Id, Row, mark_of, row_key
 from edgespec.batch.row_settings import checked_n, is_integer, request_fields
@@ -203,14 +205,12 @@ def _messages(value: Any) -> tuple[Message, ...]:
 def _message(where: str, value: Any) -> Message:
     if not isinstance(value, Mapping):
         raise wrong(where, "be an object with role and content", value)
-    fields = Fields(value, where=where)
-    role, name = fields.text("role"), fields.text("name")
-    content, images = parts_of(f"{where}.content", fields.take("content"))
-    if role == "assistant":
-        without_images(where, (content, images))
-    if not role:
+    if not value.get("role"):
         raise BadInputError(f"{where} has no role")
-    if unknown := [*fields.rest()]:
-        raise BadInputError(f"a message has role and content; {shown(unknown[0])} is not supported")
-    extra = json.dumps({"name": name}, ensure_ascii=False) if name else ""  # some chat templates read it
-    return Message("system" if role == "developer" else role, content, extra=extra, images=images)
+    if unknown := check(value, MESSAGE):
+        raise BadInputError(f"{unknown[0].removesuffix(' ignored')} of {where} is not supported")
+    if value["role"] in ROLES:
+        return message_in(where, dict(value))
+    fields = Fields(value, where=where)  # some templates know other roles
+    role, content = fields.text("role"), parts_of(f"{where}.content", fields.take("content"))
+    return message_of(role, *content, name=fields.text("name"))

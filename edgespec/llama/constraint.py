@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import UsageError
 from edgespec.llama.closing import close
-from edgespec.llama.schema import translated
+from edgespec.llama.schema import patterns_in, translated
 from edgespec.settings import CONSTRAINTS, Constraint
 from edgespec.text.encodings import decoded
 
@@ -75,8 +75,22 @@ def compiled(kind: Constraint, text: str) -> str:
     except Exception as error:  # its kind for unknown rules, and others
         raise ValueError(readable(str(error))) from error
     if said := LLMatcher.validate_grammar(grammar, None, limits=parser_limits()):
-        raise ValueError(readable(said))
+        raise ValueError((kind == "json_schema" and _pattern_error(text)) or readable(said))
     return grammar
+
+
+def _pattern_error(schema: str) -> str:
+    """Return what is wrong with the first wrong pattern of a schema, and its place; nothing if all are right."""
+    from llguidance import LLMatcher
+
+    for pattern, place in patterns_in(schema):
+        try:
+            said = LLMatcher.validate_grammar(LLMatcher.grammar_from_regex(pattern), None, limits=parser_limits())
+        except ValueError as error:
+            said = str(error)
+        if said:
+            return f"{place}: {readable(said)}; write the pattern in another way, or leave it out"
+    return ""
 
 
 @lru_cache(16)

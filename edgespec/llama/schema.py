@@ -38,6 +38,15 @@ DIALECTS = {
     *(f"http://json-schema.org/draft-0{draft}/schema" for draft in (3, 4, 6, 7)),
     *(f"https://json-schema.org/draft/{draft}/schema" for draft in ("2019-09", "2020-12")),
 }
+# Patterns that libraries write with look-around, and patterns without it that match the same texts.
+_WITHOUT_LOOKAROUND = {
+    # Pydantic's Decimal
+    r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?(\d+\.?\d*|\.\d+)$",
+    # Zod's email()
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$": (
+        r"^([A-Za-z0-9_'+\-]+\.?)*[A-Za-z0-9_+\-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+    ),
+}
 _NUMBERED_UUID = re.compile("uuid[1-8]")
 
 
@@ -58,11 +67,18 @@ def translated(text: str) -> tuple[str, list[str]]:
     return json.dumps(schema, allow_nan=False), notes
 
 
+def patterns_in(text: str) -> list[tuple[str, str]]:
+    """Return the regular expressions of a schema that `translated` accepts, each with its place."""
+    schema = json.loads(text)
+    return _Translation(schema).patterns if isinstance(schema, dict) else []
+
+
 class _Translation:
     """Rewrites a schema in place, with its subschemas. A definition is read only if something refers to it."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.notes: list[str] = []
+        self.patterns: list[tuple[str, str]] = []
         self._root = root
         # The schemas that were read, by their ids. They are kept, so that no other object can get the same id.
         self._seen: dict[int, Any] = {id(root): root}
@@ -89,6 +105,11 @@ class _Translation:
                     raise ValueError(f"{said} is not supported")
                 del schema[keyword]
                 self.notes.append(f"{said} is ignored")
+        if isinstance(pattern := schema.get("pattern"), str):
+            schema["pattern"] = _WITHOUT_LOOKAROUND.get(pattern, pattern)
+            self.patterns.append((schema["pattern"], _below(place, "pattern")))
+        if isinstance(parts := schema.get("patternProperties"), dict):
+            self.patterns += [(name, _below(place, "patternProperties", name)) for name in parts]
         for keyword, value in schema.items():
             self._read_parts(keyword, value, place)
 

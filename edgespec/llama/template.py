@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -71,7 +71,7 @@ class ChatTemplate:
         """Return this template with a JSON object of arguments, such as `tools`."""
         if arguments == self._arguments:
             return self
-        _ = self._takes_parts  # once for all copies
+        _ = self._takes_parts, self._called  # once for all copies
         made = copy.copy(self)
         made._arguments = arguments
         return made
@@ -203,6 +203,24 @@ class ChatTemplate:
         shown = self._probe(Message("user", "a"), answer, Message("user", "c"))
         return bool(shown) and thought not in shown
 
+    @property
+    def shows_calls(self) -> bool:
+        """False if the template leaves out the calls of tools in earlier answers."""
+        return not self._called or "xyzzy" in self._called
+
+    @property
+    def shows_results(self) -> bool:
+        """False if the template leaves out the results of tools."""
+        return not self._called or "plugh" in self._called
+
+    @cached_property
+    def _called(self) -> str:
+        """A prompt with a call and its result, or nothing if the template rejects it."""
+        function = {"name": "xyzzy", "arguments": {}}
+        call = json.dumps({"tool_calls": [{"id": "call00000", "type": "function", "function": function}]})
+        result = Message("tool", "plugh", extra=json.dumps({"tool_call_id": "call00000", "name": "xyzzy"}))
+        return self._probe(Message("user", "a"), Message("assistant", "", extra=call), result)
+
     @cached_property
     def _takes_parts(self) -> bool:
         """True if the template leaves out contents that are not lists of parts, as some do that know images."""
@@ -219,15 +237,22 @@ class ChatTemplate:
 
 
 def tokenize_leniently(
-    template: ChatTemplate, model: Model, messages: Sequence[Message], note: Callable[[str], None], *, special: bool
+    template: ChatTemplate,
+    model: Model,
+    messages: Sequence[Message],
+    note: Callable[[str], None],
+    *,
+    special: bool,
+    plain: ChatTemplate | None = None,
+    told: Sequence[Message] = (),
 ) -> tuple[Prompted, tuple[str, ...]]:
     """Tokenize a conversation even if the template rejects it. Also return strings that must end the answer, beyond the
     model's end tokens.
 
-    Rejections are reported to `note`. Then messages are merged so that user and assistant alternate; if the template
-    rejects the merged messages too, ChatML replaces it. Raises UsageError if the template exceeds a limit: the model
-    would not know the other format, and a shorter conversation may be within the limit. An image that cannot be read is
-    an error, too.
+    Rejections are reported to `note`. Then messages are merged so that user and assistant alternate. If the template
+    rejects the merged messages too, it gets no tools (`plain`), but messages that describe tools and calls as text
+    (`told`). At last, ChatML replaces it. Raises UsageError if the template exceeds a limit: the model would not know
+    the other format, and a shorter conversation may be within the limit. An image that cannot be read is an error, too.
     """
     for message in messages:
         for image in message.images:
@@ -238,16 +263,24 @@ def tokenize_leniently(
         if isinstance(error.__cause__, TemplateFailedError) and error.__cause__.failed == "limit":
             raise
         refusal = error.why or error.what
-    for n_kept in (1, 0):  # most templates accept a system prompt, but many only as the first message
-        merged = _taking_turns(messages, n_kept)
-        if merged == list(messages):
-            continue
+    attempts = [(template, merged, "messages were merged") for merged in _merged(messages)]
+    if plain is not None:
+        attempts += [(plain, each, "tools and calls are described as text") for each in (list(told), *_merged(told))]
+    for form, changed, how in attempts:
         with suppress(UsageError):
-            prompt = template.prompt(merged, special=special)
-            note(f"the chat template rejects these messages ({refusal}): messages were merged")
+            prompt = form.prompt(changed, special=special)
+            note(f"the chat template rejects these messages ({refusal}): {how}")
             return prompt, ()
     note(f"the chat template cannot be used ({refusal}): using ChatML instead")
-    return ChatTemplate(model, CHATML, template.see).prompt(messages, special=special), (CHATML_END,)
+    return ChatTemplate(model, CHATML, template.see).prompt(told or messages, special=special), (CHATML_END,)
+
+
+def _merged(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """Yield other forms of messages: most templates accept a system prompt, but many only as the first message."""
+    for n_kept in (1, 0):
+        merged = _taking_turns(messages, n_kept)
+        if merged != list(messages):
+            yield merged
 
 
 def _taking_turns(messages: Sequence[Message], n_kept: int) -> list[Message]:

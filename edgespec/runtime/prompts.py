@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from edgespec.errors import ImageError, PromptTooLongError, UsageError
 from edgespec.files.images import size_of_image
@@ -13,6 +14,7 @@ from edgespec.llama.constraint import constraint_notes
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells
 from edgespec.llama.template import ChatTemplate, tokenize_leniently
+from edgespec.runtime.described import calls, described, with_calls
 from edgespec.settings import Message, Request
 
 MESSAGE = 256  # characters that take as long as a template takes for one message
@@ -93,7 +95,8 @@ class Prompts:
 
     def render(self, request: Request) -> str:
         """Return the messages of a request as the chat template writes them. Raises UsageError."""
-        return self._filled(request).render(request.messages)
+        template, messages = self._asked(request)
+        return template.render(messages)
 
     def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return a text of any length as ids."""
@@ -106,12 +109,14 @@ class Prompts:
             raise UsageError(f"there is no token {wrong}", why=f"ids go from 0 to {self._model.n_vocab - 1}")
         return [self._model.token_bytes(token, special=True) for token in tokens]
 
-    def _filled(self, request: Request) -> ChatTemplate:
-        """Return the template with the arguments of a request. A request without reasoning switches it off there."""
-        arguments = request.template
-        if request.reasoning_budget == 0 and self._template.has(SWITCH):
-            arguments = json.dumps(json.loads(arguments or "{}") | {SWITCH: False})
-        return self._template.given(arguments)
+    def _arguments(self, request: Request) -> dict[str, Any]:
+        """Return the arguments for the template. A request without reasoning switches it off there."""
+        given: dict[str, Any] = json.loads(request.template or "{}")
+        is_off = request.reasoning_budget == 0 and self._template.has(SWITCH)
+        return given | ({SWITCH: False} if is_off else {})
+
+    def _given(self, arguments: Mapping[str, Any]) -> ChatTemplate:
+        return self._template.given(json.dumps(arguments) if arguments else "")
 
     def tokenized(self, request: Request) -> Prompt:
         """Return the prompt of a request, which may be empty or longer than the context."""
@@ -121,12 +126,30 @@ class Prompts:
         self._check_images(request)
         if not request.messages:
             return Prompt(self._model.tokenize(request.prompt, add_special=True, parse_special=special))
-        template = self._filled(request)
+        template, messages = self._asked(request)
         if not request.lenient:
-            prompt = template.prompt(request.messages, special=special)
+            prompt = template.prompt(messages, special=special)
             return Prompt(prompt.tokens, images=prompt.images)
-        prompt, stop = tokenize_leniently(template, self._model, request.messages, self._note, special=special)
+        arguments = self._arguments(request)
+        told = described(messages, arguments.pop("tools", None) or ())
+        plain = self._given(arguments) if told != tuple(messages) else None
+        prompt, stop = tokenize_leniently(
+            template, self._model, messages, self._note, special=special, plain=plain, told=told
+        )
         return Prompt(prompt.tokens, stop, prompt.images)
+
+    def _asked(self, request: Request) -> tuple[ChatTemplate, tuple[Message, ...]]:
+        """Return the template with the arguments of a request, and messages that it shows: tools, calls and results for
+        which it has no place are described as text."""
+        arguments, messages = self._arguments(request), request.messages
+        template = self._given(arguments)
+        if not template.has("tools"):
+            return template, described(messages, arguments.get("tools") or ())
+        if any(map(calls, messages)) and not template.shows_calls:
+            messages = tuple(map(with_calls, messages))
+        if any(message.role == "tool" for message in messages) and not template.shows_results:
+            messages = described(messages, ())
+        return template, messages
 
     @staticmethod
     def _check_images(request: Request) -> None:

@@ -13,17 +13,19 @@ from edgespec.batch.documents import with_texts
 from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
 from edgespec.batch.known import MESSAGES
+from edgespec.batch.messages import call_of, message_of
 from edgespec.runtime.prompts import Prompts
 from edgespec.serve.chat import BlockObject, Call, End, Events
 from edgespec.serve.errors import Names, anthropic_body
-from edgespec.serve.messages import call_of, message_of, take_functions
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
-from edgespec.settings import LARGEST, Message, moved
+from edgespec.serve.tools.foreign import take_functions
+from edgespec.settings import LARGEST, Message, moved, shown
 from edgespec.tools.formats import ToolCall
 
 MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
+_FOREIGN = ("server_tool_use", "mcp_tool_use", "_tool_result", "container_upload")
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -35,7 +37,7 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     if not counts and "max_tokens" not in fields:
         raise BadInputError("max_tokens is missing", "max_tokens")
     system = fields.take("system")
-    messages = [*_messages(system, fields.take("messages"))]
+    messages = [*_messages(system, fields.take("messages"), fields.notes)]
     chat = take_functions(fields, ("custom", None), "input_schema")
     chat |= {"add_system_prompt": False} if system in ("", []) else {}
     chat |= _choice(fields.within("tool_choice"))
@@ -63,7 +65,7 @@ async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]
     return {"input_tokens": await model.ask(lambda worker: worker.prompt_length(request))}
 
 
-def _messages(system: Any, given: Any) -> Iterator[Message]:
+def _messages(system: Any, given: Any, notes: list[str]) -> Iterator[Message]:
     if system:
         yield message_of("system", content_of("system", system))
     if not isinstance(given, list) or not given:
@@ -72,13 +74,14 @@ def _messages(system: Any, given: Any) -> Iterator[Message]:
         role = message.get("role") if isinstance(message, dict) else None
         if role not in ("user", "assistant", "system"):
             raise wrong(f"messages[{index}]", "have the role user, assistant or system", role)
-        yield from _parted(f"messages[{index}].content", role, message.get("content"))
+        yield from _parted(f"messages[{index}].content", role, message.get("content"), notes)
 
 
-def _parted(where: str, role: str, content: Any) -> Iterator[Message]:
-    """Yield the messages of a chat for a message of blocks. In a chat each result of a tool is a separate message."""
+def _parted(where: str, role: str, content: Any, notes: list[str]) -> Iterator[Message]:
+    """Yield the messages of a chat for a message of blocks. In a chat each result of a tool is a separate message.
+    Notes name blocks about tools that the service of a provider ran, which are left out."""
     parts, reasoning, calls, n_results = [], [], [], 0
-    for index, block in enumerate(_blocks(where, content)):
+    for index, block in enumerate(_blocks(where, [] if content is None and role == "assistant" else content)):
         at = f"{where}[{index}]"
         fields, kind = Fields(block, where=at), block.get("type")
         if kind == "tool_result" and role == "user":
@@ -92,6 +95,8 @@ def _parted(where: str, role: str, content: Any) -> Iterator[Message]:
             calls.append(call_of(at, fields.text("id"), Fields(function, where=at)))
         elif kind == "thinking" and role == "assistant":
             reasoning.append(str(fields.take("thinking", "")))
+        elif isinstance(kind, str) and kind.endswith(_FOREIGN):
+            notes.append(f"{at} is left out: blocks of type {shown(kind)} do not exist here")
         elif kind != "redacted_thinking":
             parts.append(block)
     if role == "assistant":

@@ -14,7 +14,7 @@ from typing import Any
 from edgespec.batch.bad_input import BadInputError, UnsupportedError
 from edgespec.batch.known import ALIASES
 from edgespec.errors import EdgespecError, ImageError, PromptTooLongError, UsageError
-from edgespec.settings import Request, shown
+from edgespec.settings import CONSTRAINTS, Request, shown
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,9 @@ SCHEMAS = {
     "tools": "tools",
 }
 """Fields that may contain a schema for the answer, each with the name of the schema in an error."""
+
+
+_OF_A_TOOL = re.compile(r"#/\$defs/([^/ ]+)/properties/arguments")  # where `given.py` puts the schema of a tool
 
 
 class ApiError(Exception):
@@ -130,7 +133,10 @@ def error_for(error: BaseException) -> ApiError:
     message = error.line
     if isinstance(error, UsageError):
         about = error.what.partition(" ")[0].rstrip(":")
-        named = about if about in Request.__dataclass_fields__ else None
+        named: str | None = next(
+            (kind for kind, words in CONSTRAINTS.items() if error.what == f"cannot use this {words}"), None
+        )
+        named = about if about in Request.__dataclass_fields__ else named
         return ApiError(400, message, param=error.where if isinstance(error, ImageError) else named)
     return ApiError(503, message, type="server_error", code="engine_error", headers=once)
 
@@ -185,6 +191,7 @@ def _rename(error: ApiError, names: Names) -> None:
     number = re.search(r"\[\d+\]", read)
     index = number[0] if number else "[]"
     known = {name.replace("[]", index): sent.replace("[]", index) for name, sent in names.items()}
+    error.message = _OF_A_TOOL.sub(lambda found: f"tool {found[1].replace('~1', '/')}, #", error.message)
     begins = [name for name in known if read == name or read.startswith((f"{name}.", f"{name}["))]
     if not begins:
         return

@@ -12,21 +12,23 @@ from edgespec import __version__
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import CHAT, TEXT, Known
+from edgespec.batch.messages import chat_messages, check_count
 from edgespec.batch.openai import check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.runtime.prompts import SWITCH, Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
 from edgespec.serve.errors import Names
-from edgespec.serve.messages import chat_messages, check_count
 from edgespec.serve.prompts import take_prompts
 from edgespec.serve.served import Served
+from edgespec.serve.tools.foreign import ClientTools
 from edgespec.serve.tools.given import refuses_reasoning, take_arguments, take_tools, use_tools, with_tools
 from edgespec.settings import LARGEST, Message, Request, with_system
 from edgespec.text.thinking import CLOSE
 from edgespec.tools.formats import ToolCall
 
 MOST_LOGPROBS = 20
+VERBOSITIES = ("low", "medium", "high")
 MOST_ANSWERS = 64  # to one request
 MOST_CHARACTERS = 2**26  # of the prompts of all answers to one request
 
@@ -60,9 +62,11 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
     splits = fields.choice("reasoning_format", ("auto", "none", "deepseek"), "auto") != "none"
     begun = messages[-1].content if messages[-1].role == "assistant" else ""
     lenient = fields.flag("lenient", True)
+    if fields.choice("verbosity", VERBOSITIES, "medium") != "medium":
+        fields.notes.append("'verbosity' has no effect: models here have no such setting")
     request = replace(model.defaults, messages=messages, prompt="", lenient=lenient, **what)
     is_constrained = request.constraint is not None
-    request = with_tools(request, tools, arguments, model.template)
+    request = with_tools(request, tools, arguments)
     call = _call(fields, model, [request])
     call.splits = splits and not is_constrained and not tools.must
     is_off = SWITCH in model.template and (request.reasoning_budget == 0 or arguments.get(SWITCH) is False)
@@ -153,6 +157,7 @@ class ChatObject(Writer):
         super().__init__(call, body)
         self._id = ("chatcmpl-" if self._is_chat else "cmpl-") + secrets.token_hex(12)
         self._created = int(time.time())
+        self._tools = ClientTools(body)
         self._lengths = [0] * len(call.requests)  # characters, for offsets of tokens
         self._begun: set[int] = set()
 
@@ -168,7 +173,7 @@ class ChatObject(Writer):
         if piece.text or piece.reasoning or piece.tool or piece.tokens:
             tokens = {"tokens": _as_json(piece.tokens)} if self.call.returns_tokens and piece.tokens else {}
             logprobs = self._logprobs(index, piece.tokens) if piece.tokens and self.call.wants_tokens else None
-            yield self._chunk(index, _delta(piece) if self._is_chat else piece.text, logprobs=logprobs) | tokens
+            yield self._chunk(index, self._delta(piece) if self._is_chat else piece.text, logprobs=logprobs) | tokens
         if piece.end is not None:
             self.answers[index].end = piece.end
             last = self._chunk(index, {} if self._is_chat else "", finish_reason=piece.end.reason)
@@ -201,7 +206,7 @@ class ChatObject(Writer):
             if reasoning := "".join(answer.reasoning):
                 message["reasoning_content"] = reasoning
             if answer.calls:  # each call comes in one piece
-                message["tool_calls"] = [_tool_call(tool) for tool in answer.calls]
+                message["tool_calls"] = [self._tool_call(tool) for tool in answer.calls]
                 message["content"] = text or None
             made["message"] = message
         else:
@@ -211,6 +216,22 @@ class ChatObject(Writer):
         if self.call.returns_tokens:
             made |= {"tokens": _as_json(answer.tokens), "cut": end.cut}
         return made
+
+    def _delta(self, piece: Piece) -> dict[str, Any]:
+        delta: dict[str, Any] = {}
+        if piece.reasoning:
+            delta["reasoning_content"] = piece.reasoning
+        if piece.tool is not None:
+            delta["tool_calls"] = [{"index": piece.tool.number, **self._tool_call(piece.tool)}]
+        if piece.text or not delta:
+            delta["content"] = piece.text
+        return delta
+
+    def _tool_call(self, tool: ToolCall) -> dict[str, Any]:
+        text = self._tools.input_of(tool)
+        if text is not None:
+            return {"id": tool.id, "type": "custom", "custom": {"name": tool.name, "input": text}}
+        return {"id": tool.id, "type": "function", "function": {"name": tool.name, "arguments": tool.arguments}}
 
     def _logprobs(self, index: int, tokens: Sequence[TokenEvent]) -> dict[str, Any]:
         if self._is_chat:
@@ -256,20 +277,5 @@ class TextObject(ChatObject):
     _is_chat = False
 
 
-def _delta(piece: Piece) -> dict[str, Any]:
-    delta: dict[str, Any] = {}
-    if piece.reasoning:
-        delta["reasoning_content"] = piece.reasoning
-    if piece.tool is not None:
-        delta["tool_calls"] = [{"index": piece.tool.number, **_tool_call(piece.tool)}]
-    if piece.text or not delta:
-        delta["content"] = piece.text
-    return delta
-
-
 def _as_json(tokens: Sequence[TokenEvent]) -> list[dict[str, Any]]:
     return [event.as_json() for event in tokens]
-
-
-def _tool_call(tool: ToolCall) -> dict[str, Any]:
-    return {"id": tool.id, "type": "function", "function": {"name": tool.name, "arguments": tool.arguments}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -12,13 +13,20 @@ from edgespec.batch.documents import with_texts
 from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
 from edgespec.batch.known import RESPONSES
+from edgespec.batch.messages import call_of, message_of, role_in
 from edgespec.serve.chat import BlockObject, Call, End, Event, Events
 from edgespec.serve.errors import ApiError, Names
-from edgespec.serve.messages import call_of, message_of, role_in, take_functions
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
+from edgespec.serve.tools.foreign import ClientTools, take_functions
 from edgespec.settings import Message, shown
 from edgespec.tools.formats import ToolCall
+
+_TEXT = {"format": "response_format", "verbosity": "verbosity"}
+_CALLS = {
+    *("function_call", "custom_tool_call", "mcp_call", "local_shell_call", "shell_call", "apply_patch_call"),
+    "computer_call",
+}
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
@@ -27,15 +35,13 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
     """Read a body of /v1/responses. Raises BadInputError."""
     fields = Fields(body, RESPONSES)
     instructions = fields.take("instructions")
-    messages = [*_messages(instructions, fields.take("input"))]
+    messages = [*_messages(instructions, fields.take("input"), fields.notes)]
     chat = take_functions(fields, ("function",), "parameters")
     chat |= {"add_system_prompt": False} if instructions == "" else {}
     if "tool_choice" in fields:
-        choice = fields.take("tool_choice")
-        is_named = isinstance(choice, dict) and choice.get("type") == "function"
-        chat["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}} if is_named else choice
-    if "format" in (text := fields.within("text")):
-        chat["response_format"] = text.take("format")
+        chat["tool_choice"] = _choice(fields.take("tool_choice"))
+    text = fields.within("text")
+    chat |= {sent: text.take(name) for name, sent in _TEXT.items() if name in text}
     if (effort := fields.within("reasoning").take("effort")) is not None:
         chat["reasoning_effort"] = effort
     if not isinstance(included := fields.take("include", []), list):
@@ -45,7 +51,18 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
     return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
 
 
-def _messages(instructions: Any, given: Any) -> Iterator[Message]:
+def _choice(given: Any) -> Any:
+    """Return the choice of a tool as chats have it."""
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind in ("function", "custom"):
+        name = f"{given['namespace']}.{given.get('name')}" if given.get("namespace") else given.get("name")
+        return {"type": kind, kind: {"name": name}}
+    if kind == "allowed_tools":
+        return {"type": kind, kind: {"mode": given.get("mode"), "tools": given.get("tools")}}
+    return given
+
+
+def _messages(instructions: Any, given: Any, notes: list[str]) -> Iterator[Message]:
     if instructions:
         yield message_of("system", content_of("instructions", instructions))
     if isinstance(given, str):
@@ -60,33 +77,57 @@ def _messages(instructions: Any, given: Any) -> Iterator[Message]:
         fields = Fields(item, where=where)
         kind = fields.take("type", "message")
         is_answer = kind == "message" and item.get("role") == "assistant"
-        if answer and kind != "function_call" and not (is_answer and not answer["content"]):
+        is_output = isinstance(kind, str) and kind.endswith("_call_output")
+        if not (kind in ("message", "reasoning", *_CALLS) or is_output):
+            if kind == "item_reference" or not isinstance(kind, str):
+                raise UnsupportedError(where, f"items of type {shown(kind)} do not exist here")
+            notes.append(f"{where} is left out: items of type {shown(kind)} do not exist here")
+            continue
+        if answer and kind not in _CALLS and not (is_answer and not answer["content"]):
             yield message_of("assistant", **answer)
             answer = {}
-        if kind in ("reasoning", "function_call") or is_answer:
+        if kind in ("reasoning", *_CALLS) or is_answer:
             _add(answer or (answer := {"content": ""}), where, kind, fields)
-        elif kind == "function_call_output":
-            output = parts_of(f"{where}.output", fields.take("output"))
+        elif is_output:
+            output = parts_of(f"{where}.output", fields.take("output", ""))
             yield message_of("tool", *output, tool_call_id=fields.text("call_id"))
-        elif kind == "message":
-            yield message_of(role_in(fields, where), *parts_of(f"{where}.content", fields.take("content")))
         else:
-            raise UnsupportedError(where, f"items of type {shown(kind)} do not exist here")
+            yield message_of(role_in(fields, where), *parts_of(f"{where}.content", fields.take("content")))
+        if kind == "mcp_call":  # an item with its result
+            yield message_of("assistant", **answer)
+            answer = {}
+            result = fields.take("output") or fields.take("error") or ""
+            yield message_of("tool", result if isinstance(result, str) else json.dumps(result))
     if answer:
         yield message_of("assistant", **answer)
 
 
 def _add(answer: dict[str, Any], where: str, kind: str, fields: Fields) -> None:
     """Add an item to the message of an earlier answer."""
-    if kind == "function_call":
-        answer.setdefault("tool_calls", []).append(call_of(where, fields.text("call_id"), fields))
+    if kind in _CALLS:
+        answer.setdefault("tool_calls", []).append(_call(where, kind, fields))
     elif kind == "message":
-        answer["content"] = content_of(f"{where}.content", fields.take("content"))
+        answer["content"] = content_of(f"{where}.content", fields.take("content", ""))
     else:
-        parts = fields.take("content") or []
+        parts = fields.take("content") or fields.take("summary") or []
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
             raise BadInputError(f"content of {where} must be a list of parts, not {shown(parts)}", where)
         answer["reasoning"] = "\n".join(str(part.get("text", "")) for part in parts)
+
+
+def _call(where: str, kind: str, fields: Fields) -> dict[str, Any]:
+    """Return a call of a tool. Tools that are not functions are called by the names of their types."""
+    id, group = fields.text("call_id"), fields.text("namespace")
+    if kind == "custom_tool_call":
+        given = {"name": fields.take("name"), "arguments": {"input": fields.text("input")}}
+    elif kind in ("function_call", "mcp_call"):
+        given = {"name": fields.take("name"), "arguments": fields.take("arguments")}
+    else:
+        action = fields.take("action") or fields.take("operation")
+        given = {"name": kind.removesuffix("_call"), "arguments": action}
+    if group:
+        given["name"] = f"{group}.{given['name']}"
+    return call_of(where, id, Fields(given, where=where))
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -131,6 +172,7 @@ class ResponseObject(BlockObject):
             "output": [],
         }
         self._n_events = self._n_reasoning = 0
+        self._tools = ClientTools(body)
 
     def _event(self, kind: str, **what: Any) -> Event:
         self._n_events += 1
@@ -141,12 +183,16 @@ class ResponseObject(BlockObject):
         yield self._event("response.in_progress", response=self.object)
 
     def _tool(self, tool: ToolCall) -> Events:
-        yield from self._begin("function_call", "fc", {"call_id": tool.id, "name": tool.name, "arguments": ""})
+        text = self._tools.input_of(tool)
+        kind, prefix, field, said = "function_call", "fc", "arguments", tool.arguments
+        if text is not None:
+            kind, prefix, field, said = "custom_tool_call", "ctc", "input", text
+        yield from self._begin(kind, prefix, {"call_id": tool.id, **self._tools.named(tool), field: ""})
         where = self._where()
-        yield self._event("response.function_call_arguments.delta", **where, delta=tool.arguments)
-        self._blocks[-1]["arguments"] = tool.arguments
-        done = {"name": tool.name, "arguments": tool.arguments}
-        yield self._event("response.function_call_arguments.done", **where, **done)
+        yield self._event(f"response.{kind}_{field}.delta", **where, delta=said)
+        self._blocks[-1][field] = said
+        name = {"name": self._blocks[-1]["name"]} if text is None else {}
+        yield self._event(f"response.{kind}_{field}.done", **where, **name, **{field: said})
 
     def _where(self) -> dict[str, Any]:
         return {"item_id": self._blocks[-1]["id"], "output_index": self._number}

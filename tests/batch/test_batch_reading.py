@@ -92,6 +92,20 @@ def test_a_system_message_among_messages_is_the_only_one() -> None:
     assert row({"messages": turns}, CHAT).request.messages == (Message("system", "s"), Message("user", "a"))
 
 
+def test_what_an_sdk_returned_is_sent_again_in_rows_of_both_forms() -> None:
+    function = {"name": "f", "arguments": '{"a": "b"}', "parsed_arguments": None}
+    call = {"id": "c", "type": "function", "function": function, "index": 0}
+    unused: dict[str, Any] = {"refusal": None, "audio": None, "function_call": None, "annotations": [], "parsed": None}
+    said = {"role": "assistant", "content": None, "tool_calls": [call], **unused}
+    thought = {"role": "assistant", "content": None, "tool_calls": None, "reasoning_content": "hm", **unused}
+    turns = [{"role": "user", "content": "a"}, said, {"role": "tool", "tool_call_id": "c", "content": "1"}, thought]
+    for given in ({"messages": turns}, {"url": "/v1/chat/completions", "body": {"messages": turns}}):
+        _, called, result, last = row(given).request.messages
+        assert json.loads(called.extra)["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": "b"}}
+        assert (called.content, result.content, last.content) == ("", "1", "<think>\nhm\n</think>\n\n")
+        assert json.loads(result.extra) == {"tool_call_id": "c"}
+
+
 def test_contents_in_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert row({"messages": [{"role": "user", "content": parts}]}).request.messages == (Message("user", "a\nb"),)
@@ -113,7 +127,8 @@ def test_contents_in_parts_are_joined() -> None:
         ({"messages": ["a"]}, "messages[0] must be an object"),
         ({"messages": [{"content": "a"}]}, "messages[0] has no role"),
         ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content must be"),
-        ({"messages": [{"role": "user", "content": "a", "tool_calls": [1]}]}, "'tool_calls' is not supported"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [1]}]}, "must be a list, and the assistant's"),
+        ({"messages": [{"role": "user", "content": "a", "calls": [1]}]}, "'calls' of messages[0] is not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must have an image_url"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "neither text nor images"),
         ({"messages": [{"role": "system", "content": "a"}], "system": "b"}, "two system messages"),

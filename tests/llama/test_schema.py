@@ -19,7 +19,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 import edgespec
 from edgespec.llama.constraint import compiled, constraint_notes
-from edgespec.llama.schema import ANNOTATIONS, IMPLEMENTED, REFUSED, translated
+from edgespec.llama.schema import ANNOTATIONS, IMPLEMENTED, REFUSED, patterns_in, translated
 from edgespec.runtime.runtime import Runtime
 
 BYTES = LLTokenizer("byte")
@@ -183,6 +183,9 @@ def test_no_keyword_of_json_schema_is_ignored_in_silence() -> None:
         ({"dependentRequired": {"a": ["b"]}}, '"dependentRequired" at #/dependentRequired is not supported'),
         ({"properties": {"a": {"pattern": r"a\b"}}}, r"look-around and word boundaries (\b) are not supported"),
         ({"patternProperties": {"(?=a)b": {}}}, "(?=a)b, column 1: look-around"),
+        ({"properties": {"a": {"pattern": "(?=a)b"}}}, "#/properties/a/pattern: (?=a)b, column 1: look-around"),
+        ({"$defs": {"x": {"items": {"pattern": "[a"}}}, "$ref": "#/$defs/x"}, "#/$defs/x/items/pattern: [a, column 1"),
+        ({"patternProperties": {"(?=a)/b": {}}}, "#/patternProperties/(?=a)~1b: "),
         ({"propertyNames": {"pattern": r"(a)\1"}}, r"(a)\1, column 4: backreferences are not supported"),
         ({"$ref": "#there", "$defs": {"a": {"$anchor": "there", "not": {"const": 1}}}}, "at #/$defs/a/not"),
         ({"maximum": float("inf")}, "Out of range float values"),
@@ -259,3 +262,17 @@ def test_the_command_line_shows_the_notes(tmp_path: Path) -> None:
         "run", "-m", "demo", "-t", "1", "--spec-type", "none", "--seed", "1", "A: ", "-j", schema, home=tmp_path
     )
     assert b"note: JSON schema: uniqueItems at # is ignored: items may repeat" in done.stderr
+
+
+DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
+EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+
+
+@pytest.mark.parametrize(("pattern", "letters"), [(DECIMAL, "+-.01"), (EMAIL, "aZ'.@-+")])
+def test_patterns_of_pydantic_and_zod_without_look_around_match_the_same_texts(pattern: str, letters: str) -> None:
+    ((without, place),) = patterns_in(json.dumps({"properties": {"p": {"pattern": pattern}}}))
+    assert place == "#/properties/p/pattern"
+    assert "(?" not in without
+    texts = {"".join(letter) for length in range(6) for letter in itertools.product(letters, repeat=length)}
+    texts |= {f"{text}@a.aa" for text in texts} | {f"a@{text}.aa" for text in texts}
+    assert all(bool(re.search(pattern, text)) == bool(re.search(without, text)) for text in texts)

@@ -131,7 +131,7 @@ def test_a_template_that_wants_turns_gets_them(tmp_path: Path) -> None:
 
 def test_a_system_message_that_comes_late_becomes_the_users(tmp_path: Path) -> None:
     with tiny(tmp_path, SYSTEM_FIRST) as llm:
-        call = Message("assistant", "", extra='{"tool_calls": [{"id": "a"}]}')
+        call = Message("assistant", "", extra='{"name": "f"}')
         messages = (Message("system", "be brief"), QUESTION, Message("system", "more"), call, call, QUESTION)
         text = llm.model.detokenize(llm.tokenize(lenient(*messages)), special=True).decode()
         assert text.endswith("[system]be brief[user]hello\n\nmore[assistant][assistant][user]hello")
@@ -164,6 +164,32 @@ def test_control_tokens_in_tools_and_calls_are_text(llm: Runtime) -> None:
     (end,) = llm.model.tokenize("<|im_end|>", parse_special=True)
     assert ids.count(end) == 1
     assert llm.model.detokenize(ids, special=True).decode().endswith("a <|im_end|>bc <|im_end|><|im_end|>")
+
+
+CALL = {"id": "call00000", "type": "function", "function": {"name": "run", "arguments": '{"cmd": "ls'}}
+CALLED = (
+    QUESTION,
+    Message("assistant", "", extra=json.dumps({"tool_calls": [CALL]})),
+    Message("tool", "result", extra='{"tool_call_id": "call00000"}'),
+)
+TOOLS = json.dumps({"tools": [{"type": "function", "function": {"name": "run", "parameters": {}}}]})
+NEEDS_OBJECTS = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments | items %}{{ k }}={{ v }}{% endfor %}"
+    "{% endfor %}{% endfor %}"
+)
+NO_CALLS = "{{ tools }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+NO_RESULTS = "{{ tools }}{% for m in messages if m.role != 'tool' %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [NEEDS_OBJECTS, NO_CALLS, NO_RESULTS, CHATML, "{{ raise_exception('no') }}"])
+def test_no_template_loses_tools_calls_or_results(tmp_path: Path, template: str) -> None:
+    with tiny(tmp_path, template) as llm:
+        ids = llm.tokenize(Request(messages=CALLED, template=TOOLS, lenient=True))
+        text = llm.model.detokenize(ids, special=True).decode()
+    assert text.count('"name": "run"') + text.count("'name': 'run'") >= 2, "the tool and its call"
+    assert '{\\"cmd\\": \\"ls' in text
+    assert "result" in text
 
 
 ADDED = ("</think>", "<tool_call>", "[THINK]", "<|channel>", "  ", "<table>")

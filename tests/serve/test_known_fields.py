@@ -166,7 +166,24 @@ OF_TOOLS: dict[str, Any] = {
     "tools[0].function.parameters": {},
     "tools[0].function.strict": True,
 }
+CUSTOM: dict[str, Any] = {"type": "custom", "custom": {"name": "g", "format": {"definition": "a"}}}
+OF_FORMATS: dict[str, Any] = {
+    "format": {"definition": "b"},
+    "format.syntax": "regex",
+    "format.definition": "b",
+    "format.grammar": {"definition": "b"},
+    "format.grammar.syntax": "regex",
+    "format.grammar.definition": "b",
+}
+OF_TOOLS |= {
+    "tools[1].custom": {"name": "h"},
+    "tools[1].custom.name": "h",
+    "tools[1].custom.description": "d",
+    **{f"tools[1].custom.{name}": value for name, value in OF_FORMATS.items()},
+}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+NAMED = {"type": "function", "name": "f"}
+GROUP: dict[str, Any] = {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "x"}]}
 BLOCKS: list[Any] = [
     {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
     {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
@@ -260,6 +277,16 @@ FORMATS = {
             "tool_choice.type": "often",
             "tool_choice.function": {"name": "f"},
             "tool_choice.function.name": "f",
+            "tool_choice.custom": {"name": "f"},
+            "tool_choice.custom.name": "f",
+            "tool_choice.allowed_tools": {"mode": "required", "tools": [NAMED]},
+            "tool_choice.allowed_tools.mode": "required",
+            "tool_choice.allowed_tools.tools": [],
+            "messages[1].tool_calls[0].type": "custom",
+            "messages[1].tool_calls[0].custom": {"name": "g", "input": "x"},
+            "messages[1].tool_calls[0].custom.name": "g",
+            "messages[1].tool_calls[0].custom.input": "x",
+            "verbosity": "low",
             "parallel_tool_calls": False,
             "add_generation_prompt": False,
             "continue_final_message": True,
@@ -391,6 +418,24 @@ FORMATS = {
             "parallel_tool_calls": False,
             "tool_choice.type": "often",
             "tool_choice.name": "f",
+            "tool_choice.namespace": "g",
+            "tool_choice.mode": "required",
+            "tool_choice.tools": [],
+            "input[1].namespace": "g",
+            "input[1].input": "x",
+            "input[1].action": {"a": 1},
+            "input[1].operation": {"a": 1},
+            "input[1].error": "x",
+            "input[1].summary": [{"text": "x"}],
+            **{f"tools[1].{name}": value for name, value in OF_FORMATS.items()},
+            "tools[1].tools": [{"type": "function", "name": "g"}],
+            "tools[1].tools[0].type": "web_search",
+            "tools[1].tools[0].name": "h",
+            "tools[1].tools[0].description": "d",
+            "tools[1].tools[0].parameters": SCHEMA,
+            "tools[1].tools[0].strict": True,
+            **{f"tools[1].tools[0].{name}": value for name, value in OF_FORMATS.items()},
+            "text.verbosity": "low",
             "include": ["message.output_text.logprobs"],
             "tool_choice": "none",
             "tools": [],
@@ -500,6 +545,41 @@ WITH: dict[str, dict[str, Any]] = {
     "tool_choice.name": {"tool_choice.type": "tool"},
     "tool_choice.function": {"tool_choice.type": "function"},
     "tool_choice.function.name": {"tool_choice.type": "function"},
+    "tool_choice.custom": {"tool_choice.type": "custom"},
+    "tool_choice.custom.name": {"tool_choice.type": "custom"},
+    **{
+        f"tool_choice.allowed_tools{name}": {
+            "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": [NAMED]}}
+        }
+        for name in ("", ".mode", ".tools")
+    },
+    **{
+        f"tool_choice.{name}": {"tool_choice": {"type": "allowed_tools", "tools": [NAMED]}}
+        for name in ("mode", "tools")
+    },
+    "tool_choice.namespace": {"tool_choice": {"type": "function", "name": "f"}},
+    **{
+        f"messages[1].tool_calls[0].custom{name}": {"messages[1].tool_calls[0].type": "custom"}
+        for name in ("", ".name", ".input")
+    },
+    "input[1].input": {"input[1].type": "custom_tool_call"},
+    "input[1].action": {"input[1].type": "local_shell_call"},
+    "input[1].operation": {"input[1].type": "apply_patch_call"},
+    "input[1].error": {"input[1].type": "mcp_call"},
+    "input[1].summary": {"input[1].type": "reasoning"},
+    **{path: {"tools[1]": CUSTOM} for path in OF_TOOLS if path.startswith("tools[1].custom")},
+    **{f"tools[1].{name}": {"tools[1]": {"type": "custom", **CUSTOM["custom"]}} for name in OF_FORMATS},
+    "tools[1].tools": {"tools[1]": GROUP},
+    **{
+        f"tools[1].tools[0].{name}": {"tools[1]": GROUP}
+        for name in ("type", "name", "description", "parameters", "strict")
+    },
+    **{
+        f"tools[1].tools[0].{name}": {
+            "tools[1]": {"type": "namespace", "tools": [{"type": "custom", **CUSTOM["custom"]}]}
+        }
+        for name in OF_FORMATS
+    },
     "output_config.format.schema": {"output_config.format.type": "json_schema"},
     "text.format.schema": {"text.format.type": "json_schema"},
     "input[0].content[0].refusal": {"input[0].content[0].type": "refusal"},
@@ -516,6 +596,8 @@ WITH |= {f"{place}.{name}": needed for place, (fields, needed) in PLACES.items()
 WITH["messages[0].content[0].file"] = {"messages[0].content[0].type": "file"}
 for place in ("messages[0].content[0]", "messages[2].content[0].content[0]"):
     WITH[f"{place}.source.content"] = {place: {"type": "document", "source": {"type": "content", "content": "b"}}}
+    for kind, name in (("url", "url"), ("file", "file_id")):
+        WITH[f"{place}.source.{name}"] = {place: {"type": "document", "source": {"type": kind}}}
 OF_THE_OBJECT = {"thinking.display"}  # what the object of the answer reads
 
 
@@ -575,7 +657,7 @@ def test_every_field_that_is_read_changes_what_is_asked_or_is_refused(name: str,
     for path, value in format.examples.items():
         body = deepcopy(format.body)
         for other, needed in WITH.get(path, {}).items():
-            put(body, other, needed)
+            put(body, other, deepcopy(needed))
         try:
             before: Any = asked(format.read(body, model))
         except (ApiError, BadInputError):

@@ -17,11 +17,11 @@ from serving import Serving, serving
 
 from edgespec.batch.bad_input import BadInputError
 from edgespec.batch.fields import Fields
+from edgespec.batch.messages import chat_messages
 from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
 from edgespec.runtime.stream import Stream
 from edgespec.runtime.worker import Worker
 from edgespec.serve.bodies import SMALL
-from edgespec.serve.messages import chat_messages
 from edgespec.settings import LoadSettings, Request
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -92,7 +92,7 @@ def test_tools_of_messages(server: Serving) -> None:
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
         {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": 3}]}]},
         {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": [], "content": 3}]}]},
-        {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        {"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}},
         {"tool_choice": {"type": "often"}},
         {"n": 2},
     ],
@@ -156,12 +156,115 @@ def test_tools_of_responses(server: Serving) -> None:
         ({"input": None}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"tools": [{"type": "mcp"}], "tool_choice": "required"}, "tool_choice"),
         ({"background": True}, "background"),
     ],
 )
 def test_what_responses_cannot_honour_is_named(server: Serving, body: dict[str, Any], param: str) -> None:
     assert server.posted(RESPONSES, {"input": "Hello"} | body, 400)["error"]["param"] == param
+
+
+# --- tools and items of other providers -------------------------------------------------------------------------------
+
+RUN = {"type": "object", "properties": {"cmd": {"enum": ["ls"]}}, "required": ["cmd"], "additionalProperties": False}
+HOSTED: list[dict[str, Any]] = [
+    {"type": "web_search", "external_web_access": True},
+    {"type": "function", "name": "run", "parameters": RUN, "strict": False},
+    {"type": "namespace", "name": "agents", "description": "d", "tools": [
+        {"type": "function", "name": "stop", "parameters": RUN, "defer_loading": True},
+        {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "s: /x/"}},
+    ]},
+    {"type": "custom", "name": "apply_patch", "description": "Edits files."},
+    {"type": "mcp", "server_label": "x", "server_url": "https://example.org", "require_approval": "never"},
+]  # fmt: skip
+
+
+def test_tools_that_a_provider_runs_are_left_out_with_a_note(server: Serving) -> None:
+    body: dict[str, Any] = {"input": "Hello", "tools": HOSTED, "max_output_tokens": 2, "text": {"verbosity": "low"}}
+    assert server.posted(RESPONSES, body)["output"]
+    (notes,) = (record["notes"] for record in server.records[-1:])
+    assert [note.split(":")[0] for note in notes] == [
+        "tools[0] is left out",
+        "tools[4] is left out",
+        "'verbosity' has no effect",
+    ]
+    chat = {"messages": ASKED, "tools": [{"type": "web_search_preview"}], "max_tokens": 2, "verbosity": "high"}
+    assert server.posted("/v1/chat/completions", chat)["choices"]
+    message = {"messages": ASKED, "tools": [{"type": "bash_20250124", "name": "bash"}], "max_tokens": 2}
+    assert server.posted(MESSAGES, message)["content"]
+    assert "tools of type 'bash_20250124' do not exist here" in server.records[-1]["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("choice", "item"),
+    [
+        ({"type": "function", "name": "run"}, {"type": "function_call", "name": "run", "arguments": '{"cmd": "ls"}'}),
+        (
+            {"type": "function", "name": "stop", "namespace": "agents"},
+            {"type": "function_call", "name": "stop", "namespace": "agents", "arguments": '{"cmd": "ls"}'},
+        ),
+        ({"type": "custom", "name": "apply_patch"}, {"type": "custom_tool_call", "name": "apply_patch"}),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "run"}]},
+            {"type": "function_call", "name": "run"},
+        ),
+    ],
+)
+def test_calls_of_functions_groups_and_texts_come_back_as_they_were_given(
+    server: Serving, choice: Any, item: dict[str, Any]
+) -> None:
+    body: dict[str, Any] = {"input": "Hi", "tools": HOSTED, "tool_choice": choice, "seed": 1, "max_output_tokens": 120}
+    (call,) = server.posted(RESPONSES, body)["output"]
+    assert call | item == call
+    events = streamed(server, RESPONSES, body)
+    (done,) = (event["item"] for event in events if event["type"] == "response.output_item.done")
+    fixed = ("id", "call_id")
+    assert {k: v for k, v in done.items() if k not in fixed} == {k: v for k, v in call.items() if k not in fixed}
+    field, kind = ("input", "custom_tool_call_input") if "input" in call else ("arguments", "function_call_arguments")
+    text = "".join(event["delta"] for event in events if event["type"] == f"response.{kind}.delta")
+    assert text == call[field]
+    output = {"type": call["type"] + "_output", "call_id": call["call_id"], "output": "done"}
+    assert server.posted(RESPONSES, {"input": [*ASKED, call, output], "tools": HOSTED, "max_output_tokens": 2})
+
+
+def test_a_text_is_the_input_of_a_custom_tool_in_chats(server: Serving) -> None:
+    tools = [{"type": "custom", "custom": {"name": "note", "description": "d", "format": {"type": "text"}}}]
+    choice = {"type": "custom", "custom": {"name": "note"}}
+    body = {"messages": ASKED, "tools": tools, "tool_choice": choice, "seed": 3, "max_tokens": 200}
+    message = server.posted("/v1/chat/completions", body)["choices"][0]["message"]
+    (call,) = message["tool_calls"]
+    assert (call["type"], call["custom"]["name"]) == ("custom", "note")
+    talk = [*ASKED, message, {"role": "tool", "tool_call_id": call["id"], "content": "ok"}]
+    prompt = server.posted("/apply-template", {"messages": talk, "tools": tools})["prompt"]
+    assert json.dumps({"name": "note", "arguments": {"input": call["custom"]["input"]}}, ensure_ascii=False) in prompt
+
+
+def test_items_of_other_tools_are_calls_or_left_out_with_a_note(server: Serving) -> None:
+    items = [
+        *ASKED,
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}},
+        {
+            "type": "local_shell_call",
+            "call_id": "a",
+            "action": {"type": "exec", "command": ["ls"]},
+            "status": "completed",
+        },
+        {"type": "local_shell_call_output", "call_id": "a", "output": "x"},
+        {"type": "mcp_call", "name": "look", "arguments": "{}", "server_label": "s", "output": "found", "error": None},
+        {"type": "compaction", "encrypted_content": "zz"},
+    ]
+    assert server.posted(RESPONSES, {"input": items, "max_output_tokens": 2})["output"]
+    notes = server.records[-1]["notes"]
+    assert [note.split(" is left out")[0] for note in notes] == ["input[1]", "input[5]"]
+    blocks = [
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+        {"type": "text", "text": "So.", "citations": None},
+    ]
+    talk = [*ASKED, {"role": "assistant", "content": blocks}, *ASKED]
+    assert server.posted(MESSAGES, {"messages": talk, "max_tokens": 2})["content"]
+    assert len(server.records[-1]["notes"]) == 2
 
 
 # --- reasoning, text and a call in one answer -------------------------------------------------------------------------

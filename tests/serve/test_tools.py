@@ -153,7 +153,9 @@ def test_references_of_a_schema_still_lead_where_they_did(server: Serving) -> No
     ("body", "param"),
     [
         ({"tools": 3}, "tools"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": 3}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"tools": [*TOOLS, *TOOLS]}, "tools"),
         ({"tools": TOOLS, "tool_choice": "often"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from edgespec.batch.known import MOST_NOTES
 from edgespec.runtime.prompts import SWITCH
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served
-from edgespec.settings import Message, Request, joined, moved, shown
+from edgespec.settings import Request, shown
 from edgespec.text.thinking import OPEN
 from edgespec.tools.formats import FORCED, NAME, ToolParser, format_of
 
@@ -22,12 +22,12 @@ _TEMPLATE_OWN = {  # variables of the template that requests cannot set directly
     *("messages", "tools", "tool_choice", "functions", "function_call", "add_generation_prompt"),
     *("bos_token", "eos_token", "raise_exception", "strftime_now"),
 }
-_RESPONSE = "<tool_response>\n"
-_INTRODUCTION = (
-    "You may call functions to help with the user's request. Their signatures are within <tools></tools>:\n"
-    "<tools>\n{}\n</tools>\n\nFor each call return a JSON object with the name of the function and its arguments "
-    'within <tool_call></tool_call>:\n<tool_call>\n{{"name": <name>, "arguments": <arguments>}}\n</tool_call>'
-)
+_INPUT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +53,67 @@ def take_tools(fields: Fields) -> Tools:
     parallel = fields.flag("parallel_tool_calls", True)
     if not isinstance(given, list) or len(given) > MOST_TOOLS:
         raise wrong("tools", f"be a list of at most {MOST_TOOLS}", given)
-    functions = [_function(f"tools[{index}]", tool) for index, tool in enumerate(given)]
+    functions = [
+        tool
+        for index, each in enumerate(given)
+        if (tool := _function(f"tools[{index}]", each, fields.notes)) is not None
+    ]
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in functions}
     if len(schemas) < len(functions):
         raise BadInputError("two tools have the same name", "tools")
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        choice, functions = _allowed(Fields(choice, where="tool_choice").within("allowed_tools"), functions)
+        schemas = {name: schemas[name] for name in (tool["function"]["name"] for tool in functions)}
     must = _must(choice, schemas)
     if choice == "none" or not functions:
         return Tools()
-    if not must and any(tool["function"].get("strict") for tool in given):
+    if not must and any(isinstance(tool.get("function"), dict) and tool["function"].get("strict") for tool in given):
         fields.notes.append("strict tools have no effect: calls match their schemas if tool_choice demands a call")
     return Tools(tuple(functions), schemas, must, parallel)
 
 
-def _function(where: str, given: Any) -> dict[str, Any]:
+def _function(where: str, given: Any, notes: list[str]) -> dict[str, Any] | None:
+    """Return a tool as a function; None for a tool that a provider's own service would run."""
     fields = Fields(given if isinstance(given, dict) else {}, where=where)
-    if (kind := fields.take("type", "function")) != "function":
-        raise UnsupportedError(where, f"tools of type {shown(kind)} cannot be called, only functions")
-    function = fields.within("function")
+    kind = fields.take("type", "function")
+    if kind not in ("function", "custom"):
+        if not isinstance(kind, str):
+            raise wrong(f"{where}.type", "be a string", kind)
+        notes.append(f"{where} is left out: tools of type {shown(kind)} do not exist here")
+        return None
+    function = fields.within(kind)
     name = function.take("name")
     if not isinstance(name, str) or not NAME.match(name):
         raise BadInputError(f"{where} must be a function with a name of letters, digits, - and _", where)
-    parameters = function.mapping("parameters") if "parameters" in function else {"type": "object", "properties": {}}
+    description = function.text("description")
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+    if kind == "custom":
+        description, parameters = _with_format(description, function.within("format")), _INPUT
+    elif "parameters" in function:
+        parameters = function.mapping("parameters")
     function.flag("strict")
-    described = {"name": name, "description": function.text("description"), "parameters": parameters}
-    return {"type": "function", "function": described}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+def _with_format(description: str, format: Fields) -> str:
+    """Return the description of a tool with a text as its input, with the grammar of the text if there is one."""
+    grammar = format.within("grammar") if "grammar" in format else format
+    definition = grammar.text("definition")
+    if not definition:
+        return description
+    return f"{description}\n\nThe input is a text of this {grammar.text('syntax')} grammar:\n{definition}".lstrip()
+
+
+def _allowed(given: Fields, functions: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the choice among some of the tools, and these tools. Raises BadInputError."""
+    mode = given.choice("mode", ("auto", "required"), "auto")
+    tools = given.take("tools", [])
+    objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    names = [(each.get(str(each.get("type"))) or each).get("name") for each in objects]
+    chosen = [function for function in functions if function["function"]["name"] in names]
+    if not chosen:
+        raise BadInputError("tool_choice names none of the tools", "tool_choice")
+    return mode, chosen
 
 
 def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
@@ -87,7 +124,8 @@ def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
         if not schemas:
             raise BadInputError("there are no tools to call", "tool_choice")
         return tuple(schemas)
-    named = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    named = choice.get(kind) if kind in ("function", "custom") else None
     name = named.get("name") if isinstance(named, dict) else None
     if not isinstance(name, str):
         raise wrong("tool_choice", "be none, auto, required or a function", choice)
@@ -134,49 +172,18 @@ def _ends_reasoning(name: str, value: Any, template: str) -> bool:
     return name == SWITCH and value is False and OPEN in template
 
 
-def with_tools(request: Request, tools: Tools, arguments: Mapping[str, Any], template: str) -> Request:
+def with_tools(request: Request, tools: Tools, arguments: Mapping[str, Any]) -> Request:
     """Return a request that shows the tools to the model; an answer that must call a tool is constrained to JSON that
     matches its schema. Raises BadInputError."""
     if tools.must and request.constraint is not None:
         raise BadInputError(f"a tool that must be called and {request.constraint[0]} exclude each other", "tool_choice")
     given = dict(arguments)
-    if "tools" not in template:
-        request = replace(request, messages=_described(request.messages, tools.functions))
-    elif tools.functions:
+    if tools.functions:
         given["tools"] = list(tools.functions)
     request = replace(request, template=json.dumps(given, ensure_ascii=False) if given else "")
     if not tools.must or tools.schemas is None:
         return request
     return replace(request, json_schema=json.dumps(_call_schema({name: tools.schemas[name] for name in tools.must})))
-
-
-def _described(messages: Sequence[Message], functions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """Return messages whose system prompt describes the functions, with calls and results as text."""
-    told: list[Message] = []
-    for message in messages:
-        text = _as_text(message)
-        if message.role == "tool" and told and told[-1].role == "user":
-            told[-1] = joined((told[-1], text), "\n")
-        else:
-            told.append(text)
-    if functions:
-        said = _INTRODUCTION.format("\n".join(json.dumps(function, ensure_ascii=False) for function in functions))
-        if told[0].role == "system":
-            told[0] = replace(told[0], content=f"{told[0].content}\n\n{said}".lstrip())
-        else:
-            told.insert(0, Message("system", said))
-    return tuple(told)
-
-
-def _as_text(message: Message) -> Message:
-    if message.role == "tool":
-        images = moved(message.images, len(_RESPONSE))
-        return Message("user", f"{_RESPONSE}{message.content}\n</tool_response>", images=images)
-    extra = json.loads(message.extra) if message.extra else {}
-    calls = extra.pop("tool_calls", [])
-    written = [f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>" for call in calls]
-    left = json.dumps(extra, ensure_ascii=False) if extra else ""  # the name of the speaker
-    return replace(message, content="\n".join(filter(None, [message.content, *written])), extra=left)
 
 
 def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) -> None:
@@ -191,13 +198,17 @@ def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) 
 
 def _call_schema(schemas: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of a call of one of these tools."""
-    calls = []
-    for index, (name, schema) in enumerate(schemas.items()):
-        path = f"#/anyOf/{index}/properties/arguments"
-        properties = {"name": {"const": name}, "arguments": {"type": "object", **_moved(schema, path)}}
+    calls, references = {}, {}
+    for name, schema in schemas.items():
+        step = name.replace("/", "~1")
+        properties: dict[str, Any] = {"name": {"const": name}}
+        properties["arguments"] = {"type": "object", **_moved(schema, f"#/$defs/{step}/properties/arguments")}
         call = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-        calls.append(call)
-    return {"anyOf": calls}
+        calls[name], references[name] = call, {"$ref": f"#/$defs/{step}"}
+    return {
+        "anyOf": [*references.values()],
+        "$defs": calls,
+    }
 
 
 def _moved(schema: Any, path: str) -> Any:

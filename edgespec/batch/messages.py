@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.documents import with_texts
 from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
-from edgespec.serve.bodies import parsed
-from edgespec.serve.errors import ApiError
-from edgespec.settings import Image, Message, shown
+from edgespec.settings import Image, Message
+from edgespec.text.strict_json import parsed
 from edgespec.text.thinking import CLOSE, OPEN
 
 MOST_MESSAGES = 4096
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def chat_messages(given: Any) -> tuple[Message, ...]:
@@ -24,7 +24,7 @@ def chat_messages(given: Any) -> tuple[Message, ...]:
     if not isinstance(given, list) or not given:
         raise BadInputError("messages must be a list of at least one message", "messages")
     given = with_texts("messages", given)
-    return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(given))
+    return tuple(message_in(f"messages[{index}]", message) for index, message in enumerate(given))
 
 
 def check_count(messages: Sequence[Any], most: int) -> None:
@@ -38,7 +38,7 @@ def check_count(messages: Sequence[Any], most: int) -> None:
 def role_in(fields: Fields, where: str) -> str:
     """Take the role of a message. Raises BadInputError."""
     role = fields.take("role")
-    if role not in ("system", "developer", "user", "assistant", "tool"):
+    if role not in ROLES:
         raise wrong(f"{where}.role", "be system, developer, user, assistant or tool", role)
     return str(role)
 
@@ -62,20 +62,26 @@ def message_of(
 
 
 def call_of(where: str, id: str, function: Fields) -> dict[str, Any]:
-    """Return a tool call of an earlier answer; `function` has its name and its arguments. Raises BadInputError."""
+    """Return a tool call of an earlier answer; `function` has its name and its arguments. Raises BadInputError.
+
+    Templates write the object that the text of arguments has. Other texts, which a model may have written, and other
+    values are kept as a text.
+    """
     if "name" not in function:
         raise BadInputError(f"{where} must have an id, and a function with name and arguments", where)
-    name, arguments = function.text("name"), function.take("arguments") or {}
+    name, arguments = function.text("name"), function.take("arguments", {})
     if isinstance(arguments, str):
-        with suppress(ApiError):  # templates write the object
-            read = parsed(arguments.encode())
-            arguments = read if isinstance(read, dict) else arguments
+        read = None
+        with suppress(ValueError, RecursionError):
+            read = parsed((arguments.strip() or "{}").encode())
+        arguments = read if isinstance(read, dict) else arguments
     elif not isinstance(arguments, dict):
-        raise BadInputError(f"arguments of {where} must be the text of a JSON object, not {shown(arguments)}", where)
+        arguments = json.dumps(arguments, ensure_ascii=False)
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _message(where: str, given: Any) -> Message:
+def message_in(where: str, given: Any) -> Message:
+    """Read a message of OpenAI's chats. Raises BadInputError."""
     if not isinstance(given, dict):
         raise BadInputError(f"{where} must be an object with role and content", where)
     fields = Fields(given, where=where)
@@ -87,7 +93,7 @@ def _message(where: str, given: Any) -> Message:
             raise BadInputError(f"{where}.tool_calls must be a list, and the assistant's", f"{where}.tool_calls")
         extra["tool_calls"] = [_call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls)]
     content = fields.take("content", fields.take("refusal") if role == "assistant" else None)
-    content = "" if any(extra.values()) and content is None else content
+    content = "" if content is None and (any(extra.values()) or role in ("assistant", "tool")) else content
     if role != "assistant":
         return message_of(role, *parts_of(f"{where}.content", content), **extra)
     content = content_of(f"{where}.content", content)
@@ -99,25 +105,8 @@ def _message(where: str, given: Any) -> Message:
 
 def _call(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     fields = Fields(given if isinstance(given, dict) else {}, where=where)
+    if fields.take("type") == "custom":
+        custom = fields.within("custom")
+        given = {"name": custom.take("name"), "arguments": {"input": custom.text("input")}}
+        return call_of(where, fields.text("id"), Fields(given, where=where))
     return call_of(where, fields.text("id"), fields.within("function"))
-
-
-def take_functions(fields: Fields, kinds: Collection[Any], parameters: str) -> dict[str, Any]:
-    """Take `tools`, and return them as those of a chat. Raises BadInputError.
-
-    `kinds` are the types of tools that can be called; None stands for a missing type. `parameters` is the name of the
-    field with the schema.
-    """
-    tools = fields.take("tools", [])
-    if not isinstance(tools, list):
-        raise wrong("tools", "be a list", tools)
-    made = []
-    for index, tool in enumerate(tools):
-        where = f"tools[{index}]"
-        if not isinstance(tool, dict):
-            raise wrong(where, "be an object", tool)
-        if tool.get("type") not in kinds:
-            raise UnsupportedError(where, f"tools of type {shown(tool.get('type'))} do not exist here")
-        function = {name: tool.get(name) for name in ("name", "description", "strict")}
-        made.append({"type": "function", "function": function | {"parameters": tool.get(parameters)}})
-    return {"tools": made} if made else {}

@@ -1,0 +1,92 @@
+"""Tools of other formats as those of chats: functions, tools whose input is a text, and groups of both.
+
+Tools that the service of a provider would run are passed on with their type alone; `given.py` leaves them out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from edgespec.batch.bad_input import wrong
+from edgespec.batch.fields import Fields
+from edgespec.tools.formats import ToolCall
+
+Tool = dict[str, Any]
+
+
+def take_functions(fields: Fields, kinds: Collection[Any], parameters: str) -> dict[str, Any]:
+    """Take `tools`, and return them as those of a chat. Raises BadInputError.
+
+    `kinds` are the types of functions; None stands for a missing type. `parameters` is the name of the field with the
+    schema. A function of a group has the name of the group before its own.
+    """
+    tools = fields.take("tools", [])
+    if not isinstance(tools, list):
+        raise wrong("tools", "be a list", tools)
+    made, later = list[Tool](), list[Tool]()  # a tool keeps its place, which errors name
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise wrong(f"tools[{index}]", "be an object", tool)
+        inner = tool.get("tools")
+        if tool.get("type") != "namespace" or not isinstance(inner, list):
+            made.append(_as_chats(tool, kinds, parameters))
+            continue
+        group = [_as_chats(each, kinds, parameters, tool) for each in inner if isinstance(each, dict)]
+        made += group[:1] or [{"type": "namespace"}]
+        later += group[1:]
+    return {"tools": made + later} if made else {}
+
+
+def _as_chats(tool: Mapping[str, Any], kinds: Collection[Any], parameters: str, group: Mapping[str, Any] = {}) -> Tool:
+    kind = tool.get("type")
+    if kind not in kinds and kind != "custom":
+        return {"type": kind}
+    name = f"{group['name']}.{tool.get('name')}" if group.get("name") else tool.get("name")
+    function = {"name": name, "description": tool.get("description")}
+    if kind not in kinds:
+        return {"type": "custom", "custom": function | {"format": tool.get("format")}}
+    return {
+        "type": "function",
+        "function": function | {"strict": tool.get("strict"), "parameters": tool.get(parameters)},
+    }
+
+
+# --- what clients call them -------------------------------------------------------------------------------------------
+
+
+class ClientTools:
+    """The tools of a request by the names that the model knows, for answers in the client's terms."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self._customs: set[str] = set()
+        self._groups: dict[str, tuple[str, str]] = {}
+        for group, tool in _each(body.get("tools")):
+            name = str(tool.get("name") or Fields(tool).mapping("custom").get("name"))
+            if group:
+                self._groups[f"{group}.{name}"] = (group, name)
+                name = f"{group}.{name}"
+            if tool.get("type") == "custom":
+                self._customs.add(name)
+
+    def named(self, call: ToolCall) -> dict[str, Any]:
+        """Return the name of a tool, with its group if it has one."""
+        group, name = self._groups.get(call.name, ("", call.name))
+        return {"name": name} | ({"namespace": group} if group else {})
+
+    def input_of(self, call: ToolCall) -> str | None:
+        """Return the text for a tool whose input is a text; None for a function."""
+        if call.name not in self._customs:
+            return None
+        given = json.loads(call.arguments).get("input")
+        return given if isinstance(given, str) else call.arguments
+
+
+def _each(tools: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each tool with the name of its group."""
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, dict) and tool.get("type") == "namespace":
+            yield from ((str(tool.get("name") or ""), each) for _, each in _each(tool.get("tools")))
+        elif isinstance(tool, dict):
+            yield "", tool
