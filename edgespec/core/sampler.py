@@ -34,6 +34,10 @@ class Choice(NamedTuple):
     top_logprobs: tuple[tuple[int, float], ...] = ()
 
 
+class NothingAllowedError(ValueError):
+    """Bans and the constraint of an answer leave no token that may follow."""
+
+
 class Constraint(Protocol):
     """A constraint of an answer, such as a grammar. The result of `allowed` depends on the prefix alone."""
 
@@ -85,6 +89,13 @@ class Sampler:
         self.banned = tuple(banned)
         self.first = first
         self.constraint = constraint
+        bans = any(bias == -math.inf for _, bias in settings.logit_bias)
+        forbidding = {
+            "logit_bias": bans,
+            "ignore_eos": bool(banned),
+            "the constraint or bad_words": constraint is not None,
+        }
+        self._forbidding = [name for name, forbids in forbidding.items() if forbids]
         self._keep = keep
         self._dry = Dry(settings, breakers or {}) if settings.uses_dry else None
 
@@ -96,7 +107,7 @@ class Sampler:
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
         """Choose the token that follows the prefix `tokens`; `row`, float32[V], holds the logits after this prefix.
 
-        Raises ValueError if the row has no finite logit, or a NaN.
+        Raises ValueError if the row has no finite logit, or a NaN, and NothingAllowedError.
         """
         adjusted = self._checked(row, tokens)
         if self.settings.takes_peak:
@@ -146,7 +157,10 @@ class Sampler:
     def _checked(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
         if row.shape != (self.n_vocab,):
             raise ValueError(f"expected a row of {self.n_vocab} logits, not an array of shape {row.shape}")
-        return self.adjusted(row, tokens)
+        adjusted = self.adjusted(row, tokens)
+        if self._forbidding and adjusted.max() == -np.inf and row.max() > -np.inf:
+            raise NothingAllowedError(f"no token may follow: {' and '.join(self._forbidding)} forbid all of them")
+        return adjusted
 
     def _choice(self, adjusted: FloatRow, token: int) -> Choice:
         """Add log probabilities: of the softmax after bias, penalties and mask, before truncation and temperature."""

@@ -198,7 +198,7 @@ def peak(row: FloatRow) -> int:
     """Return the index of the highest logit, the first of equals. Raises ValueError if no logit is finite."""
     best = int(row.argmax())  # the first NaN, if there is one
     if not math.isfinite(row[best]):
-        raise ValueError(f"the model returned no finite logits, or all tokens are forbidden: the best is {row[best]}")
+        raise ValueError(f"the model returned no finite logits: the best is {row[best]}")
     return best
 
 

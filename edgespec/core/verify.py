@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
 from edgespec.core.noise import Stream, uniform
-from edgespec.core.sampler import Choice, Sampler
+from edgespec.core.sampler import Choice, NothingAllowedError, Sampler
 
 VerifyRule = Literal["coupled", "rejection", "block"]
 RowOf = Callable[[int], NDArray[np.float32]]
@@ -140,8 +140,26 @@ def verify(
 
     `ends` returns whether a token ends the answer. `step` makes the random numbers of each step independent: block
     verification tests positions after the last accepted one, and the next step tests these positions again. Raises
-    ValueError for a row of NaN, and for a tree under block verification.
+    ValueError for a row of NaN, and for a tree under block verification, and NothingAllowedError.
     """
+    try:
+        return _verified(rule, draft, row_of, sampler, tokens, ends, step)
+    except NothingAllowedError:
+        if not draft.tokens:
+            raise
+        # The text comes to its dead end token by token, as without a draft.
+        return _verified(rule, Draft.empty(), row_of, sampler, tokens, ends, step)
+
+
+def _verified(
+    rule: VerifyRule,
+    draft: Draft,
+    row_of: RowOf,
+    sampler: Sampler,
+    tokens: list[int],
+    ends: Callable[[int], bool],
+    step: int,
+) -> VerifyResult:
     if rule == "coupled":
         return coupled(draft, row_of, sampler, tokens, ends)
     test = NoiseTest(draft, row_of, sampler, tokens, ends, step)

@@ -14,7 +14,7 @@ from time import perf_counter
 from edgespec.cancel import CancelFlag
 from edgespec.core.exactness import branches_decoded_again
 from edgespec.core.policy.policy import DraftPolicy
-from edgespec.core.sampler import Sampler
+from edgespec.core.sampler import NothingAllowedError, Sampler
 from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Drafter
 from edgespec.engine.scheduler import Scheduler
@@ -151,6 +151,8 @@ class Engine:
             )
         except UsageError as error:  # a grammar that was found to be bad only here
             sequence.error = error
+        except NothingAllowedError as error:
+            sequence.error = UsageError(str(error), hint="allow some of them, or leave a constraint out")
         except ValueError as error:  # a row of NaN: broken weights, or a kernel that overflowed
             sequence.error = GenerationError("cannot sample a token", why=str(error))
         sequence.finish = "error"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from enumeration import Prefix, constant, distribution, plain, surprise
 from hypothesis import given
@@ -16,7 +17,7 @@ from rows import OFF
 from edgespec.core.candidates import draft_candidates
 from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
-from edgespec.core.sampler import Sampler
+from edgespec.core.sampler import NothingAllowedError, Sampler
 from edgespec.core.sampling import FloatRow, SamplingSettings
 from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Budget
@@ -352,6 +353,28 @@ def test_a_right_draft_is_accepted_whole_and_a_wrong_one_not_at_all(seed: int, s
     assert len(result.choices) == len(right) + (END not in right)
     wrong = [(token + 1) % V for token in right]
     assert verified("coupled", Draft.chain(wrong, [0.5] * len(wrong), "wrong"), sampler, PROMPT).path == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_dead_end_within_a_draft_is_reached_token_by_token(rule: VerifyRule) -> None:
+    class OneToken:
+        is_narrow = True
+
+        def allowed(self, tokens: Sequence[int]) -> npt.NDArray[np.bool_]:
+            return np.array([len(tokens) == len(PROMPT)] * V)
+
+        def forced(self, tokens: Sequence[int]) -> list[int]:
+            return []
+
+    sampler = Sampler(OFF, 3, 0, V, constraint=OneToken())
+    plain_choice = sampler.choose(target_row(tuple(PROMPT)), PROMPT, len(PROMPT)).id
+    draft = Draft.chain([plain_choice, 1], [0.5] * 2, "test")
+    result = verified(rule, draft, sampler, PROMPT)
+    assert (result.path, len(result.choices)) == ([], 1)
+    if rule == "coupled":
+        assert result.choices[0].id == plain_choice
+    with pytest.raises(NothingAllowedError, match="the constraint"):
+        verified(rule, draft, sampler, [*PROMPT, plain_choice])
 
 
 def test_penalties_see_the_accepted_tokens() -> None:

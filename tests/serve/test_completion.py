@@ -117,6 +117,38 @@ def test_what_changes_an_answer_and_is_absent_is_named(server: Serving, body: di
     assert error["param"] == next(iter(body))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("bans", "told"),
+    [
+        ({"logit_bias": "all"}, "logit_bias"),
+        ({"logit_bias": "all", "temperature": 0, "spec_type": "none"}, "logit_bias"),
+        ({"logit_bias": "all", "grammar": 'root ::= "a"'}, "logit_bias and the constraint or bad_words"),
+        ({"logit_bias": "all", "ignore_eos": True, "verify": "block"}, "logit_bias and ignore_eos"),
+        ({"custom_token_bans": "all"}, "logit_bias"),
+    ],
+)
+def test_a_request_that_forbids_all_tokens_gets_an_error_of_its_own(
+    server: Serving, bans: dict[str, Any], told: str, stream: bool
+) -> None:
+    every = {"logit_bias": {f"{id}": False for id in range(8192)}, "custom_token_bans": [*range(8192)]}
+    bans = {name: every[name] if value == "all" else value for name, value in bans.items()}
+    error = completed(server, 400, stream=stream, **bans)["error"]
+    assert f"no token may follow: {told}" in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_tokens_that_run_out_in_the_middle_end_the_stream_with_the_same_error(server: Serving) -> None:
+    [token] = server.served.worker.token_ids("a", add_special=False, parse_special=False)
+    bans = {f"{id}": False for id in range(8192) if id != token}
+    body = {"prompt": "def", "logit_bias": bans, "regex": "[az][by]", "stream": True}
+    with server.client() as client:
+        lines = client.post("/completion", json=body).text.splitlines()
+    events = [json.loads(line.partition(": ")[2]) for line in lines if line.startswith(("data: {", "error: {"))]
+    assert "".join(event.get("content", "") for event in events) == "a"
+    assert "no token may follow: logit_bias and the constraint or bad_words" in events[-1]["error"]["message"]
+
+
 def test_defaults_that_llama_cpps_clients_send_are_accepted(server: Serving) -> None:
     usual: dict[str, Any] = {"n_keep": 0, "n_discard": 0, "n_indent": 0, "min_keep": 0, "t_max_predict_ms": 0}
     usual |= {"mirostat": 0, "mirostat_tau": 5, "mirostat_eta": 0.1, "dry_multiplier": 0, "dry_base": 1.75}
