@@ -48,6 +48,16 @@ def _number(function: str) -> cached_property[int]:
     return cached_property(lambda model: int(getattr(api, function)(model.handle)))
 
 
+def _token(name: str) -> cached_property[int | None]:
+    """Return a token of the vocabulary that llama.cpp knows by this name; None: the vocabulary has none."""
+    return cached_property(lambda model: _token_or_none(getattr(api, f"llama_vocab_{name}")(model.vocabulary_handle)))
+
+
+def _adds(name: str) -> cached_property[bool]:
+    """Return whether the tokenizer adds this token to a text."""
+    return cached_property(lambda model: bool(getattr(api, f"llama_vocab_get_add_{name}")(model.vocabulary_handle)))
+
+
 class Model(Closable):
     """The weights and the vocabulary of one GGUF file, which may be a draft head.
 
@@ -232,35 +242,14 @@ class Model(Closable):
             digest.update(self.token_bytes(token, special=True) + b"\0")
         return digest.hexdigest()[:16]
 
-    @cached_property
-    def bos(self) -> int | None:
-        return _token_or_none(api.llama_vocab_bos(self.vocabulary_handle))
-
-    @cached_property
-    def eos(self) -> int | None:
-        return _token_or_none(api.llama_vocab_eos(self.vocabulary_handle))
+    bos, eos, sep = _token("bos"), _token("eos"), _token("sep")
+    adds_bos, adds_eos, adds_sep = _adds("bos"), _adds("eos"), _adds("sep")
 
     @cached_property
     def eot(self) -> int | None:
         """The token that ends a turn, or else a text."""
         found = _token_or_none(api.llama_vocab_eot(self.vocabulary_handle))
         return self.eos if found is None else found
-
-    @cached_property
-    def sep(self) -> int | None:
-        return _token_or_none(api.llama_vocab_sep(self.vocabulary_handle))
-
-    @cached_property
-    def adds_bos(self) -> bool:
-        return bool(api.llama_vocab_get_add_bos(self.vocabulary_handle))
-
-    @cached_property
-    def adds_eos(self) -> bool:
-        return bool(api.llama_vocab_get_add_eos(self.vocabulary_handle))
-
-    @cached_property
-    def adds_sep(self) -> bool:
-        return bool(api.llama_vocab_get_add_sep(self.vocabulary_handle))
 
     @cached_property
     def fill_tokens(self) -> FillTokens:
@@ -315,8 +304,8 @@ class Model(Closable):
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """Convert text to token ids.
 
-        `add_special` adds the tokens that the model wants around a prompt (BOS), `parse_special` parses control tokens
-        written in the text.
+        `add_special` adds the tokens that the model wants around a prompt, such as BOS, unless the text has them.
+        `parse_special` parses control tokens written in the text.
         """
         data = text.encode("utf-8")
         room = len(data) + 16
@@ -324,10 +313,16 @@ class Model(Closable):
             ids = (api.llama_token * room)()
             count = api.llama_tokenize(self.vocabulary_handle, data, len(data), ids, room, add_special, parse_special)
             if count >= 0:
-                return list(ids[:count])
+                return self._with_single_ends(ids[:count]) if add_special else list(ids[:count])
             if count == -(2**31):
                 raise UsageError("the text is too long to tokenize", hint="pass less than 2 GB")
             room = -count
+
+    def _with_single_ends(self, ids: list[int]) -> list[int]:
+        """Return a prompt without an added token that the text itself begins or ends with: models know one of each."""
+        ends = [[token, token] for token, adds in ((self.eos, self.adds_eos), (self.sep, self.adds_sep)) if adds]
+        is_twice_begun = self.adds_bos and ids[:2] == [self.bos, self.bos]
+        return ids[is_twice_begun : len(ids) - (len(ids) > 2 and ids[-2:] in ends)]
 
     def token_bytes(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of one token; control tokens are empty unless `special`."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import bad_files
 import pytest
+import tiny_encoder
 import tiny_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -100,6 +101,24 @@ def test_what_a_model_wants_around_a_prompt_is_added(tmp_path: Path) -> None:
     with Model(tiny_gguf.write_model(tmp_path / "gemma.gguf", SENTENCE_PIECE)) as model:
         plain = model.tokenize("hello", add_special=False, parse_special=False)
         assert model.tokenize("hello", add_special=True, parse_special=False) == [1, *plain]
+
+
+@pytest.mark.parametrize("text", ["<s>hello", "<s>", "<s>hello</s>", "hello</s>"])
+def test_a_text_that_has_the_tokens_around_a_prompt_gets_no_second_ones(tmp_path: Path, text: str) -> None:
+    path = tiny_gguf.write_model(tmp_path / "gemma.gguf", SENTENCE_PIECE, metadata={"tokenizer.ggml.add_eos_token": True})
+    with Model(path) as model:
+        ids = model.tokenize(text, add_special=True, parse_special=True)
+        assert (ids[0], ids[-1]) == (model.bos, model.eos)
+        assert (ids.count(1), ids.count(2)) == (1, 1)
+        inner = text.removeprefix("<s>").removesuffix("</s>")
+        assert ids[1:-1] == model.tokenize(inner)
+
+
+def test_a_text_of_an_encoder_begins_and_ends_once(tmp_path: Path) -> None:
+    with Model.load_vocabulary(tiny_encoder.write_encoder(tmp_path / "bert.gguf")) as model:
+        once = model.tokenize("the", add_special=True, parse_special=True)
+        assert model.tokenize("[CLS]the[SEP]", add_special=True, parse_special=True) == once
+        assert (once[0], once[-1]) == (model.bos, model.sep)
 
 
 def test_end_of_generation_tokens_are_known(byte_level: Model) -> None:
