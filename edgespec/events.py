@@ -25,6 +25,8 @@ PROGRESS = {
 CONTEXT_FULL = "the context of {} tokens is full"
 """The note of a model, once per process, when an answer has filled the context."""
 
+Part = Literal["prompt", "answer", "end"]
+
 FinishReason = Literal["stop", "length", "repetition", "cancelled", "error"]
 """Why an answer ended. "repetition": it repeated itself for `Request.repeat_limit` tokens."""
 
@@ -42,7 +44,11 @@ def ended_json(reason: FinishReason | None) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
     """One token of an answer, or the end of the answer (`is_last`). The answer to `Inputs` has vectors in place of
-    tokens, each with the number of its text as `id`."""
+    tokens, each with the number of its text as `id`.
+
+    With `Request.prompt_logprobs`, the tokens of the prompt come first, and the end token after those of the answer, if
+    the model chose one. These events have no text.
+    """
 
     #: token id; -1 in the last event
     id: int
@@ -66,6 +72,9 @@ class TokenEvent:
     cut: str = ""
     #: float32 values
     vector: bytes = b""
+    part: Part = "answer"
+    #: the number of tokens that are at least as likely; only of tokens of the prompt
+    rank: int | None = None
 
     @property
     def is_last(self) -> bool:
@@ -103,7 +112,7 @@ def _number(logprob: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer."""
+    """A whole answer, and what the model predicted in the prompt if `Request.prompt_logprobs` asks for it."""
 
     text: str
     #: ids without the end token
@@ -115,6 +124,10 @@ class Completion:
     #: one entry per token, as in `TokenEvent`; empty unless requested
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    #: ids of the prompt, and one entry for each; the first token has no log probability
+    prompt_tokens: tuple[int, ...] = ()
+    prompt_logprobs: tuple[float | None, ...] = ()
+    prompt_top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
 
     def __str__(self) -> str:
         return self.text
@@ -122,7 +135,8 @@ class Completion:
     @classmethod
     def of(cls, events: Iterable[TokenEvent]) -> Completion:
         """Return the answer of these events. Raises UsageError if the last event is missing: the model was closed."""
-        *tokens, last = [*events] or [TokenEvent(-1, "")]
+        *made, last = [*events] or [TokenEvent(-1, "")]
+        prompt, tokens = ([event for event in made if event.part == part] for part in ("prompt", "answer"))
         if last.finish_reason is None or last.stats is None:
             raise UsageError("this model is closed", why="it was closed in the middle of the answer")
         return cls(
@@ -133,4 +147,5 @@ class Completion:
             last.cut != "",
             tuple(event.logprob for event in tokens if event.logprob is not None),
             tuple(event.top_logprobs for event in tokens if event.logprob is not None),
+            *(tuple(getattr(event, name) for event in prompt) for name in ("id", "logprob", "top_logprobs")),
         )

@@ -262,6 +262,8 @@ class Request:
     stop: tuple[str, ...] = ()
     #: number of alternatives to report with each token's log probability; None: report no log probabilities
     logprobs: int | None = None
+    #: the same for the tokens of the prompt, which is read anew for it; the end token is then reported, too
+    prompt_logprobs: int | None = None
     #: parse special tokens written in the prompt
     special: bool = False
     ignore_eos: bool = False

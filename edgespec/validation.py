@@ -106,8 +106,11 @@ def check_request(request: Request, n_vocab: int) -> None:
         check_spec_type(request.spec_type)
     if request.pace is not None:
         check_pace(request.pace)
-    if request.logprobs is not None:
-        _check_integer("logprobs", request.logprobs, 0, n_vocab)
+    for name, n in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+        if n is not None:
+            _check_integer(name, n, 0, n_vocab)
+    if request.prompt_logprobs is not None and any(message.images for message in request.messages):
+        raise UsageError("prompt_logprobs and images cannot be combined", why="an image has no log probabilities")
     if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
         raise UsageError("stop must be a tuple of non-empty strings")
     for name in CONSTRAINTS:

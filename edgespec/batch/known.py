@@ -246,7 +246,7 @@ OPENAI_CHAT: Known = {
 CHAT: Known = {
     **OPENAI_CHAT,
     **SERVED,
-    **read("parallel_tool_calls", tools=TOOL, tool_choice=TOOL_CHOICE),
+    **read("parallel_tool_calls prompt_logprobs", tools=TOOL, tool_choice=TOOL_CHOICE),
     **refused("functions"),
     **only(function_call=("none", "auto")),
     **read("reasoning_effort chat_template_kwargs enable_thinking reasoning_format lenient verbosity"),
@@ -268,7 +268,7 @@ OPENAI_TEXT: Known = {
     **refused("echo suffix"),
     **only(add_special_tokens=(True,)),
 }
-TEXT: Known = {**OPENAI_TEXT, **SERVED, **read("echo suffix")}
+TEXT: Known = {**OPENAI_TEXT, **SERVED, **read("echo suffix prompt_logprobs")}
 BATCH_TEXT: Known = {**OPENAI_TEXT, **read("stream"), **harmless("stream_options")}
 
 # --- Messages and Responses -------------------------------------------------------------------------------------------
@@ -401,6 +401,7 @@ COMPLETION: Known = {
     **TEXT,
     **read("response_fields"),
     **harmless("n_keep n_discard"),  # of the context shift, which does not exist here
+    **only(prompt_logprobs=()),
     **refused("system_prompt input_prefix input_suffix input_extra"),
 }
 INFILL: Known = {
@@ -408,6 +409,6 @@ INFILL: Known = {
     **read("input_prefix input_suffix", input_extra={**read("filename text"), **harmless("time")}),
     **refused("echo suffix"),
 }
-TOKENIZE: Known = read("model content prompt add_special parse_special with_pieces")
+TOKENIZE: Known = read("model content prompt add_special add_special_tokens parse_special with_pieces")
 DETOKENIZE: Known = read("model tokens with_pieces")
 APPLY_TEMPLATE: Known = {**CHAT, **read("count")}

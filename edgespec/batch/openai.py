@@ -161,7 +161,16 @@ def token_logprob(event: TokenEvent, token_bytes: TokenBytes) -> dict[str, Any]:
 
 
 def _with_bytes(token: bytes, logprob: float | None) -> dict[str, Any]:
-    return {"token": token.decode("utf-8", "replace"), "logprob": finite(logprob), "bytes": list(token)}
+    return {"token": token_text(token), "logprob": finite(logprob), "bytes": list(token)}
+
+
+def token_text(token: bytes) -> str:
+    """Return the text of a token. A part of a character is written as OpenAI does, such as `bytes:\\xe2\\x80`, so that
+    different tokens have different texts."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
 
 
 def text_logprobs(tokens: Sequence[TokenEvent], token_bytes: TokenBytes, start: int = 0) -> dict[str, list[Any]]:
@@ -169,14 +178,27 @@ def text_logprobs(tokens: Sequence[TokenEvent], token_bytes: TokenBytes, start: 
 
     Offsets count the characters of the answer, of which `start` were returned before.
     """
-    texts = [token_bytes(event.id).decode("utf-8", "replace") for event in tokens]
-    offsets, length = [], start
+    offsets = [start]
     for event in tokens:
-        offsets.append(length)
-        length += len(event.text)
-    tops = [
-        {token_bytes(token).decode("utf-8", "replace"): finite(logprob) for token, logprob in event.top_logprobs}
-        for event in tokens
-    ]
-    logprobs = [finite(event.logprob) for event in tokens]
-    return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
+        offsets.append(offsets[-1] + len(event.text))
+    return {
+        "tokens": [token_text(token_bytes(event.id)) for event in tokens],
+        "token_logprobs": [finite(event.logprob) for event in tokens],
+        "top_logprobs": [_by_text(event, token_bytes) for event in tokens],
+        "text_offset": offsets[:-1],
+    }
+
+
+def _by_text(event: TokenEvent, token_bytes: TokenBytes) -> dict[str, float | None] | None:
+    """Return the alternatives to a token by their texts; None for the first token of a prompt.
+
+    A token with the text of a likelier one gets its id for a name, as in vLLM: some vocabularies have a letter twice,
+    as a piece and as a byte.
+    """
+    if event.part == "prompt" and event.logprob is None:
+        return None
+    found: dict[str, float | None] = {}
+    for token, logprob in event.top_logprobs:
+        text = token_text(token_bytes(token))
+        found[f"token_id:{token}" if text in found else text] = finite(logprob)
+    return found

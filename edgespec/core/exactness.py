@@ -23,6 +23,9 @@ in the KV cache. An *exact* context therefore keeps these rules:
    a pass with generated tokens or with each other (`takes_turns`).
 7. **Saved states.** Restored cells must be at the same places in the cache as before, also those of sliding windows
    (`llama/window.py`).
+8. **Log probabilities of a prompt.** The prompt is read from its first token, in separate passes whose widths depend on
+   its length alone. All tokens of such a pass have rows of logits, because the output layer gives a row other bits if
+   there are few. Before an answer begins, the end of the prompt is read again as usual (`end_of_read`).
 
 Kernels without bounds, such as those of GPUs, break rule 2: single tokens use other kernels than several. There, one
 class of widths whose rows have the same bits is measured (`engine/width_classes.py`), and every pass over generated
@@ -39,6 +42,8 @@ NARROW = 63
 """Most tokens of a pass that gives each token the bits of a pass over this token alone."""
 WIDE = NARROW + 1
 """Fewest tokens of a prompt that is read in wide passes, and of each of these passes."""
+SCORED = 2 * WIDE - 1
+"""Most tokens of a pass that gives the log-probabilities of a prompt: in two passes, one of these would be narrow."""
 LAST = 2
 """Tokens of a prompt that are always decoded: a pass over a single token counts as verification."""
 CELLS = 256

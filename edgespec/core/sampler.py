@@ -32,6 +32,8 @@ class Choice(NamedTuple):
     logprob: float | None = None
     #: (id, logprob) pairs, best first, if requested
     top_logprobs: tuple[tuple[int, float], ...] = ()
+    #: how many tokens are at least as likely, for a token of the prompt
+    rank: int | None = None
 
 
 class NothingAllowedError(ValueError):
@@ -164,13 +166,7 @@ class Sampler:
 
     def _choice(self, adjusted: FloatRow, token: int) -> Choice:
         """Add log probabilities: of the softmax after bias, penalties and mask, before truncation and temperature."""
-        if self.logprobs is None:
-            return Choice(token)
-        normalizer = log_sum_exp(adjusted)
-        top = largest(adjusted, self.logprobs) if self.logprobs else np.empty(0, np.intp)
-        top = top[np.argsort(-adjusted[top], kind="stable")]
-        alternatives = tuple((int(id), float(adjusted[id]) - normalizer) for id in top)
-        return Choice(token, float(adjusted[token]) - normalizer, alternatives)
+        return Choice(token) if self.logprobs is None else with_logprobs(adjusted, token, self.logprobs)
 
 
 class ReferenceSampler(Sampler):
@@ -188,6 +184,22 @@ class ReferenceSampler(Sampler):
         chosen = super().choose(row, tokens, position)
         at = position - self._start
         return chosen._replace(id=self._reference[at]) if at < len(self._reference) else chosen
+
+
+def with_logprobs(row: FloatRow, token: int, n: int) -> Choice:
+    """Return a token with its log probability in the softmax of a row, and the `n` most likely ones.
+
+    Raises ValueError if the row has no finite logit, or a NaN.
+    """
+    normalizer = log_sum_exp(row)
+    top = largest(row, n) if n else np.empty(0, np.intp)
+    top = top[np.argsort(-row[top], kind="stable")]
+    return Choice(token, float(row[token]) - normalizer, tuple((int(id), float(row[id]) - normalizer) for id in top))
+
+
+def of_prompt(row: FloatRow, token: int, n: int) -> Choice:
+    """Return a token of a prompt with what the model predicted there, as `with_logprobs`, and its rank."""
+    return with_logprobs(row, token, n)._replace(rank=int(np.count_nonzero(row > row[token])) + 1)
 
 
 def perturbed_best(candidates: Candidates, noise_key: tuple[int, int]) -> int:

@@ -12,9 +12,9 @@ from functools import partial
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.exactness import branches_decoded_again
+from edgespec.core.exactness import branches_decoded_again, end_of_read
 from edgespec.core.policy.policy import DraftPolicy
-from edgespec.core.sampler import NothingAllowedError, Sampler
+from edgespec.core.sampler import Choice, NothingAllowedError, Sampler, of_prompt
 from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Drafter
 from edgespec.engine.scheduler import Scheduler
@@ -69,13 +69,16 @@ class Engine:
         drafting: Drafting | None = None,
         images: Mapping[int, Cells] | None = None,
         adapters: AdapterSet = (),
+        prompt_logprobs: int | None = None,
     ) -> Sequence:
         """Add a prompt of at least one token, at any time between steps; it waits until a slot is free.
 
         `drafting` overrides the engine's drafters and policy for this answer. `images` are those of the prompt, by the
-        positions where they begin. `adapters` are the LoRA adapters of the target for this answer.
+        positions where they begin. `adapters` are the LoRA adapters of the target for this answer. `prompt_logprobs`
+        asks for the log probabilities of the prompt's tokens; `reuse` must be "nothing" then.
         """
         sequence = Sequence([*tokens], sampler, max_tokens, cancel, rule, reuse, drafting, images or {}, adapters)
+        sequence.prompt_logprobs = prompt_logprobs
         self.scheduler.add(sequence)
         self._admit()
         return sequence
@@ -109,6 +112,7 @@ class Engine:
             started_s = perf_counter()
             with self.speculator.overlapped(scheduled):
                 self.runner.run(scheduled)
+            scores = [self._score(part) for part in scheduled if part.sequence.is_scoring]
             for part in scheduled:
                 if not part.is_complete:
                     self.speculator.read(part, [])
@@ -116,9 +120,10 @@ class Engine:
             verdicts = [(part, self._verify(part)) for part in scheduled if part.is_complete]
             outputs = [self._commit(part, verdict) for part, verdict in verdicts if verdict is not None]
             took_s = perf_counter() - started_s
-            self.scheduler.observe(took_s)
+            if not scores:  # which take longer than a usual read
+                self.scheduler.observe(took_s)
             self.speculator.record(scheduled, took_s)
-            return outputs
+            return scores + outputs
         except CancelledError:
             self._cancel(scheduled)
         except CacheFullError:
@@ -129,10 +134,31 @@ class Engine:
                 self.runner.release(part)
         return []
 
+    def _score(self, part: Scheduled) -> StepOutput:
+        """Return the log probabilities of the prompt's tokens that come after those of this pass; the first token of a
+        prompt has none."""
+        sequence = part.sequence
+        start, wanted = sequence.n_decoded - part.n_pending, sequence.prompt_logprobs or 0
+        choices = [] if start else [Choice(sequence.tokens[0])]
+        try:
+            for index, token in enumerate(sequence.prompt[start + 1 : sequence.n_decoded + 1]):
+                choices.append(of_prompt(self.context.logits(part.start + index), token, wanted))
+        except ValueError as error:
+            sequence.error = _no_token(error)
+            sequence.finish = "error"
+        sequence.n_scored += len(choices)
+        return StepOutput(sequence, choices, is_prompt=True)
+
     def _end_reading(self, sequence: Sequence) -> None:
-        """Finish a sequence whose whole prompt is in the cache, and which may not generate."""
-        if sequence.n_decoded == len(sequence.tokens):
-            sequence.finish = "length"
+        """Finish a sequence whose whole prompt is in the cache, and which may not generate; after the log probabilities
+        of a prompt, read its end again for an answer."""
+        n_prompt = len(sequence.tokens)
+        if sequence.n_decoded < n_prompt:
+            return
+        if sequence.max_tokens > 0:
+            self.scheduler.keep(sequence, max(0, n_prompt - end_of_read(n_prompt, exact=self.context.exact)))
+        else:
+            sequence.finish = sequence.finish or "length"
             sequence.stats.prompt_s = perf_counter() - sequence.started_s
 
     def _verify(self, part: Scheduled) -> VerifyResult | None:
@@ -154,7 +180,7 @@ class Engine:
         except NothingAllowedError as error:
             sequence.error = UsageError(str(error), hint="allow some of them, or leave a constraint out")
         except ValueError as error:  # a row of NaN: broken weights, or a kernel that overflowed
-            sequence.error = GenerationError("cannot sample a token", why=str(error))
+            sequence.error = _no_token(error)
         sequence.finish = "error"
         self.scheduler.keep(sequence, 0)
         return None
@@ -189,3 +215,7 @@ class Engine:
             self.scheduler.keep(sequence, sequence.n_decoded)
             if sequence.cancel.is_set():
                 sequence.finish = "cancelled"
+
+
+def _no_token(error: ValueError) -> GenerationError:
+    return GenerationError("cannot sample a token", why=str(error))

@@ -6,7 +6,7 @@ from collections import deque
 from time import perf_counter
 from typing import Any
 
-from edgespec.core.exactness import WIDE, end_of_read, piece_of_read, takes_turns
+from edgespec.core.exactness import SCORED, WIDE, end_of_read, piece_of_read, takes_turns
 from edgespec.engine.prefix_cache import PrefixCache, Saved, cut
 from edgespec.engine.reading import LEAST, ReadingCosts
 from edgespec.engine.sequence import NO_SLOT, Prefix, Scheduled, Sequence, State
@@ -27,7 +27,8 @@ class Scheduler:
 
     In an exact context the logits of a token may depend on its own sequence only. Generated tokens therefore never
     share a pass with prompts, and prompts never share a pass with each other. While some sequences generate, their
-    passes alternate with passes that read a piece of one prompt. An image has passes of its own in any context.
+    passes alternate with passes that read a piece of one prompt. In any context an image has passes of its own, and so
+    has a prompt whose log probabilities are wanted.
     """
 
     def __init__(self, context: Context, most_rows: int, cache_bytes: int = 0, least_width: int = 0) -> None:
@@ -45,11 +46,12 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, whose prompt has at least one token, until a slot is free.
 
-        A sequence that may not generate any token is read into the KV cache, if a later prompt may use it; otherwise it
-        is finished at once and needs no slot.
+        A sequence that may not generate any token is read into the KV cache, if a later prompt may use it or its log
+        probabilities are wanted; otherwise it is finished at once and needs no slot.
         """
         sequence.n_prompt = sequence.stats.prompt_tokens = len(sequence.tokens)
-        is_kept = sequence.reuse in ("prompts", "answers") and sequence.n_prompt < self.context.n_ctx
+        is_read = sequence.reuse in ("prompts", "answers") or sequence.is_scoring
+        is_kept = is_read and sequence.n_prompt < self.context.n_ctx
         sequence.max_tokens = min(sequence.max_tokens, self.context.n_ctx - sequence.n_prompt)
         if sequence.max_tokens < 0 or (sequence.max_tokens == 0 and not is_kept):
             sequence.finish = "length"
@@ -183,7 +185,8 @@ class Scheduler:
         most = min(room, self.costs.most) if generating else room
         # Exact: either one piece of one prompt or all generated tokens, never both. Reading goes first until about
         # `most` tokens of prompts were read since the last pass with generated tokens.
-        if takes_turns(len(sequences), exact=self.context.exact) or any(one.is_at_image for one in prompts):
+        are_apart = any(one.is_at_image or one.is_scoring for one in prompts)
+        if takes_turns(len(sequences), exact=self.context.exact) or are_apart:
             piece = max(LEAST, self._piece(prompts[0], most, room)) if prompts else 0
             reads = piece and (not generating or not self._held_up or self._held_up + piece <= most)
             sequences, room = (prompts[:1], room) if reads else (generating, self.most_rows)
@@ -198,7 +201,8 @@ class Scheduler:
                 n_pending = min(room, n_left)
                 self._n_others += n_pending
             if n_pending:
-                scheduled.append(Scheduled(sequence, n_pending, n_pending == n_left and sequence.max_tokens > 0))
+                is_complete = n_pending == n_left and sequence.max_tokens > 0 and not sequence.is_scoring
+                scheduled.append(Scheduled(sequence, n_pending, is_complete))
                 room -= n_pending
         if self._n_others:
             self._held_up = 0
@@ -217,6 +221,8 @@ class Scheduler:
         if sequence.is_at_image:
             return end - at
         n_left = min([end, *sequence.stops[:1]]) - at
+        if sequence.is_scoring:
+            most, room = WIDE, min(self.context.n_batch, SCORED)
         return piece_of_read(n_left, most, room, exact=self.context.exact)
 
     def observe(self, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -80,6 +81,10 @@ class Sequence:
     images: Mapping[int, Cells] = field(default_factory=dict)
     #: The LoRA adapters of the target for this sequence.
     adapters: AdapterSet = ()
+    #: The number of alternatives to report with the log probability of each token of the prompt; None: report none.
+    prompt_logprobs: int | None = None
+    #: The number of tokens of the prompt that were reported.
+    n_scored: int = 0
     #: False if nothing of the answer may be saved.
     is_remembered: bool = True
     #: The slot of the KV cache; NO_SLOT while the sequence waits for one.
@@ -124,6 +129,11 @@ class Sequence:
     def is_prefill(self) -> bool:
         """True until the whole prompt is decoded."""
         return len(self.tokens) == self.n_prompt
+
+    @property
+    def is_scoring(self) -> bool:
+        """True while the prompt is read for the log probabilities of its tokens."""
+        return self.prompt_logprobs is not None and self.n_scored < self.n_prompt
 
     @property
     def is_at_image(self) -> bool:
@@ -190,8 +200,10 @@ class Scheduled:
 
 
 class StepOutput(NamedTuple):
-    """The result of a step for one sequence: its next tokens, and the drafters of those that were drafted."""
+    """The result of a step for one sequence: its next tokens, and the drafters of those that were drafted. Or tokens of
+    the prompt, with what the model predicted there."""
 
     sequence: Sequence
     choices: list[Choice]
-    sources: list[str]
+    sources: Seq[str] = ()
+    is_prompt: bool = False

@@ -119,5 +119,7 @@ class TargetRunner:
         part.ids = [tuple(ids[leaf] for leaf in below) for below in draft.leaves()]
         pending = sequence.tokens[sequence.n_decoded : sequence.n_decoded + part.n_pending]
         batch.add(pending, sequence.n_decoded, tuple(ids), wanted=part.is_complete)
+        if sequence.is_scoring:
+            batch.wanted[-len(pending) :] = [True] * len(pending)
         for token, depth, owners in zip(draft.tokens, draft.depths(), part.ids, strict=True):
             batch.add([token], sequence.n_decoded + part.n_pending + depth, owners, wanted=True)

@@ -49,7 +49,8 @@ class CancelledError(Exception):
 class Context(Sequences, Closable):
     """The KV cache and decoding of one model, for up to `sequences` sequences of `n_ctx` tokens each.
 
-    `max_outputs` limits the rows that one decode may ask for. `branches` is the number of further sequences for trees.
+    `max_outputs` limits the rows that one decode of drafts may ask for, and `n_scored` those of a decode that scores a
+    prompt. `branches` is the number of further sequences for trees.
     `scratch` tokens have room beyond `n_ctx`. `rollback` is how many tokens of a decode a recurrent model should be
     able to remove again. `exact` sets the bounds of `kernels`. `streams` gives each sequence a separate cache, without
     branches. `other` is the target's context, for a draft head that shares its weights, and `mtp` asks for the graph of
@@ -73,6 +74,7 @@ class Context(Sequences, Closable):
         n_ctx: int,
         sequences: int = 1,
         max_outputs: int = 1,
+        n_scored: int = 0,
         threads: int = 0,
         threads_batch: int = 0,
         cache_type_k: str = "f16",
@@ -100,6 +102,7 @@ class Context(Sequences, Closable):
             )
         self.model, self.n_ctx, self.n_batch, self.sequences = model, n_ctx, n_batch, sequences
         self.max_outputs = max(min(max_outputs, n_batch), sequences + branches)
+        self._most_rows = max(self.max_outputs, min(n_scored, n_batch))
         self._branches = list(range(sequences, sequences + branches))
         self.threads = threads or default_threads()
         self.threads_batch = threads_batch or self.threads
@@ -139,7 +142,7 @@ class Context(Sequences, Closable):
         params.n_ctx = cells
         params.n_batch = params.n_ubatch = n_batch
         params.n_seq_max = sequences + branches
-        params.n_outputs_max = self.max_outputs
+        params.n_outputs_max = self._most_rows
         params.n_threads, params.n_threads_batch = self.threads, self.threads_batch
         params.type_k, params.type_v = type_k.ggml_type, type_v.ggml_type
         params.flash_attn_type = _FLASH[flash_attention]
@@ -201,15 +204,15 @@ class Context(Sequences, Closable):
     ) -> None:
         """Decode one batch of at most `n_batch` tokens.
 
-        Each token has an id, a position and sequences; at most `max_outputs` tokens are `wanted` with their row of
-        logits. Raises CacheFullError (nothing decoded), CancelledError (truncate every sequence of the batch),
-        GenerationError.
+        Each token has an id, a position and sequences; at most `max_outputs` or `n_scored` tokens are `wanted` with
+        their row of logits. Raises CacheFullError (nothing decoded), CancelledError (truncate every sequence of the
+        batch), GenerationError.
         """
         if FINAL_STATE in self.layers and all(wanted) != self._batch.all_outputs:
             self.hidden_states(all(wanted))
         outputs = self._batch.fill(tokens, self._placed(positions, sequence_ids), sequence_ids, wanted)
-        if outputs > self.max_outputs:
-            raise ValueError(f"{outputs} rows requested, but at most {self.max_outputs} were reserved")
+        if outputs > self._most_rows:
+            raise ValueError(f"{outputs} rows requested, but at most {self._most_rows} were reserved")
         starts = self._kept_starts(positions, sequence_ids) if self._rollback else {}
         self._decode(self._batch.native, starts)
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.infill import Infill
-from edgespec.core.sampler import Constraint, ReferenceSampler, Sampler
+from edgespec.core.sampler import Choice, Constraint, ReferenceSampler, Sampler
 from edgespec.engine.sequence import Reuse, Sequence, StepOutput
 from edgespec.errors import EdgespecError, UsageError, for_users
-from edgespec.events import CONTEXT_FULL, Progress, TokenEvent
+from edgespec.events import CONTEXT_FULL, Part, Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.prompts import SWITCH, Prompt
@@ -62,10 +62,15 @@ class _Running:
 
     def events(self, output: StepOutput) -> Iterator[TokenEvent]:
         """Yield an event per token, without end tokens and anything after a stop string."""
+        if output.is_prompt:
+            yield from (self._scored(choice, "prompt") for choice in output.choices)
+            return
         round = self.sequence.stats.rounds - 1
         proposed, self.proposed = self.sequence.stats.proposed - self.proposed, self.sequence.stats.proposed
         for position, choice in enumerate(output.choices):
             if self.model.is_end(choice.id) or choice.id in self.sequence.ends:
+                if self.sequence.prompt_logprobs is not None:
+                    yield self._scored(choice, "end")
                 return
             text = self._indented(self.text.push(self.model.token_bytes(choice.id)))
             drafted = position < len(output.sources)
@@ -90,6 +95,12 @@ class _Running:
                 self.text.flush()
                 self.sequence.finish = "length"
                 return
+
+    @staticmethod
+    def _scored(choice: Choice, part: Part) -> TokenEvent:
+        return TokenEvent(
+            choice.id, "", logprob=choice.logprob, top_logprobs=choice.top_logprobs, part=part, rank=choice.rank
+        )
 
     def _indented(self, text: str) -> str:
         """Return the next part of the text up to a line that is not indented enough, at which the answer ends."""
@@ -190,7 +201,7 @@ class Answering(Loop):
         reuse, drafting = self._reuse(request), self._loaded.drafting.of(request)
         adapters = self._loaded.adapters.chosen(request.lora)
         add = partial(self.engine.add, rule=request.verify, reuse=reuse, drafting=drafting, adapters=adapters)
-        sequence = add(tokens, sampler, limit, cancel, images=prompt.images)
+        sequence = add(tokens, sampler, limit, cancel, images=prompt.images, prompt_logprobs=request.prompt_logprobs)
         sequence.ends = frozenset(request.stop_token_ids)
         # Answers with other adapters than usual are no examples of usual ones.
         is_usual = not request.reference and adapters == self._loaded.adapters.default
@@ -209,7 +220,7 @@ class Answering(Loop):
         A chat continues from its last answer. If bits depend on the pass in which a token was read, prompts that are
         completed verbatim are read again.
         """
-        if not request.cache_prompt:
+        if not request.cache_prompt or request.prompt_logprobs is not None:
             return "nothing"
         if any(message.role == "assistant" for message in request.messages):
             return "answers"

@@ -35,6 +35,7 @@ class AnswerOptions(TypedDict, total=False):
     reference: tuple[int, ...]
     stop: tuple[str, ...] | list[str]
     logprobs: int | None
+    prompt_logprobs: int | None
     special: bool
     ignore_eos: bool
     repeat_limit: int

@@ -98,6 +98,7 @@ class Planner:
             n_ctx=settings.ctx_size or usual_context(header),
             sequences=sequences,
             max_outputs=min(outputs, exactness.NARROW) if exact else outputs,
+            n_scored=exactness.SCORED,
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
             flash_attention=wanted_attention(

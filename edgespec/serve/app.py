@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -18,7 +18,6 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgespec.batch import known
 from edgespec.batch.bad_input import BadInputError
@@ -45,6 +44,7 @@ from edgespec.serve.metrics import Metrics
 from edgespec.serve.ollama import OllamaChatObject, OllamaObject, ollama_chat, ollama_generate, unloads
 from edgespec.serve.openai import ChatObject, TextObject, chat_call, text_call
 from edgespec.serve.pool import Place, Pool
+from edgespec.serve.recorder import Log, Recorder
 from edgespec.serve.responses import ResponseObject, response_call
 from edgespec.serve.served import STATE_S, Served
 from edgespec.serve.sse import ClientLeft, EventStream, HeldAnswer, error_response, while_connected
@@ -52,11 +52,7 @@ from edgespec.serve.threads import in_thread
 
 CLOSE_S = 15.0  # for all models to be closed
 
-
 Made = TypeVar("Made")
-
-Log = Callable[[Mapping[str, Any]], None]
-"""Called with a record of each request that has ended, as plain data."""
 
 
 @dataclass(slots=True)
@@ -112,7 +108,7 @@ def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda reco
                 await server.pool.close()
 
     routes = [Route(path, _endpoint(server, handler), methods=[m]) for m, paths, handler in ROUTES for path in paths]
-    middleware = [Middleware(Recorder, server), *guards(rules, routes)]
+    middleware = [Middleware(Recorder, server.metrics, log), *guards(rules, routes)]
     return Starlette(routes=routes, lifespan=lifespan, middleware=middleware)
 
 
@@ -129,33 +125,6 @@ def _endpoint(server: Server, handler: Handler) -> Callable[[Request], Awaitable
             return response
 
     return endpoint
-
-
-class Recorder:
-    """Counts and logs each request after its answer was sent, refused requests too."""
-
-    def __init__(self, app: ASGIApp, server: Server) -> None:
-        self._app, self._server = app, server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started_s, status = perf_counter(), 499  # unless anything is sent
-        scope["record"] = dict[str, Any]()
-
-        async def noticing(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noticing)
-        finally:
-            self._server.metrics.requests[scope.get("route_path", "other"), status] += 1
-            about = {"event": "request", "method": scope["method"], "path": scope["path"], "status": status}
-            self._server.log(about | {"seconds": round(perf_counter() - started_s, 3)} | scope["record"])
 
 
 # --- endpoints --------------------------------------------------------------------------------------------------------
@@ -258,9 +227,8 @@ def _asking(
 
 
 async def _models(server: Server, request: Request) -> Response:
-    return _json(
-        {"object": "list", "data": [one for place in await server.pool.places() for one in native.models(place)]}
-    )
+    found = [one for place in await server.pool.places() for one in native.models(place)]
+    return _json({"object": "list", "data": found})
 
 
 async def _a_model(server: Server, request: Request) -> Response:
@@ -278,12 +246,20 @@ async def _root(server: Server, request: Request) -> Response:
 
 
 async def _props(server: Server, request: Request) -> Response:
-    place = await server.pool.place(request.query_params.get("model", ""))
-    return _json(await _from_files(partial(native.props, place)))
+    return _json(await _from_files(partial(native.props, await _place(server, request))))
 
 
 async def _slots(server: Server, request: Request) -> Response:
-    return _json(await native.slots(await server.pool.place(request.query_params.get("model", ""))))
+    return _json(await native.slots(await _place(server, request)))
+
+
+async def _tokenizer_info(server: Server, request: Request) -> Response:
+    async with server.pool.lend((await _place(server, request)).offer.name) as model:
+        return _json(native.tokenizer_info(model))
+
+
+def _place(server: Server, request: Request) -> Awaitable[Place]:
+    return server.pool.place(request.query_params.get("model", ""))
 
 
 async def _metrics(server: Server, request: Request) -> Response:
@@ -390,6 +366,7 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("GET", ("/api/version",), _version),
     ("POST", ("/tokenize",), _asking(native.tokenize, known.TOKENIZE)),
     ("POST", ("/detokenize",), _asking(native.detokenize, known.DETOKENIZE)),
+    ("GET", ("/tokenizer_info",), _tokenizer_info),
     ("POST", ("/apply-template",), _asking(native.apply_template, known.APPLY_TEMPLATE)),
     ("POST", ("/pace",), _asking(native.pace, {**known.TEXT, **known.CHAT})),
     ("GET", ("/health", "/v1/health"), _health),

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent, ended_json
 from edgespec.serve.errors import ApiError, Names
+from edgespec.serve.scores import with_texts
 from edgespec.settings import Request
 from edgespec.text.strict_json import json_line
 from edgespec.text.thinking import Part, ThinkingStream
@@ -27,6 +28,7 @@ class End:
     Attributes:
         reason: "stop", "length" or "tool_calls".
         cut: The stop string that ended it.
+        n_reasoning: The number of tokens of reasoning and its marks.
         more: A field of the answer that says what clients have no reason for.
     """
 
@@ -34,13 +36,15 @@ class End:
     stats: Stats
     n_tokens: int
     cut: str = ""
+    n_reasoning: int = 0
     more: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A new part of the answer `index`: text, reasoning, a tool call, or the end; one of them in each piece. `tokens`
-    are the tokens of the part, if the client wants them or log-probabilities; a piece may have only tokens."""
+    are the tokens of the part, if the client wants them or log-probabilities; a piece may have only tokens. The first
+    piece may be the `prompt`, with log-probabilities of its tokens."""
 
     index: int
     text: str = ""
@@ -48,6 +52,7 @@ class Piece:
     tool: ToolCall | None = None
     end: End | None = None
     tokens: tuple[TokenEvent, ...] = ()
+    prompt: tuple[TokenEvent, ...] = ()
 
 
 @dataclass(slots=True)
@@ -59,6 +64,7 @@ class Call:
         splits: Reasoning is separated from the text.
         returns_tokens: The client wants everything that is known about each token.
         echoes: Each answer begins with its prompt.
+        n_scored: The alternatives for each token of a prompt in vLLM's form; None: it is not wanted.
         opens_thinking: The prompt ends with the mark that begins reasoning.
         tools: A parser of tool calls for each answer, or nothing.
         words: Control tokens that the parsers read as text, by their ids.
@@ -75,6 +81,7 @@ class Call:
     splits: bool = False
     returns_tokens: bool = False
     echoes: bool = False
+    n_scored: int | None = None
     opens_thinking: bool = False
     tools: Sequence[ToolParser] = ()
     words: Mapping[int, str] = field(default_factory=dict)
@@ -102,6 +109,7 @@ class Answer:
     reasoning: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     tokens: list[TokenEvent] = field(default_factory=list)
+    prompt: list[TokenEvent] = field(default_factory=list)
     end: End | None = None
 
     @property
@@ -143,6 +151,7 @@ class Writer(ABC):
         answer.reasoning.append(piece.reasoning)
         answer.calls += [piece.tool] if piece.tool else []
         answer.tokens += piece.tokens
+        answer.prompt += piece.prompt
         answer.end = piece.end
 
     @abstractmethod
@@ -257,13 +266,35 @@ class _Reader:
         self._tools = call.tools[index] if call.tools else None
         self._words = call.words
         self._calls_tools = False
-        self._n_tokens = 0
-        self._echo = call.prompt(index) if call.echoes else ""
+        self._n_tokens = self._n_reasoning = 0
+        self._call, self._is_begun = call, False
+        self._prompt: list[TokenEvent] = []
 
     def read(self, event: TokenEvent) -> list[Piece]:
+        if event.part == "prompt":
+            self._prompt.append(event)
+            return []
+        return [*self._begin(), *self._read(event)]
+
+    def _begin(self) -> list[Piece]:
+        """Return the piece of the prompt, before the first one of the answer."""
+        call, is_begun, self._is_begun = self._call, self._is_begun, True
+        if is_begun or not (call.echoes or self._prompt):
+            return []
+        text = call.prompt(self._index)
+        prompt, self._prompt = with_texts(self._prompt, text, call.token_bytes), []
+        return [Piece(self._index, text if call.echoes else "", prompt=prompt)]
+
+    def _read(self, event: TokenEvent) -> list[Piece]:
+        if event.part == "end":  # belongs to the log-probabilities of an echo
+            return [Piece(self._index, tokens=(event,))] if self._call.echoes and self._wants_tokens else []
         self._n_tokens += not event.is_last
         said = event.text if event.text or event.is_last else self._words.get(event.id, "")
+        was_inside = bool(self._thinking and self._thinking.is_inside)
         parts: list[Part] = self._thinking.push(said) if self._thinking else [("answer", said)]
+        is_inside = bool(self._thinking and self._thinking.is_inside)
+        if was_inside or is_inside or any(kind == "thinking" for kind, _ in parts):
+            self._n_reasoning = self._n_tokens
         if event.is_last and self._thinking:
             parts += self._thinking.end()
         made: list[Piece] = []
@@ -283,10 +314,8 @@ class _Reader:
             reason = more.pop("finish_reason")
             reason = "tool_calls" if self._calls_tools and reason == "stop" else reason
             stats = event.stats or Stats()
-            made.append(Piece(self._index, end=End(str(reason), stats, self._n_tokens, event.cut, more)))
-        if self._echo:
-            made.insert(0, Piece(self._index, self._echo))
-            self._echo = ""
+            end = End(str(reason), stats, self._n_tokens, event.cut, self._n_reasoning, more)
+            made.append(Piece(self._index, end=end))
         return made
 
     def _piece(self, part: str | ToolCall) -> Piece:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from edgespec.batch.bad_input import wrong
+from edgespec.batch.bad_input import UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import COMPLETION
 from edgespec.batch.openai import token_logprob
@@ -36,6 +36,8 @@ def _call_of(fields: Fields, model: Served) -> Call:
     if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
         raise wrong("response_fields", "be a list of names", wanted)
     call = text_of(Fields(fields.rest() | {"special": special}, notes=fields.notes), model)
+    if call.echoes and call.wants_tokens:
+        raise UnsupportedError("echo", "/v1/completions returns the log-probabilities of a prompt")
     call.returns_tokens = True
     return call
 

@@ -25,16 +25,17 @@ MOST_CHARACTERS, MOST_WITH_PIECES = 2**20, 2**17  # of one /tokenize
 
 
 async def tokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
-    """Return the ids of a text; with `with_pieces` also the text of each."""
+    """Return the ids of a text; with `with_pieces` also the text of each. vLLM has other names for the fields."""
     fields = Fields(body)
     text = fields.text("content", fields.text("prompt"))
-    add_special, parse_special = fields.flag("add_special"), fields.flag("parse_special", True)
+    add_special = fields.flag("add_special", fields.flag("add_special_tokens"))
+    parse_special = fields.flag("parse_special", True)
     with_pieces = fields.flag("with_pieces")
     if len(text) > (most := MOST_WITH_PIECES if with_pieces else MOST_CHARACTERS):
         raise BadInputError(f"content must have at most {most:,} characters, not {len(text):,}", "content")
     ids = await model.ask(lambda w: w.token_ids(text, add_special=add_special, parse_special=parse_special))
     if not with_pieces:
-        return {"tokens": ids}
+        return {"tokens": ids, "count": len(ids), "max_model_len": model.n_ctx}
     pieces = await model.ask(lambda worker: worker.token_bytes(ids))
     return {"tokens": [{"id": id, "piece": _piece(data)} for id, data in zip(ids, pieces, strict=True)]}
 
@@ -46,8 +47,18 @@ async def detokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     if not isinstance(ids, list) or len(ids) > MOST_TOKENS or not all(type(id) is int for id in ids):
         raise wrong("tokens", f"be a list of at most {MOST_TOKENS} ids", ids)
     pieces = await model.ask(lambda worker: worker.token_bytes(ids))
-    found = {"content": b"".join(pieces).decode("utf-8", "replace")}
-    return found | ({"pieces": [_piece(data) for data in pieces]} if with_pieces else {})
+    text = b"".join(pieces).decode("utf-8", "replace")
+    return {"content": text, "prompt": text} | ({"pieces": [_piece(data) for data in pieces]} if with_pieces else {})
+
+
+def tokenizer_info(model: Served) -> dict[str, Any]:
+    """Return the tokens around texts and the chat template, as vLLM does for lm-evaluation-harness."""
+    vocabulary = model.vocabulary
+    ends = {"bos_token": vocabulary.bos, "eos_token": vocabulary.eos}
+    texts = {
+        name: None if id is None else model.token_bytes(id).decode("utf-8", "replace") for name, id in ends.items()
+    }
+    return texts | {"chat_template": model.template or None, "model_max_length": model.n_ctx}
 
 
 async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, Any]:

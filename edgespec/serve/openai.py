@@ -20,6 +20,7 @@ from edgespec.runtime.prompts import SWITCH, Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
 from edgespec.serve.errors import Names
 from edgespec.serve.prompts import take_prompts
+from edgespec.serve.scores import by_id, check_scores
 from edgespec.serve.served import Served
 from edgespec.serve.tools.foreign import ClientTools
 from edgespec.serve.tools.given import refuses_reasoning, take_arguments, take_tools, use_tools, with_tools
@@ -68,6 +69,7 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
     is_constrained = request.constraint is not None
     request = with_tools(request, tools, arguments)
     call = _call(fields, model, [request])
+    _take_scores(call, request.prompt_logprobs)
     call.splits = splits and not is_constrained and not tools.must
     is_off = SWITCH in model.template and (request.reasoning_budget == 0 or arguments.get(SWITCH) is False)
     call.opens_thinking = bool(model.about["opens_thinking"]) and not is_off and CLOSE not in begun
@@ -87,11 +89,15 @@ def text_of(fields: Fields, model: Served) -> Call:
     what = _common(fields, model)
     what["logprobs"] = _checked_logprobs("logprobs", logprobs)
     echoes, suffix = fields.flag("echo"), fields.text("suffix")
-    if echoes and (what["logprobs"] is not None or suffix):
-        raise UnsupportedError("echo", "it cannot be combined with a suffix, or with the log-probabilities of a prompt")
+    if echoes and suffix:
+        raise UnsupportedError("echo", "it cannot be combined with a suffix")
+    n_scored = what["prompt_logprobs"]
+    if echoes and what["logprobs"] is not None:
+        what["prompt_logprobs"] = max(what["logprobs"], n_scored or 0)
     prompts = take_prompts(fields, suffix, model, special=what.get("special", model.defaults.special))
     call = _call(fields, model, [replace(model.defaults, messages=(), **prompt, **what) for prompt in prompts])
     call.echoes = echoes
+    _take_scores(call, n_scored)
     return call
 
 
@@ -105,6 +111,7 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
         raise UnsupportedError("strict", "this model is not loaded with exact kernels")
     if "seed" not in what:
         what["seed"] = secrets.randbits(53)  # JavaScript's numbers are exact up to this size
+    what["prompt_logprobs"] = _checked_logprobs("prompt_logprobs", fields.take("prompt_logprobs"))
     what["remembered"] = fields.flag("remembered", True)
     what["t_max_predict_ms"] = fields.integer("t_max_predict_ms", 0, -1, LARGEST)
     what["sample"], what["left"] = fields.integer("sample", 0, 0, 2**32 - 1), fields.integer("left", 0, 0, 2**62)
@@ -138,6 +145,14 @@ def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     return call
 
 
+def _take_scores(call: Call, n_scored: int | None) -> None:
+    """Let a call return the log-probabilities of its prompts in vLLM's form, too."""
+    if call.stream and n_scored is not None:
+        raise UnsupportedError("prompt_logprobs", "a stream has no place for them; echo with logprobs has one")
+    check_scores(call.requests)
+    call.n_scored = n_scored
+
+
 def _checked_logprobs(name: str, value: Any) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_LOGPROBS):
         raise wrong(name, f"be an integer from 0 to {MOST_LOGPROBS}", value)
@@ -163,16 +178,18 @@ class ChatObject(Writer):
 
     def whole(self) -> dict[str, Any]:
         choices = [self._choice(index, answer) for index, answer in enumerate(self.answers)]
-        return self._object("chat.completion" if self._is_chat else "text_completion", choices) | self._totals()
+        made = self._object("chat.completion" if self._is_chat else "text_completion", choices) | self._totals()
+        return made | (self._scores(self.answers[0]) if self._is_chat else {})
 
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
         index = piece.index
         if self._is_chat and index not in self._begun:
             self._begun.add(index)
             yield self._chunk(index, {"role": "assistant", "content": ""})
-        if piece.text or piece.reasoning or piece.tool or piece.tokens:
+        if piece.text or piece.reasoning or piece.tool or piece.tokens or piece.prompt:
             tokens = {"tokens": _as_json(piece.tokens)} if self.call.returns_tokens and piece.tokens else {}
-            logprobs = self._logprobs(index, piece.tokens) if piece.tokens and self.call.wants_tokens else None
+            said = (*piece.prompt, *piece.tokens)
+            logprobs = self._logprobs(index, said) if said and self.call.wants_tokens else None
             yield self._chunk(index, self._delta(piece) if self._is_chat else piece.text, logprobs=logprobs) | tokens
         if piece.end is not None:
             self.answers[index].end = piece.end
@@ -199,7 +216,8 @@ class ChatObject(Writer):
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         text, end = "".join(answer.texts), answer.ended
-        logprobs = self._logprobs(index, answer.tokens) if self.call.wants_tokens else None
+        said = [*answer.prompt, *answer.tokens] if self.call.echoes else answer.tokens
+        logprobs = self._logprobs(index, said) if self.call.wants_tokens else None
         made: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": end.reason, **end.more}
         if self._is_chat:
             message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
@@ -210,7 +228,7 @@ class ChatObject(Writer):
                 message["content"] = text or None
             made["message"] = message
         else:
-            made["text"] = text
+            made |= {"text": text} | self._scores(answer)
         if len(self.answers) > 1:
             made["timings"] = timings(end.stats)
         if self.call.returns_tokens:
@@ -240,14 +258,20 @@ class ChatObject(Writer):
         self._lengths[index] += sum(len(event.text) for event in tokens)
         return text_logprobs(tokens, self.call.token_bytes, start)
 
+    def _scores(self, answer: Answer) -> dict[str, Any]:
+        """Return the field for the log-probabilities of a prompt, if the client wants it."""
+        n = self.call.n_scored
+        return {} if n is None else {"prompt_logprobs": by_id(answer.prompt, n, self.call.token_bytes)}
+
     def _totals(self) -> dict[str, Any]:
         """Return the usage and the figures of all answers. A prompt with several answers counts once."""
         stats, requests = Stats(), self.call.requests
-        n_prompt = n_cached = n_completion = 0
+        n_prompt = n_cached = n_completion = n_reasoning = 0
         for request, answer in zip(requests, self.answers, strict=True):
             end = answer.ended
             stats.add(end.stats)
             n_completion += end.n_tokens
+            n_reasoning += end.n_reasoning
             if request.sample == requests[0].sample:
                 n_prompt += end.stats.prompt_tokens
                 n_cached += end.stats.cached_tokens
@@ -256,6 +280,7 @@ class ChatObject(Writer):
             "completion_tokens": n_completion,
             "total_tokens": n_prompt + n_completion,
             "prompt_tokens_details": {"cached_tokens": n_cached},
+            "completion_tokens_details": {"reasoning_tokens": n_reasoning},
         }
         return {"usage": usage, "timings": timings(stats), "seed": requests[0].seed}
 

@@ -171,7 +171,7 @@ class ResponseObject(BlockObject):
             "usage": None,
             "output": [],
         }
-        self._n_events = self._n_reasoning = 0
+        self._n_events = 0
         self._tools = ClientTools(body)
 
     def _event(self, kind: str, **what: Any) -> Event:
@@ -199,7 +199,6 @@ class ResponseObject(BlockObject):
 
     def _more(self, kind: str, text: str) -> Events:
         is_message = kind == "message"
-        self._n_reasoning += not is_message
         part = "output_text" if is_message else "reasoning_text"
         logprobs: dict[str, Any] = {"logprobs": []} if is_message else {}
         if not self._is_open or self._blocks[-1]["type"] != kind:
@@ -236,7 +235,7 @@ class ResponseObject(BlockObject):
             "input_tokens": end.stats.prompt_tokens,
             "input_tokens_details": {"cached_tokens": end.stats.cached_tokens},
             "output_tokens": end.n_tokens,
-            "output_tokens_details": {"reasoning_tokens": self._n_reasoning},
+            "output_tokens_details": {"reasoning_tokens": end.n_reasoning},
             "total_tokens": end.stats.prompt_tokens + end.n_tokens,
         }
         return {

@@ -19,6 +19,11 @@ class ThinkingStream:
         self._kind: Kind | None = "thinking" if opened else None
         self._trims, self._is_new = trims, opened
 
+    @property
+    def is_inside(self) -> bool:
+        """True while the text is reasoning."""
+        return self._kind == "thinking"
+
     def push(self, text: str) -> list[Part]:
         """The parts that are certain by now, without marks."""
         self._held += text

@@ -47,6 +47,7 @@ class Plan:
     n_ctx: int
     sequences: int = 1
     max_outputs: int = 1
+    n_scored: int = 0
     n_batch: int = 512
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
@@ -318,7 +319,7 @@ def _state_values(header: Header) -> tuple[int, int]:
 
 def _outputs(plan: Plan) -> int:
     """Return the rows of logits of one decode."""
-    most = min(plan.max_outputs, plan.n_batch, plan.n_ctx * plan.sequences)
+    most = min(max(plan.max_outputs, plan.n_scored), plan.n_batch, plan.n_ctx * plan.sequences)
     return max(most, plan.sequences + plan.branches)
 
 

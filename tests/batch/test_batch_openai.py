@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from edgespec.batch.openai import text_logprobs, token_logprob
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Results, id_in, is_failure
 from edgespec.batch.row import BadRow, Row, Sample
@@ -183,7 +184,7 @@ def test_log_probabilities_of_a_chat_have_the_bytes_of_tokens() -> None:
             {"token": "b", "logprob": None, "bytes": [98]},
         ],
     }
-    assert (content[1]["token"], content[1]["bytes"]) == ("\ufffd", [0xC3])
+    assert (content[1]["token"], content[1]["bytes"]) == ("bytes:\\xc3", [0xC3])
     json.dumps(result.row, allow_nan=False)
 
 
@@ -194,11 +195,22 @@ def test_a_completion_is_answered_with_its_object() -> None:
     (choice,) = body["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("ab", "stop")
     assert choice["logprobs"] == {
-        "tokens": ["a", "\ufffd"],
+        "tokens": ["a", "bytes:\\xc3"],
         "token_logprobs": [-0.5, -1.5],
-        "top_logprobs": [{"a": -0.5, "b": None}, {"\ufffd": -1.5}],
+        "top_logprobs": [{"a": -0.5, "b": None}, {"bytes:\\xc3": -1.5}],
         "text_offset": [0, 1],
     }
+
+
+def test_alternatives_that_are_parts_of_characters_or_look_alike_are_all_kept() -> None:
+    texts = [b"\xe2\x80", b"\xe2\x81", b"A", b"A"]
+    top = tuple((id, -float(1 + id)) for id in range(4))
+    event = TokenEvent(0, "", logprob=-1.0, top_logprobs=top)
+    (alternatives,) = text_logprobs([event], texts.__getitem__)["top_logprobs"]
+    assert alternatives == {"bytes:\\xe2\\x80": -1.0, "bytes:\\xe2\\x81": -2.0, "A": -3.0, "token_id:3": -4.0}
+    of_chat = token_logprob(event, texts.__getitem__)["top_logprobs"]
+    assert [one["bytes"] for one in of_chat] == [list(text) for text in texts]
+    assert [one["token"] for one in of_chat] == ["bytes:\\xe2\\x80", "bytes:\\xe2\\x81", "A", "A"]
 
 
 def test_two_runs_give_the_same_object_and_two_rows_do_not() -> None:

@@ -105,7 +105,9 @@ def test_what_a_model_wants_around_a_prompt_is_added(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["<s>hello", "<s>", "<s>hello</s>", "hello</s>"])
 def test_a_text_that_has_the_tokens_around_a_prompt_gets_no_second_ones(tmp_path: Path, text: str) -> None:
-    path = tiny_gguf.write_model(tmp_path / "gemma.gguf", SENTENCE_PIECE, metadata={"tokenizer.ggml.add_eos_token": True})
+    path = tiny_gguf.write_model(
+        tmp_path / "gemma.gguf", SENTENCE_PIECE, metadata={"tokenizer.ggml.add_eos_token": True}
+    )
     with Model(path) as model:
         ids = model.tokenize(text, add_special=True, parse_special=True)
         assert (ids[0], ids[-1]) == (model.bos, model.eos)

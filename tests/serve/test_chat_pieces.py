@@ -63,5 +63,30 @@ def test_an_answer_ends_with_its_reason_and_tokens_come_with_their_text() -> Non
     assert (end.end.reason, end.end.n_tokens) == ("length", 2)
 
 
+@pytest.mark.parametrize(
+    ("texts", "opened", "n_reasoning"),
+    [
+        (["<think>", "\n", "a", "b", "\n", "</think>", "\n\n", "c", "d"], False, 6),
+        (["a", "", "b", "\n", "</th", "ink>", "c"], True, 6),
+        (["a", "b"], True, 2),
+        (["<", "thi", "nk>", "a</think>b", "c"], False, 4),
+        (["<think>a</think>b", "c"], False, 1),
+        (["<think>", "</think>", "c"], False, 0),
+        (["\n", "<thi", "s is text", "<think>", "no"], False, 0),
+    ],
+)
+def test_tokens_of_reasoning_are_counted_with_their_marks(texts: list[str], opened: bool, n_reasoning: int) -> None:
+    async def events() -> AsyncIterator[tuple[int, TokenEvent]]:
+        for text in texts:
+            yield 0, TokenEvent(5, text)
+        yield 0, TokenEvent(-1, "", finish_reason="length", stats=Stats())
+
+    async def ends() -> list[tuple[int, int]]:
+        call = Call("m", [Request()], splits=True, opens_thinking=opened)
+        return [(p.end.n_reasoning, p.end.n_tokens) async for p in pieces(call, events()) if p.end is not None]
+
+    assert asyncio.run(ends()) == [(n_reasoning, len(texts))]
+
+
 def test_timings_of_nothing_divide_by_nothing() -> None:
     assert timings(Stats())["predicted_per_token_ms"] == 0.0

@@ -272,6 +272,7 @@ FORMATS = {
             "best_of": 2,
             "logprobs": True,
             "top_logprobs": 2,
+            "prompt_logprobs": 2,
             "tools": [],
             "tool_choice": "none",
             "tool_choice.type": "often",
@@ -318,7 +319,9 @@ FORMATS = {
         text_call,
         TEXT,
         {"prompt": "Hello", "seed": 1},
-        USUAL | {"prompt": "Hi", "n": 2, "n_cmpl": 2, "best_of": 2, "logprobs": 2, "echo": True, "suffix": "x"},
+        USUAL
+        | {"prompt": "Hi", "n": 2, "n_cmpl": 2, "best_of": 2, "logprobs": 2, "echo": True, "suffix": "x"}
+        | {"prompt_logprobs": 2},
     ),
     "completion": Format(
         completion_call,

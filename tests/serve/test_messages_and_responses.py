@@ -306,6 +306,24 @@ def test_blocks_and_items_of_an_answer_with_everything() -> None:
     assert [e["output_index"] for e in events if e["type"] == "response.output_item.done"] == [0, 1, 2]
 
 
+def test_the_usage_counts_tokens_of_reasoning(templated: Serving) -> None:
+    """The template opens the reasoning, which this model does not end."""
+    body: dict[str, Any] = {"messages": ASKED, "max_tokens": 5, "seed": 1, "n": 2}
+    used = templated.posted("/v1/chat/completions", body)["usage"]
+    assert (used["completion_tokens"], used["completion_tokens_details"]) == (10, {"reasoning_tokens": 10})
+    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    with templated.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as response:
+        *_, last, _ = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
+    assert json.loads(last)["usage"]["completion_tokens_details"] == {"reasoning_tokens": 10}
+    asked = {"input": "Hello", "max_output_tokens": 5, "seed": 1}
+    assert templated.posted(RESPONSES, asked)["usage"]["output_tokens_details"] == {"reasoning_tokens": 5}
+    assert streamed(templated, RESPONSES, asked)[-1]["response"]["usage"]["output_tokens_details"] == {
+        "reasoning_tokens": 5
+    }
+    off = templated.posted(RESPONSES, asked | {"reasoning": {"effort": "none"}})
+    assert off["usage"]["output_tokens_details"] == {"reasoning_tokens": 0}
+
+
 def test_thinking_may_be_switched_off_in_the_template(templated: Serving) -> None:
     body: dict[str, Any] = {"messages": ASKED, "max_tokens": 3, "seed": 1}
     assert templated.posted(MESSAGES, body)["content"][0]["type"] == "thinking"

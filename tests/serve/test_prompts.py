@@ -54,8 +54,7 @@ def test_an_echo_puts_the_prompt_before_each_answer(server: Serving) -> None:
     assert "".join(json.loads(line)["choices"][0]["text"] for line in lines) == "def f(" + wanted[0]
 
 
-def test_an_echo_has_no_log_probabilities(server: Serving, templated: Serving) -> None:
-    assert "cannot be combined" in posted(server, 400, prompt="a", echo=True, logprobs=0)["error"]["message"]
+def test_an_echo_has_no_suffix(templated: Serving) -> None:
     assert posted(templated, 400, prompt="a", echo=True, suffix="b")["error"]["param"] == "echo"
 
 
