@@ -136,7 +136,7 @@ class ModelSession(Closable):
         settings, progress, note = self._settings, self._progress, self._note
         found = resolve(settings.model)
         header = check_model(found.path)
-        projector = projector_file(settings.mmproj, header)
+        projector = projector_file(settings.mmproj, header, note)
         adapters = parse_adapters(settings.lora)
         adapter_headers = tuple(check_adapter(adapter.path, header) for adapter in adapters)
         workers = rpc.offers(parse_addresses(settings.rpc)) if settings.rpc else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from edgespec.closable import Closable
@@ -11,14 +12,19 @@ from edgespec.gguf_file.header import Header, read_header
 from edgespec.llama.context import Context
 from edgespec.llama.projector import Picture, Projector
 from edgespec.llama.trial import try_projector
-from edgespec.models.names.projectors import projector_of
+from edgespec.models.names.projectors import projectors_of
 from edgespec.settings import Image
 
 
-def projector_file(mmproj: str | None, header: Header) -> Path | None:
-    """Return the projector that `LoadSettings.mmproj` means. Raises ModelNotFoundError, ModelFileError."""
+def projector_file(mmproj: str | None, header: Header, note: Callable[[str], None]) -> Path | None:
+    """Return the projector that `LoadSettings.mmproj` means; a choice among several is noted. Raises
+    ModelNotFoundError, ModelFileError."""
     if mmproj is None:
-        return projector_of(header)
+        found = projectors_of(header)
+        if len(found) > 1:
+            others = ", ".join(file.name for file in found[1:])
+            note(f"images are read with {found[0].name}; --mmproj can name another projector: {others}")
+        return found[0] if found else None
     if mmproj == "none":
         return None
     path = Path(mmproj).expanduser()

@@ -62,14 +62,14 @@ def models_in(names: Sequence[str]) -> list[str]:
     return sorted(name for name in ggufs if part_of(name)[0] == 1)
 
 
-def projector_in(names: Sequence[str]) -> list[str]:
-    """Return the projector among the files of a repository, with which its models see; [] if there is none.
+def ranked_projectors(names: Sequence[str]) -> list[str]:
+    """Return the projectors among the files of a repository, with which its models see, the preferred one first.
 
-    Of several, the one in 16 bits: the weights are few, and smaller types cost quality.
+    This is the one in 16 bits: the weights are few, and smaller types cost quality.
     """
     found = sorted(name for name in names if "mmproj" in name.lower() and name.lower().endswith(".gguf"))
     order = ("F16", "BF16", "Q8_0", "F32")
-    return sorted(found, key=lambda name: order.index(quant) if (quant := quant_of(name)) in order else 9)[:1]
+    return sorted(found, key=lambda name: order.index(quant) if (quant := quant_of(name)) in order else 9)
 
 
 def is_named_as_draft(name: str) -> bool:

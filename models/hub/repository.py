@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub import requests
 from edgespec.models.hub.cache import is_offline, repository_folder
-from edgespec.models.hub.quants import choose, drafts_in, models_in, parts_of, projector_in
+from edgespec.models.hub.quants import choose, drafts_in, models_in, parts_of, ranked_projectors
 from edgespec.models.hub.requests import (
     DownloadError,
     Patience,
@@ -116,7 +116,7 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
     if missing:
         raise ModelNotFoundError(f"{repository.name} has only some parts of the model", why=f"{missing[0]} is missing")
     drafts = tuple(repository.files[name] for name in drafts_in(names) if name not in parts)
-    projector = [] if "mmproj" in wanted.file.lower() else projector_in(names)
+    projector = [] if "mmproj" in wanted.file.lower() else ranked_projectors(names)[:1]
     return replace(_download(wanted, repository, [*parts, *projector]), drafts=drafts)
 
 
