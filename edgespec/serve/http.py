@@ -16,7 +16,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 BACKLOG = 1024  # connections that wait to be accepted
-REQUEST_S = 60.0  # for the head of a connection's next request to arrive
+REQUEST_S = 60.0  # for the head of a request to arrive, from the start of a connection or from the first byte
+IDLE_S = 330  # between two requests; if a client's pool kept a connection longer, its next request could be lost
 SENT = 2**18  # bytes that the system keeps for a client that does not read
 FINISH_S = 100  # for answers to finish when the server is stopped; docs/server.md gives systemd 120 seconds
 READ_S = 20.0  # for a client to continue reading, once a buffer of 64 KB is full
@@ -28,6 +29,7 @@ WARNED_EVERY_S = 60.0
 class Protocol(H11Protocol):
     """A connection, which is closed if its client sends no request or reads no answer for too long."""
 
+    _is_idle = False
     _waiting: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
@@ -51,9 +53,19 @@ class Protocol(H11Protocol):
         if self._stalled is not None:
             self._stalled.cancel()
 
+    def data_received(self, data: bytes) -> None:
+        if self._is_idle:
+            self._is_idle = False
+            self._wait()
+        super().data_received(data)
+
     def on_response_complete(self) -> None:
-        self._wait()
-        super().on_response_complete()
+        super().on_response_complete()  # starts a timer of IDLE_S
+        self._is_idle = not self.conn.trailing_data[0]
+        if not self._is_idle:
+            self._wait()
+        elif self._waiting is not None:
+            self._waiting.cancel()
 
     def _wait(self) -> None:
         """Limit the time until the head of the next request has arrived."""
@@ -131,7 +143,7 @@ def uvicorn_server(app: Any, warn: Callable[[str], None] = lambda text: None) ->
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=30,
+        timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=FINISH_S,
         backlog=BACKLOG,
     )

@@ -22,6 +22,8 @@ from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
 from edgespec.runtime.stream import Stream
 from edgespec.runtime.worker import Worker
 from edgespec.serve.bodies import SMALL
+from edgespec.serve.http import IDLE_S
+from edgespec.serve.messages import chat_messages
 from edgespec.settings import LoadSettings, Request
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -78,6 +80,22 @@ def test_a_connection_that_sends_no_whole_head_is_closed(
         except ConnectionResetError:
             return
         assert found.count(b"HTTP/1.1") == sent_first.startswith(HEAD)
+
+
+def test_a_connection_stays_open_between_requests(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools of clients keep connections for up to five minutes."""
+    assert IDLE_S > 300
+    with connected(server) as sock:
+        monkeypatch.setattr("edgespec.serve.http.REQUEST_S", 0.05)
+        for _ in range(2):
+            sock.sendall(sent({"prompt": "x", "max_tokens": 1}))
+            answer = b""
+            while not answer.endswith(b"}"):
+                part = sock.recv(2**16)
+                assert part, "closed"
+                answer += part
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert select.select([sock], [], [], 0.3)[0] == []  # a closed one could be read
 
 
 def test_a_body_that_trickles_in_is_refused(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
