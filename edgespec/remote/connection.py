@@ -16,10 +16,10 @@ import httpx2
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, PromptTooLongError, UsageError
+from edgespec.files.proxies import is_this_machine, proxy_errors, proxy_for
 from edgespec.remote.fleet import POLL_S, LostError
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.text.printable import one_line
-from edgespec.validation import is_loopback
 
 CONNECT_S = 10.0
 SILENCE_S = 120.0  # servers send pings in streams more often
@@ -36,13 +36,14 @@ class Connection(Closable):
     """A connection to the server at `url`. A separate thread speaks HTTP, so that waiting can be cancelled."""
 
     def __init__(self, url: str, key: str = "") -> None:
-        self.url, self._has_key = url, bool(key)
-        self._client = httpx2.AsyncClient(
-            base_url=url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            limits=httpx2.Limits(max_connections=None),
-            trust_env=not is_loopback(urlsplit(url).hostname or ""),  # a proxy does not reach this machine
-        )
+        self.url, self._has_key, self._proxy = url, bool(key), proxy_for(url)
+        with proxy_errors(UsageError):
+            self._client = httpx2.AsyncClient(
+                base_url=url,
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                limits=httpx2.Limits(max_connections=None),
+                trust_env=not is_this_machine(urlsplit(url).hostname or ""),  # a proxy does not reach this machine
+            )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"client of {url}", daemon=True)
         self._thread.start()
@@ -145,7 +146,11 @@ class Connection(Closable):
         except httpx2.TransportError as error:
             what = f"{self.url} went away in the middle of the answer" if is_begun else f"cannot reach {self.url}"
             why = str(error) or type(error).__name__
-            raise LostError(what, why=why, hint="is 'edgespec serve' running there?") from error
+            hint = "is 'edgespec serve' running there?"
+            if self._proxy:
+                what += f" through {self._proxy}"
+                hint = "check the variable, or name the host in NO_PROXY"
+            raise LostError(what, why=why, hint=hint) from error
 
     # --- what servers say ---------------------------------------------------------------------------------------------
 
@@ -168,6 +173,10 @@ class Connection(Closable):
         try:
             body = self._object(response)
         except UsageError as error:
+            if self._proxy:
+                why = f"status {status} is from it or from the server"
+                hint = "check the variable (http://name:password@host:port), or name the host in NO_PROXY"
+                raise UsageError(f"cannot ask {self.url} through {self._proxy}", why=why, hint=hint) from error
             raise self.stranger(f"{response.request.url.path} is answered with status {status}") from error
         self._raise(body, status)
 

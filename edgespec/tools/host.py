@@ -21,6 +21,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import psutil
@@ -29,6 +30,8 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, CallToolResult, Tool
+
+from edgespec.files.proxies import is_this_machine
 
 MOST_TEXT = 1 << 18  # characters of a result that are passed on
 MOST_TOOLS, MOST_PAGES = 256, 32
@@ -86,7 +89,8 @@ class _Host:
         config = self._config
         if config["url"]:
             timeout = httpx2.Timeout(CONNECT_S, read=READ_S)
-            http = httpx2.AsyncClient(headers=config["headers"], timeout=timeout)
+            trusts = not is_this_machine(urlsplit(config["url"]).hostname or "")  # a proxy does not reach this machine
+            http = httpx2.AsyncClient(headers=config["headers"], timeout=timeout, trust_env=trusts)
             return Client(streamable_http_client(config["url"], http_client=http), cache=None)
         server = StdioServerParameters(
             command=config["command"],

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from edgespec.errors import EdgespecError, ModelNotFoundError
+from edgespec.files.proxies import PROXIES, given, proxy_errors, proxy_for, reach_directly
 from edgespec.models.hub.cache import partial_bytes
 from edgespec.models.names.source import HubSpec
 
@@ -18,7 +19,6 @@ _ADDRESS = re.compile(
     r"(?P<scheme>https?://)(?:[^/?#]*@)?(?P<place>(?:[\w.-]+|\[[\da-f:.]+\])(?::\d{1,5})?(?:/[^?#@\s]*)?)",
     re.IGNORECASE,
 )
-_CONNECTING = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 class DownloadError(EdgespecError):
@@ -37,6 +37,7 @@ class OtherAnswerError(ConnectionError):
 def check_endpoint() -> None:
     """Raise DownloadError for a HF_ENDPOINT with which huggingface_hub cannot even be imported, or finds nothing."""
     address = os.environ.get("HF_ENDPOINT")
+    reach_directly(address or "")
     if address == "":  # as if it were not set; huggingface_hub takes it for an address
         del os.environ["HF_ENDPOINT"]
     elif address is not None and not shown(address):
@@ -70,17 +71,8 @@ def session() -> Any:
     """Return the HTTP client of huggingface_hub. Raises DownloadError if its settings cannot be used."""
     from huggingface_hub import get_session
 
-    try:
+    with proxy_errors(DownloadError):
         return get_session()
-    except Exception as error:
-        if not is_kind(error, "ImportError", "ValueError", "OSError", "InvalidURL"):
-            raise
-        why = getattr(error, "strerror", None) or str(error)
-        if is_kind(error, "InvalidURL"):
-            why = "one of them is not an address"  # its message may contain part of a password
-        names = [name for name in os.environ if name.upper() in _CONNECTING and os.environ[name]]
-        hint = f"check {', '.join(names)}" if names else ""
-        raise DownloadError("the proxy or certificate settings cannot be used", why=why, hint=hint) from error
 
 
 def headers() -> dict[str, str]:
@@ -161,7 +153,7 @@ def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
     status, code, message = status_of(error), header_of(error, "X-Error-Code"), header_of(error, "X-Error-Message")
     repository, again, page = wanted.repository, how_to_resume(wanted.repository), page_of(wanted.repository)
     if status == 407 or is_kind(error, "ProxyError"):
-        names = [name for name in os.environ if name.upper() in _CONNECTING[:3] and os.environ[name]]
+        names = given(*PROXIES)
         needs_login = status == 407 or str(error).startswith("407")
         why = "it requires a user name and password" if needs_login else str(error)
         hint = f"check {' or '.join(names) or 'HTTPS_PROXY'}, for example http://name:password@host:port"
@@ -169,7 +161,9 @@ def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
     if not status:
         is_said = isinstance(error, OtherAnswerError) or is_kind(error, "TimeoutException")
         why = "" if is_said else re.sub(r"^\[Errno -?\d+\] ", "", str(error))
-        return DownloadError(reason(error), why=why, hint=again)
+        through = proxy_for(f"{page_of('')}") if is_kind(error, "ConnectError", "ConnectTimeout") else ""
+        what = f"{reason(error)} through {through}" if through else reason(error)
+        return DownloadError(what, why=why, hint=again)
     has_token = "authorization" in _response(error).request.headers
     log_in = "" if has_token else f"log in: {HOW_TO_LOG_IN}"
     if code == "RevisionNotFound":
