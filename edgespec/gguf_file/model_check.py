@@ -165,6 +165,27 @@ def _check_special_tokens(header: Header, model: str) -> None:
                 raise _broken(header, f"its prompts need a {name.upper()} token, but its vocabulary has none")
 
 
+def vocabulary_note(header: Header) -> str:
+    """Return what the file of a model does not say about texts, and what follows; empty if it says everything.
+
+    llama.cpp guesses what is missing. In byte-level vocabularies, which differ in both, the guesses are seldom right.
+    """
+    if header.metadata.get("tokenizer.ggml.model") != "gpt2":
+        return ""
+    effects = {
+        "pre-tokenizer": "texts may be split into other tokens than in training",
+        "end token": "answers may end too early, or not at all",
+    }
+    if "tokenizer.ggml.pre" in header.metadata:
+        del effects["pre-tokenizer"]
+    if any(f"tokenizer.ggml.{name}_token_id" in header.metadata for name in ("eos", "eot")):
+        del effects["end token"]
+    if not effects:
+        return ""
+    why = ", and ".join(effects.values())
+    return f"{header.path.name} names no {' and no '.join(effects)}: {why}; a newer file may be better"
+
+
 def _unescaped(text: bytes) -> bytes:
     """The bytes of a token of RWKV's vocabulary, which is written like a literal of Python."""
     return _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]) if found[1] else _LETTERS.get(found[2], found[2]), text)

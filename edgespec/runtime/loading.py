@@ -27,7 +27,7 @@ from edgespec.gguf_file.head_check import (
     kind_of_head,
 )
 from edgespec.gguf_file.header import Header
-from edgespec.gguf_file.model_check import check_model
+from edgespec.gguf_file.model_check import check_model, vocabulary_note
 from edgespec.llama import rpc
 from edgespec.llama.adapters import Adapters
 from edgespec.llama.breakers import BreakerFinder
@@ -174,6 +174,8 @@ class ModelSession(Closable):
         plan = planner.with_branches(plan, leaves)
         if plan.n_ctx > self.model.n_ctx_train:
             note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
+        if told := vocabulary_note(header):
+            note(told)
         how = plan.context | {"threads": settings.threads, "threads_batch": settings.threads_batch}
         self.context = Context(self.model, adapters=self.adapters, **how)
         self.contexts.append(self.context)

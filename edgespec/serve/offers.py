@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -50,6 +50,8 @@ def offers_here(named: Mapping[str, Offer], offer: Callable[[str, str], Offer] |
             continue
         words = aliases or [path.name.removesuffix(".gguf")]
         words = [*dict.fromkeys([*words, *map(bare, words)])]
+        if not aliases and model not in by_file and words[0] in names:
+            words = [_longer(words[0], path, names)]
         if offer is not None and model not in by_file and words[0] not in names:
             by_file[model] = offer(words[0], words[0] if aliases else str(path.absolute()))
         for word in words if model in by_file else ():
@@ -61,6 +63,15 @@ def _modelfile(spec: str) -> str:
     """Return the settings of answers in the Modelfile of a model of Ollama as text; empty for other models."""
     settings = ollama.settings(bare(spec)) if (program := program_of(spec)) and program.models is ollama else {}
     return json.dumps(settings) if settings else ""
+
+
+def _longer(name: str, path: Path, names: Container[str]) -> str:
+    """Return a name that no other file has: with as many of the folders of the file as it takes."""
+    for folder in path.absolute().parents:
+        name = f"{folder.name}/{name}"
+        if name not in names:
+            break
+    return name
 
 
 def _can_answer(path: Path) -> bool:

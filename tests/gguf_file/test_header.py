@@ -14,7 +14,7 @@ from tiny_gguf import raw_entry, raw_file, raw_string, raw_tensor, write_model
 
 from edgespec.errors import ModelFileError, ModelNotFoundError
 from edgespec.gguf_file.header import GGML_TYPES
-from edgespec.gguf_file.model_check import ARCHITECTURES, OTHER_ARCHITECTURES, check_model
+from edgespec.gguf_file.model_check import ARCHITECTURES, OTHER_ARCHITECTURES, check_model, vocabulary_note
 
 U16, U32, F32, STRING, ARRAY, U64 = 2, 4, 6, 8, 9, 10
 ARCHITECTURE = raw_entry("general.architecture", STRING, raw_string("llama"))
@@ -45,6 +45,24 @@ def test_a_good_file_passes_and_tells_what_it_is(tmp_path: Path, architecture: s
     assert header.n_vocab == len(header.strings("tokenizer.ggml.tokens"))
     assert header.number("block_count") == 2
     assert header.size_bytes == path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("left_out", "note"),
+    [
+        ((), ""),
+        (("pre",), "m.gguf names no pre-tokenizer: texts may be split"),
+        (("eos_token_id",), "m.gguf names no end token: answers may end too early"),
+        (("pre", "eos_token_id"), "m.gguf names no pre-tokenizer and no end token: texts may be split"),
+    ],
+)
+def test_what_a_file_does_not_say_about_texts_is_one_note(tmp_path: Path, left_out: tuple[str, ...], note: str) -> None:
+    metadata = {f"tokenizer.ggml.{name}": None for name in left_out}
+    path = write_model(tmp_path / "m.gguf", "qwen2", metadata=metadata)
+    found = vocabulary_note(check_model(path))
+    assert found.startswith(note)
+    assert bool(found) == bool(left_out)
+    assert vocabulary_note(check_model(write_model(path, "gemma", metadata=metadata))) == ""
 
 
 def test_tensors_are_where_the_header_says(llama: Path) -> None:

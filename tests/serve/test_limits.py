@@ -23,7 +23,6 @@ from edgespec.runtime.stream import Stream
 from edgespec.runtime.worker import Worker
 from edgespec.serve.bodies import SMALL
 from edgespec.serve.http import IDLE_S
-from edgespec.serve.messages import chat_messages
 from edgespec.settings import LoadSettings, Request
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

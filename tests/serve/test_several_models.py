@@ -18,6 +18,7 @@ import pytest
 from endless import CTX_SIZE, ENDLESS_BODY
 from serving import Serving, serving
 from tiny_encoder import write_encoder
+from tiny_gguf import write_model
 
 from edgespec.errors import OutOfMemoryError
 from edgespec.runtime.worker import Worker
@@ -236,6 +237,16 @@ def test_short_memory_unloads_what_is_idle_and_says_what_is_not(two: Serving, mo
 @pytest.mark.parametrize("name", ["/etc/passwd", "./demo", "../models/demo/target.gguf", "hf:owner/name", "qwen2.5-7b"])
 def test_no_request_names_a_path_or_downloads_anything(server: Serving, name: str) -> None:
     assert ask(server, name).json()["error"]["code"] == "model_not_found"
+
+
+def test_two_files_of_one_name_are_both_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path))
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_model(tmp_path / folder / "same.gguf", "llama")
+    names = offers_here({}, lambda name, spec: Offer(name, LoadSettings(spec), Request()))
+    ours = {name: Path(offer.settings.model).parent.name for name, offer in names.items() if name.endswith("same")}
+    assert ours in ({"same": "a", "b/same": "b"}, {"same": "b", "a/same": "a"})
 
 
 def test_the_models_of_this_machine_have_names_and_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
