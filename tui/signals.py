@@ -24,7 +24,7 @@ def handle_signals(driver: LinuxDriver, keep: Callable[[], object]) -> None:
 
     def quit(number: int, _: Any) -> None:
         keep()
-        driver.stop_application_mode()
+        driver.suspend_application_mode()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

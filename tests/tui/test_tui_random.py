@@ -6,8 +6,14 @@ By hand for an hour, with other seeds: EDGESPEC_RANDOM_MINUTES=60 ./scripts/test
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import random
+import signal
+import struct
+import subprocess
+import termios
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,10 +23,12 @@ import pytest
 from fake_engine import FakeEngine
 from random_input import HOSTILE, MARKDOWN, Action, RandomInput, Size
 from talks import talk
+from terminal import at_terminal, read_rest, read_until
 from textual._xterm_parser import XTermParser
 from textual.events import Resize
 from textual.geometry import Size as TerminalSize
 from textual.pilot import Pilot, WaitForScreenTimeout
+from tiny_gguf import CHATML, write_model
 from tui_harness import wait_until
 
 from edgespec.chat.session import Session
@@ -32,6 +40,7 @@ from edgespec.tui.app import ChatApp
 SEED = int(os.environ.get("EDGESPEC_RANDOM_SEED", "1"))
 MINUTES = float(os.environ.get("EDGESPEC_RANDOM_MINUTES", "0"))
 EPISODES, ACTIONS = 6, 200  # of an episode with its own seed
+ACTION_S = 0.05  # for each action in a terminal
 
 
 def in_session(seed: int) -> tuple[Session, Store]:
@@ -99,3 +108,28 @@ def test_random_input_does_not_end_the_chat(tmp_path: Path, monkeypatch: pytest.
         done += asyncio.run(episode(seed, ACTIONS))
         seed += 1
     print(f"{done} actions, seeds {SEED} to {seed - 1}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_random_input_to_a_real_terminal_does_not_end_the_chat(tmp_path: Path) -> None:
+    write_model(tmp_path / "tiny.gguf", "llama", chat_template=CHATML)
+    user, done = RandomInput(SEED), 0
+    last: list[Action] = []
+    chat = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "20", "--tui", "--offline"]
+    with at_terminal(tmp_path, chat, EDITOR="true", VISUAL="true") as (program, master):
+        read_until(master, "tiny")
+        threading.Thread(target=read_rest, args=(master,), daemon=True).start()
+        until_s = time.monotonic() + 60 * MINUTES
+        while time.monotonic() < until_s if MINUTES else done < ACTIONS:
+            last, done = [*last[-5:], user.next()], done + 1
+            if isinstance(last[-1], Size):
+                size = struct.pack("HHHH", last[-1].lines, last[-1].columns, 0, 0)
+                fcntl.ioctl(master, termios.TIOCSWINSZ, size)
+                program.send_signal(signal.SIGWINCH)
+            else:
+                os.write(master, last[-1].encode("utf-8", "surrogatepass"))
+            with suppress(subprocess.TimeoutExpired):
+                program.wait(ACTION_S)
+            assert program.poll() is None, f"seed {SEED}: ended after {done} actions, the last of them {last}"
+        print(f"{done} actions in a terminal, seed {SEED}")
