@@ -297,7 +297,8 @@ class Session(ToolUse, Closable):
         """Yield the events of the answer. Each time it fills the context, drop older messages and continue."""
         self._loops = RepetitionDetector()
         is_off = request.reasoning_budget == 0 and self.about.get("switches_thinking")
-        opened = f"{OPEN}\n" if self.about.get("opens_thinking") and not is_off and not recording.content else ""
+        is_answer = is_off or request.constraint is not None or bool(recording.content)  # from its first token on
+        opened = f"{OPEN}\n" if self.about.get("opens_thinking") and not is_answer else ""
         shown = Shown(self.offer, recording.content)
         while True:
             messages, left = self._sent(recording)

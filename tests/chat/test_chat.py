@@ -348,6 +348,9 @@ def test_thinking_that_the_template_opened_is_part_of_the_answer(store: Store) -
     assert session.turns[-1].content == "<think>\nhm </think> yes"
     said(session.ask("sure?"))
     assert engine.requests[-1].messages[1].tokens == ()
+    session.settings = replace(session.settings, regex="(yes|no)")  # which holds from the first token on
+    assert said(session.ask("yes or no?")) == "hm </think> yes"
+    assert session.turns[-1].content == "hm </think> yes"
 
 
 # --- branches ---------------------------------------------------------------------------------------------------------
