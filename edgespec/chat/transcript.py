@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -20,7 +21,7 @@ from edgespec.history.data import valid_text
 from edgespec.text.code_blocks import parser
 from edgespec.text.figures import iso
 from edgespec.text.strict_json import json_line
-from edgespec.text.thinking import split
+from edgespec.text.thinking import CLOSE, OPEN, split
 from edgespec.tools.results import ToolResult
 
 MARKDOWN_MAGIC = b"<!-- a chat exported by edgespec -->\n"
@@ -189,11 +190,34 @@ def _message(value: Any) -> tuple[str, str]:
         raise ValueError(
             f"the role {role!r} is not one of {', '.join(ROLES)}" if "role" in value else "there is no role"
         )
-    if value.get("tool_calls") or value.get("function_call"):
-        raise ValueError("a message calls tools, which is not supported")
+    if value.get("function_call"):
+        raise ValueError("a message has a function_call, which is not supported")
+    if content is None and role in ("assistant", "tool"):
+        content = ""
+    if isinstance(content, list):
+        texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        known = [text for text in texts if isinstance(text, str)]
+        content = "\n".join(known) if len(known) == len(texts) else content
     if not isinstance(content, str):
-        raise ValueError("content is not a string" if "content" in value else "there is no content")
-    return ROLES[role], content
+        raise ValueError("content is not a text" if "content" in value else "there is no content")
+    reasoning = value.get("reasoning_content")
+    if role == "assistant" and isinstance(reasoning, str) and reasoning:
+        content = f"{OPEN}\n{reasoning}\n{CLOSE}\n\n{content}"
+    calls = value.get("tool_calls") or []
+    written = [_call(call) for call in (calls if isinstance(calls, list) else [calls])]
+    return ROLES[role], "\n".join(filter(None, [content, *written]))
+
+
+def _call(value: Any) -> str:
+    """Return a call of a tool as models write it. Raises ValueError."""
+    function = value.get("function") if isinstance(value, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise ValueError("a message calls tools without a function")
+    arguments = function.get("arguments")
+    with suppress(ValueError, RecursionError):
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    call = {"name": function["name"], "arguments": {} if arguments is None else arguments}
+    return f"<tool_call>\n{json_line(call)}\n</tool_call>"
 
 
 def _with_closed_fence(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -121,6 +122,20 @@ def test_every_form_is_understood(text: str, chats: Sequence[tuple[tuple[str, st
     assert [messages_in(chat) for chat in read(text)] == list(chats)
 
 
+def test_what_an_sdk_returned_is_imported_with_its_reasoning_and_calls() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    unused: dict[str, Any] = {"refusal": None, "audio": None, "function_call": None, "annotations": []}
+    said = {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "hm", **unused}
+    result = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "1"}]}
+    last = {"role": "assistant", "content": None, "tool_calls": None, "reasoning_content": "so", **unused}
+    (chat,) = read(json.dumps({"messages": [OBJECTS[0], said, result, last]}))
+    assert messages_in(chat)[1:] == (
+        ("assistant", '<think>\nhm\n</think>\n\n\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'),
+        ("tool", "1"),
+        ("assistant", "<think>\nso\n</think>\n\n"),
+    )
+
+
 def message(text: str) -> str:
     return f'{{"messages": [{text}]}}'
 
@@ -137,14 +152,14 @@ def message(text: str) -> str:
         (message("5"), "line 1 is not", "not a JSON object"),
         (message('{"content": "x"}'), "line 1 is not", "there is no role"),
         (message('{"role": "user"}'), "line 1 is not", "there is no content"),
-        (message('{"role": "user", "content": null}'), "line 1 is not", "content is not a string"),
+        (message('{"role": "user", "content": null}'), "line 1 is not", "content is not a text"),
         (
             message('{"role": "critic", "content": "x"}'),
             "line 1 is not",
             "'critic' is not one of system, developer, user",
         ),
         (message('{"role": ["user"], "content": "x"}'), "line 1 is not", "is not one of"),
-        (message('{"role": "assistant", "content": "x", "tool_calls": [{}]}'), "line 1 is not", "calls tools"),
+        (message('{"role": "assistant", "content": "x", "tool_calls": [{}]}'), "line 1 is not", "calls tools without"),
         ('{"prompt": "x"}', "line 1 is not", "non-empty list"),
     ],
 )
