@@ -56,7 +56,7 @@ def f(x):
 
 KEYS = (
     *("\r\t\x1b\x7f\n",),
-    *(chr(code) for code in range(1, 27) if chr(code) not in "\x04\x11"),  # Ctrl+D and Ctrl+Q quit
+    *(chr(code) for code in range(1, 27) if chr(code) not in "\x03\x04\x11"),  # Ctrl+C twice, Ctrl+D and Ctrl+Q quit
     *("\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[H", "\x1b[F", "\x1b[Z"),
     *("\x1b[3~", "\x1b[5~", "\x1b[6~"),
     *("\x1b[1;2A", "\x1b[1;2B", "\x1b[1;2C", "\x1b[1;2D", "\x1b[1;5C", "\x1b[1;5D", "\x1b[1;5A", "\x1b[1;5B"),
@@ -147,7 +147,7 @@ class RandomInput:
     def _drag(self) -> str:
         moves = "".join(f"\x1b[<32;{self._place()}M" for _ in range(self._random.randint(1, 4)))
         release = f"\x1b[<0;{self._place()}m" if self._random.random() < 0.9 else ""
-        return f"\x1b[<0;{self._place()}M{moves}{release}{self._random.choice(('', '', chr(3)))}"
+        return f"\x1b[<0;{self._place()}M{moves}{release}{self._random.choice(('', '', chr(27)))}"
 
     def _scroll(self) -> str:
         return f"\x1b[<{self._random.choice((64, 65))};{self._place()}M" * self._random.randint(1, 9)
