@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -27,6 +28,7 @@ SELF = "self:"  # followed by a number of layers or a type of weights
 SPELLINGS = tuple(entry.spelling for entry in REGISTRY.values())
 
 LARGEST = 2**31 - 1
+SEED_BITS = 53  # of random seeds: JavaScript's numbers are exact up to this size
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
 AUTO_DRAFT = "auto"  # the best installed draft model
@@ -361,3 +363,8 @@ def schema_text(schema: object) -> object:
 def bias_pairs(biases: object) -> object:
     """Return (id, bias) pairs for a mapping, other values unchanged."""
     return tuple(biases.items()) if isinstance(biases, Mapping) else biases
+
+
+def random_seed() -> int:
+    """Return a seed for a request that has none."""
+    return secrets.randbits(SEED_BITS)

@@ -10,7 +10,7 @@ from edgespec.batch.images import parts_of, without_images
 from edgespec.batch.known import ALIASES, CONSTRAINING, Known, check, name_in, read_of
 from edgespec.batch.row_settings import SETTINGS, is_integer, request_fields, take_constraint
 from edgespec.batch.samplers import ORDERS, ordered
-from edgespec.settings import Request, bias_pairs, shown
+from edgespec.settings import Request, bias_pairs, random_seed, shown
 
 LONGEST = {"logit_bias": 2**14, "stop": 2**8, "dry_sequence_breakers": 2**6}  # entries
 
@@ -76,9 +76,7 @@ class Fields:
             if isinstance(values := given.get(name), list | dict) and len(values) > most:
                 raise BadInputError(f"{name} may have {most:,} entries, not {len(values):,}", name)
         if isinstance(seed := given.get("seed"), int) and seed < 0:  # -1 asks for a random one
-            del given["seed"]
-            if seed != -1:
-                given["seed"] = seed % 2**63
+            given["seed"] = random_seed() if seed == -1 else seed % 2**63
         if given.get("reasoning_budget") == -1:  # asks for no other limit than the default
             del given["reasoning_budget"]
         given |= take_constraint({name: self.take(name) for name in CONSTRAINING if name in self._left})

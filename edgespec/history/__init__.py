@@ -33,7 +33,6 @@ from edgespec.history.data import (
     StoreError,
     Turn,
     UnknownChatError,
-    UnreadableError,
     UnwritableError,
     first_line,
     pack_answer,
@@ -58,7 +57,6 @@ __all__ = [
     "StoreError",
     "Turn",
     "UnknownChatError",
-    "UnreadableError",
     "UnwritableError",
 ]
 

@@ -24,7 +24,7 @@ from edgespec.serve.scores import by_id, check_scores
 from edgespec.serve.served import Served
 from edgespec.serve.tools.foreign import ClientTools
 from edgespec.serve.tools.given import refuses_reasoning, take_arguments, take_tools, use_tools, with_tools
-from edgespec.settings import LARGEST, Message, Request, with_system
+from edgespec.settings import LARGEST, Message, Request, random_seed, with_system
 from edgespec.text.thinking import CLOSE
 from edgespec.tools.formats import ToolCall
 
@@ -110,7 +110,7 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
     if fields.flag("strict") and not is_exact:
         raise UnsupportedError("strict", "this model is not loaded with exact kernels")
     if "seed" not in what:
-        what["seed"] = secrets.randbits(53)  # JavaScript's numbers are exact up to this size
+        what["seed"] = random_seed() if model.seed is None else model.seed
     what["prompt_logprobs"] = _checked_logprobs("prompt_logprobs", fields.take("prompt_logprobs"))
     what["remembered"] = fields.flag("remembered", True)
     what["t_max_predict_ms"] = fields.integer("t_max_predict_ms", 0, -1, LARGEST)

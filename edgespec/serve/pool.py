@@ -35,6 +35,7 @@ class Offer:
     Attributes:
         settings: how it is loaded.
         defaults: settings of requests that they leave out.
+        seed: the seed of requests without one; None: a random one for each.
         idle_s: after this time without a request it is unloaded; None: never.
         system: the system prompt of chats without a system message.
     """
@@ -44,6 +45,7 @@ class Offer:
     defaults: Request
     idle_s: float | None = None
     system: str = ""
+    seed: int | None = None
 
     @property
     def adapters(self) -> list[str]:
@@ -251,7 +253,8 @@ class Pool:
     def adopt(self, name: str, worker: Worker) -> Served:
         """Serve a model that was loaded elsewhere. Blocks while its vocabulary is read."""
         place = self._places[name]
-        place.served = Served(name, worker, place.offer.defaults, self._note, place.offer.system)
+        offer = place.offer
+        place.served = Served(name, worker, offer.defaults, self._note, offer.system, offer.seed)
         place.used_s = time.monotonic()
         self._watch_idle(place)
         return place.served
@@ -298,7 +301,7 @@ class Pool:
         worker = Worker(settings, cancel=self._stop_loading)
         try:
             worker.check_settings(offer.defaults)
-            return Served(offer.name, worker, offer.defaults, self._note, offer.system)
+            return Served(offer.name, worker, offer.defaults, self._note, offer.system, offer.seed)
         except BaseException:
             worker.close()
             raise

@@ -34,14 +34,22 @@ Made = TypeVar("Made")
 class Served:
     """A model in a worker process, and its `name` for clients.
 
-    `defaults` are settings that requests leave out, `system` is the system prompt of chats without a system message. It
-    may be made in any thread, and is used in the thread of one event loop.
+    `defaults` are settings that requests leave out, `system` is the system prompt of chats without a system message.
+    `seed` is that of requests without a seed; None: a random one for each. A model may be made in any thread, and is
+    used in the thread of one event loop.
     """
 
     def __init__(
-        self, name: str, worker: Worker, defaults: Request, note: Callable[[str], None], system: str = ""
+        self,
+        name: str,
+        worker: Worker,
+        defaults: Request,
+        note: Callable[[str], None],
+        system: str = "",
+        seed: int | None = None,
     ) -> None:
         self.name, self.worker, self.defaults, self._note, self.system = name, worker, defaults, note, system
+        self.seed = seed
         self.settings: LoadSettings = worker.settings
         self.about = worker.describe()
         self.created = int(time.time())

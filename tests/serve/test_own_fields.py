@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from serving import Serving
+from serving import Serving, posted
 
 from edgespec.events import TokenEvent
 from edgespec.settings import Message, Request
@@ -117,3 +117,13 @@ def test_what_of_a_schema_is_ignored_is_noted_with_each_request(server: Serving,
     while sum(said in record.get("notes", ()) for record in server.records) < 2:  # records follow the answers
         time.sleep(0.01)
     assert said in server.served.worker.notes
+
+
+def test_a_request_without_a_seed_has_that_of_the_server(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seed(**more: Any) -> int:
+        return int(posted(server, "/v1/completions", prompt="def f(", max_tokens=2, **more)["seed"])
+
+    assert seed() != seed()
+    monkeypatch.setattr(server.served, "seed", 11)
+    assert [seed(), seed(), seed(seed=5)] == [11, 11, 5]
+    assert seed(seed=-1) != 11  # asks for a random one

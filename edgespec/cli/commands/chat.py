@@ -172,7 +172,8 @@ def _attached(call: Call) -> list[Attachment]:
 
 def _store(notes: list[str], *, keeps: bool) -> Store:
     """Return the store of conversations, one in memory if the file cannot be opened. Raises StoreError."""
-    from edgespec.history import Store, StoreError, UnreadableError, default_file
+    from edgespec.history import Store, StoreError, default_file
+    from edgespec.history.data import UnreadableError
 
     try:
         return Store(note=notes.append) if keeps else Store.in_memory()

@@ -169,7 +169,8 @@ class Offered:
         values = self._call.values | {"model": settings.model}
         answer_as_its_own(self._call.ctx, values)
         defaults = request(values | {"system": None}, "", chat=False, seed=0)
-        return Offer(name, settings, defaults, 60 * minutes if minutes else None, values["system"] or "")
+        seed = None if values["seed"] < 0 else values["seed"]
+        return Offer(name, settings, defaults, 60 * minutes if minutes else None, values["system"] or "", seed)
 
 
 def settings_for(specs: Sequence[str], first: LoadSettings) -> list[LoadSettings]:
