@@ -29,7 +29,7 @@ from edgespec.cli.commands import edgespec
 from edgespec.cli.options.command import Command
 from edgespec.llama.devices import listing
 from edgespec.models.names.spec import resolve
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import LoadSettings, Message, Request
 from edgespec.training.job import Settings as TrainingSettings
 
 CLI = Path(cli.__file__).parent
@@ -103,7 +103,8 @@ def talks(settings: LoadSettings, *args: Any) -> FakeEngine:
 
 def serves(call: Any, sock: Any, models: Any) -> None:
     offer = next(iter(models.named.values()))
-    raise Reached(load=offer.settings, request=replace(offer.defaults, seed=offer.seed or 0))
+    chat = (Message("system", offer.system), Message("user", "hello"))
+    raise Reached(load=offer.settings, request=replace(offer.defaults, messages=chat, seed=offer.seed or 0))
 
 
 class Answering:

@@ -87,6 +87,7 @@ LANDS = [
     ("max_tokens", ["-n64"], "request.max_tokens", 64),
     ("max_tokens", ["--max-tokens", "0"], "request.max_tokens", 0),
     ("stop", ["--stop", "a b", "--stop", "\n"], "request.stop", ("a b", "\n")),
+    ("repeat_limit", ["--repeat-limit", "64"], "request.repeat_limit", 64),
     ("reasoning_budget", ["--reasoning-budget", "9"], "request.reasoning_budget", 9),
     ("ignore_eos", ["--ignore-eos"], "request.ignore_eos", True),
     ("logprobs", ["--logprobs", "5"], "request.logprobs", 5),

@@ -309,9 +309,9 @@ def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None
 def _chat_settings(values: Mapping[str, Any]) -> ChatSettings:
     from edgespec.chat.settings import ChatSettings
 
-    names = ("seed", "max_tokens", "reasoning_budget", "verify")
-    others: dict[str, Any] = {name: values[name] for name in names} | constraints(values)
-    return ChatSettings(sampling=sampling_settings(values), stop=tuple(values["stop"]), **others)
+    names = ("seed", "max_tokens", "reasoning_budget", "repeat_limit", "verify")
+    others: dict[str, Any] = {name: values[name] for name in names if values[name] is not None}
+    return ChatSettings(sampling=sampling_settings(values), stop=tuple(values["stop"]), **others | constraints(values))
 
 
 def _can_show_a_screen() -> bool:
