@@ -39,6 +39,7 @@ from edgespec.tui.app import ChatApp
 
 SEED = int(os.environ.get("EDGESPEC_RANDOM_SEED", "1"))
 MINUTES = float(os.environ.get("EDGESPEC_RANDOM_MINUTES", "0"))
+LIMIT_S = 900 if not MINUTES else 0  # 0: none
 EPISODES, ACTIONS = 6, 200  # of an episode with its own seed
 ACTION_S = 0.05  # for each action in a terminal
 
@@ -98,7 +99,7 @@ async def episode(seed: int, n: int) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(LIMIT_S)
 def test_random_input_does_not_end_the_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, value in {"EDGESPEC_OFFLINE": "1", "EDITOR": "true", "VISUAL": "true"}.items():
@@ -111,7 +112,7 @@ def test_random_input_does_not_end_the_chat(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.long
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(LIMIT_S)
 def test_random_input_to_a_real_terminal_does_not_end_the_chat(tmp_path: Path) -> None:
     write_model(tmp_path / "tiny.gguf", "llama", chat_template=CHATML)
     user, done = RandomInput(SEED), 0

@@ -311,7 +311,8 @@ def _chat_settings(values: Mapping[str, Any]) -> ChatSettings:
 
     names = ("seed", "max_tokens", "reasoning_budget", "repeat_limit", "verify")
     others: dict[str, Any] = {name: values[name] for name in names if values[name] is not None}
-    return ChatSettings(sampling=sampling_settings(values), stop=tuple(values["stop"]), **others | constraints(values))
+    others.update(constraints(values).items())
+    return ChatSettings(sampling=sampling_settings(values), stop=tuple(values["stop"]), **others)
 
 
 def _can_show_a_screen() -> bool:
