@@ -42,6 +42,14 @@ def test_lines_that_nobody_reads_are_dropped_and_counted_once() -> None:
     assert failures == []
 
 
+def test_no_text_is_not_the_end_of_all_text() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as source, background(writer, []) as stream:
+        for text in ("a\n", "", "b\n"):
+            stream.write(text)
+        assert [source.readline() for _ in range(2)] == ["a\n", "b\n"]
+
+
 def test_a_reader_that_has_gone_is_reported_once() -> None:
     reader, writer = os.pipe()
     os.close(reader)

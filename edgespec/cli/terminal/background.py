@@ -49,7 +49,7 @@ class BackgroundStream(io.TextIOBase):
         with self._changed:
             if self._n_dropped or self._n_waiting + len(text) > MOST_WAITING:
                 self._n_dropped += text.count("\n")
-            elif not self._is_gone:
+            elif text and not self._is_gone:  # no text would end the thread
                 self._waiting.append(text)
                 self._n_waiting += len(text)
             self._changed.notify_all()
