@@ -75,6 +75,9 @@ class TokenEvent:
     part: Part = "answer"
     #: the number of tokens that are at least as likely; only of tokens of the prompt
     rank: int | None = None
+    #: of an event without a token, if the request asks for it: the number of tokens of the prompt, of those that were
+    #: cached, and of those that are read or cached by now
+    reading: tuple[int, int, int] | None = None
 
     @property
     def is_last(self) -> bool:

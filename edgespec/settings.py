@@ -304,6 +304,8 @@ class Request:
     reasoning_budget: int = field(default=-1, metadata=between(-1, LARGEST))
     #: sample as for code completions (`core/infill.py`)
     infill: bool = False
+    #: events tell how much of the prompt is read (`TokenEvent.reading`)
+    return_progress: bool = False
     #: the answer ends at a line that begins with fewer blanks; the first line does not count
     n_indent: int = field(default=0, metadata=between(0, LARGEST))
     #: the answer ends with the first line that is complete so many milliseconds after its first token; 0, -1: never

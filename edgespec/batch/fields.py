@@ -41,6 +41,10 @@ class Fields:
         """Take a value without a check."""
         return self._left.pop(name, default)
 
+    def put(self, name: str, value: Any) -> None:
+        """Set a field that was read in another form."""
+        self._left[name] = value
+
     def text(self, name: str, default: str = "") -> str:
         return str(self._checked(name, default, lambda value: isinstance(value, str), "be a string"))
 

@@ -183,7 +183,7 @@ GENERATION: Known = {
     **refused("chat_parser"),
     **harmless("reasoning_budget_start_tag reasoning_budget_end_tag reasoning_budget_end_tags reasoning_control"),
     **refused("reasoning_budget_message"),
-    **harmless("n_cache_reuse timings_per_token return_progress sse_ping_interval verbose"),
+    **harmless("n_cache_reuse timings_per_token sse_ping_interval verbose"),
     **harmless("speculative.n_max speculative.n_min speculative.p_min speculative.type"),
     # vLLM
     **only(skip_special_tokens=(True,), length_penalty=(1, 0), include_reasoning=(True,), detokenize=(True,)),
@@ -205,7 +205,7 @@ STREAM_OPTIONS: Known = {
 }
 # Fields that only the server has.
 SERVED: Known = {
-    **read("stream n_probs strict sample left return_tokens remembered t_max_predict_ms"),
+    **read("stream n_probs strict sample left return_tokens remembered t_max_predict_ms return_progress"),
     **read(stream_options=STREAM_OPTIONS),
 }
 
@@ -257,7 +257,7 @@ BATCH_CHAT: Known = {
     **read("stream"),
     **refused("tools functions"),
     **only(tool_choice=("none", "auto"), function_call=("none", "auto"), verbosity=("medium",)),
-    **harmless("stream_options parallel_tool_calls"),
+    **harmless("stream_options parallel_tool_calls return_progress"),
 }
 
 # --- OpenAI's Completions ---------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ OPENAI_TEXT: Known = {
     **only(add_special_tokens=(True,)),
 }
 TEXT: Known = {**OPENAI_TEXT, **SERVED, **read("echo suffix prompt_logprobs")}
-BATCH_TEXT: Known = {**OPENAI_TEXT, **read("stream"), **harmless("stream_options")}
+BATCH_TEXT: Known = {**OPENAI_TEXT, **read("stream"), **harmless("stream_options return_progress")}
 
 # --- Messages and Responses -------------------------------------------------------------------------------------------
 

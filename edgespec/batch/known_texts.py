@@ -20,11 +20,12 @@ EMBEDDINGS: Known = {
     **only(endianness=("native", "little"), embedding_type=("float",), output_dtype=("float",)),
     **refused("content output_dimension use_activation"),
 }
+EMBEDDING: Known = {**EMBEDDINGS, **read("content"), **only(encoding_format=("float",))}  # of llama.cpp's server
 RERANK: Known = {
     **_OF_TEXTS,
-    **read("query top_n return_documents", documents=read("text")),
+    **read("query top_n return_documents texts return_text", documents=read("text")),
     **only(max_tokens_per_doc=(), max_chunks_per_doc=(), raw_scores=(True,), use_activation=(False,)),
-    **refused("texts return_text rank_fields top_k"),
+    **refused("rank_fields top_k"),
 }
 _OLLAMA_TEXTS: Known = {
     **harmless("model keep_alive"),

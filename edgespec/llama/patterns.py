@@ -1,4 +1,4 @@
-"""`patternProperties` beside named properties, so that a property can always follow where llguidance lets one begin.
+"""`patternProperties` next to named properties, so that a property can always follow where llguidance lets one begin.
 
 llguidance writes a property under a pattern with any name that matches and that the schema does not name elsewhere. It
 does not see that no such name is left, and after the comma nothing can follow. So patterns that match only names of

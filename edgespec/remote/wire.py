@@ -32,6 +32,7 @@ OWN = (
     "n_indent",
     "t_max_predict_ms",
     "reasoning_budget",
+    "return_progress",
 )
 
 
@@ -98,6 +99,9 @@ async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator
     async with aclosing(chunks):
         async for chunk in chunks:
             try:
+                if isinstance(told_of := chunk.get("prompt_progress"), dict):
+                    reading = (told_of["total"], told_of["cache"], told_of["processed"])
+                    yield TokenEvent(-1, "", reading=reading)
                 tokens = [TokenEvent.from_json(token) for token in chunk.get("tokens") or ()]
                 choice = (chunk.get("choices") or [{}])[0]
                 text = choice.get("text") or (choice.get("delta") or {}).get("content") or ""

@@ -56,15 +56,29 @@ class _Running:
     indentation: Indentation | None
     most_s: float
     repeat_limit: int
+    returns_progress: bool
     repeats: RepetitionDetector = field(default_factory=RepetitionDetector)
     proposed: int = 0
     is_cut: bool = False
+    n_read: int = -1  # tokens of the prompt in the last event about them
+
+    def progress(self) -> Iterator[TokenEvent]:
+        """Yield the events about what was read of the prompt since the last call; the first one is about the cached
+        tokens."""
+        n_prompt, n_cached = self.sequence.n_prompt, self.sequence.stats.cached_tokens
+        n_read = n_prompt if self.sequence.stats.rounds else min(self.sequence.n_decoded, n_prompt)
+        if not self.returns_progress or n_read <= max(n_cached, self.n_read):
+            return
+        for count in (n_cached, n_read) if self.n_read < 0 else (n_read,):
+            yield TokenEvent(-1, "", reading=(n_prompt, n_cached, count))
+        self.n_read = n_read
 
     def events(self, output: StepOutput) -> Iterator[TokenEvent]:
         """Yield an event per token, without end tokens and anything after a stop string."""
         if output.is_prompt:
             yield from (self._scored(choice, "prompt") for choice in output.choices)
             return
+        yield from self.progress()
         round = self.sequence.stats.rounds - 1
         proposed, self.proposed = self.sequence.stats.proposed - self.proposed, self.sequence.stats.proposed
         for position, choice in enumerate(output.choices):
@@ -158,6 +172,9 @@ class Answering(Loop):
                 answer = self._answers[output.sequence]
                 for event in answer.events(output):
                     answer.stream.put(answer.number, event)
+            for answer in self._answers.values():
+                for event in answer.progress():
+                    answer.stream.put(answer.number, event)
         except BaseException as error:
             known = for_users(error)
             self._break_off(known)
@@ -212,7 +229,9 @@ class Answering(Loop):
         # A loop that was asked for is no fault: the answer must be whole.
         is_free = request.constraint is None and not (request.reference or request.ignore_eos or request.min_tokens)
         limit = request.repeat_limit if is_free else 0
-        self._answers[sequence] = _Running(stream, number, sequence, self.model, text, indentation, most_s, limit)
+        self._answers[sequence] = _Running(
+            stream, number, sequence, self.model, text, indentation, most_s, limit, request.return_progress
+        )
 
     def _reuse(self, request: Request) -> Reuse:
         """Return how much of the KV cache a request may use.

@@ -56,6 +56,7 @@ class AnswerOptions(TypedDict, total=False):
     lora: tuple[tuple[int | str, float], ...]
     reasoning_budget: int
     infill: bool
+    return_progress: bool
     n_indent: int
     t_max_predict_ms: int
 

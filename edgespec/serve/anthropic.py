@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, ClassVar
 
 from edgespec.batch.bad_input import BadInputError, wrong
@@ -14,17 +13,14 @@ from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
 from edgespec.batch.known import MESSAGES
 from edgespec.batch.messages import call_of, message_of
-from edgespec.runtime.prompts import Prompts
 from edgespec.serve.chat import BlockObject, Call, End, Events
 from edgespec.serve.errors import Names, anthropic_body
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
-from edgespec.serve.threads import in_thread
 from edgespec.serve.tools.foreign import take_functions
 from edgespec.settings import LARGEST, Message, moved, shown
 from edgespec.tools.formats import ToolCall
 
-MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
 _FOREIGN = ("server_tool_use", "mcp_tool_use", "_tool_result", "container_upload")
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 
@@ -56,13 +52,9 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
 
 
-async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]:
-    """Return the number of tokens in the prompt of a body."""
-    call = await in_thread(partial(message_call, body, model, counts=True), "reads a request")
-    request = call.requests[0]
-    if Prompts.length(request) > (most := max(MOST_COUNTED, CHARACTERS * model.n_ctx)):
-        raise BadInputError(f"messages of more than {most:,} characters are not counted", "messages")
-    return {"input_tokens": await model.ask(lambda worker: worker.prompt_length(request))}
+def count_call(body: Mapping[str, Any], model: Served) -> Call:
+    """Read a body of /v1/messages/count_tokens. Raises BadInputError."""
+    return message_call(body, model, counts=True)
 
 
 def _messages(system: Any, given: Any, notes: list[str]) -> Iterator[Message]:

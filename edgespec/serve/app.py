@@ -27,11 +27,12 @@ from edgespec.batch.known import Known
 from edgespec.core.stats import Stats
 from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import native, ollama_models
-from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
+from edgespec.serve.anthropic import MessageObject, count_call, message_call
 from edgespec.serve.chat import Call, Piece, Writer, line, pieces
 from edgespec.serve.completion import CompletionObject, completion_call, infill_call
 from edgespec.serve.embeddings import (
     EmbeddingsObject,
+    NativeEmbeddingObject,
     OllamaEmbeddingObject,
     OllamaEmbedObject,
     RerankObject,
@@ -41,6 +42,7 @@ from edgespec.serve.embeddings import (
 from edgespec.serve.errors import Names, error_for, names_in, sent_as, unavailable
 from edgespec.serve.guard import Rules, guards
 from edgespec.serve.metrics import Metrics
+from edgespec.serve.native import counting
 from edgespec.serve.ollama import OllamaChatObject, OllamaObject, ollama_chat, ollama_generate, unloads
 from edgespec.serve.openai import ChatObject, TextObject, chat_call, text_call
 from edgespec.serve.pool import Place, Pool
@@ -237,16 +239,22 @@ async def _a_model(server: Server, request: Request) -> Response:
     return _json(next((one for one in found if one["id"] == name), found[0]))
 
 
-async def _health(server: Server, request: Request) -> Response:
-    return _json({"status": "ok"})
+def _always(value: Any) -> Handler:
+    async def handler(server: Server, request: Request) -> Response:
+        return _json(value)
+
+    return handler
 
 
 async def _root(server: Server, request: Request) -> Response:
     return PlainTextResponse("edgespec is running\n")
 
 
-async def _props(server: Server, request: Request) -> Response:
-    return _json(await _from_files(partial(native.props, await _place(server, request))))
+def _describing(describe: Callable[[Place], Any]) -> Handler:
+    async def handler(server: Server, request: Request) -> Response:
+        return _json(await _from_files(partial(describe, await _place(server, request))))
+
+    return handler
 
 
 async def _slots(server: Server, request: Request) -> Response:
@@ -268,7 +276,8 @@ async def _metrics(server: Server, request: Request) -> Response:
     for counts in await asyncio.gather(*(model.prefix_cache() for model in living if model)):
         cache.update(counts)
     text = server.metrics.text(server.pool, cache)
-    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+    started = {"Process-Start-Time-Unix": str(server.metrics.started_s)}
+    return PlainTextResponse(text, headers=started, media_type="text/plain; version=0.0.4")
 
 
 # --- Ollama's endpoints -----------------------------------------------------------------------------------------------
@@ -316,10 +325,6 @@ async def _show(server: Server, request: Request) -> Response:
     return _json(await _from_files(partial(ollama_models.shown, place)))
 
 
-async def _version(server: Server, request: Request) -> Response:
-    return _json({"version": ollama_models.VERSION})
-
-
 async def _listed(
     server: Server, places: Sequence[Place], describe: Callable[[Place], dict[str, Any] | None]
 ) -> Response:
@@ -344,34 +349,42 @@ def _json(value: Any) -> Response:
     return Response(line(value), media_type="application/json")
 
 
+def _both(path: str) -> tuple[str, ...]:
+    return f"/v1{path}", path
+
+
 ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
-    ("POST", ("/v1/chat/completions", "/chat/completions"), _answering(chat_call, ChatObject)),
+    ("POST", _both("/chat/completions"), _answering(chat_call, ChatObject)),
     ("POST", ("/v1/completions",), _answering(text_call, TextObject)),
     ("POST", ("/completion", "/completions"), _answering(completion_call, CompletionObject)),
     ("POST", ("/infill",), _answering(infill_call, CompletionObject)),
     ("POST", ("/v1/messages",), _answering(message_call, MessageObject)),
-    ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens, known.MESSAGES, MessageObject.names)),
-    ("POST", ("/v1/responses", "/responses"), _answering(response_call, ResponseObject)),
-    ("GET", ("/v1/models", "/models"), _models),
+    ("POST", ("/v1/messages/count_tokens",), _asking(counting(count_call), known.MESSAGES, MessageObject.names)),
+    ("POST", _both("/chat/completions/input_tokens"), _asking(counting(chat_call), known.CHAT)),
+    ("POST", _both("/responses/input_tokens"), _asking(counting(response_call), known.RESPONSES, ResponseObject.names)),
+    ("POST", _both("/responses"), _answering(response_call, ResponseObject)),
+    ("GET", ("/v1/models", "/v1/models/", "/models", "/models/"), _models),
     ("GET", ("/v1/models/{name:path}",), _a_model),
     ("POST", ("/api/chat",), _ollama(_answering(ollama_chat, OllamaChatObject), OllamaChatObject)),
     ("POST", ("/api/generate",), _ollama(_answering(ollama_generate, OllamaObject), OllamaObject)),
     ("POST", ("/api/embed",), _ollama(_pooling(OllamaEmbedObject), OllamaEmbedObject)),
     ("POST", ("/api/embeddings",), _ollama(_pooling(OllamaEmbeddingObject), OllamaEmbeddingObject)),
     ("POST", ("/v1/embeddings",), _pooling(EmbeddingsObject)),
-    ("POST", ("/v1/rerank", "/rerank", "/v2/rerank"), _pooling(RerankObject)),
+    ("POST", ("/embedding", "/embeddings"), _pooling(NativeEmbeddingObject)),
+    ("POST", ("/v1/rerank", "/rerank", "/v2/rerank", "/v1/reranking", "/reranking"), _pooling(RerankObject)),
     ("POST", ("/api/show",), _show),
     ("GET", ("/api/tags",), _tags),
     ("GET", ("/api/ps",), _running),
-    ("GET", ("/api/version",), _version),
+    ("GET", ("/api/version",), _always({"version": ollama_models.VERSION})),
     ("POST", ("/tokenize",), _asking(native.tokenize, known.TOKENIZE)),
     ("POST", ("/detokenize",), _asking(native.detokenize, known.DETOKENIZE)),
     ("GET", ("/tokenizer_info",), _tokenizer_info),
     ("POST", ("/apply-template",), _asking(native.apply_template, known.APPLY_TEMPLATE)),
     ("POST", ("/pace",), _asking(native.pace, {**known.TEXT, **known.CHAT})),
-    ("GET", ("/health", "/v1/health"), _health),
+    ("GET", _both("/health"), _always({"status": "ok"})),
     ("GET", ("/",), _root),
-    ("GET", ("/props",), _props),
+    ("GET", ("/props",), _describing(native.props)),
     ("GET", ("/slots",), _slots),
+    ("GET", ("/lora-adapters",), _describing(native.adapters)),
     ("GET", ("/metrics",), _metrics),
 ]

@@ -44,7 +44,8 @@ class End:
 class Piece:
     """A new part of the answer `index`: text, reasoning, a tool call, or the end; one of them in each piece. `tokens`
     are the tokens of the part, if the client wants them or log-probabilities; a piece may have only tokens. The first
-    piece may be the `prompt`, with log-probabilities of its tokens."""
+    piece may be the `prompt`, with log-probabilities of its tokens. Before it, `progress` is what is read of the
+    prompt, under the names of llama.cpp's server."""
 
     index: int
     text: str = ""
@@ -53,6 +54,7 @@ class Piece:
     end: End | None = None
     tokens: tuple[TokenEvent, ...] = ()
     prompt: tuple[TokenEvent, ...] = ()
+    progress: Mapping[str, float] | None = None
 
 
 @dataclass(slots=True)
@@ -271,6 +273,11 @@ class _Reader:
         self._prompt: list[TokenEvent] = []
 
     def read(self, event: TokenEvent) -> list[Piece]:
+        if event.reading is not None:
+            total, cached, processed = event.reading
+            time_ms = (time.perf_counter_ns() - self._call.started_ns) // 1_000_000
+            told = {"total": total, "cache": cached, "processed": processed, "time_ms": time_ms}
+            return [Piece(self._index, progress=told)]
         if event.part == "prompt":
             self._prompt.append(event)
             return []

@@ -13,6 +13,7 @@ from edgespec.events import TokenEvent
 from edgespec.serve.chat import Call, Piece, Writer, timings
 from edgespec.serve.errors import Names
 from edgespec.serve.infill import infill_prompt
+from edgespec.serve.native import generation_settings
 from edgespec.serve.openai import text_of
 from edgespec.serve.served import Served
 
@@ -72,6 +73,9 @@ class CompletionObject(Writer):
 
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
         self.take(piece)
+        if piece.progress is not None:
+            part = {"index": piece.index, "content": "", "tokens": [], "stop": False}
+            yield part | {"prompt_progress": piece.progress}
         if piece.text or piece.tokens:
             part = {"index": piece.index, "content": piece.text, "tokens": _ids(piece.tokens), "stop": False}
             yield part | self._probabilities(piece.tokens)
@@ -98,6 +102,7 @@ class CompletionObject(Writer):
             "stop_type": kind,
             "stopping_word": end.cut,
             "tokens_cached": stats.cached_tokens,
+            "generation_settings": generation_settings(self.call.requests[index]),
             "timings": timings(stats),
         }
 
@@ -106,7 +111,8 @@ class CompletionObject(Writer):
         a field in another one."""
         if not self._fields:
             return whole
-        names = whole | {f"timings/{name}": value for name, value in whole["timings"].items()}
+        inner = {name: value for name, value in whole.items() if isinstance(value, dict)}
+        names = whole | {f"{outer}/{name}": value for outer, found in inner.items() for name, value in found.items()}
         return {name: names[name] for name in self._fields if name in names}
 
     def _probabilities(self, tokens: Sequence[TokenEvent]) -> dict[str, Any]:

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.fields import Fields
+from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.known import Known
-from edgespec.batch.known_texts import EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
+from edgespec.batch.known_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
 from edgespec.core.stats import Stats
 from edgespec.serve.chat import line
 from edgespec.serve.errors import Names, unavailable
+from edgespec.serve.prompts import prompt_of, several
 from edgespec.serve.served import Served
 from edgespec.settings import Inputs
 
@@ -54,7 +55,7 @@ class VectorsObject(ABC):
 
     Attributes:
         known: The known fields of a body.
-        prompt: The field with the texts.
+        prompt: The field with the texts, which has other names in `prompts`.
         kind: The kind of result, in metrics.
         inputs: The texts that the model reads.
         loaded_ns: The time that loading the model took.
@@ -62,6 +63,7 @@ class VectorsObject(ABC):
 
     known: ClassVar[Known]
     prompt: ClassVar[str]
+    prompts: ClassVar[tuple[str, ...]] = ()
     kind: ClassVar[str] = "embedding"
     inputs: Inputs
     loaded_ns = 0
@@ -78,8 +80,9 @@ class VectorsObject(ABC):
     @classmethod
     def names(cls, body: Mapping[str, Any]) -> Names:
         """Return the name in this body for each text of `Inputs`."""
-        given = body.get(cls.prompt)
-        return {"input[]": f"{cls.prompt}[]" if isinstance(given, list) and not _is_ids(given) else cls.prompt}
+        field = next((name for name in (cls.prompt, *cls.prompts) if body.get(name) is not None), cls.prompt)
+        texts = several(field, body.get(field))
+        return {"input[]": field if texts and texts[0][0] == field else f"{field}[]"}
 
     @property
     def n_values(self) -> int:
@@ -130,26 +133,52 @@ class EmbeddingsObject(VectorsObject):
         return _object("data", self._values, {"object": "list", "model": self.model, "usage": _usage(stats)})
 
 
-class RerankObject(VectorsObject):
-    """The reranking of Jina and Cohere, with the scores of llama.cpp's server."""
+class NativeEmbeddingObject(EmbeddingsObject):
+    """The format of llama.cpp's server, a list with a list of vectors for each text."""
 
-    known, prompt, kind = RERANK, "documents", "rank"
+    known, prompt, prompts = EMBEDDING, "content", ("input",)
+
+    def _read(self, fields: Fields) -> None:
+        if "content" in fields and "input" in fields:
+            raise BadInputError("content and input exclude each other", "content")
+        if "content" in fields:
+            fields.put("input", fields.take("content"))
+        super()._read(fields)
+
+    def take(self, row: Row) -> None:
+        vector = unit(row[: self._n_dimensions]).tolist()
+        self._values.append(line({"index": len(self._values), "embedding": [vector]}))
+
+    def whole(self, stats: Stats) -> str:
+        return f"[{','.join(self._values)}]"
+
+
+class RerankObject(VectorsObject):
+    """The reranking of Jina and Cohere, with the scores of llama.cpp's server. With `texts` in place of `documents`,
+    the format is that of Text Embeddings Inference (TEI)."""
+
+    known, prompt, prompts, kind = RERANK, "documents", ("texts",), "rank"
 
     def _read(self, fields: Fields) -> None:
         self._served.check_ranks()
-        query, given = fields.text("query"), fields.take("documents")
+        self._is_tei = "texts" in fields
+        if self._is_tei and "documents" in fields:
+            raise BadInputError("texts and documents exclude each other", "texts")
+        field = "texts" if self._is_tei else "documents"
+        query, given = fields.text("query"), fields.take(field)
         if not query:
             raise BadInputError("query is missing", "query")
         if not isinstance(given, list):
-            raise wrong("documents", "be a list of texts", given)
-        _check_number("documents", given)
+            raise wrong(field, "be a list of texts", given)
+        _check_number(field, given)
         documents: list[Any] = [each.get("text") if isinstance(each, dict) else each for each in given]
         for index, document in enumerate(documents):
             if not isinstance(document, str):
-                raise wrong(f"documents[{index}]", "be a text, or an object with one", given[index])
+                raise wrong(f"{field}[{index}]", "be a text, or an object with one", given[index])
         self.inputs = Inputs(tuple(documents), query)
         self._n_top = fields.integer("top_n", len(documents), 1, 2**31 - 1)
-        self._documents = documents if fields.flag("return_documents") else None
+        is_returned = fields.flag("return_text" if self._is_tei else "return_documents")
+        self._documents = documents if is_returned else None
         self._scores: list[float] = []
 
     @property
@@ -161,6 +190,11 @@ class RerankObject(VectorsObject):
 
     def whole(self, stats: Stats) -> str:
         best = sorted(range(len(self._scores)), key=lambda index: -self._scores[index])[: self._n_top]
+        if self._is_tei:
+            texts = self._documents
+            return line(
+                [{"index": at, "score": self._scores[at]} | ({"text": texts[at]} if texts else {}) for at in best]
+            )
         results: list[dict[str, Any]] = [{"index": index, "relevance_score": self._scores[index]} for index in best]
         if self._documents is not None:
             for result in results:
@@ -220,12 +254,9 @@ def unit(row: Row) -> Row:
 
 def _texts(name: str, given: Any, model: Served, *, ids: bool = True) -> tuple[Text, ...]:
     """Read a text or a list of texts; with `ids` a text may be a list of token ids. Raises BadInputError."""
-    if not isinstance(given, list):
-        return (_text(name, given, model, ids=ids),)
-    if ids and _is_ids(given):
-        return (_text(name, given, model, ids=True),)
-    _check_number(name, given)
-    return tuple(_text(f"{name}[{index}]", text, model, ids=ids) for index, text in enumerate(given))
+    texts = several(name, given)
+    _check_number(name, texts)
+    return tuple(_text(where, text, model, ids=ids) for where, text in texts)
 
 
 def _check_number(name: str, given: list[Any]) -> None:
@@ -234,20 +265,19 @@ def _check_number(name: str, given: list[Any]) -> None:
 
 
 def _text(where: str, given: Any, model: Served, *, ids: bool) -> Text:
-    if isinstance(given, str):
-        if not given and not model.has_empty_texts:
+    if ids and isinstance(given, dict) and isinstance(parts := given.get("content"), list):
+        given = content_of(f"{where}.content", parts)
+    found = prompt_of(where, given, model, special=True) if ids else given
+    if isinstance(found, str):
+        if not found and not model.has_empty_texts:
             raise BadInputError(f"{where} is empty", where)
-        return given
-    if not ids or not isinstance(given, list) or not given:
-        raise wrong(where, "be a text or a list of token ids" if ids else "be a text", given)
-    for id in given:
-        if type(id) is not int or not 0 <= id < model.n_vocab:
+        return found
+    if not ids:
+        raise wrong(where, "be a text", given)
+    for id in found:
+        if not 0 <= id < model.n_vocab:
             raise wrong(where, f"have token ids from 0 to {model.n_vocab - 1}", id)
-    return tuple(given)
-
-
-def _is_ids(given: list[Any]) -> bool:
-    return bool(given) and type(given[0]) is int
+    return tuple(found)
 
 
 def _usage(stats: Stats) -> dict[str, int]:

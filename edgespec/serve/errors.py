@@ -110,7 +110,7 @@ def no_route(method: str, path: str, methods: Iterable[str] = ()) -> ApiError:
     if allowed := ", ".join(sorted(methods)):
         why = f"{shown(path)} does not accept {method}, only {allowed}"
         return ApiError(405, why, code="method_not_allowed", headers={"Allow": allowed})
-    why = f"there is no {method} {shown(path)} here"
+    why = f"{method} {shown(path)} not found on this server"
     if path.startswith(CHANGING):
         why += ": this server does not download, change or delete models; 'edgespec pull' and 'edgespec rm' do"
     return ApiError(404, why, type="not_found_error", code="unknown_url")

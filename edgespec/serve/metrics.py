@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -13,6 +14,7 @@ class Metrics:
     """Counts since the start of the server. `stats` adds up all finished answers."""
 
     def __init__(self) -> None:
+        self.started_s = int(time.time())
         self.stats = Stats()
         self.requests: Counter[tuple[str, int]] = Counter()  # by path and status
         self.answers: Counter[str] = Counter()  # by how they ended
@@ -41,7 +43,7 @@ class Metrics:
             *_gauge("llamacpp:predicted_tokens_seconds", stats.tokens_per_s),
             *_gauge("llamacpp:requests_processing", processing),
             *_gauge("llamacpp:requests_deferred", deferred),
-            *_counter("edgespec:prompt_tokens_cached_total", stats.cached_tokens),
+            *_counter("llamacpp:prompt_tokens_cached_total", stats.cached_tokens),
             *_gauge("edgespec:models_loaded", pool.n_loaded),
             *_gauge("edgespec:prefix_cache_bytes", cache["bytes"]),
             *_gauge("edgespec:prefix_cache_limit_bytes", cache["limit_bytes"]),

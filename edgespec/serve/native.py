@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -13,15 +13,19 @@ from edgespec.batch import sidecar
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import APPLY_TEMPLATE
+from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.gguf_file.model_check import check_model
+from edgespec.runtime.prompts import Prompts
+from edgespec.serve.chat import Call
 from edgespec.serve.openai import chat_call, text_call
 from edgespec.serve.pool import Place
 from edgespec.serve.served import STATE_S, Served
 from edgespec.serve.threads import in_thread
-from edgespec.settings import LoadSettings
+from edgespec.settings import LoadSettings, Request
 
 MOST_TOKENS = 2**17  # of one /detokenize
 MOST_CHARACTERS, MOST_WITH_PIECES = 2**20, 2**17  # of one /tokenize
+MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
 
 
 async def tokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
@@ -72,6 +76,19 @@ async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, An
     return {"prompt": await model.ask(lambda worker: worker.render(request))}
 
 
+def counting(read: Callable[[Mapping[str, Any], Served], Call]) -> Callable[..., Awaitable[dict[str, int]]]:
+    """Return a question for the number of tokens in the prompt of a body, which `read` reads."""
+
+    async def counted(body: Mapping[str, Any], model: Served) -> dict[str, int]:
+        call = await in_thread(partial(read, body, model), "reads a request")
+        request = call.requests[0]
+        if Prompts.length(request) > (most := max(MOST_COUNTED, CHARACTERS * model.n_ctx)):
+            raise BadInputError(f"messages of more than {most:,} characters are not counted", "messages")
+        return {"input_tokens": await model.ask(lambda worker: worker.prompt_length(request))}
+
+    return counted
+
+
 async def pace(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     """Return why drafters are active or off for requests like this one."""
     read = chat_call if body.get("messages") else text_call
@@ -109,11 +126,8 @@ def _model(place: Place) -> dict[str, Any]:
 
 def props(place: Place) -> dict[str, Any]:
     """Return what is loaded, and the settings that a request does not give."""
-    defaults, served = place.offer.defaults, place.living
-    sampling = asdict(defaults.sampling)
-    sampling["logit_bias"] = [[id, None if bias == float("-inf") else bias] for id, bias in sampling["logit_bias"]]
-    params = {**sampling, "max_tokens": defaults.max_tokens, "verify": defaults.verify}
-    params |= {"reasoning_budget": defaults.reasoning_budget, "repeat_limit": defaults.repeat_limit}
+    served, params = place.living, generation_settings(place.offer.defaults)
+    params["seed"] = -1 if place.offer.seed is None else place.offer.seed  # of requests without a seed; -1: random
     made = {
         "default_generation_settings": {"params": params},
         "model_alias": place.offer.name,
@@ -135,6 +149,24 @@ def props(place: Place) -> dict[str, Any]:
         "modalities": {"vision": bool(about["projector"]), "audio": False},
         "edgespec": about,
     }
+
+
+def generation_settings(request: Request) -> dict[str, Any]:
+    """Return the settings of an answer under the names of llama.cpp's server."""
+    settings = asdict(request.sampling) | {"seed": request.seed, "n_predict": request.max_tokens}
+    settings["logit_bias"] = [[id, None if bias == float("-inf") else bias] for id, bias in settings["logit_bias"]]
+    same = ("max_tokens", "ignore_eos", "grammar", "json_schema", "regex", "verify", "reasoning_budget", "repeat_limit")
+    settings |= {name: getattr(request, name) for name in same}
+    adapters = [{"id": id, "scale": scale} for id, scale in request.lora]
+    return settings | {"stop": [*request.stop], "n_probs": request.logprobs or 0, "lora": adapters}
+
+
+def adapters(place: Place) -> list[dict[str, Any]]:
+    """Return the adapters of a model with their usual scales; none for a model that is not loaded."""
+    if place.living is None:
+        return []
+    found = parse_adapters(place.living.settings.lora)
+    return [{"id": id, "name": a.name, "path": Path(a.path).name, "scale": a.scale} for id, a in enumerate(found)]
 
 
 async def slots(place: Place) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 
 from edgespec import __version__
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.fields import Fields
+from edgespec.batch.fields import LONGEST, Fields
 from edgespec.batch.known import CHAT, TEXT, Known
 from edgespec.batch.messages import chat_messages, check_count
 from edgespec.batch.openai import check_best_of, take_logprobs, text_logprobs, token_logprob
@@ -105,6 +106,8 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
     """Read the fields that chats and completions share. Return them as fields of a `Request`. Raises BadInputError, and
     ApiError for a model that does not generate."""
     model.check_generates()
+    if "logit_bias" in fields:
+        fields.put("logit_bias", _with_ids(fields.take("logit_bias"), model))
     what = fields.request(model.defaults)
     is_exact = model.settings.strict or model.about["exact"] or model.about["width_class"]
     if fields.flag("strict") and not is_exact:
@@ -113,18 +116,38 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
         what["seed"] = random_seed() if model.seed is None else model.seed
     what["prompt_logprobs"] = _checked_logprobs("prompt_logprobs", fields.take("prompt_logprobs"))
     what["remembered"] = fields.flag("remembered", True)
+    what["return_progress"] = fields.flag("return_progress")
     what["t_max_predict_ms"] = fields.integer("t_max_predict_ms", 0, -1, LARGEST)
     what["sample"], what["left"] = fields.integer("sample", 0, 0, 2**32 - 1), fields.integer("left", 0, 0, 2**62)
     return what
 
 
+def _with_ids(biases: Any, model: Served) -> Any:
+    """Return biases in which the tokens of a text replace it, as in llama.cpp's server. A number in the keys of an
+    object is a token id. What is not valid is left to the next check."""
+    if isinstance(biases, dict):
+        biases = [[int(key) if re.fullmatch(r"-?\d{1,18}", key) else key, bias] for key, bias in biases.items()]
+    if not isinstance(biases, list) or len(biases) > LONGEST["logit_bias"]:
+        return biases
+    found: list[Any] = []
+    for pair in biases:
+        is_text = isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
+        found += [[id, pair[1]] for id in model.vocabulary.tokenize(pair[0])] if is_text else [pair]
+    return found
+
+
 def _check_end(fields: Fields, *, is_begun: bool) -> None:
     """Raise BadInputError if a request asks for another continuation than that of this server: an assistant's message
     at the end is continued, and no other message is."""
-    if fields.flag("continue_final_message", is_begun) is not is_begun:
+    continues = fields.flag("continue_final_message") if "continue_final_message" in fields else None
+    begins = fields.flag("add_generation_prompt", not is_begun)
+    if continues and begins:
+        why = "continue_final_message and add_generation_prompt contradict each other"
+        raise BadInputError(why, "continue_final_message")
+    if continues not in (None, is_begun):
         why = "the last message is continued if and only if it is the assistant's"
         raise UnsupportedError("continue_final_message", why)
-    if not fields.flag("add_generation_prompt", True) and not is_begun:
+    if not begins and not is_begun:
         raise UnsupportedError("add_generation_prompt", "the prompt ends where the assistant's answer begins")
 
 
@@ -186,6 +209,8 @@ class ChatObject(Writer):
         if self._is_chat and index not in self._begun:
             self._begun.add(index)
             yield self._chunk(index, {"role": "assistant", "content": ""})
+        if piece.progress is not None:
+            yield self._chunk(index, {} if self._is_chat else "") | {"prompt_progress": piece.progress}
         if piece.text or piece.reasoning or piece.tool or piece.tokens or piece.prompt:
             tokens = {"tokens": _as_json(piece.tokens)} if self.call.returns_tokens and piece.tokens else {}
             said = (*piece.prompt, *piece.tokens)

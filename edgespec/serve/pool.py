@@ -132,7 +132,7 @@ class Pool:
             more = ", ..." if len(self._places) > SHOWN else ""
             raise ApiError(
                 404,
-                f"there is no model {name[:80]!r} here: {', '.join(here)}{more}",
+                f"model {name[:80]!r} not found; this server has {', '.join(here)}{more}",
                 type="not_found_error",
                 param="model",
                 code="model_not_found",

@@ -6,23 +6,59 @@ from typing import Any
 
 from edgespec.batch.bad_input import UnsupportedError, wrong
 from edgespec.batch.fields import Fields
+from edgespec.batch.row_settings import is_integer
 from edgespec.serve.served import Served
+
+FORMS = "a text, or a list of token ids and texts"
+
+Prompt = str | list[int]
 
 
 def take_prompts(fields: Fields, suffix: str, model: Served, *, special: bool) -> list[dict[str, Any]]:
     """Take `prompt`, and return the prompts as fields of requests. With a suffix, each answer fills the gap between its
     prompt and the suffix. Raises BadInputError."""
     given = fields.take("prompt", "")
-    prompts = given if isinstance(given, list) and not _are_ids(given) else [given]
-    if not prompts or not all(isinstance(prompt, str) or _are_ids(prompt) for prompt in prompts):
-        raise wrong("prompt", "be a string, a list of token ids, or a list of such prompts", given)
+    if given == []:
+        raise wrong("prompt", f"be {FORMS}, or a list of such prompts", given)
+    prompts = [prompt_of(where, prompt, model, special=special) for where, prompt in several("prompt", given)]
     if not suffix:
         return [_fields_of(prompt) for prompt in prompts]
 
-    def ids(text: str | list[int]) -> list[int]:
+    def ids(text: Prompt) -> list[int]:
         return text if isinstance(text, list) else model.vocabulary.tokenize(text, parse_special=special)
 
     return [_fields_of(around_gap(model, "suffix", ids(prompt), ids(suffix))) for prompt in prompts]
+
+
+def several(where: str, given: Any) -> list[tuple[str, Any]]:
+    """Return the prompts in a field, each with its name. A list with a token id is one prompt."""
+    if not isinstance(given, list) or any(map(is_integer, given)):
+        return [(where, given)]
+    return [(f"{where}[{index}]", prompt) for index, prompt in enumerate(given)]
+
+
+def prompt_of(where: str, given: Any, model: Served, *, special: bool) -> Prompt:
+    """Return a prompt as a text or as token ids. llama.cpp's server also has texts in objects, and lists in which texts
+    and ids follow each other. With `special`, control tokens in texts are parsed. Raises BadInputError."""
+    if isinstance(given, dict) and isinstance(given.get("prompt_string"), str):
+        if given.get("multimodal_data"):
+            raise UnsupportedError(f"{where}.multimodal_data", "images are sent in the messages of a chat")
+        return str(given["prompt_string"])
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not all(isinstance(part, str) or is_integer(part) for part in given):
+        raise wrong(where, f"be {FORMS}", given)
+    if not any(map(is_integer, given)):
+        raise wrong(where, f"be {FORMS}", given)
+    ids = list[int]()
+    for index, part in enumerate(given):
+        is_first = index == 0  # tokens that begin every prompt come before it
+        ids += (
+            model.vocabulary.tokenize(part, add_special=is_first, parse_special=special)
+            if isinstance(part, str)
+            else [part]
+        )
+    return ids
 
 
 def around_gap(model: Served, field: str, before: list[int], after: list[int]) -> list[int]:
@@ -36,9 +72,5 @@ def around_gap(model: Served, field: str, before: list[int], after: list[int]) -
     return [*bos, prefix, *before, suffix, *after, middle]
 
 
-def _fields_of(prompt: str | list[int]) -> dict[str, Any]:
+def _fields_of(prompt: Prompt) -> dict[str, Any]:
     return {"prompt": prompt} if isinstance(prompt, str) else {"prompt": "", "prompt_tokens": tuple(prompt)}
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(id) is int for id in value)

@@ -92,8 +92,8 @@ def test_the_usual_samplers_change_nothing(server: Serving) -> None:
     "body",
     [
         {"prompt": 3},
-        {"prompt": [1, "x"]},
-        {"prompt": {"prompt_string": "x"}},
+        {"prompt": [1, None]},
+        {"prompt": {"text": "x"}},
         {"samplers": ["temperature", "top_k"]},
         {"samplers": "tk"},
         {"n_indent": -1},

@@ -31,12 +31,13 @@ from edgespec.batch.known import (
     Known,
     check,
 )
-from edgespec.batch.known_texts import EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
+from edgespec.batch.known_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
 from edgespec.serve.completion import completion_call, infill_call
 from edgespec.serve.embeddings import (
     EmbeddingsObject,
+    NativeEmbeddingObject,
     OllamaEmbeddingObject,
     OllamaEmbedObject,
     RerankObject,
@@ -140,6 +141,7 @@ USUAL: dict[str, Any] = {
     "sample": 2,
     "left": 5,
     "return_tokens": True,
+    "return_progress": True,
 }
 OF_COMPLETION = USUAL | {"n": 2, "n_cmpl": 2, "best_of": 2, "logprobs": 2, "special": False}
 OF_COMPLETION |= {"response_fields": "content", "return_tokens": "yes"}  # what the object reads
@@ -512,7 +514,14 @@ FORMATS = {
         of_texts(RerankObject, "rank"),
         RERANK,
         {"query": "What?", "documents": [{"text": "a"}, "b"]},
-        {"query": "Why?", "documents": ["b"], "documents[0].text": "c", "top_n": 1, "return_documents": True},
+        {"query": "Why?", "documents": ["b"], "documents[0].text": "c", "top_n": 1, "return_documents": True}
+        | {"texts": ["b"], "return_text": True},
+    ),
+    "embedding": Format(
+        of_texts(NativeEmbeddingObject, "mean"),
+        EMBEDDING,
+        {"content": "Hello"},
+        {"content": "Hi", "input": "Hi", "dimensions": 8},
     ),
     "ollama embed": Format(
         of_texts(OllamaEmbedObject, "mean"),
@@ -542,6 +551,7 @@ WITH: dict[str, dict[str, Any]] = {
     },
     "messages[1].refusal": {"messages[1].content": None},
     "top_logprobs": {"logprobs": True},
+    "return_text": {"texts": ["a"], "documents": None},
     "messages[2].name": {"messages[2].tool_name": None},
     "messages[1].content[0].thinking": {"messages[1].content[0].type": "thinking"},
     "system[0].text": {"system[0].type": "text"},

@@ -205,8 +205,8 @@ def test_what_cannot_be_done_is_refused_with_its_name(
 
 
 def test_unknown_models_and_endpoints(server: Serving) -> None:
-    assert "there is no model 'nix'" in posted(server, CHAT, {"model": "nix", "messages": ASKED}, 404)["error"]
-    assert "there is no model 'nix'" in posted(server, "/api/show", {"model": "nix"}, 404)["error"]
+    assert "model 'nix' not found" in posted(server, CHAT, {"model": "nix", "messages": ASKED}, 404)["error"]
+    assert "model 'nix' not found" in posted(server, "/api/show", {"model": "nix"}, 404)["error"]
     pulled = posted(server, "/api/pull", {"model": "x"}, 404)["error"]
-    assert "there is no POST '/api/pull' here" in pulled
+    assert "POST '/api/pull' not found on this server" in pulled
     assert "edgespec pull" in pulled

@@ -37,7 +37,7 @@ def test_token_ids_are_completed_like_their_text(server: Serving) -> None:
 
 @pytest.mark.parametrize("prompt", [[1.5], [True], [[]], [[1], 2], [[["x"]]], [10**9], [-1], [], 3])
 def test_other_prompts_are_refused_by_name(server: Serving, prompt: Any) -> None:
-    assert posted(server, 400, prompt=prompt)["error"]["param"] == "prompt"
+    assert posted(server, 400, prompt=prompt)["error"]["param"].partition("[")[0] == "prompt"
 
 
 def test_an_echo_puts_the_prompt_before_each_answer(server: Serving) -> None:
