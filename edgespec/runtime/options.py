@@ -18,8 +18,8 @@ Messages = Sequence[Message | dict[str, Any]]
 class AnswerOptions(TypedDict, total=False):
     """The fields of `Request` and `SamplingSettings`, which describe them and hold the defaults.
 
-    Also allowed: a list for `stop`, a dict for `json_schema`, and a dict from token id to bias for `logit_bias`.
-    `sampling` sets all sampling settings; single ones take precedence.
+    Also allowed: a list for `stop` and `dry_sequence_breakers`, a dict for `json_schema`, and a dict from token id to
+    bias for `logit_bias`. `sampling` sets all sampling settings; single ones take precedence.
 
     Settings that are left out are the model's own (`Runtime.own_settings`), else the defaults. `add_system_prompt`:
     chats without a system message get the model's own.
