@@ -163,10 +163,12 @@ class ChatApp(BaseApp):
 
     def keep_unsent(self) -> None:
         if self.screen_stack and self.screen_stack[0].query(Composer):
-            if unsent := self.jobs.waiting.together():
-                self.session.keep_unsent(unsent)
+            unsent = self.jobs.waiting.together()
+            is_saved = not unsent or self.session.keep_unsent(unsent)
             if self._draft is not None:
-                self._draft.close()
+                if not is_saved:
+                    self._draft.write(self.session.chat, unsent)
+                self._draft.close(is_saved=is_saved)
 
     def _keep_draft(self) -> None:
         """Keep what `keep_unsent` would save, in case that the process is killed."""

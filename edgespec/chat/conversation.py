@@ -85,18 +85,25 @@ class Conversation:
         if text:
             self._save_settings()
         with suppress(StoreError):
-            if self.chat is None and (text := self.store.preference(UNSENT) or ""):
+            if self.chat is None and (kept := self.store.preference(UNSENT)):
+                text = kept
                 self.store.set_preference(UNSENT, "")
         return text
 
-    def keep_unsent(self, text: str) -> None:
-        """Save a text that was not sent, until this chat is opened again, or from a chat without messages a new one."""
+    def keep_unsent(self, text: str) -> bool:
+        """Save a text that was not sent, until this chat is opened again, or from a chat without messages a new one.
+
+        Return False if the store does not accept it.
+        """
         self._unsent = text
         if self.chat is not None:
             self._save_settings()
-        else:
-            with suppress(StoreError):
-                self.store.set_preference(UNSENT, text)
+            return self.store_error is None
+        try:
+            self.store.set_preference(UNSENT, text)
+        except StoreError:
+            return False
+        return True
 
     def begin_as(self, chosen: Persona, but: Collection[str] = ()) -> None:
         """Use a persona here and in new chats, except for the fields `but` ("system" is one). Raises UsageError."""

@@ -75,6 +75,27 @@ def test_a_draft_outlives_a_chat_that_is_killed(home: Path) -> None:
     assert unsent(home) == "my draft"  # it was in the field again
 
 
+def test_a_draft_outlives_a_quit_while_the_store_cannot_be_written(home: Path) -> None:
+    with Store(home / "data" / "chats.db"):
+        index = home / "data" / "chats.db-shm"
+    index.symlink_to("nowhere/at/all")  # SQLite cannot create this file, as on a full or read-only disk
+    with at_terminal(home, CHAT) as (program, master):
+        read_until(master, "tiny")
+        os.write(master, b"my draft")
+        read_until(master, "draft")
+        os.write(master, b"\x11")
+        read_rest(master)
+        assert program.wait(60) == 0
+    index.unlink()
+    with at_terminal(home, CHAT) as (program, master):
+        read_until(master, "my draft")
+        os.write(master, b"\x11")
+        read_rest(master)
+        assert program.wait(60) == 0
+    assert not any(drafts_dir_of(home).iterdir())
+    assert unsent(home) == "my draft"
+
+
 def drafts_dir_of(home: Path) -> Path:
     return home / "state" / "drafts"
 
