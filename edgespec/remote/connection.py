@@ -71,10 +71,10 @@ class Connection(Closable):
         """Return the result of work in the thread. Raises LoadingStoppedError when `cancel` is set before."""
         future = self.submit(work)
         try:
-            while not concurrent.futures.wait([future], POLL_S if cancel is not None else None).done:
-                if cancel is not None and cancel.is_set():
-                    raise LoadingStoppedError(f"stopped waiting for {self.url}")
-            return future.result()
+            while not (cancel is not None and cancel.is_set()):
+                if concurrent.futures.wait([future], POLL_S if cancel is not None else None).done:
+                    return future.result()
+            raise LoadingStoppedError(f"stopped waiting for {self.url}")
         finally:
             future.cancel()
 
