@@ -263,7 +263,7 @@ class Context(Sequences, Closable):
             self._adapters.use(self._handle, self.adapters)
         choice, is_compared = self._choice, batch.n_tokens <= NARROW
         if choice is not None:
-            self._use_threads(choice.threads if is_compared else choice.settled)
+            self._use_threads(choice.threads if is_compared else choice.begin_wide(perf_counter()))
         started_s, started_cpu_s = perf_counter(), process_time()
         code = api.llama_decode(self._handle, batch)
         if self.model.is_offloaded:
@@ -271,8 +271,12 @@ class Context(Sequences, Closable):
         ended_s = perf_counter()
         self.decode_s += ended_s - started_s
         self.decodes += 1
-        if choice is not None and is_compared and code == 0:
-            choice.record(batch.n_tokens, ended_s - started_s, process_time() - started_cpu_s, ended_s)
+        if choice is not None and code == 0:
+            times = ended_s - started_s, process_time() - started_cpu_s, ended_s
+            if is_compared:
+                choice.record(batch.n_tokens, *times)
+            else:
+                choice.record_wide(*times)
         self._last_start = starts if code == 0 and self._rollback else {}
         if code == 0:
             return

@@ -23,6 +23,7 @@ FIRST_WAIT, MOST_WAIT = 4, 64  # time until the next trial, in durations of a tr
 WAIT_BACK = 16  # the same after a change, until the number before it is tried again
 LESS = 0.75  # factor by which the share of the time changes if other programs have started
 GAIN = 1 / 8  # weight of the last pass in the mean time of its width
+PAUSE_S = 1.0  # time without passes after which other programs may have started or ended
 
 
 @dataclass(slots=True)
@@ -59,7 +60,6 @@ class _Trial:
     """Blocks of passes with another number of threads, in turn with blocks with the present number."""
 
     threads: int
-    began_s: float
     situation: _Situation
     blocks: list[_Passes] = field(default_factory=lambda: [_Passes()])
 
@@ -67,6 +67,11 @@ class _Trial:
     def is_other(self) -> bool:
         """True if this block is one with the other number."""
         return len(self.blocks) % 2 == 1
+
+    @property
+    def seconds(self) -> float:
+        """The time of its passes, without pauses between them."""
+        return sum(block.seconds for block in self.blocks)
 
     def speedup(self) -> float:
         """Return how many times as fast the other number is."""
@@ -83,7 +88,7 @@ class _Direction:
 
     def put_off(self, trial: _Trial, wait: int, now_s: float) -> None:
         self.wait, self.situation = wait, trial.situation
-        self.due_s = now_s + wait * (now_s - trial.began_s)
+        self.due_s = now_s + wait * trial.seconds
 
 
 class ThreadChoice:
@@ -98,22 +103,38 @@ class ThreadChoice:
         self._window, self._began_s, self._idle_s = _Passes(), 0.0, 0.0
         self._trial: _Trial | None = None
         self._fewer, self._more = _Direction(), _Direction()
+        self._ended_s = 0.0  # end of the last pass
+        self._wide_has_all, self._wide_idle_s = False, 0.0  # the latter at the start of the last wide pass
 
     @property
     def threads(self) -> int:
         """The threads of the next pass."""
         return self._trial.threads if self._trial and self._trial.is_other else self._threads
 
-    @property
-    def settled(self) -> int:
-        """The number outside of trials, for passes that are too long and too few to be compared."""
-        return self._threads
+    def begin_wide(self, now_s: float) -> int:
+        """Return the threads of a pass that begins now and is too long to be compared with others.
+
+        It has all threads after a pause, if cores were idle during the last one, or if that one used all of them well.
+        """
+        self._notice_pause(now_s)
+        self._wide_idle_s = self._idle()
+        return self._most if self._wide_has_all else self._threads
+
+    def record_wide(self, seconds: float, cpu_s: float, now_s: float) -> None:
+        """Learn from the pass of `begin_wide`, which ended at `now_s`, whether the next one has all threads."""
+        self._ended_s = now_s
+        if self._wide_has_all or self._threads == self._most:
+            self._wide_has_all = cpu_s >= BUSY * self._most * seconds
+        else:
+            self._wide_has_all = self._idle() - self._wide_idle_s >= IDLE * max(seconds, WINDOW_S)
 
     def record(self, width: int, seconds: float, cpu_s: float, now_s: float) -> None:
         """Learn from a pass over `width` tokens that took `seconds`, and `cpu_s` of all cores together.
 
         `now_s` is the time at its end.
         """
+        self._notice_pause(now_s - seconds)
+        self._ended_s = now_s
         trial, usual_s = self._trial, self._usual_s.get(width)
         if trial is None or not trial.is_other:
             self._usual_s[width] = usual_s + GAIN * (seconds - usual_s) if usual_s else seconds
@@ -121,13 +142,22 @@ class ThreadChoice:
             self._window.add(seconds, seconds, cpu_s)
             if self._window.seconds >= WINDOW_S and self._window.n >= WINDOW_PASSES:
                 self._end_window(now_s)
-        elif usual_s:  # else there is nothing with which the pass can be compared
+        elif usual_s:
             trial.blocks[-1].add(seconds, usual_s, cpu_s)
             if trial.blocks[-1].is_block:
                 if len(trial.blocks) < BLOCKS:
                     trial.blocks.append(_Passes())
                 else:
                     self._end_trial(trial, now_s)
+        elif trial.is_other:  # the usual time of this width is learned before the next trial
+            self._trial = None
+            self._begin_window(now_s)
+
+    def _notice_pause(self, began_s: float) -> None:
+        """After a pause, forget the cores that were idle in it; the next wide pass has all threads."""
+        if began_s - self._ended_s > PAUSE_S:
+            self._wide_has_all = True
+            self._begin_window(began_s)
 
     def _end_window(self, now_s: float) -> None:
         """Begin a trial if another number of threads may be faster."""
@@ -140,11 +170,11 @@ class ThreadChoice:
         # Also without idle cores: not every system counts them rightly, and more threads get a greater share of others.
         tries_more = may_be_more and (now_s >= more.due_s or n_idle >= more.situation.n_idle + IDLE)
         if tries_more and not (tries_fewer and fewer.wait <= more.wait and n_idle < IDLE):
-            self._trial = _Trial(min(self._most, self._threads + max(1, round(n_idle))), now_s, situation)
+            self._trial = _Trial(min(self._most, self._threads + max(1, round(n_idle))), situation)
         elif tries_fewer:
             # One less is the best guess if one core is taken, half of them if all cores are.
             is_second = fewer.wait == FIRST_WAIT
-            self._trial = _Trial(self._threads // 2 if is_second else self._threads - 1, now_s, situation)
+            self._trial = _Trial(self._threads // 2 if is_second else self._threads - 1, situation)
         self._begin_window(now_s)
 
     def _end_trial(self, trial: _Trial, now_s: float) -> None:

@@ -408,7 +408,7 @@ def measured_widths(policy: MeasuredPolicy) -> list[int]:
 
 def test_passes_with_fewer_threads_do_not_change_the_costs_of_others() -> None:
     class OneThread(ThreadChoice):
-        threads = settled = 1
+        threads = 1
 
     with edgespec.load("demo", spec_type="none", threads=2) as llm:
         tuning = CostModelCache(llm.context, [], 1, pytest.fail)

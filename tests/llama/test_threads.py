@@ -78,8 +78,7 @@ class InTurn(ThreadChoice):
         super().__init__(most, lambda: 0.0)
         self.used = list[int]()
 
-    @property
-    def settled(self) -> int:
+    def begin_wide(self, now_s: float) -> int:
         return self.threads
 
     @property
