@@ -238,6 +238,11 @@ class Lines(Widget):
                 parts += [line.joint or "", line.strip.text[slice(*span)].rstrip()]
         return "".join(parts[1:]), "\n"
 
+    def line_text(self, y: int) -> str:
+        """Return the text of a line; "" after the last one."""
+        lines = self._drawn()
+        return lines[y].strip.text if y < len(lines) else ""
+
     def around(self, place: Offset, *, whole_line: bool) -> Selection | None:
         """Return the word or the line at a place, also if it is wrapped; None if there is no text."""
         lines = self._drawn()

@@ -65,9 +65,13 @@ class Prose(Static):
         spans = [(line, selection.get_span(y)) for y, line in enumerate(self._shown())]
         return "\n".join(line[span[0] : len(line) if span[1] == -1 else span[1]] for line, span in spans if span), "\n"
 
+    def line_text(self, y: int) -> str:
+        """Return the text of a line; "" after the last one."""
+        return dict(enumerate(self._shown())).get(y, "")
+
     def around(self, place: Offset, *, whole_line: bool) -> Selection | None:
         """Return the word or the line at a place."""
-        line = dict(enumerate(self._shown())).get(place.y, "")
+        line = self.line_text(place.y)
         if whole_line:
             return Selection(Offset(0, place.y), Offset(len(line), place.y))
         if place.x >= len(line):

@@ -13,7 +13,7 @@ from textual.events import Key, Paste, Resize
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
-from textual.widgets.text_area import EditResult, Location
+from textual.widgets.text_area import EditResult, Location, Selection
 
 from edgespec.chat.paths import pasted_files
 from edgespec.text.clusters import cluster_end, cluster_start
@@ -72,6 +72,7 @@ class PromptInput(TextArea):
         super().__init__(highlight_cursor_line=False, placeholder=HINTS[0])
         self.cursor_blink = False
         self._choose = choose
+        self._last_copied: Selection | None = None  # the last selection that was copied
         self._pasted = "", ""  # the last paste that became an attachment, and the field's text at that time
         self.is_recalled = False  # the text is an unchanged one of the history
         self._known_size = Size()
@@ -149,6 +150,7 @@ class PromptInput(TextArea):
 
     def action_undo(self) -> None:
         pasted, text = self._pasted
+        self._last_copied: Selection | None = None  # the last selection that was copied
         self._pasted = "", ""
         if pasted and text == self.text:
             self.insert(pasted)
@@ -179,9 +181,12 @@ class PromptInput(TextArea):
             await self.app.run_action("app.newest")
 
     def action_copy(self) -> None:
-        """Copy the selection; without a selection another widget handles the key."""
+        """Copy the selection, once; without a selection another widget handles the key."""
+        if self.selection is self._last_copied:
+            self.move_cursor(self.cursor_location)
         if self.selection.is_empty:
             raise SkipAction
+        self._last_copied = self.selection
         super().action_copy()
 
     def get_cursor_left_location(self) -> Location:

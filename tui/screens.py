@@ -13,6 +13,7 @@ from textual.screen import Screen, ScreenResultType
 from textual.selection import Selection
 from textual.widget import Widget
 
+from edgespec.tui import clusters
 from edgespec.tui.lines import Lines
 from edgespec.tui.plain import Prose
 
@@ -32,11 +33,19 @@ class BaseScreen(Screen[ScreenResultType]):
         return super().dismiss(result)
 
     def validate_selections(self, selections: dict[Widget, Selection]) -> dict[Widget, Selection]:
-        """Include the character under the pointer where a range ends: Textual does so only within one message."""
-        return {
-            widget: Selection(None, end + Offset(1, 0)) if start is None and end is not None else Selection(start, end)
-            for widget, (start, end) in selections.items()
-        }
+        """Include the character under the pointer where a range ends: Textual does so only within one message.
+
+        An emoji of several characters is selected as a whole.
+        """
+        whole = {}
+        for widget, (start, end) in selections.items():
+            if start is None and end is not None:
+                end += Offset(1, 0)
+            if isinstance(widget, Lines | Prose) and widget.is_attached:
+                start = start and Offset(clusters.around(widget.line_text(start.y), start.x)[0], start.y)
+                end = end and Offset(clusters.around(widget.line_text(end.y), end.x)[1], end.y)
+            whole[widget] = Selection(start, end)
+        return whole
 
     def get_selected_text(self) -> str | None:
         """Return the selected text in the order of the screen, with an empty line between messages."""
@@ -53,15 +62,28 @@ class BaseScreen(Screen[ScreenResultType]):
         if self.selections and self.selections is not self._copied:
             self._copied = self.selections
             with suppress(SkipAction):  # there is no text
-                self.action_copy_text()
+                super().action_copy_text()
+
+    def action_copy_text(self) -> None:
+        """Copy what is selected, once. Otherwise Ctrl+C stops or quits, as without a selection."""
+        if self.selections is self._copied:
+            self.clear_selection()
+        self._copied = self.selections
+        super().action_copy_text()
 
     def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
         """Return the widget at a place, and the place in its text.
 
-        A widget that was removed is shown until the next layout, and Textual 8.2.8 would look for its parent.
+        A widget that was removed is shown until the next layout, and Textual 8.2.8 would look for its parent. Textual
+        also takes the right half of a wide character for the next one, and miscounts the cells of joined characters.
         """
         widget, offset = super().get_widget_and_offset_at(x, y)
-        return (widget, offset) if widget is not None and widget.is_attached else (None, None)
+        if widget is None or not widget.is_attached:
+            return None, None
+        if offset is not None and isinstance(widget, Lines | Prose):
+            left, top = self.find_widget(widget).region.offset + widget.gutter.top_left
+            offset = clusters.place_at(widget.render_line(y - top), x - left) or offset
+        return widget, offset
 
     def _forward_event(self, event: Event) -> None:
         """Select a word or a line, which Textual 8.2.8 does not."""

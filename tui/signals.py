@@ -23,10 +23,12 @@ def handle_signals(driver: LinuxDriver, keep: Callable[[], object]) -> None:
         driver._sigcont_application()
 
     def quit(number: int, _: Any) -> None:
-        keep()
-        driver.suspend_application_mode()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        try:
+            keep()
+        finally:
+            driver.suspend_application_mode()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     signal.signal(signal.SIGCONT, resume)
     signal.signal(signal.SIGQUIT, quit)

@@ -1066,6 +1066,44 @@ def test_a_second_ctrl_c_quits() -> None:
     on_new_screen(steps)
 
 
+def test_ctrl_c_stops_and_quits_while_text_is_selected() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.composer.put("count")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.is_answering and len(app.session.turns) == 1)
+        await pilot.click(offset=place_of(app.transcript.views[0], "count"), times=2)
+        await wait_until(pilot, lambda: app.clipboard == "count")
+        await pilot.press("ctrl+c")
+        await idle(app, pilot)
+        assert app.session.turns[-1].answer is not None
+        assert app.session.turns[-1].answer.finish_reason == "cancelled"
+        await pilot.click(offset=place_of(app.transcript.views[0], "count"), times=2)
+        await wait_until(pilot, lambda: bool(app.screen.selections))
+        await pilot.press("ctrl+c", "ctrl+c")
+        assert app._exit
+
+    on_new_screen(steps, FakeEngine("word " * 400, round_s=0.02))
+
+
+def test_ctrl_c_copies_what_is_selected_in_the_field_once() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.composer.put("some text")
+        for _ in range(2):
+            app.composer.input.select_all()
+            app._clipboard = ""
+            await pilot.press("ctrl+c")
+            assert app.clipboard == "some text"
+            await pilot.press("right")
+        app.composer.input.select_all()
+        await pilot.press("ctrl+c", "ctrl+c")
+        assert app.composer.input.selection.is_empty
+        assert not app._exit
+        await pilot.press("ctrl+c")
+        assert app._exit
+
+    on_new_screen(steps)
+
+
 @pytest.mark.parametrize("key", ["p", "f", "r"])
 def test_keys_in_the_list_of_chats_leave_the_focus_there(key: str) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:

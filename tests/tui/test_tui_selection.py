@@ -110,6 +110,47 @@ def test_a_drag_to_the_left_takes_the_same_as_one_to_the_right() -> None:
     run(script, "question", LONG)
 
 
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+WARNING = "\u26a0\ufe0f"
+
+
+@pytest.mark.parametrize("is_note", [False, True])
+@pytest.mark.parametrize(
+    ("text", "start", "end", "copied"),
+    [
+        ("说 你好 世界", ("好", 1), None, "你好"),
+        ("说 你好 世界", ("你", 0), ("好", 1), "你好"),
+        ("说 你好 世界", ("你", 1), ("你", 2), "你好"),
+        ("说 你好 世界", ("好", 1), ("你", 0), "你好"),
+        (f"{WARNING} warning here", ("warning", 0), ("here", 0), "warning h"),
+        (f"{WARNING} warning here", ("warning", -2), ("warning", 0), f"{WARNING} w"),
+        (f"{FAMILY} hello", ("hello", 4), None, "hello"),
+        (f"{FAMILY} hello", (FAMILY, 0), (FAMILY, 1), FAMILY),
+        (f"see {FAMILY} hello", ("see", 0), (FAMILY, 0), f"see {FAMILY}"),
+        ("e\u0301te\u0301 x", ("te", 0), ("te", 1), "te\u0301"),
+    ],
+)
+def test_wide_and_joined_characters_are_selected_where_they_are_seen(
+    text: str, start: tuple[str, int], end: tuple[str, int] | None, copied: str, is_note: bool
+) -> None:
+    async def script(app: Harness, pilot: Pilot[Any], transcript: Transcript) -> None:
+        if is_note:
+            await transcript.note(text)
+            await pilot.pause()
+
+        def place(at: tuple[str, int]) -> tuple[int, int]:
+            x, y = place_of(transcript.views[1], at[0])
+            return x + at[1], y
+
+        if end is None:
+            await pilot.click(offset=place(start), times=2)
+        else:
+            await drag(pilot, place(start), place(end))
+        await wait_until(pilot, lambda: app.clipboard == copied)
+
+    run(script, "question", *([] if is_note else [text]))
+
+
 def test_what_the_program_says_of_an_answer_is_not_copied() -> None:
     async def script(app: Harness, pilot: Pilot[Any], transcript: Transcript) -> None:
         answer = transcript.views[1]
