@@ -14,6 +14,7 @@ from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 
 import edgespec
 from edgespec.cancel import CancelFlag
+from edgespec.core.exactness import SCORED
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
@@ -220,7 +221,7 @@ def test_how_many_answers_are_made_at_a_time_is_what_memory_allows(monkeypatch: 
     assert sequences() == 16
     assert sequences(strict=True) == 1
     monkeypatch.setattr(fitting, "repacked_types", frozenset)
-    held: dict[str, Any] = {"n_ctx": 1024, "flash_attention": "wide", "exact": True}
+    held: dict[str, Any] = {"n_ctx": 1024, "flash_attention": "wide", "exact": True, "n_scored": SCORED}
     one, two = (estimate(Plan(DEMO, sequences=n, max_outputs=n, streams=n > 1, **held)).allocated for n in (1, 2))
     for further, wanted in ((10, 6), (6, 4), (1, 1)):
         free = one + further * (two - one)
