@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import FixedPolicy, pass_widths
 from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.engine.calibrate import AGAIN_S, STARTS, VERSION, CostModelCache, assumed_shape, measure_passes
+from edgespec.engine.width_classes import WidthClasses
 from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
 from edgespec.llama.context import Context
@@ -297,7 +299,15 @@ def test_drawn_guesses_and_lookups_are_paced_together(fresh: Path) -> None:
     assert asked == {"draft", "lookup"}
 
 
-def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> None:
+def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    best = WidthClasses.best
+
+    def at_least_two(classes: WidthClasses, most_cost: float = math.inf) -> tuple[int, int] | None:
+        """Of a class that begins with one token, which needs no padding: some processors have only this one."""
+        found = best(classes, most_cost)
+        return found and (max(2, found[0]), found[1])
+
+    monkeypatch.setattr(WidthClasses, "best", at_least_two)
     with edgespec.load("demo", spec_type="draft", strict=True, exact=False, threads=1) as llm:
         first = answer(llm)
         assert isinstance(llm.engine.speculator.pace, MeasuredPolicy)
