@@ -9,10 +9,11 @@ from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.images import parts_of, without_images
 from edgespec.batch.known import ALIASES, CONSTRAINING, Known, check, name_in, read_of
 from edgespec.batch.row_settings import SETTINGS, is_integer, request_fields, take_constraint
-from edgespec.batch.samplers import ORDERS, ordered
+from edgespec.batch.samplers import ORDERS
 from edgespec.settings import Request, bias_pairs, random_seed, shown
 
 LONGEST = {"logit_bias": 2**14, "stop": 2**8, "dry_sequence_breakers": 2**6}  # entries
+LONGEST_ID = 10  # characters; int() accepts no text of thousands of digits
 
 
 class Fields:
@@ -73,9 +74,9 @@ class Fields:
 
     def request(self, base: Request) -> dict[str, Any]:
         """Take the settings of an answer, and return them as fields of a `Request`; `base` has the other settings."""
-        given = {name: self.take(name) for name in SETTINGS if name in self._left}
-        if banned := self.take("custom_token_bans"):
-            given["logit_bias"] = [*_pairs(given.get("logit_bias")), *_bans(banned)]
+        names = (*SETTINGS, *ORDERS, "custom_token_bans")
+        given = {name: self.take(name) for name in names if name in self._left}
+        take_bans(given)
         for name, most in LONGEST.items():
             if isinstance(values := given.get(name), list | dict) and len(values) > most:
                 raise BadInputError(f"{name} may have {most:,} entries, not {len(values):,}", name)
@@ -87,22 +88,25 @@ class Fields:
         for name in ("grammar", "regex"):  # some clients send empty ones
             if given.get(name) == "":
                 del given[name]
-        changes = request_fields(given, base.sampling)
-        if orders := {name: self.take(name) for name in ORDERS if name in self._left}:
-            changes["sampling"], fills = ordered(changes.get("sampling", base.sampling), orders)
-            changes |= {"infill": True} if fills else {}
-        return changes
+        return request_fields(given, base.sampling)
 
     def rest(self) -> dict[str, Any]:
         """Return the fields that were not taken."""
         return dict(self._left)
 
 
+def take_bans(fields: dict[str, Any]) -> None:
+    """Replace the field for banned tokens by biases. Raises BadInputError."""
+    if banned := fields.pop("custom_token_bans", None):
+        fields["logit_bias"] = [*_pairs(fields.get("logit_bias")), *_bans(banned)]
+
+
 def _bans(given: Any) -> list[tuple[Any, bool]]:
     """Return biases for banned tokens, which text front ends send as a list, or as a text with commas."""
     ids = given.split(",") if isinstance(given, str) else given
     if not isinstance(ids, list) or not all(
-        is_integer(id) or (isinstance(id, str) and id.strip().isdecimal()) for id in ids
+        is_integer(id) or (isinstance(id, str) and id.strip().isdecimal() and len(id.strip()) <= LONGEST_ID)
+        for id in ids
     ):
         raise wrong("custom_token_bans", "be token ids with commas between them", given)
     return [(int(id), False) for id in ids]

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, UnsupportedError
-from edgespec.batch.fields import Fields
+from edgespec.batch.fields import Fields, take_bans
 from edgespec.batch.known import BATCH_CHAT, BATCH_TEXT
 from edgespec.batch.row import Id, Row, Sample, finite
 from edgespec.batch.row_settings import take_constraint
@@ -56,6 +56,7 @@ def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
     if fields.flag("stream"):
         raise BadInputError("stream must be false: a batch does not stream")
     settings = fields.rest() | unknown
+    take_bans(settings)
     check_best_of(settings.pop("best_of", 1), settings.get("n", 1))
     if url == CHAT:
         take_logprobs(settings)

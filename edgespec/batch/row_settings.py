@@ -11,19 +11,23 @@ from difflib import get_close_matches
 from typing import Any
 
 from edgespec.batch.bad_input import BadInputError, wrong
+from edgespec.batch.samplers import ORDERS, ordered
 from edgespec.core.sampling import SamplingSettings
 from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES, Constraint, bias_pairs, schema_text, shown
 
 
 def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also: Sequence[str] = ()) -> dict[str, Any]:
-    """Return fields of a `Request` from settings by the names of `Request` and `SamplingSettings`.
+    """Return fields of a `Request` from settings of it and of `SamplingSettings`, by their names, and from `ORDERS`.
 
     Sampling settings that are missing are those of `base`. The engine checks what depends on the model. Raises
     BadInputError for a value of the wrong kind, and for an unknown name; it suggests a setting or a name in `also`.
     """
     changes: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
+    orders = {name: settings[name] for name in ORDERS if name in settings}
     for name, value in settings.items():
+        if name in orders:
+            continue
         if name not in CONVERTERS:
             meant = get_close_matches(name, [*CONVERTERS, *also], 1)
             raise BadInputError(f"{shown(name)} is not supported" + "".join(f" (meant: {close}?)" for close in meant))
@@ -36,6 +40,9 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also:
         except ValueError as error:
             where = next((name for name in sampling if str(error).startswith(name)), "")
             raise BadInputError(str(error), where) from error
+    if orders:
+        changes["sampling"], fills = ordered(changes.get("sampling", base), orders)
+        changes |= {"infill": True} if fills else {}
     return changes
 
 

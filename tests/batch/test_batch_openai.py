@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from edgespec.batch.known import BATCH_CHAT, BATCH_TEXT, Known
 from edgespec.batch.openai import text_logprobs, token_logprob
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Results, id_in, is_failure
 from edgespec.batch.row import BadRow, Row, Sample
+from edgespec.batch.samplers import CHAIN
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
@@ -110,6 +112,31 @@ def test_sampling_has_its_names() -> None:
     assert row(text(logprobs=2)).request.logprobs == 2
 
 
+@pytest.mark.parametrize("as_body", [chat, text])
+def test_samplers_and_banned_tokens_are_those_of_the_server(as_body: Any) -> None:
+    usual = row(as_body()).request
+    for order in (
+        {"samplers": [*CHAIN]},
+        {"sampler_priority": ["top_k", "min_p", "temperature"]},
+        {"sampler_order": [6, 0, 1, 3, 4, 2, 5]},
+        {"temperature_last": True},
+    ):
+        assert row(as_body(**order)).request == usual, order
+    assert row(as_body(samplers=["temperature"])).request.sampling.top_p == 1
+    assert row(as_body(custom_token_bans="5, 6", logit_bias={"4": 1})).request.sampling.logit_bias == (
+        *((4, 1.0), (5, float("-inf"))),
+        (6, float("-inf")),
+    )
+
+
+@pytest.mark.parametrize("known", [BATCH_CHAT, BATCH_TEXT])
+def test_no_field_that_is_known_is_called_unknown(known: Known) -> None:
+    as_body, others = (chat, ("prompt",)) if known is BATCH_CHAT else (text, ("messages",))
+    for name, field in known.items():
+        found = read(as_body(**{name: "x"})) if field.use == "read" and name not in others else None
+        assert not isinstance(found, BadRow) or f"'{name}' is not supported" not in found.why
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -127,6 +154,8 @@ def test_sampling_has_its_names() -> None:
         (text(prompt=None), f"a request to {TEXT} has prompt"),
         (text(prompt=["a", "b"]), "prompt must be a string"),
         (chat(logprobs=2), "must be true or false"),
+        (chat(custom_token_bans="9" * 5000), "custom_token_bans must be token ids"),
+        (chat(samplers=["temperature", "penalties"], repeat_penalty=1.1, temperature=2), "samplers is not supported"),
         (chat(top_logprobs=2), "top_logprobs needs logprobs"),
         (chat(response_format={"type": "xml"}), "response_format must be"),
         (chat(response_format={"type": "json_schema", "json_schema": {"name": "n"}}), "response_format must be"),

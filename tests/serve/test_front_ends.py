@@ -194,6 +194,7 @@ def test_completions_for_openai_and_ollama(server: Serving) -> None:
         *({"rep_pen_slope": 0.5}, {"no_repeat_ngram_size": 3}, {"encoder_repetition_penalty": 1.1}),
         *({"guidance_scale": 1.5}, {"banned_strings": ["a"]}, {"do_sample": False}, {"adaptive_target": 0.5}),
         *({"max_tokens_second": 3}, {"custom_token_bans": "x"}, {"sampler_order": [5, 2]}, {"nsigma": "x"}),
+        {"custom_token_bans": "9" * 5000},
     ],
 )
 def test_a_sampler_that_is_on_and_absent_is_named(server: Serving, active: dict[str, Any]) -> None:
