@@ -26,11 +26,11 @@ def checked_origin(text: str) -> str:
         raise ValueError(f"{text!r} must be one origin; repeat the option for several")
     if "://" not in text:
         raise ValueError(f"{text!r} has no scheme; an origin is written as https://example.org")
-    origin, rest = re.fullmatch(r"([^:]*://[^/?#]*)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    origin, rest = re.fullmatch(r"(.*?://[^/?#]*)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
     if rest:
         raise ValueError(f"{text!r} has a path, and browsers send none; use {origin}")
     found = _PARTS.fullmatch(text)
-    scheme, host, port = found.groups() if found else (text.partition(":")[0], "", None)
+    scheme, host, port = found.groups() if found else (text.partition("://")[0], "", None)
     if not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         raise ValueError(f"{text!r} must begin with a scheme in lower case, such as https")
     if scheme in _NOT_OF_PAGES:

@@ -192,6 +192,8 @@ def test_origins_may_be_patterns(pattern: str, matching: list[str], others: list
         ("https://bücher.example", "xn--bcher-kva.example"),
         ("file://", "use null"),
         ("ws://localhost:1", "use http"),
+        ("view-source:https://a.org", "scheme"),
+        ("a:b://c", "scheme"),
     ],
 )
 def test_an_origin_that_can_match_nothing_is_an_error_with_a_hint(pattern: str, told: str) -> None:
@@ -200,7 +202,7 @@ def test_an_origin_that_can_match_nothing_is_an_error_with_a_hint(pattern: str, 
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://[", "http://[::1", "//", "\xff", "", "https://a@b:c:d", "http://\u2100.example"]
+    "origin", ["http://[", "http://[::1", "//", "\xff", "", "https://a@b:c:d", "http://\u2100.example", "a:b://c"]
 )
 def test_an_origin_that_is_no_url_is_refused(origin: str) -> None:
     assert ask(Rules(), {"Host": "localhost:8080", "Origin": origin})[0] == 403
