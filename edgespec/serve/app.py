@@ -40,7 +40,7 @@ from edgespec.serve.embeddings import (
     VectorsObject,
 )
 from edgespec.serve.errors import Names, error_for, names_in, sent_as, unavailable
-from edgespec.serve.guard import Rules, guards
+from edgespec.serve.guard import Rules, check_may_load, guards
 from edgespec.serve.metrics import Metrics
 from edgespec.serve.native import counting
 from edgespec.serve.ollama import OllamaChatObject, OllamaObject, ollama_chat, ollama_generate, unloads
@@ -262,6 +262,7 @@ async def _slots(server: Server, request: Request) -> Response:
 
 
 async def _tokenizer_info(server: Server, request: Request) -> Response:
+    check_may_load(request.headers)
     async with server.pool.lend((await _place(server, request)).offer.name) as model:
         return _json(native.tokenizer_info(model))
 

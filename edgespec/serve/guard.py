@@ -189,6 +189,16 @@ def _forbidden(code: str, why: str, hint: str, headers: Headers) -> ApiError:
     return ApiError(403, message, type="permission_error", code=code, headers=readable)
 
 
+def check_may_load(headers: Headers) -> None:
+    """Raises ApiError for a GET request of a page of another site that may not load a model.
+
+    Browsers send no Origin for an image, so such a request passes `Guard` from any page.
+    """
+    if "origin" not in headers and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        why = "a page of another origin may load a model only with a request that has an Origin"
+        raise _forbidden("origin", why, "use fetch() in its usual mode (cors)", headers)
+
+
 def _is_of_page(headers: Headers) -> bool:
     return "origin" in headers or any(name.startswith("sec-fetch-") for name in headers)
 

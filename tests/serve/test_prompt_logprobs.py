@@ -134,6 +134,14 @@ def test_what_has_no_place_is_refused(server: Serving, path: str, body: dict[str
     assert server.posted(path, body, 400)["error"].get("param") == param
 
 
+def test_an_image_on_a_web_page_loads_no_model(server: Serving) -> None:
+    with server.client() as client:
+        for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
+            assert client.get("/tokenizer_info", headers={"Sec-Fetch-Site": site}).status_code == status, site
+        page = {"Sec-Fetch-Site": "cross-site", "Origin": server.url}
+        assert client.get("/tokenizer_info", headers=page).status_code == 200
+
+
 def test_the_tokenizer_for_clients_without_one(templated: Serving, server: Serving) -> None:
     """The endpoints that lm-evaluation-harness looks for."""
     with templated.client() as client:
