@@ -5,10 +5,12 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import ssl
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 import psutil
@@ -56,6 +58,19 @@ def proxy_for(url: str) -> str:
     place = proxies[found].rpartition("@")[2].rpartition("://")[2].rstrip("/")
     name = f"{found}_proxy"
     return f"{name.upper() if name.upper() in os.environ else name} ({place})"
+
+
+class ClientOptions(TypedDict):
+    trust_env: bool
+    verify: ssl.SSLContext
+
+
+def client_options(url: str) -> ClientOptions:
+    """Return options of an httpx2 client for a URL: no proxy for this machine, and the environment's certificates."""
+    import httpx2
+
+    verify = httpx2.create_ssl_context()  # without trust_env, a client would not read SSL_CERT_FILE either
+    return {"trust_env": not is_this_machine(urlsplit(url).hostname or ""), "verify": verify}
 
 
 def reach_directly(url: str) -> None:

@@ -16,7 +16,7 @@ import httpx2
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, PromptTooLongError, UsageError
-from edgespec.files.proxies import is_this_machine, proxy_errors, proxy_for
+from edgespec.files.proxies import client_options, proxy_errors, proxy_for
 from edgespec.remote.fleet import POLL_S, LostError
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.text.printable import one_line
@@ -42,7 +42,7 @@ class Connection(Closable):
                 base_url=url,
                 headers={"Authorization": f"Bearer {key}"} if key else {},
                 limits=httpx2.Limits(max_connections=None),
-                trust_env=not is_this_machine(urlsplit(url).hostname or ""),  # a proxy does not reach this machine
+                **client_options(url),
             )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"client of {url}", daemon=True)

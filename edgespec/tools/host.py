@@ -21,7 +21,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 import psutil
@@ -31,7 +30,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, CallToolResult, Tool
 
-from edgespec.files.proxies import is_this_machine
+from edgespec.files.proxies import client_options
 
 MOST_TEXT = 1 << 18  # characters of a result that are passed on
 MOST_TOOLS, MOST_PAGES = 256, 32
@@ -89,8 +88,7 @@ class _Host:
         config = self._config
         if config["url"]:
             timeout = httpx2.Timeout(CONNECT_S, read=READ_S)
-            trusts = not is_this_machine(urlsplit(config["url"]).hostname or "")  # a proxy does not reach this machine
-            http = httpx2.AsyncClient(headers=config["headers"], timeout=timeout, trust_env=trusts)
+            http = httpx2.AsyncClient(headers=config["headers"], timeout=timeout, **client_options(config["url"]))
             return Client(streamable_http_client(config["url"], http_client=http), cache=None)
         server = StdioServerParameters(
             command=config["command"],

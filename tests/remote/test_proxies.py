@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.proxies import given, is_this_machine, proxy_for, reach_directly
@@ -24,7 +32,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def answering(reply: bytes) -> Iterator[tuple[int, list[bytes]]]:
+def answering(reply: bytes, tls: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[bytes]]]:
     """A program on a port of this machine that answers each request so, and the requests."""
     heads: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -35,7 +43,7 @@ def answering(reply: bytes) -> Iterator[tuple[int, list[bytes]]]:
                     sock, _ = listening.accept()
                 except OSError:
                     return
-                with sock:
+                with tls.wrap_socket(sock, server_side=True) if tls else sock as sock:
                     heads.append(sock.recv(2**16))
                     sock.sendall(reply)
 
@@ -107,6 +115,26 @@ def test_a_mirror_on_this_machine_is_reached_directly(monkeypatch: pytest.Monkey
         reach_directly("http://127.0.0.1:5000/hub")
     for name in ("NO_PROXY", "no_proxy"):
         assert os.environ[name] == "intra.example,127.0.0.1"
+
+
+def test_certificates_of_the_environment_hold_for_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, datetime(2020, 1, 1), datetime(2120, 1, 1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, secret = tmp_path / "a.pem", tmp_path / "a.key"
+    pem.write_bytes(certificate.public_bytes(Encoding.PEM))
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(pem, secret)
+    monkeypatch.setenv("SSL_CERT_FILE", str(pem))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    with answering(reply, served) as (port, _), Connection(f"https://localhost:{port}") as connection:
+        assert connection.wait_for(connection.ask("GET", "/v1/models")) == {}
 
 
 @pytest.mark.parametrize(
