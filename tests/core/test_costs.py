@@ -198,6 +198,19 @@ def test_each_number_of_threads_has_costs_of_its_own() -> None:
     assert costs.target(4) / costs.target(1) > 1.5 * before
 
 
+def test_saved_costs_are_those_of_all_threads_whatever_number_is_used() -> None:
+    saved = measured().state()
+    costs = Costs(SHAPE, threads=8)
+    costs.use_threads(4)
+    costs.restore(saved)
+    assert {*costs.state()} == {"0"}
+    assert len(costs.state()["0"]) == 3
+    assert costs.target(4) == pytest.approx(0.05)
+    costs.observe_target(1, 9.0)
+    costs.use_threads(8)
+    assert costs.target(1) == pytest.approx(0.03)
+
+
 def test_half_of_the_threads_are_a_load_and_no_other_cost() -> None:
     costs = Costs(SHAPE, threads=2)
     for _ in range(50):

@@ -200,9 +200,17 @@ class Costs:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a saved `state`. Raises ValueError, TypeError, KeyError or AttributeError if it is invalid."""
-        self._tables = {int(level): dict(map(_restored, rows)) for level, rows in state.items()}
+        """Continue from a saved `state`, which is that of all threads, whatever number is in use.
+
+        Raises ValueError, TypeError, KeyError or AttributeError if it is invalid.
+        """
+        restored = {int(level): dict(map(_restored, rows)) for level, rows in state.items()}
+        threads = self._threads
+        self.use_threads(self._all_threads)
+        self._tables = restored
+        self._others.clear()  # those of other numbers of threads are derived from the state
         self._curves.clear()
+        self.use_threads(threads)
 
 
 class _Curve(dict[int, float]):
