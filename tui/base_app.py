@@ -142,6 +142,7 @@ class BaseApp(App[None]):
         While the program ends anyway, parts of the screen miss others that are gone already: that is no failure.
         """
         if self._exit and not self.is_headless:
+            self._close_messages_no_wait()  # if the error came before the end, the screen would stay
             return
         if self.failure is None:
             self.failure = error

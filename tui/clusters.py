@@ -1,4 +1,4 @@
-"""Characters that the screen draws as one, and the cells that they take, as Rich counts them."""
+"""Where on the screen the characters of a text are, in cells as Rich counts them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from rich.cells import split_graphemes
 from rich.segment import Segment
 from textual.geometry import Offset
 
+from edgespec.text.clusters import cluster_end, cluster_start
+
 
 def around(text: str, index: int) -> tuple[int, int]:
-    """Return the ends of the cluster that an index divides; the index twice if it is between two clusters."""
-    return next(((start, end) for start, end, _ in split_graphemes(text)[0] if start < index < end), (index, index))
+    """Return the ends of the visible character that an index divides; the index twice if it divides none."""
+    start = cluster_start(text, min(index + 1, len(text)))
+    return (start, cluster_end(text, start)) if start < index < len(text) else (index, index)
 
 
 def place_at(line: Iterable[Segment], cell: int) -> Offset | None:

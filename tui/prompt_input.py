@@ -150,7 +150,6 @@ class PromptInput(TextArea):
 
     def action_undo(self) -> None:
         pasted, text = self._pasted
-        self._last_copied: Selection | None = None  # the last selection that was copied
         self._pasted = "", ""
         if pasted and text == self.text:
             self.insert(pasted)

@@ -30,6 +30,28 @@ sys.exit(main())
 """
 
 
+FAILING_AT_THE_END = """
+import os
+import sys
+from edgespec.cli import main
+from edgespec.tui.app import ChatApp
+
+def keep(self):
+    raise ValueError("of the draft")
+
+def quit(self):
+    self._exit = True
+    raise ValueError("while the program ends")
+
+if sys.argv[1] == "sigquit":
+    ChatApp.keep_unsent = keep
+else:
+    ChatApp.action_help_quit = quit
+sys.argv[:2] = ["edgespec"]
+sys.exit(main())
+"""
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     write_model(tmp_path / "tiny.gguf", "llama", chat_template=CHATML)
@@ -94,6 +116,24 @@ def test_a_draft_outlives_a_quit_while_the_store_cannot_be_written(home: Path) -
         assert program.wait(60) == 0
     assert not any(drafts_dir_of(home).iterdir())
     assert unsent(home) == "my draft"
+
+
+def test_an_error_while_the_program_ends_does_not_leave_the_screen_up(home: Path) -> None:
+    with at_terminal(home, CHAT, [sys.executable, "-c", FAILING_AT_THE_END, "key"]) as (program, master):
+        read_until(master, "tiny")
+        os.write(master, b"\x03")
+        assert "\x1b[?1049l" in read_rest(master)
+        program.wait(60)
+
+
+def test_sigquit_restores_the_terminal_even_if_the_draft_cannot_be_kept(home: Path) -> None:
+    with at_terminal(home, CHAT, [sys.executable, "-c", FAILING_AT_THE_END, "sigquit"]) as (program, master):
+        read_until(master, "tiny")
+        os.write(master, b"my draft")
+        read_until(master, "draft")
+        program.send_signal(signal.SIGQUIT)
+        assert "\x1b[?1049l" in read_rest(master)
+        assert program.wait(60) == -signal.SIGQUIT
 
 
 def drafts_dir_of(home: Path) -> Path:

@@ -9,13 +9,15 @@ import asyncio
 import fcntl
 import os
 import random
+import select
 import signal
 import struct
 import subprocess
 import termios
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +38,16 @@ from edgespec.chat.settings import ChatSettings
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
+from edgespec.tui.front import ScreenFront
 
 SEED = int(os.environ.get("EDGESPEC_RANDOM_SEED", "1"))
 MINUTES = float(os.environ.get("EDGESPEC_RANDOM_MINUTES", "0"))
 LIMIT_S = 900 if not MINUTES else 0  # 0: none
 EPISODES, ACTIONS = 6, 200  # of an episode with its own seed
 ACTION_S = 0.05  # for each action in a terminal
+PATIENCE_S = 60.0  # with a chat that does not answer
+PART = 256  # bytes that a terminal takes when it is ready, without blocking
+CHAT = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "20", "--tui", "--offline"]
 
 
 def in_session(seed: int) -> tuple[Session, Store]:
@@ -102,6 +108,7 @@ async def episode(seed: int, n: int) -> int:
 @pytest.mark.timeout(LIMIT_S)
 def test_random_input_does_not_end_the_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ScreenFront, "leave", lambda _: None)  # a click on "Quit" is no failure, and would end the run
     for name, value in {"EDGESPEC_OFFLINE": "1", "EDITOR": "true", "VISUAL": "true"}.items():
         monkeypatch.setenv(name, value)
     done, seed, until_s = 0, SEED, time.monotonic() + 60 * MINUTES
@@ -115,22 +122,78 @@ def test_random_input_does_not_end_the_chat(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.timeout(LIMIT_S)
 def test_random_input_to_a_real_terminal_does_not_end_the_chat(tmp_path: Path) -> None:
     write_model(tmp_path / "tiny.gguf", "llama", chat_template=CHATML)
-    user, done = RandomInput(SEED), 0
-    last: list[Action] = []
-    chat = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "20", "--tui", "--offline"]
-    with at_terminal(tmp_path, chat, EDITOR="true", VISUAL="true") as (program, master):
-        read_until(master, "tiny")
-        threading.Thread(target=read_rest, args=(master,), daemon=True).start()
-        until_s = time.monotonic() + 60 * MINUTES
-        while time.monotonic() < until_s if MINUTES else done < ACTIONS:
-            last, done = [*last[-5:], user.next()], done + 1
-            if isinstance(last[-1], Size):
-                size = struct.pack("HHHH", last[-1].lines, last[-1].columns, 0, 0)
-                fcntl.ioctl(master, termios.TIOCSWINSZ, size)
-                program.send_signal(signal.SIGWINCH)
-            else:
-                os.write(master, last[-1].encode("utf-8", "surrogatepass"))
-            with suppress(subprocess.TimeoutExpired):
-                program.wait(ACTION_S)
-            assert program.poll() is None, f"seed {SEED}: ended after {done} actions, the last of them {last}"
-        print(f"{done} actions in a terminal, seed {SEED}")
+    user, done, quits = RandomInput(SEED), 0, 0
+    until_s = time.monotonic() + 60 * MINUTES
+    is_over = False
+    while not is_over:
+        with at_terminal(tmp_path, CHAT, EDITOR="true", VISUAL="true") as (program, master):
+            reader, begun = reading(master)
+            assert begun.wait(PATIENCE_S), f"seed {SEED}: the chat did not start after {done} actions"
+            last: list[Action] = []
+            while program.poll() is None and not is_over:
+                last, done = [*last[-5:], user.next()], done + 1
+                act(program, master, last[-1])
+                is_over = time.monotonic() >= until_s if MINUTES else done >= ACTIONS
+            if program.poll() is None:
+                leave(program, master)
+            what = f"seed {SEED}: after {done} actions, the last of them {last}"
+            with patience(what):
+                assert program.wait(PATIENCE_S) == 0, (
+                    what
+                )  # also after a click on "Quit": then the chat is started again
+            quits += not is_over
+            reader.join(PATIENCE_S)
+    print(f"{done} actions in a terminal, {quits} of them quit, seed {SEED}")
+
+
+def reading(master: int) -> tuple[threading.Thread, threading.Event]:
+    """Read what the program writes until it ends, in a thread; the event is set when it shows the model."""
+    begun = threading.Event()
+
+    def read() -> None:
+        with suppress(AssertionError):
+            read_until(master, "tiny")
+            begun.set()
+            read_rest(master)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    return reader, begun
+
+
+def act(program: subprocess.Popen[bytes], master: int, action: Action) -> None:
+    """Do an action, and leave the program a moment for it. Fails if it does not read any more."""
+    if isinstance(action, Size):
+        size = struct.pack("HHHH", action.lines, action.columns, 0, 0)
+        fcntl.ioctl(master, termios.TIOCSWINSZ, size)
+        program.send_signal(signal.SIGWINCH)
+    else:
+        type_in(program, master, action.encode("utf-8", "surrogatepass"))
+    with suppress(subprocess.TimeoutExpired):
+        program.wait(ACTION_S)
+
+
+def type_in(program: subprocess.Popen[bytes], master: int, data: bytes) -> None:
+    """Write to the terminal, in parts that never block, while the program runs."""
+    until_s = time.monotonic() + PATIENCE_S
+    while data and program.poll() is None:
+        assert time.monotonic() < until_s, f"seed {SEED}: the chat does not read"
+        if select.select([], [master], [], 0.1)[1]:
+            data = data[os.write(master, data[:PART]) :]
+
+
+def leave(program: subprocess.Popen[bytes], master: int) -> None:
+    """Close the dialogs that may be open, one Escape each, and quit."""
+    for key in (b"\x1b", b"\x1b", b"\x1b", b"\x1b", b"\x11"):
+        type_in(program, master, key)
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(1)
+
+
+@contextmanager
+def patience(what: str) -> Iterator[None]:
+    """Fail if the program does not end."""
+    try:
+        yield
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"frozen: {what}") from error

@@ -111,6 +111,7 @@ def test_a_drag_to_the_left_takes_the_same_as_one_to_the_right() -> None:
 
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+FLAG = "\U0001f1e9\U0001f1ea"
 WARNING = "\u26a0\ufe0f"
 
 
@@ -128,6 +129,8 @@ WARNING = "\u26a0\ufe0f"
         (f"{FAMILY} hello", (FAMILY, 0), (FAMILY, 1), FAMILY),
         (f"see {FAMILY} hello", ("see", 0), (FAMILY, 0), f"see {FAMILY}"),
         ("e\u0301te\u0301 x", ("te", 0), ("te", 1), "te\u0301"),
+        (f"to {FLAG} hello", ("to", 0), (FLAG, 0), f"to {FLAG}"),
+        (f"to {FLAG} hello", ("hello", 0), None, "hello"),
     ],
 )
 def test_wide_and_joined_characters_are_selected_where_they_are_seen(
