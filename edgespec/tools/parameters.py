@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from edgespec.llama.schema import target
+
 _OPEN, _END = "<parameter=", "</function>"
 _NAME = re.compile(r"\s*<parameter=([^>\s]+)>")
 _BETWEEN = r"</parameter>\s*(?=<parameter=([^>\s]+)>)"
@@ -18,7 +20,6 @@ _NEXT = ("<tool_call>", "<function=")
 _NEXT_CALL = re.compile("|".join(_NEXT))
 _LOOSE = re.compile(_BETWEEN), re.compile(_ENDS)
 _BY_LINE = re.compile(rf"\n{_BETWEEN}"), re.compile(rf"\n(?:{_ENDS})")  # where values have lines of their own
-_MOST_STEPS = 32  # of references from schema to schema
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
@@ -119,26 +120,17 @@ def _value(text: str, described: Any, root: Any, loads: Callable[[str], Any]) ->
     return value if fits or "string" not in types else text
 
 
-def _alternatives(schema: Any, root: Any, n_steps: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the schemas that say what a value may be, without references and combinations."""
-    if not isinstance(schema, dict) or n_steps > _MOST_STEPS:
-        return
-    yield schema
-    reference = schema.get("$ref")
-    inner = [_referred(reference, root)] if isinstance(reference, str) else []
-    for keyword in ("anyOf", "oneOf", "allOf"):
-        inner += each if isinstance(each := schema.get(keyword), list) else []
-    for part in inner:
-        yield from _alternatives(part, root, n_steps + 1)
-
-
-def _referred(reference: str, root: Any) -> Any:
-    """Return the schema that a JSON pointer in this document points at, or None."""
-    value = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if reference.startswith("#") else None
+def _alternatives(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
+    """Yield the schemas that say what a value may be, each once, with those of its references and combinations."""
+    waiting, seen = [schema], set[int]()
+    for each in waiting:
+        if not isinstance(each, dict) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        waiting += [found[0]] if (found := target(root, each.get("$ref"))) else []
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            waiting += parts if isinstance(parts := each.get(keyword), list) else []
 
 
 def _listed(schema: Mapping[str, Any]) -> list[Any]:

@@ -114,7 +114,11 @@ def test_texts_in_json_may_contain_any_mark(content: str) -> None:
     assert read(TAGS, text, 3) == ([{"content": content}], "")
 
 
-ROOT = {"$defs": {"size": {"type": ["integer", "null"]}, "yes": {"$ref": "#/$defs/flag"}, "flag": {"type": "boolean"}}}
+ROOT: dict[str, Any] = {
+    "$defs": {"size": {"type": ["integer", "null"]}, "yes": {"$ref": "#/$defs/flag"}, "flag": {"type": "boolean"}}
+}
+ROOT["$defs"] |= {"a flag": {"type": "boolean"}, "pair": {"prefixItems": [{}, {"type": "boolean"}]}}
+ROOT["$defs"] |= {"loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"$ref": "#/$defs/loop"}, {"$ref": "#/$defs/flag"}]}}
 
 
 @pytest.mark.parametrize(
@@ -150,6 +154,10 @@ ROOT = {"$defs": {"size": {"type": ["integer", "null"]}, "yes": {"$ref": "#/$def
         (True, "[1]", [1]),
         ({"$ref": "#/properties/v"}, "1", 1),
         ({"type": "number"}, "NaN", "NaN"),
+        ({"$ref": "#/$defs/a%20flag"}, "True", True),
+        ({"$ref": "#/$defs/pair/prefixItems/1"}, "True", True),
+        ({"$ref": "#/$defs/loop"}, "True", True),
+        ({"anyOf": [{"$ref": "#/$defs/loop"}] * 300}, "True", True),
     ],
 )
 def test_values_in_xml_have_the_types_of_the_schema(schema: Any, text: str, value: Any) -> None:
