@@ -19,7 +19,7 @@ _INTRODUCTION = (
 
 def calls(message: Message) -> bool:
     """Return whether a message calls tools."""
-    return '"tool_calls"' in message.extra
+    return '"tool_calls"' in message.extra and "tool_calls" in json.loads(message.extra)
 
 
 def described(messages: Sequence[Message], functions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:

@@ -131,7 +131,7 @@ class Prompts:
             prompt = template.prompt(messages, special=special)
             return Prompt(prompt.tokens, images=prompt.images)
         arguments = self._arguments(request)
-        told = described(messages, arguments.pop("tools", None) or ())
+        told = described(request.messages, arguments.pop("tools", None) or ())
         plain = self._given(arguments) if told != tuple(messages) else None
         prompt, stop = tokenize_leniently(
             template, self._model, messages, self._note, special=special, plain=plain, told=told

@@ -13,6 +13,7 @@ import edgespec
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
+from edgespec.runtime.described import described, with_calls
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.runtime import LONG, Runtime
 from edgespec.settings import Message, Request
@@ -190,6 +191,13 @@ def test_no_template_loses_tools_calls_or_results(tmp_path: Path, template: str)
     assert text.count('"name": "run"') + text.count("'name': 'run'") >= 2, "the tool and its call"
     assert '{\\"cmd\\": \\"ls' in text
     assert "result" in text
+    assert text.count("<tools>\n") <= 1, "the tools are described once"
+
+
+def test_a_name_that_is_a_word_of_calls_is_a_name() -> None:
+    message = Message("user", "hi", extra='{"name": "tool_calls"}')
+    assert with_calls(message) == message
+    assert described([message], ()) == (message,)
 
 
 ADDED = ("</think>", "<tool_call>", "[THINK]", "<|channel>", "  ", "<table>")
