@@ -38,6 +38,12 @@ TALK = [
 ROME = ("weather", {"city": "Rome"})
 JSON = '{"name": "weather", "arguments": {"city": "Rome"}}'
 
+ALLOWED = "tool_choice.allowed_tools.tools[0]"
+
+
+def allowed(**tool: Any) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"tools": [{"type": "function", **tool}]}}
+
 
 def read(format: Format, text: str, size: int = 10**6) -> tuple[str, list[tuple[str, Any]]]:
     """The text and the calls of an answer that arrives in parts of `size` characters."""
@@ -159,6 +165,10 @@ def test_references_of_a_schema_still_lead_where_they_did(server: Serving) -> No
         ({"tools": [*TOOLS, *TOOLS]}, "tools"),
         ({"tools": TOOLS, "tool_choice": "often"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": allowed(function="weather")}, f"{ALLOWED}.function"),
+        ({"tools": TOOLS, "tool_choice": allowed(name="weather", namespace=3)}, f"{ALLOWED}.namespace"),
+        ({"tools": TOOLS, "tool_choice": allowed(name=["weather"])}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {**allowed(), "allowed_tools": {"tools": ["weather"]}}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": "required", "regex": "a"}, "tool_choice"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),

@@ -108,12 +108,20 @@ def _allowed(given: Fields, functions: list[dict[str, Any]]) -> tuple[str, list[
     """Return the choice among some of the tools, and these tools. Raises BadInputError."""
     mode = given.choice("mode", ("auto", "required"), "auto")
     tools = given.take("tools", [])
-    objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    names = [(each.get(str(each.get("type"))) or each).get("name") for each in objects]
+    objects = [tool if isinstance(tool, dict) else {} for tool in tools] if isinstance(tools, list) else []
+    names = [_name(Fields(each, where=f"tool_choice.allowed_tools.tools[{i}]")) for i, each in enumerate(objects)]
     chosen = [function for function in functions if function["function"]["name"] in names]
     if not chosen:
         raise BadInputError("tool_choice names none of the tools", "tool_choice")
     return mode, chosen
+
+
+def _name(tool: Fields) -> Any:
+    """Return the name of an allowed tool as the model knows it. Raises BadInputError."""
+    kind, group = tool.take("type"), tool.text("namespace")
+    named = tool.within(kind) if kind in ("function", "custom") and kind in tool else tool
+    name = named.take("name")
+    return f"{group}.{name}" if group else name
 
 
 def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
