@@ -19,7 +19,7 @@ from edgespec.serve.errors import ApiError, Names
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.tools.foreign import ClientTools, take_functions
-from edgespec.settings import Message, shown
+from edgespec.settings import Image, Message, shown
 from edgespec.tools.formats import ToolCall
 
 _TEXT = {"format": "response_format", "verbosity": "verbosity"}
@@ -89,7 +89,7 @@ def _messages(instructions: Any, given: Any, notes: list[str]) -> Iterator[Messa
         if kind in ("reasoning", *_CALLS) or is_answer:
             _add(answer or (answer := {"content": ""}), where, kind, fields)
         elif is_output:
-            output = parts_of(f"{where}.output", fields.take("output", ""))
+            output = _output(f"{where}.output", fields.take("output", ""))
             yield message_of("tool", *output, tool_call_id=fields.text("call_id"))
         else:
             yield message_of(role_in(fields, where), *parts_of(f"{where}.content", fields.take("content")))
@@ -100,6 +100,18 @@ def _messages(instructions: Any, given: Any, notes: list[str]) -> Iterator[Messa
             yield message_of("tool", result if isinstance(result, str) else json.dumps(result))
     if answer:
         yield message_of("assistant", **answer)
+
+
+def _output(where: str, given: Any) -> tuple[str, tuple[Image, ...]]:
+    """Return the text and the images of a result. Objects that are no parts of messages are written as JSON."""
+    parts = list[Any]()
+    for part in given if isinstance(given, list) else [given]:
+        if isinstance(part, dict) and part.get("type") is None:  # of a shell
+            part = json.dumps(part, ensure_ascii=False)
+        elif isinstance(part, dict) and part["type"] == "computer_screenshot":
+            part = part | {"type": "input_image"}
+        parts.append(part)
+    return parts_of(where, parts)
 
 
 def _add(answer: dict[str, Any], where: str, kind: str, fields: Fields) -> None:
@@ -141,6 +153,7 @@ class ResponseObject(BlockObject):
         "max_tokens": "max_output_tokens",
         "response_format": "text.format",
         "tools[].function": "tools[]",
+        "tool_choice.allowed_tools": "tool_choice",
         "enable_thinking": "reasoning.effort",
     }
     kinds = ("reasoning", "message")

@@ -159,6 +159,10 @@ def test_tools_of_responses(server: Serving) -> None:
         ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tools": [{"type": "mcp"}], "tool_choice": "required"}, "tool_choice"),
         ({"background": True}, "background"),
+        (
+            {"tools": [{"type": "mcp"}], "tool_choice": {"type": "allowed_tools", "tools": [{"namespace": 3}]}},
+            "tool_choice.tools[0].namespace",
+        ),
     ],
 )
 def test_what_responses_cannot_honour_is_named(server: Serving, body: dict[str, Any], param: str) -> None:
@@ -208,6 +212,14 @@ def test_tools_that_a_provider_runs_are_left_out_with_a_note(server: Serving) ->
         (
             {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "run"}]},
             {"type": "function_call", "name": "run"},
+        ),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "function", "name": "stop", "namespace": "agents"}],
+            },
+            {"type": "function_call", "name": "stop", "namespace": "agents"},
         ),
     ],
 )
@@ -265,6 +277,22 @@ def test_items_of_other_tools_are_calls_or_left_out_with_a_note(server: Serving)
     talk = [*ASKED, {"role": "assistant", "content": blocks}, *ASKED]
     assert server.posted(MESSAGES, {"messages": talk, "max_tokens": 2})["content"]
     assert len(server.records[-1]["notes"]) == 2
+
+
+def test_results_of_shells_are_json(server: Serving) -> None:
+    said = {"stdout": "a.txt", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+    call = {"type": "shell_call", "call_id": "a", "action": {"commands": ["ls"]}}
+    as_object, as_text = (
+        server.posted(
+            RESPONSES,
+            {
+                "input": [*ASKED, call, {"type": "shell_call_output", "call_id": "a", "output": output}],
+                "max_output_tokens": 2,
+            },
+        )["usage"]["input_tokens"]
+        for output in ([said, said], f"{json.dumps(said)}\n{json.dumps(said)}")
+    )
+    assert as_object == as_text
 
 
 # --- reasoning, text and a call in one answer -------------------------------------------------------------------------

@@ -90,11 +90,13 @@ def test_other_images_are_errors_and_the_server_lives_on(seeing: Serving, part: 
 
 
 def questions(image: bytes) -> list[tuple[str, str, Any]]:
-    """Return messages about an image in two formats: the path, the name of their field, and the messages."""
+    """Return messages about an image in all formats: the path, the name of their field, and the messages."""
     part = {"type": "input_image", "image_url": data_url(image)}
+    screen = {"type": "computer_screenshot", "image_url": data_url(image)}
     return [
         ("/v1/chat/completions", "messages", [{"role": "user", "content": [url_part(image)]}]),
         ("/v1/responses", "input", [{"role": "user", "content": [part]}]),
+        ("/v1/responses", "input", [{"type": "computer_call_output", "call_id": "a", "output": screen}]),
     ]
 
 
