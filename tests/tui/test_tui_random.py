@@ -9,7 +9,6 @@ import asyncio
 import fcntl
 import os
 import random
-import select
 import signal
 import struct
 import subprocess
@@ -46,7 +45,6 @@ LIMIT_S = 900 if not MINUTES else 0  # 0: none
 EPISODES, ACTIONS = 6, 200  # of an episode with its own seed
 ACTION_S = 0.05  # for each action in a terminal
 PATIENCE_S = 60.0  # with a chat that does not answer
-PART = 256  # bytes that a terminal takes when it is ready, without blocking
 CHAT = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "20", "--tui", "--offline"]
 
 
@@ -162,7 +160,7 @@ def reading(master: int) -> tuple[threading.Thread, threading.Event]:
 
 
 def act(program: subprocess.Popen[bytes], master: int, action: Action) -> None:
-    """Do an action, and leave the program a moment for it. Fails if it does not read any more."""
+    """Do an action, and leave the program a moment for it."""
     if isinstance(action, Size):
         size = struct.pack("HHHH", action.lines, action.columns, 0, 0)
         fcntl.ioctl(master, termios.TIOCSWINSZ, size)
@@ -174,12 +172,12 @@ def act(program: subprocess.Popen[bytes], master: int, action: Action) -> None:
 
 
 def type_in(program: subprocess.Popen[bytes], master: int, data: bytes) -> None:
-    """Write to the terminal, in parts that never block, while the program runs."""
-    until_s = time.monotonic() + PATIENCE_S
-    while data and program.poll() is None:
-        assert time.monotonic() < until_s, f"seed {SEED}: the chat does not read"
-        if select.select([], [master], [], 0.1)[1]:
-            data = data[os.write(master, data[:PART]) :]
+    """Write to the terminal. A program that does not read is killed, and its status tells of it."""
+    watch = threading.Timer(PATIENCE_S, program.kill)
+    watch.start()
+    with suppress(OSError):  # the program has ended
+        os.write(master, data)
+    watch.cancel()
 
 
 def leave(program: subprocess.Popen[bytes], master: int) -> None:
