@@ -32,6 +32,7 @@ from edgespec.tui.composer import Composer
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
+from edgespec.tui.palette import Palette
 from edgespec.tui.plain import Horizontal, Static, TextArea, Vertical
 from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted, SubmittedNothing
 from edgespec.tui.sidebar import ChangeChat, ChatChosen, Searched, Sidebar
@@ -189,6 +190,10 @@ class ChatApp(BaseApp):
         for command in COMMANDS if screen is self.screen_stack[0] else ():
             yield SystemCommand(f"/{command.name}", command.help, lambda name=command.name: self.action_call(name))
         yield SystemCommand("Theme", "Change the colours.", self.action_change_theme)
+
+    def action_command_palette(self) -> None:
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
 
     @on(Submitted)
     def _send(self, event: Submitted) -> None:

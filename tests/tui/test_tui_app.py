@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from textual.command import CommandList
 from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
@@ -33,6 +34,7 @@ from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
 from edgespec.tui.app import ChatApp
 from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.dialogs import ChoiceScreen, Dialog
+from edgespec.tui.palette import Palette
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.sidebar import ChatChosen, ChatList, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
@@ -1008,6 +1010,20 @@ def test_the_palette_lists_the_commands() -> None:
         await pilot.press("ctrl+p", *"regen")
         await wait_until(pilot, lambda: "/regen" in shown(app))
         await pilot.press("escape")
+
+    on_screen(steps)
+
+
+def test_a_search_of_the_palette_that_outlives_its_list_ends_nothing() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+p")
+        await wait_until(pilot, lambda: app.has_screen_above)
+        palette = app.screen
+        assert isinstance(palette, Palette)
+        await palette.query_one(CommandList).remove()
+        await palette._gather_commands("regen").wait()
+        palette.dismiss(None)
+        await wait_until(pilot, lambda: not app.has_screen_above)
 
     on_screen(steps)
 
