@@ -99,7 +99,8 @@ def test_an_answer_that_repeats_itself_has_no_speed_up(llm: Runtime) -> None:
 def test_what_people_ask_for_is_no_endless_loop(llm: Runtime, kind: str) -> None:
     tokens = tuple(llm.model.tokenize(MEANT[kind]))
     assert end_of(tokens, SMOLLM2) == len(tokens)
-    assert end_of(tokens * 20, SMOLLM2) < len(tokens) * 20
+    part = tokens[:100] * 20  # but a part of it over and over is one
+    assert end_of(part, SMOLLM2) < len(part)
 
 
 def test_a_few_times_are_not_enough_whatever_the_limit() -> None:
