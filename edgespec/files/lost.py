@@ -49,6 +49,7 @@ def known_places() -> dict[Path, Lost]:
         data / "allowed_tools.json": Lost("tools ask for permission again", is_folder=False),
         config: Lost("your settings, personas, catalogue and tool servers are not used"),
         config / "config.toml": Lost("your settings are not used", is_folder=False),
+        config / "models.toml": Lost("your catalogue is not used", is_folder=False),
         config / "mcp.json": Lost("your tool servers are not used", is_folder=False),
         config / "personas": Lost("your personas are not found"),
         state: servers,

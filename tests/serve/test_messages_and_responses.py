@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -184,19 +185,24 @@ HOSTED: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+def wait_for_notes(server: Serving, begins: list[str]) -> None:
+    """Wait for the record of a request, which comes after its answer, with notes that begin like this."""
+    until_s, found = monotonic() + 60, list[str]()
+    while found != begins:
+        assert monotonic() < until_s, found
+        sleep(0.01)
+        found = [note.split(":")[0] for note in server.records[-1].get("notes", ())] if server.records else []
+
+
 def test_tools_that_a_provider_runs_are_left_out_with_a_note(server: Serving) -> None:
     body: dict[str, Any] = {"input": "Hello", "tools": HOSTED, "max_output_tokens": 2, "text": {"verbosity": "low"}}
     assert server.posted(RESPONSES, body)["output"]
-    (notes,) = (record["notes"] for record in server.records[-1:])
-    assert [note.split(":")[0] for note in notes] == [
-        "tools[0] is left out",
-        "tools[4] is left out",
-        "'verbosity' has no effect",
-    ]
+    wait_for_notes(server, ["tools[0] is left out", "tools[4] is left out", "'verbosity' has no effect"])
     chat = {"messages": ASKED, "tools": [{"type": "web_search_preview"}], "max_tokens": 2, "verbosity": "high"}
     assert server.posted("/v1/chat/completions", chat)["choices"]
     message = {"messages": ASKED, "tools": [{"type": "bash_20250124", "name": "bash"}], "max_tokens": 2}
     assert server.posted(MESSAGES, message)["content"]
+    wait_for_notes(server, ["tools[0] is left out"])
     assert "tools of type 'bash_20250124' do not exist here" in server.records[-1]["notes"][0]
 
 
@@ -267,8 +273,7 @@ def test_items_of_other_tools_are_calls_or_left_out_with_a_note(server: Serving)
         {"type": "compaction", "encrypted_content": "zz"},
     ]
     assert server.posted(RESPONSES, {"input": items, "max_output_tokens": 2})["output"]
-    notes = server.records[-1]["notes"]
-    assert [note.split(" is left out")[0] for note in notes] == ["input[1]", "input[5]"]
+    wait_for_notes(server, ["input[1] is left out", "input[5] is left out"])
     blocks = [
         {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
         {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
@@ -276,7 +281,7 @@ def test_items_of_other_tools_are_calls_or_left_out_with_a_note(server: Serving)
     ]
     talk = [*ASKED, {"role": "assistant", "content": blocks}, *ASKED]
     assert server.posted(MESSAGES, {"messages": talk, "max_tokens": 2})["content"]
-    assert len(server.records[-1]["notes"]) == 2
+    wait_for_notes(server, [f"messages[1].content[{index}] is left out" for index in (0, 1)])
 
 
 def test_results_of_shells_are_json(server: Serving) -> None:
