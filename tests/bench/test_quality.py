@@ -278,8 +278,8 @@ def test_without_room_nothing_is_read(home: Path, monkeypatch: pytest.MonkeyPatc
         pytest.fail("there was room")
     (home / "cache").rename(home / "elsewhere")
     (home / "cache").write_text("no folder", encoding="utf-8")
-    with pytest.raises(UsageError, match="cannot create"), room_for_rows(8192, 512, 1):
-        pytest.fail("there was room")
+    with room_for_rows(8192, 512, 1) as rows:  # in the folder of temporary files
+        assert rows is not None
     (home / "cache").unlink()
     (home / "elsewhere").rename(home / "cache")
 
