@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -22,13 +23,15 @@ def handle_signals(driver: LinuxDriver, keep: Callable[[], object]) -> None:
             driver._must_signal_resume = True
         driver._sigcont_application()
 
-    def quit(number: int, _: Any) -> None:
+    def quit() -> None:
         try:
             keep()
         finally:
             driver.suspend_application_mode()
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            loop.remove_signal_handler(signal.SIGQUIT)
+            os.kill(os.getpid(), signal.SIGQUIT)
 
     signal.signal(signal.SIGCONT, resume)
-    signal.signal(signal.SIGQUIT, quit)
+    loop = asyncio.get_running_loop()
+    # Between two callbacks: in the middle of one, it could wait for ever for a lock that is held there.
+    loop.add_signal_handler(signal.SIGQUIT, quit)
