@@ -363,7 +363,7 @@ def test_a_screen_that_fails_says_what_does_without_it(home: Path) -> None:
         rest = read_rest(master)
         assert program.wait(30) == 1
     assert "TypeError" in rest
-    assert "use edgespec chat --plain instead" in rest
+    assert "--plain needs no screen" in rest
 
 
 @pytest.mark.long
