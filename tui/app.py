@@ -276,12 +276,14 @@ class ChatApp(BaseApp):
                 return self.session.store.siblings(self.session.chat, key)
         return []
 
-    def _index(self, key: str) -> int:
-        return next(index for index, turn in enumerate(self.session.turns) if turn.key == key)
+    def _index(self, key: str) -> int | None:
+        """Return the place of a turn; None if it has gone since it was clicked."""
+        return next((index for index, turn in enumerate(self.session.turns) if turn.key == key), None)
 
     @on(TurnCommand)
     def _run_for_turn(self, event: TurnCommand) -> None:
-        self.run_command(f"/{event.name} {self._index(event.key) + 1}")
+        if (index := self._index(event.key)) is not None:
+            self.run_command(f"/{event.name} {index + 1}")
 
     @on(CopyText)
     def _copy_text(self, event: CopyText) -> None:
@@ -294,7 +296,8 @@ class ChatApp(BaseApp):
 
     @on(SwitchBranch)
     async def _switch_branch(self, event: SwitchBranch) -> None:
-        index = self._index(event.key)
+        if (index := self._index(event.key)) is None:
+            return
         is_by_key = self.focused is not None and self.transcript in self.focused.ancestors
         with self.reporting():
             self.session.step(event.key, event.step)
@@ -309,14 +312,14 @@ class ChatApp(BaseApp):
     def _undo_paste(self) -> None:
         self._files.undo_paste()
 
-    def action_remove_file(self, index: int) -> None:
-        self._files.remove(index)
+    def action_remove_file(self, index: int, name: str) -> None:
+        self._files.remove(index, name)
 
-    def action_remove_waiting(self, index: int) -> None:
-        self.jobs.waiting.remove(index)
+    def action_remove_waiting(self, key: int) -> None:
+        self.jobs.waiting.remove(key)
 
-    def action_edit_waiting(self, index: int) -> None:
-        self.jobs.waiting.edit(index)
+    def action_edit_waiting(self, key: int) -> None:
+        self.jobs.waiting.edit(key)
 
     def action_page(self, step: int) -> None:
         """Scroll the messages by a page."""

@@ -166,24 +166,24 @@ class AttachmentBar(Static):
 class WaitingBar(Static):
     """The messages that wait, each with a cross that removes it, and how they are sent. Hidden without messages."""
 
-    def show(self, messages: Sequence[tuple[str, int]], sent: str, *, is_held: bool) -> None:
-        """Show the text of each message and its number of files."""
+    def show(self, messages: Sequence[tuple[int, str, int]], sent: str, *, is_held: bool) -> None:
+        """Show the messages, each with its key, its text and its number of files."""
         self.display = bool(messages)
-        lines = [_waiting_line(index, *message) for index, message in enumerate(messages[:MOST_LINES])]
+        lines = [_waiting_line(*message) for message in messages[:MOST_LINES]]
         if len(messages) > MOST_LINES:
             lines.append(Content.styled(f"   … {len(messages) - MOST_LINES} more", "dim"))
         lines.append(Content.styled(f" {sent}", "$text-warning" if is_held else "dim"))
         self.update(Content("\n").join(lines))
 
 
-def _waiting_line(index: int, text: str, n_files: int) -> Content:
-    cross = clickable(CROSS, f"app.remove_waiting({index})")
+def _waiting_line(key: int, text: str, n_files: int) -> Content:
+    cross = clickable(CROSS, f"app.remove_waiting({key})")
     files = f" ({counted(n_files, 'file')})" if n_files else ""
-    return Content.assemble(" ", cross, " ", clickable(one_line(text), f"app.edit_waiting({index})"), (files, "dim"))
+    return Content.assemble(" ", cross, " ", clickable(one_line(text), f"app.edit_waiting({key})"), (files, "dim"))
 
 
 def _line(index: int, name: str, about: str) -> Content:
+    cross = clickable(CROSS, ("app.remove_file", (index, name)))
     name = one_line(name)
     name = name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
-    cross = clickable(CROSS, f"app.remove_file({index})")
     return Content.assemble(" ", (name, "bold"), f" {about} ", cross, " ").stylize_before("on $primary 20%")

@@ -139,9 +139,11 @@ class Files:
         if self._session.engine is not None and self._session.attached:
             self._app.run_worker(self._count, thread=True, exclusive=True, group="files", exit_on_error=False)
 
-    def remove(self, index: int) -> None:
-        self._session.detach(str(index + 1))
-        self.show()
+    def remove(self, index: int, name: str) -> None:
+        """Detach a file, unless it was detached in the meantime."""
+        if [file.name for file in self._session.attached[index : index + 1]] == [name]:
+            self._session.detach(str(index + 1))
+            self.show()
 
     def _draw(self) -> None:
         session = self._session

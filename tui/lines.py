@@ -288,8 +288,11 @@ class Lines(Widget):
             self._lines += drawn
 
 
-def clickable(text: str | Content, action: str) -> Content:
-    """Return a text that runs an action of its widget when it is clicked."""
+def clickable(text: str | Content, action: str | tuple[str, tuple[object, ...]]) -> Content:
+    """Return a text that runs an action of its widget when it is clicked: by its name, or with arguments.
+
+    What the action is about may have changed or gone when the click arrives.
+    """
     content = text if isinstance(text, Content) else Content(text)
     return content.stylize(Style.from_meta({"@click": action}))
 

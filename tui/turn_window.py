@@ -156,7 +156,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
         first, last = max(0, first), min(len(self.entries), last)
         old_first, old_last = self._first, self._last
         kept: list[Widget] = []
-        if first < old_last and old_first < last:
+        if max(first, old_first) < min(last, old_last):
             kept = self.views[max(first - old_first, 0) : last - old_first]
         else:
             old_first = old_last = first

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 
 from edgespec.chat.attachments import Attachment, with_files
 from edgespec.tui.base_app import BaseApp
@@ -14,6 +15,7 @@ class Unsent:
 
     text: str
     files: tuple[Attachment, ...] = ()
+    key: int = field(default_factory=count().__next__, compare=False)
 
 
 class WaitingMessages:
@@ -42,7 +44,7 @@ class WaitingMessages:
         """Return the message to send now, which waits no longer; None if there is none, or they are held."""
         if self._held or not self._messages:
             return None
-        return self.remove(0)
+        return self._pop(0)
 
     def hold(self, why: str) -> None:
         """Send no message until `release` is called."""
@@ -53,7 +55,12 @@ class WaitingMessages:
         self._held = ""
         self.show()
 
-    def remove(self, index: int) -> Unsent:
+    def remove(self, key: int) -> None:
+        """Remove a message, unless it was sent in the meantime."""
+        if (index := self._place(key)) is not None:
+            self._pop(index)
+
+    def _pop(self, index: int) -> Unsent:
         message = self._messages.pop(index)
         self._held = self._held if self._messages else ""
         self.show()
@@ -66,16 +73,18 @@ class WaitingMessages:
         else:
             self._edit(message)
 
-    def edit(self, index: int) -> None:
-        """Put a message into the field. What is in the field waits in its place."""
+    def edit(self, key: int) -> None:
+        """Put a message into the field, unless it was sent in the meantime. What is in the field waits in its place."""
+        if (index := self._place(key)) is None:
+            return
         if self._app.composer.text.strip():
             self._messages.insert(index + 1, self.typed(self._app.composer.text))
-        self._edit(self.remove(index))
+        self._edit(self._pop(index))
 
     def edit_last(self) -> bool:
         """Put the last message into the empty field. Returns False if there is none."""
         if self._messages:
-            self.edit(len(self._messages) - 1)
+            self.edit(self._messages[-1].key)
             return True
         return False
 
@@ -92,8 +101,11 @@ class WaitingMessages:
     def show(self) -> None:
         end = "when the model is loaded" if self._app.is_busy and not self._app.is_answering else "after this answer"
         sent = f"Enter sends · Up edits · held, because {self._held}" if self._held else f"Up edits · sent {end}"
-        lines = [(message.text, len(message.files)) for message in self._messages]
+        lines = [(message.key, message.text, len(message.files)) for message in self._messages]
         self._app.composer.waiting.show(lines, sent, is_held=bool(self._held))
+
+    def _place(self, key: int) -> int | None:
+        return next((place for place, message in enumerate(self._messages) if message.key == key), None)
 
     def _edit(self, message: Unsent) -> None:
         self._app.composer.put(message.text)

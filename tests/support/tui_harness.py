@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from rich.cells import cell_len
+from textual._xterm_parser import XTermParser
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -134,6 +135,19 @@ def place_of(widget: Widget, text: str) -> tuple[int, int]:
             cells = cell_len(strip.text.partition(text)[0])
             return widget.region.x + cells, widget.region.y + y
     raise AssertionError(f"it does not show {text!r}")
+
+
+def send_bytes(app: App[Any], data: str) -> None:
+    """Let the app get what a terminal sends, all at once, as Textual's driver reads it."""
+    assert app._driver is not None
+    for message in (*(parser := XTermParser()).feed(data), *parser.tick()):
+        app._driver.process_message(message)
+
+
+def clicks(widget: Widget, text: str, n: int) -> str:
+    """Return what a terminal sends for `n` clicks at the first place where the widget shows this text."""
+    x, y = place_of(widget, text)
+    return f"\x1b[<0;{x + 1};{y + 1}M\x1b[<0;{x + 1};{y + 1}m" * n
 
 
 def chat(n: int, text: str = "message") -> list[Turn]:

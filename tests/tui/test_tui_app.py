@@ -38,7 +38,7 @@ from edgespec.tui.palette import Palette
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.sidebar import ChatChosen, ChatList, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
-from edgespec.tui.turn_view import TurnView
+from edgespec.tui.turn_view import SwitchBranch, TurnCommand, TurnView
 
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
 
@@ -521,6 +521,18 @@ def test_whatever_opens_or_changes_a_chat_leaves_the_focus_where_one_types() -> 
             await pilot.press("shift+tab")
             app.run_command(command)
             await wait_until(pilot, lambda: app.focused is app.composer.input)
+
+    on_screen(steps)
+
+
+def test_a_click_on_a_message_that_has_gone_does_nothing() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "one")
+        await idle(app, pilot)
+        for message in (TurnCommand("edit", "gone"), SwitchBranch("gone", 1)):
+            app.post_message(message)
+        await pilot.pause()
+        assert len(app.session.turns) == 2
 
     on_screen(steps)
 

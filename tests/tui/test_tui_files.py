@@ -12,7 +12,7 @@ from fake_engine import FakeEngine
 from made_documents import pdf
 from textual.events import Paste
 from textual.pilot import Pilot
-from tui_harness import click_on, wait_until
+from tui_harness import click_on, clicks, send_bytes, wait_until
 
 from edgespec.chat.personas import Persona, persona, save
 from edgespec.chat.session import Session
@@ -72,6 +72,23 @@ def test_attached_files_are_shown_and_a_click_removes_one(files: Path) -> None:
         await wait_until(pilot, lambda: "two.txt" not in shown(app))
         await pilot.press(*"typed")
         assert app.composer.text == "typed"
+
+    on_screen(steps)
+
+
+def test_several_clicks_on_a_cross_remove_one_file(files: Path) -> None:
+    """The second one arrives before the file disappears from the screen."""
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "/file *.txt")
+        for left in (["one.txt", "two.txt"], ["two.txt"], []):
+            n = len(left) + 1
+            await wait_until(pilot, lambda: len(app.session.attached) == n)  # noqa: B023 - called at once
+            await pilot.pause()
+            send_bytes(app, clicks(app.composer.files, "\N{MULTIPLICATION SIGN}", 4))
+            await wait_until(pilot, lambda: len(app.session.attached) < n)  # noqa: B023 - called at once
+            await pilot.pause()
+            assert [file.name for file in app.session.attached] == left
 
     on_screen(steps)
 

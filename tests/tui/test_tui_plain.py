@@ -79,7 +79,7 @@ def test_text_from_outside_is_shown_as_it_is_and_ends_nothing(text: str) -> None
         app.report(EdgespecError(text, why=text, hint=text))
         app.composer.say(text, warns=True)
         app.composer.files.show([(text, text)], text)
-        app.composer.waiting.show([(text, 2)], text, is_held=True)
+        app.composer.waiting.show([(1, text, 2)], text, is_held=True)
         app.session.rename(text)
         app.session.set_system(text)
         app.session.persona = text

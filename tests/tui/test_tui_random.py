@@ -25,12 +25,11 @@ from fake_engine import FakeEngine
 from random_input import HOSTILE, MARKDOWN, Action, RandomInput, Size
 from talks import talk
 from terminal import at_terminal, read_rest, read_until
-from textual._xterm_parser import XTermParser
 from textual.events import Resize
 from textual.geometry import Size as TerminalSize
 from textual.pilot import Pilot, WaitForScreenTimeout
 from tiny_gguf import CHATML, write_model
-from tui_harness import wait_until
+from tui_harness import send_bytes, wait_until
 
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
@@ -75,9 +74,7 @@ async def send(app: ChatApp, pilot: Pilot[None], action: Action) -> None:
         app._driver._size = size = TerminalSize(action.columns, action.lines)
         app.post_message(Resize(size, size))
         return
-    assert app._driver is not None
-    for message in (*(parser := XTermParser()).feed(action), *parser.tick()):
-        app._driver.process_message(message)
+    send_bytes(app, action)
 
 
 async def episode(seed: int, n: int) -> int:
@@ -135,10 +132,8 @@ def test_random_input_to_a_real_terminal_does_not_end_the_chat(tmp_path: Path) -
             if program.poll() is None:
                 leave(program, master)
             what = f"seed {SEED}: after {done} actions, the last of them {last}"
-            with patience(what):
-                assert program.wait(PATIENCE_S) == 0, (
-                    what
-                )  # also after a click on "Quit": then the chat is started again
+            with patience(what):  # with 0 also after a click on "Quit": then the chat is started again
+                assert program.wait(PATIENCE_S) == 0, f"{what}\n{logged(tmp_path)}"
             quits += not is_over
             reader.join(PATIENCE_S)
     print(f"{done} actions in a terminal, {quits} of them quit, seed {SEED}")
@@ -157,6 +152,11 @@ def reading(master: int) -> tuple[threading.Thread, threading.Event]:
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     return reader, begun
+
+
+def logged(home: Path) -> str:
+    """Return what chats that failed have left."""
+    return "\n".join(file.read_text() for file in sorted(home.glob("state/logs/chat-*.log")))
 
 
 def act(program: subprocess.Popen[bytes], master: int, action: Action) -> None:

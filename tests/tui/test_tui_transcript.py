@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -536,6 +537,37 @@ def test_turns_that_stay_keep_their_places_and_those_that_went_are_gone() -> Non
         assert notes(transcript) == []
         await transcript.show([])
         assert not transcript.query(TurnView)
+
+    run(script)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_mounted_is_a_part_of_the_chat(seed: int) -> None:
+    """Chats of all lengths that share a beginning with the last one, while the view moves."""
+    chance = random.Random(seed)
+
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        turns = chat(40)
+        await transcript.show(turns)
+        for step in range(60):
+            match chance.randrange(4):
+                case 0:
+                    n_kept = chance.randint(0, len(turns))
+                    others = [Turn(f"{step}.{n}", None, "user", "x", 0.0) for n in range(chance.randint(0, 150))]
+                    turns = [*turns[:n_kept], *others]
+                    await transcript.show(turns)
+                    assert not turns or view(transcript).turn == turns[-1]
+                case 1:
+                    await transcript.slide(chance.choice((-1, 1)))
+                case 2 if transcript.entries:
+                    await transcript.show_around(chance.randrange(len(transcript.entries)))
+                case 3:
+                    await transcript.show_end()
+            async with transcript._moving:  # more are mounted in the background
+                shown = [shown.turn for shown in transcript.query(TurnView)]
+            first = turns.index(shown[0]) if shown and shown[0] else 0
+            assert shown == turns[first : first + len(shown)]
+            assert shown or not turns
 
     run(script)
 

@@ -8,7 +8,7 @@ from threading import Event
 
 from fake_engine import FakeEngine
 from textual.pilot import Pilot
-from tui_harness import click_on, wait_until
+from tui_harness import click_on, clicks, send_bytes, wait_until
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.session import Session
@@ -103,6 +103,24 @@ def test_a_waiting_message_is_edited_or_removed() -> None:
         await wait_until(pilot, lambda: questions(app) == ["first", "fourth", "third!"] and not app.is_busy)
 
     on_screen(steps, engine)
+
+
+def test_several_clicks_on_a_cross_remove_one_message() -> None:
+    """The second one arrives before the message disappears from the screen."""
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await send(app, pilot, "second", "third")
+        await pilot.pause()
+        send_bytes(app, clicks(app.composer.waiting, CROSS, 4))
+        await wait_until(pilot, lambda: "second" not in waiting(app))
+        await pilot.pause()
+        assert "third" in waiting(app)
+        send_bytes(app, clicks(app.composer.waiting, "third", 4))
+        await wait_until(pilot, lambda: app.composer.text == "third")
+        await pilot.pause()
+        assert waiting(app) == ""
+
+    on_screen(steps, Slow("one two", "three"))
 
 
 def test_after_a_stopped_answer_messages_wait_for_enter() -> None:
