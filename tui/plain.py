@@ -6,7 +6,7 @@ model would then be styled or clickable, or end the program. All other modules o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from textual import containers, widgets
 from textual.content import Content
@@ -89,6 +89,10 @@ class OptionList(widgets.OptionList, Plain):
 
     def __init__(self, *options: Any, **others: Any) -> None:
         super().__init__(*options, markup=False, **others)
+
+    def _move_page(self, direction: Literal[-1, 1]) -> None:
+        if self.scrollable_content_region:  # Textual 8.2.8 has no lines for options that have no room on the screen
+            super()._move_page(direction)
 
 
 class Input(widgets.Input, Plain):

@@ -16,7 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Input as TextualInput
 from textual.widgets import Static
 from textual.widgets._toast import Toast
-from tui_harness import wait_until
+from tui_harness import Harness, wait_until
 
 import edgespec.tui
 from edgespec.chat.comparing import Comparison, side_of
@@ -129,3 +129,21 @@ def drive(steps: Any) -> None:
                 assert app._exception is None
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("key", ["pageup", "pagedown", "home", "end", "up", "down", "enter"])
+def test_keys_in_a_list_without_room_end_nothing(key: str) -> None:
+    shown = OptionList("one", "two", "three")
+    app = Harness(shown)
+
+    async def steps() -> None:
+        async with app.run_test(size=(20, 10)) as pilot:
+            shown.styles.height = 0
+            shown.set_options(["four", "five", "six"])
+            shown.highlighted = 1
+            shown.focus()
+            await pilot.pause()
+            await pilot.press(key)
+            assert app.is_running
+
+    asyncio.run(steps())
