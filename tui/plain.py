@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from textual import containers, widgets
 from textual.content import Content
+from textual.events import Click
 from textual.geometry import Offset
 from textual.selection import Selection
 from textual.visual import VisualType
@@ -89,6 +90,10 @@ class OptionList(widgets.OptionList, Plain):
 
     def __init__(self, *options: Any, **others: Any) -> None:
         super().__init__(*options, markup=False, **others)
+
+    async def _on_click(self, event: Click) -> None:
+        if event.style.meta.get("option", -1) >= self.option_count:  # it has gone since it was drawn
+            event.prevent_default()
 
     def _move_page(self, direction: Literal[-1, 1]) -> None:
         if self.scrollable_content_region:  # Textual 8.2.8 has no lines for options that have no room on the screen

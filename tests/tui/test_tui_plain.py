@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 from random_input import HOSTILE
+from textual.events import Click
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input as TextualInput
 from textual.widgets import Static
 from textual.widgets._toast import Toast
-from tui_harness import Harness, wait_until
+from tui_harness import Harness, place_of, wait_until
 
 import edgespec.tui
 from edgespec.chat.comparing import Comparison, side_of
@@ -144,6 +145,23 @@ def test_keys_in_a_list_without_room_end_nothing(key: str) -> None:
             shown.focus()
             await pilot.pause()
             await pilot.press(key)
+            assert app.is_running
+
+    asyncio.run(steps())
+
+
+def test_a_click_on_an_option_that_has_gone_does_nothing() -> None:
+    shown = OptionList("one", "two", "three")
+    app = Harness(shown)
+
+    async def steps() -> None:
+        async with app.run_test(size=(20, 10)) as pilot:
+            await pilot.pause()
+            x, y = place_of(shown, "three")
+            drawn = app.screen.get_style_at(x, y)
+            shown.set_options(["four"])
+            shown.post_message(Click(shown, x, y, 0, 0, 1, False, False, False, x, y, drawn))
+            await pilot.pause()
             assert app.is_running
 
     asyncio.run(steps())
