@@ -85,19 +85,26 @@ class Prose(Static):
         return str(self.visual).expandtabs().split("\n")
 
 
-class OptionList(widgets.OptionList, Plain):
-    """A list to choose from."""
+class ChangingList(widgets.OptionList):
+    """A list whose options may change before input for them arrives, which would end Textual 8.2.8.
 
-    def __init__(self, *options: Any, **others: Any) -> None:
-        super().__init__(*options, markup=False, **others)
+    It is the second base of other classes, as `Plain`.
+    """
 
     async def _on_click(self, event: Click) -> None:
         if event.style.meta.get("option", -1) >= self.option_count:  # it has gone since it was drawn
             event.prevent_default()
 
     def _move_page(self, direction: Literal[-1, 1]) -> None:
-        if self.scrollable_content_region:  # Textual 8.2.8 has no lines for options that have no room on the screen
+        if self.scrollable_content_region:  # there are no lines of options that have no room on the screen
             super()._move_page(direction)
+
+
+class OptionList(ChangingList, Plain):
+    """A list to choose from."""
+
+    def __init__(self, *options: Any, **others: Any) -> None:
+        super().__init__(*options, markup=False, **others)
 
 
 class Input(widgets.Input, Plain):

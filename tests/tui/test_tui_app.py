@@ -1040,6 +1040,22 @@ def test_a_search_of_the_palette_that_outlives_its_list_ends_nothing() -> None:
     on_screen(steps)
 
 
+def test_keys_in_a_palette_without_room_end_nothing() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+p", *"re")
+        await wait_until(pilot, lambda: app.has_screen_above and "/regen" in shown(app))
+        results = app.screen.query_one(CommandList)
+        results.styles.height = results.styles.max_height = 0
+        results.set_options(["one", "two"])
+        results.highlighted = 1
+        await pilot.pause()
+        await pilot.press("pagedown", "pageup")
+        assert app.is_running
+        await pilot.press("escape")
+
+    on_screen(steps)
+
+
 def test_figures_are_those_of_the_chat_that_is_shown() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "hello")

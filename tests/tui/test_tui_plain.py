@@ -38,7 +38,7 @@ from edgespec.tui.tool_calls import PermissionScreen
 from edgespec.tui.tool_results import CallLine
 
 READS_MARKUP = {"textual.widgets", "textual.containers"}
-PLAIN = {"Footer"}  # its labels are those of the program
+PLAIN = {"Footer", "LoadingIndicator"}  # their texts are those of the program
 
 
 def test_widgets_that_read_markup_come_from_one_module() -> None:
