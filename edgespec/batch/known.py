@@ -293,7 +293,7 @@ SOURCE_BLOCK: Known = {
 }
 BLOCK: Known = {
     **SOURCE_BLOCK,
-    **read("thinking id name input tool_use_id is_error", content=SOURCE_BLOCK),
+    **read("thinking id name input tool_use_id is_error", content={**SOURCE_BLOCK, **read("tool_name")}),
     **harmless("signature data caller"),  # parts of earlier answers that clients send back unchanged
     **refused("toolset_name"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -22,6 +23,7 @@ from edgespec.settings import LARGEST, Message, moved, shown
 from edgespec.tools.formats import ToolCall
 
 _FOREIGN = ("server_tool_use", "mcp_tool_use", "_tool_result", "container_upload")
+_BILLING = re.compile("x-anthropic-billing-header:.*")
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -32,7 +34,7 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     fields = Fields(body, MESSAGES)
     if not counts and "max_tokens" not in fields:
         raise BadInputError("max_tokens is missing", "max_tokens")
-    system = fields.take("system")
+    system = _without_billing(fields.take("system"))
     messages = [*_messages(system, fields.take("messages"), fields.notes)]
     chat = take_functions(fields, ("custom", None), "input_schema")
     chat |= {"add_system_prompt": False} if system in ("", []) else {}
@@ -69,6 +71,14 @@ def _messages(system: Any, given: Any, notes: list[str]) -> Iterator[Message]:
         yield from _parted(f"messages[{index}].content", role, message.get("content"), notes)
 
 
+def _without_billing(system: Any) -> Any:
+    """Leave out the block that Claude Code begins its prompt with. It is for the service of the provider and differs in
+    each session, so that no session could use the cached prompt of another one."""
+    if not isinstance(system, list):
+        return system
+    return [block for block in system if not (isinstance(block, dict) and _BILLING.fullmatch(str(block.get("text"))))]
+
+
 def _parted(where: str, role: str, content: Any, notes: list[str]) -> Iterator[Message]:
     """Yield the messages of a chat for a message of blocks. In a chat each result of a tool is a separate message.
     Notes name blocks about tools that the service of a provider ran, which are left out."""
@@ -78,7 +88,7 @@ def _parted(where: str, role: str, content: Any, notes: list[str]) -> Iterator[M
         fields, kind = Fields(block, where=at), block.get("type")
         if kind == "tool_result" and role == "user":
             n_results += 1
-            said, images = parts_of(f"{at}.content", fields.take("content", ""))
+            said, images = parts_of(f"{at}.content", _with_references(f"{at}.content", fields.take("content", "")))
             if fields.take("is_error") is True:  # chat templates have no field for errors
                 said, images = f"Error: {said}", moved(images, len("Error: "))
             yield message_of("tool", said, images, tool_call_id=fields.text("tool_use_id"))
@@ -95,6 +105,20 @@ def _parted(where: str, role: str, content: Any, notes: list[str]) -> Iterator[M
         yield message_of(role, content_of(where, parts), reasoning="\n".join(reasoning), tool_calls=calls)
     elif parts or not n_results:
         yield message_of(role, *parts_of(where, parts))
+
+
+def _with_references(where: str, content: Any) -> Any:
+    """Replace references to tools, which a client's search for tools has found, with texts. The tools themselves are
+    among those of the request."""
+    if not isinstance(content, list):
+        return content
+    return [_without_reference(f"{where}[{index}]", part) for index, part in enumerate(content)]
+
+
+def _without_reference(where: str, part: Any) -> Any:
+    if not isinstance(part, dict) or part.get("type") != "tool_reference":
+        return part
+    return f"The tool {Fields(part, where=where).text('tool_name')} can be called now."
 
 
 def _blocks(where: str, given: Any) -> list[dict[str, Any]]:

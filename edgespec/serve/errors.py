@@ -19,6 +19,7 @@ from edgespec.settings import CONSTRAINTS, Request, shown
 log = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
+IMAGE = "invalid_image"
 CHANGING = ("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/")
 """Ollama's endpoints that change the models of a machine, which this server does not have."""
 
@@ -73,12 +74,14 @@ ANTHROPIC_TYPES = {
 
 def anthropic_body(error: ApiError) -> dict[str, Any]:
     """Return an error as Anthropic's clients expect it. Some of them look for Anthropic's words for a prompt that is
-    too long."""
+    too long, and for an image that cannot be used, which they leave out of the next request."""
     message, counts = error.message, error.more
     if error.code == "context_length_exceeded":
         message = f"prompt is too long: {message}"
         if "n_prompt_tokens" in counts:
             message = f"prompt is too long: {counts['n_prompt_tokens']} tokens > {counts['n_ctx']} maximum"
+    elif error.code == IMAGE:
+        message = f"Could not process image: {message}"
     kind = "api_error" if error.code == "engine_error" else ANTHROPIC_TYPES.get(error.status, INVALID)
     return {"type": "error", "error": {"type": kind, "message": message, **error.more}}
 
@@ -132,12 +135,14 @@ def error_for(error: BaseException) -> ApiError:
         return ApiError(500, f"unexpected {type(error).__name__}", type="server_error", headers=once)
     message = error.line
     if isinstance(error, UsageError):
+        if isinstance(error, ImageError):
+            return ApiError(400, message, param=error.where, code=IMAGE)
         about = error.what.partition(" ")[0].rstrip(":")
         named: str | None = next(
             (kind for kind, words in CONSTRAINTS.items() if error.what == f"cannot use this {words}"), None
         )
         named = about if about in Request.__dataclass_fields__ else named
-        return ApiError(400, message, param=error.where if isinstance(error, ImageError) else named)
+        return ApiError(400, message, param=named)
     return ApiError(503, message, type="server_error", code="engine_error", headers=once)
 
 

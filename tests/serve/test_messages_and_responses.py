@@ -104,6 +104,29 @@ def test_errors_of_messages_are_anthropics(server: Serving, body: dict[str, Any]
     assert error["error"]["type"] == "invalid_request_error"
 
 
+def test_what_claude_code_tells_the_service_is_left_out(server: Serving) -> None:
+    """The block differs in each session: with it at the beginning, nothing of a prompt would be cached for the next."""
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.9c6; cc_entrypoint=sdk-cli;"}
+    rest = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+    counts = [server.posted(COUNT, {"messages": ASKED, "system": system}) for system in ([billing, *rest], rest)]
+    assert counts[0] == counts[1]
+    spoken = [{"type": "text", "text": f"{billing['text']}\nBe brief."}]
+    assert server.posted(COUNT, {"messages": ASKED, "system": spoken})["input_tokens"] > counts[0]["input_tokens"]
+
+
+def test_tools_that_a_client_has_found_are_results(server: Serving) -> None:
+    def count(*parts: dict[str, Any], status: int = 200) -> Any:
+        call = {"type": "tool_use", "id": "a", "name": "ToolSearch", "input": {"query": "fetch"}}
+        result = {"type": "tool_result", "tool_use_id": "a", "content": [*parts]}
+        talk = [*ASKED, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        return server.posted(COUNT, {"messages": talk}, status)
+
+    text = {"type": "text", "text": "The tool WebFetch can be called now."}
+    assert count({"type": "tool_reference", "tool_name": "WebFetch"}) == count(text)
+    error = count({"type": "tool_reference", "tool_name": 3}, status=400)["error"]
+    assert "messages[2].content[0].content[0].tool_name" in error["message"]
+
+
 def test_a_prompt_that_is_too_long_and_a_model_that_is_not_there(server: Serving) -> None:
     long = {"messages": [{"role": "user", "content": "one two " * 3000}], "max_tokens": 2, "stream": True}
     assert server.posted(MESSAGES, long, 400)["error"]["message"].startswith("prompt is too long: ")

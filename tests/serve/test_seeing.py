@@ -109,6 +109,19 @@ def test_a_model_that_cannot_see_says_so(server: Serving) -> None:
     for path, field, messages in questions(PICTURE):
         error = posted(server, path, {field: messages}, 400)["error"]
         assert (error["param"], error["message"].partition(":")[0]) == (field, f"{server.name} cannot see images")
+        assert error["code"] == "invalid_image"
+
+
+def test_clients_of_anthropic_know_the_error_of_an_image(server: Serving) -> None:
+    """Claude Code leaves the image out of the next request if the error has these words; otherwise no later request of
+    the session could be answered."""
+    source = {"type": "base64", "media_type": "image/png", "data": ENCODED}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image", "source": source}]}
+    call = {"type": "tool_use", "id": "a", "name": "Read", "input": {}}
+    talk = [{"role": "user", "content": TEXT}, {"role": "assistant", "content": [call]}]
+    talk.append({"role": "user", "content": [result]})
+    message = posted(server, "/v1/messages", {"messages": talk, "max_tokens": 2}, 400)["error"]["message"]
+    assert message.startswith(f"Could not process image: {server.name} cannot see images")
 
 
 def test_clients_can_ask_whether_a_model_sees(seeing: Serving, server: Serving) -> None:
